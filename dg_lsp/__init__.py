@@ -1,0 +1,3 @@
+"""Fill holes in code with a text-diffusion model, using the text on both sides."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Headless infilling over files and folders."""

@@ -1,0 +1,1 @@
+"""Benchmarks of quality: tasks, scores, baselines."""

@@ -1,0 +1,1 @@
+"""The language server. pygls and lsprotocol live here only."""

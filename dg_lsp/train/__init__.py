@@ -1,0 +1,1 @@
+"""From installed sources to the embedded checkpoint: corpus, tokenizer, objective, loop, export."""

@@ -1,0 +1,223 @@
+"""Train: causal first, then causal and diffusion together, resumable at any moment.
+
+Knows the objective, the optimizers and the clock. Knows nothing of editors, files of code or prompts.
+
+Causal first because a probe that skipped it learnt nothing in parallel; diffusion loss flat over the gap, uniform
+noise, self-conditioning by a second pass (DiffusionGemma report, arXiv 2608.00146; Analog Bits, arXiv 2208.04202).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from dg_lsp.engine import lean
+from dg_lsp.train import pack
+from dg_lsp.train.losses import head_loss
+from dg_lsp.train.objective import N_SPECIAL, CanvasBatch, CausalBatch, Sampler
+from dg_lsp.train.shape import Shape, build
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run does. Minutes are of work, added up over legs; a leg may be cut off at any time."""
+
+    causal_minutes: float = 60.0
+    mixed_minutes: float = 35.0
+    length: int = 640
+    short_length: int = 320  # the first part of the causal stage, cheaper and no worse
+    short_share: float = 0.4
+    tokens_per_step: int = 3840
+    rows: int = 5  # of a mixed step
+    canvases: int = 6
+    mixed_length: int = 512
+    learning_rate: float = 4e-3
+    embedding_rate: float = 3e-3
+    self_conditioning_from: float = 0.4  # of the mixed stage
+    seed: int = 0
+    threads: int = 1
+    device: str = "cpu"
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands: minutes spent and steps done in each stage, tokens seen in all."""
+
+    causal_minutes: float = 0.0
+    mixed_minutes: float = 0.0
+    causal_steps: int = 0
+    mixed_steps: int = 0
+    tokens: int = 0
+
+
+def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = print, save_every_s: float = 240.0) -> None:
+    """Train on `folder/train.npz` with `folder/tokenizer.json` until the plan is done, resuming `folder/state.pt`.
+
+    Writes `state.pt` (everything, to resume), `weights.pt` and a line of `curve.jsonl` every few minutes.
+    """
+    torch.set_num_threads(plan.threads)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    model: Any = build(shape).to(plan.device).train()
+    optimizers, rates = _optimizers(model, plan)
+    progress = Progress()
+    state_file = folder / "state.pt"
+    if state_file.exists():
+        state = torch.load(state_file, map_location=plan.device, weights_only=True)
+        model.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        progress = Progress(**state["progress"])
+    torch.manual_seed(plan.seed + progress.tokens)
+    sampler = Sampler(pack.load(folder / "train.npz"), tokenizer, seed=plan.seed + progress.tokens, canvas=shape.canvas)
+    valid = Sampler(pack.load(folder / "valid.npz"), tokenizer, seed=7, canvas=shape.canvas)
+    checks = [valid.canvases(12, plan.mixed_length, 6, noise=noise) for noise in (1.0, 0.5)]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def save() -> None:
+        state = {"model": model.state_dict(), "optimizers": [item.state_dict() for item in optimizers], "progress": asdict(progress)}
+        partial = state_file.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.replace(state_file)
+
+    def record(loss: float) -> None:
+        line = asdict(progress) | {"loss": round(loss, 4)} | _measure(model, checks, plan)
+        with (folder / "curve.jsonl").open("a") as curve:
+            curve.write(json.dumps(line) + "\n")
+        say(json.dumps(line))
+
+    saved = last = time.monotonic()
+    losses: list[float] = []
+    while True:
+        causal = progress.causal_minutes < plan.causal_minutes
+        share = progress.causal_minutes / plan.causal_minutes if causal else progress.mixed_minutes / max(plan.mixed_minutes, 1e-9)
+        if not causal and share >= 1:
+            break
+        steps = progress.causal_steps if causal else progress.mixed_steps
+        scale = _causal_rate(share, steps) if causal else _mixed_rate(share, steps)
+        for group, rate in zip((g for item in optimizers for g in item.param_groups), rates, strict=True):
+            group["lr"] = rate * scale
+        if causal:
+            length = plan.short_length if share < plan.short_share else plan.length
+            batch = sampler.causal(max(1, plan.tokens_per_step // length), length)
+            loss = causal_loss(model, batch, plan.device)[0]
+            progress.tokens += batch.ids.size
+        else:
+            canvases = sampler.canvases(plan.rows, plan.mixed_length, plan.canvases)
+            conditioned = share >= plan.self_conditioning_from and sampler.random.random() < 0.6
+            diffusion, co_loss = mixed_loss(model, canvases, plan.device, conditioned=conditioned, on_policy=sampler.random.random() < 0.5)
+            loss = diffusion + 0.5 * co_loss
+            progress.tokens += canvases.causal.ids.size + canvases.clean.size
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+        now = time.monotonic()
+        if causal:
+            progress.causal_minutes, progress.causal_steps = progress.causal_minutes + (now - last) / 60, steps + 1
+        else:
+            progress.mixed_minutes, progress.mixed_steps = progress.mixed_minutes + (now - last) / 60, steps + 1
+        last = now
+        if now - saved > save_every_s:
+            record(float(np.mean(losses)))
+            save()
+            losses, saved, last = [], now, time.monotonic()
+    record(float(np.mean(losses or [0.0])))
+    save()
+
+
+def causal_loss(model: Any, batch: CausalBatch, device: str) -> tuple[Tensor, lean.KV]:
+    """Return the mean causal cross-entropy and the window's keys and values."""
+    ids, targets, weights = (torch.from_numpy(array).to(device) for array in (batch.ids, batch.targets, batch.weights))
+    with torch.autocast(device, torch.bfloat16):
+        hidden, kv = lean.encode(model, ids, torch.arange(ids.shape[1], device=device)[None])
+    flat = hidden.to(torch.bfloat16).flatten(0, 1)
+    total = head_loss(flat, model.lm_head.weight, targets.flatten(), weights.flatten(), model.final_logit_softcapping)
+    return total / weights.sum(), kv
+
+
+def mixed_loss(model: Any, batch: CanvasBatch, device: str, *, conditioned: bool, on_policy: bool) -> tuple[Tensor, Tensor]:
+    """Return the mean diffusion cross-entropy on the gap and the causal co-loss.
+
+    `conditioned` adds a first pass without gradient whose prediction conditions the second. `on_policy` lets that
+    first pass also write the canvas, as the sampler would.
+    """
+    co_loss, kv = causal_loss(model, batch.causal, device)
+    clean, noisy, gap, used, starts, weights = (
+        torch.from_numpy(array).to(device) for array in (batch.clean, batch.noisy, batch.gap, batch.used, batch.starts, batch.weights)
+    )
+    rows, width = clean.shape
+    length, per_row = batch.causal.ids.shape[1], rows // len(batch.causal.ids)
+    seen = torch.arange(length, device=device)[None] < starts[:, None]
+    mask = torch.cat([seen, used], 1)[:, None, None].expand(rows, 1, width, length + width)
+    positions = starts[:, None] + torch.arange(width, device=device)
+    shared = [(keys.repeat_interleave(per_row, 0), values.repeat_interleave(per_row, 0)) for keys, values in kv]
+    embed, weight = model.model.decoder.embed_tokens, model.lm_head.weight
+    held = embed(clean) * ~gap[..., None]  # what is held conditions as a certainty, what is free as nothing yet
+    soft = held
+    if conditioned:
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16):
+            first = lean.decode(model, noisy, positions, [(k.detach(), v.detach()) for k, v in shared], held, mask)
+            probabilities = lean.logits(model, first[gap]).softmax(-1)
+            soft = held.clone()
+            soft[gap] = ((probabilities.to(torch.bfloat16) @ weight.to(torch.bfloat16)) * embed.embed_scale).to(soft.dtype)
+            if on_policy:
+                noisy = _sampled(probabilities, noisy, gap, weight.shape[0])
+    with torch.autocast(device, torch.bfloat16):
+        hidden = lean.decode(model, noisy, positions, shared, soft, mask)[gap]
+    on_gap = weights[gap]
+    total = head_loss(hidden.to(torch.bfloat16), weight, clean[gap], on_gap, model.final_logit_softcapping)
+    return total / on_gap.sum(), co_loss
+
+
+def _sampled(probabilities: Tensor, noisy: Tensor, gap: Tensor, vocabulary: int) -> Tensor:
+    """Return the canvas after one accept-and-renoise step, each position accepted when its own entropy is small."""
+    entropy = torch.special.entr(probabilities).sum(-1)
+    accepted = entropy < entropy.median() * torch.rand((), device=entropy.device) * 2
+    drawn = torch.multinomial(probabilities, 1)[:, 0]
+    uniform = torch.randint(N_SPECIAL, vocabulary, drawn.shape, device=drawn.device)
+    written = noisy.clone()
+    written[gap] = torch.where(accepted, drawn, uniform)
+    return written
+
+
+def _optimizers(model: Any, plan: Plan) -> tuple[list[torch.optim.Optimizer], list[float]]:
+    matrices, rest = [], []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            (matrices if parameter.ndim == 2 and "embed" not in name and "lm_head" not in name else rest).append(parameter)
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, lr=plan.learning_rate, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=plan.embedding_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+    return optimizers, [plan.learning_rate, plan.embedding_rate]
+
+
+def _causal_rate(share: float, steps: int) -> float:
+    return min(1.0, (steps + 1) / 100) * min(1.0, max(0.2, (1 - share) / 0.5))
+
+
+def _mixed_rate(share: float, steps: int) -> float:
+    return 0.6 * min(1.0, (steps + 1) / 50) * min(1.0, max(0.02, (1 - share) / 0.7))
+
+
+@torch.no_grad()
+def _measure(model: Any, checks: list[CanvasBatch], plan: Plan) -> dict[str, float]:
+    model.eval()
+    full, half = checks
+    noise_full, causal = mixed_loss(model, full, plan.device, conditioned=False, on_policy=False)
+    noise_half, _ = mixed_loss(model, half, plan.device, conditioned=False, on_policy=False)
+    conditioned, _ = mixed_loss(model, half, plan.device, conditioned=True, on_policy=False)
+    model.train()
+    names = ("causal", "noise_1", "noise_half", "noise_half_conditioned")
+    return {name: round(float(value), 4) for name, value in zip(names, (causal, noise_full, noise_half, conditioned), strict=True)}

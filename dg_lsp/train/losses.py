@@ -1,0 +1,47 @@
+"""Cross-entropy through the softcapped head, without ever holding all logits.
+
+Knows one matrix product and its gradient. Knows nothing of models or data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 512  # rows whose logits fit a core's cache
+
+
+class _HeadLoss(torch.autograd.Function):
+    """Loss and gradients in one sweep over chunks of rows, as fused linear cross-entropy kernels do (Liger, arXiv 2410.10989)."""
+
+    @staticmethod
+    def forward(context: Any, hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, cap: float) -> Tensor:
+        total = hidden.new_zeros((), dtype=torch.float32)
+        grad_hidden, grad_head = torch.empty_like(hidden), torch.zeros_like(head, dtype=torch.float32)
+        small = head.to(hidden.dtype)
+        for start in range(0, len(hidden), CHUNK):
+            rows = slice(start, start + CHUNK)
+            capped = torch.tanh((hidden[rows] @ small.t()).float().div_(cap))
+            grad = capped.mul(cap)
+            normaliser = grad.logsumexp(-1, keepdim=True)
+            weight, target = weights[rows, None], targets[rows, None]
+            total += ((normaliser - grad.gather(1, target)) * weight).sum()
+            grad.sub_(normaliser).exp_()
+            grad.scatter_add_(1, target, torch.full_like(target, -1, dtype=grad.dtype))
+            grad = grad.mul_(capped.square_().neg_().add_(1)).mul_(weight).to(hidden.dtype)
+            grad_hidden[rows] = grad @ small
+            grad_head += (grad.t() @ hidden[rows]).float()
+        context.save_for_backward(grad_hidden, grad_head)
+        return total
+
+    @staticmethod
+    def backward(context: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_head = context.saved_tensors
+        return grad_hidden * grads[0], grad_head * grads[0], None, None, None
+
+
+def head_loss(hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, cap: float) -> Tensor:
+    """Return the sum of `weights` [N] times the cross-entropy of `targets` [N] given `hidden` [N, H] and `head` [V, H]."""
+    return _HeadLoss.apply(hidden, head, targets, weights, cap)  # type: ignore[no-any-return,no-untyped-call]

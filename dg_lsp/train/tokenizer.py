@@ -1,0 +1,41 @@
+"""Train the byte-level BPE of the embedded model.
+
+Knows what a token may look like: no merge crosses a newline, runs of spaces are tokens of their own, digits are
+single. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+# Ids are positions in this list. 0-5 are what the configuration class expects below the vocabulary's size.
+SPECIAL = (
+    "<pad>", "<eos>", "<bos>", "<boi>", "<eoi>", "<image>",
+    "<delete>", "<suf>", "<pre>", "<eom>", "<path>",
+    "<|turn>", "<turn|>", "<|channel>", "<channel|>", "<hole>",
+)  # fmt: skip
+RESERVED = tuple(f"<unused{index}>" for index in range(len(SPECIAL), 32))
+
+SPLIT = r"\n| {2,}|\t+|[ _]?\p{L}+|[0-9]|_+| ?[^\s\p{L}0-9_]+|\s"
+
+
+def train(texts: Iterable[str], *, vocabulary: int = 8192) -> Tokenizer:
+    """Return a tokenizer of `vocabulary` tokens, the special ones first."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[*SPECIAL, *RESERVED],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
