@@ -20,7 +20,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dg_lsp.engine import lean
+from dg_lsp.engine.passes import KV, Passes
 from dg_lsp.train import pack
 from dg_lsp.train.losses import head_loss
 from dg_lsp.train.objective import N_SPECIAL, CanvasBatch, CausalBatch, Sampler
@@ -83,7 +83,11 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def save() -> None:
-        state = {"model": model.state_dict(), "optimizers": [item.state_dict() for item in optimizers], "progress": asdict(progress)}
+        state = {
+            "model": model.state_dict(),
+            "optimizers": [item.state_dict() for item in optimizers],
+            "progress": asdict(progress),
+        }
         partial = state_file.with_suffix(".partial")
         torch.save(state, partial)
         partial.replace(state_file)
@@ -98,7 +102,9 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
     losses: list[float] = []
     while True:
         causal = progress.causal_minutes < plan.causal_minutes
-        share = progress.causal_minutes / plan.causal_minutes if causal else progress.mixed_minutes / max(plan.mixed_minutes, 1e-9)
+        share = (
+            progress.causal_minutes / plan.causal_minutes if causal else progress.mixed_minutes / max(plan.mixed_minutes, 1e-9)
+        )
         if not causal and share >= 1:
             break
         steps = progress.causal_steps if causal else progress.mixed_steps
@@ -113,7 +119,9 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
         else:
             canvases = sampler.canvases(plan.rows, plan.mixed_length, plan.canvases)
             conditioned = share >= plan.self_conditioning_from and sampler.random.random() < 0.6
-            diffusion, co_loss = mixed_loss(model, canvases, plan.device, conditioned=conditioned, on_policy=sampler.random.random() < 0.5)
+            diffusion, co_loss = mixed_loss(
+                model, canvases, plan.device, conditioned=conditioned, on_policy=sampler.random.random() < 0.5
+            )
             loss = diffusion + 0.5 * co_loss
             progress.tokens += canvases.causal.ids.size + canvases.clean.size
         loss.backward()  # type: ignore[no-untyped-call]
@@ -136,11 +144,11 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
     save()
 
 
-def causal_loss(model: Any, batch: CausalBatch, device: str) -> tuple[Tensor, lean.KV]:
+def causal_loss(model: Any, batch: CausalBatch, device: str) -> tuple[Tensor, KV]:
     """Return the mean causal cross-entropy and the window's keys and values."""
     ids, targets, weights = (torch.from_numpy(array).to(device) for array in (batch.ids, batch.targets, batch.weights))
     with torch.autocast(device, torch.bfloat16):
-        hidden, kv = lean.encode(model, ids, torch.arange(ids.shape[1], device=device)[None])
+        hidden, kv = Passes(model).encode(ids)
     flat = hidden.to(torch.bfloat16).flatten(0, 1)
     total = head_loss(flat, model.lm_head.weight, targets.flatten(), weights.flatten(), model.final_logit_softcapping)
     return total / weights.sum(), kv
@@ -154,7 +162,8 @@ def mixed_loss(model: Any, batch: CanvasBatch, device: str, *, conditioned: bool
     """
     co_loss, kv = causal_loss(model, batch.causal, device)
     clean, noisy, gap, used, starts, weights = (
-        torch.from_numpy(array).to(device) for array in (batch.clean, batch.noisy, batch.gap, batch.used, batch.starts, batch.weights)
+        torch.from_numpy(array).to(device)
+        for array in (batch.clean, batch.noisy, batch.gap, batch.used, batch.starts, batch.weights)
     )
     rows, width = clean.shape
     length, per_row = batch.causal.ids.shape[1], rows // len(batch.causal.ids)
@@ -163,18 +172,20 @@ def mixed_loss(model: Any, batch: CanvasBatch, device: str, *, conditioned: bool
     positions = starts[:, None] + torch.arange(width, device=device)
     shared = [(keys.repeat_interleave(per_row, 0), values.repeat_interleave(per_row, 0)) for keys, values in kv]
     embed, weight = model.model.decoder.embed_tokens, model.lm_head.weight
+    passes = Passes(model)
     held = embed(clean) * ~gap[..., None]  # what is held conditions as a certainty, what is free as nothing yet
     soft = held
     if conditioned:
         with torch.no_grad(), torch.autocast(device, torch.bfloat16):
-            first = lean.decode(model, noisy, positions, [(k.detach(), v.detach()) for k, v in shared], held, mask)
-            probabilities = lean.logits(model, first[gap]).softmax(-1)
+            detached = [(keys.detach(), values.detach()) for keys, values in shared]
+            first = passes.decode(noisy, detached, held, positions=positions, mask=mask)
+            probabilities = passes.logits(first[gap]).softmax(-1)
             soft = held.clone()
             soft[gap] = ((probabilities.to(torch.bfloat16) @ weight.to(torch.bfloat16)) * embed.embed_scale).to(soft.dtype)
             if on_policy:
                 noisy = _sampled(probabilities, noisy, gap, weight.shape[0])
     with torch.autocast(device, torch.bfloat16):
-        hidden = lean.decode(model, noisy, positions, shared, soft, mask)[gap]
+        hidden = passes.decode(noisy, shared, soft, positions=positions, mask=mask)[gap]
     on_gap = weights[gap]
     total = head_loss(hidden.to(torch.bfloat16), weight, clean[gap], on_gap, model.final_logit_softcapping)
     return total / on_gap.sum(), co_loss
@@ -192,7 +203,8 @@ def _sampled(probabilities: Tensor, noisy: Tensor, gap: Tensor, vocabulary: int)
 
 
 def _optimizers(model: Any, plan: Plan) -> tuple[list[torch.optim.Optimizer], list[float]]:
-    matrices, rest = [], []
+    matrices: list[Tensor] = []
+    rest: list[Tensor] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             (matrices if parameter.ndim == 2 and "embed" not in name and "lm_head" not in name else rest).append(parameter)
@@ -220,4 +232,6 @@ def _measure(model: Any, checks: list[CanvasBatch], plan: Plan) -> dict[str, flo
     conditioned, _ = mixed_loss(model, half, plan.device, conditioned=True, on_policy=False)
     model.train()
     names = ("causal", "noise_1", "noise_half", "noise_half_conditioned")
-    return {name: round(float(value), 4) for name, value in zip(names, (causal, noise_full, noise_half, conditioned), strict=True)}
+    return {
+        name: round(float(value), 4) for name, value in zip(names, (causal, noise_full, noise_half, conditioned), strict=True)
+    }

@@ -14,7 +14,7 @@ CHUNK = 512  # rows whose logits fit a core's cache
 
 
 class _HeadLoss(torch.autograd.Function):
-    """Loss and gradients in one sweep over chunks of rows, as fused linear cross-entropy kernels do (Liger, arXiv 2410.10989)."""
+    """Loss and gradients in one sweep over chunks of rows, as fused linear cross-entropy does (Liger, arXiv 2410.10989)."""
 
     @staticmethod
     def forward(context: Any, hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, cap: float) -> Tensor:

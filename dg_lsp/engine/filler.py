@@ -1,0 +1,384 @@
+"""From a request to ranked candidates on the local model, one uninterruptible step at a time.
+
+A request is laid out as tokens; its prefix is encoded, as far as the cache does not know it; drafts are gathered (a
+match in the file, a causal draft by the encoder); rows of noise and rows of drafts are denoised together on the one
+prefix; one causal pass scores what came out, and the calibration ranks it. Knows layouts, rows and scores. Knows
+nothing of how requests arrive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dg_lsp.core.values import Candidate, Hole, InfillRequest, RowKind
+from dg_lsp.engine import causal, drafts, layout, rank
+from dg_lsp.engine.denoise import Denoiser, Limits, Row
+from dg_lsp.engine.model import EMBEDDED, Loaded, Say
+from dg_lsp.engine.model import load as load_model
+from dg_lsp.engine.passes import KV, Passes, crop, widen
+from dg_lsp.engine.prefix_cache import PrefixCache
+from dg_lsp.engine.rank import Scored
+
+PREFILL_CHUNK = 512  # tokens encoded in one uninterruptible step
+MAX_CAUSAL_TOKENS = 128
+
+
+def load(name: str = EMBEDDED, *, device: str = "auto", threads: int = 0, say: Say = lambda _text, _share: None) -> LocalFiller:
+    """Return a filler on the model called `name`; see `engine.model.load` for what it raises."""
+    return LocalFiller(load_model(name, device=device, threads=threads, say=say))
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """Parts that a benchmark turns off to see what they are worth."""
+
+    held_suffix: bool = True
+    conditioning: bool = True
+    copy: bool = True
+    causal: bool = True
+    noise: bool = True
+    delete: bool = True
+    scorer: bool = True
+    gap: int = 0  # a fixed gap length, for an oracle's; 0: the profile's
+
+
+class LocalFiller:
+    """A loaded model with its prefix cache."""
+
+    def __init__(self, loaded: Loaded, switches: Switches | None = None) -> None:
+        self.loaded, self.switches = loaded, switches or Switches()
+        self.cache = PrefixCache()
+        self.layout = layout.for_profile(loaded.profile, loaded.vocabulary)
+        special, pieces = loaded.vocabulary.special, loaded.vocabulary.pieces
+        self.regular = tuple(token for token, piece in enumerate(pieces) if piece and token not in special)
+
+    def start(self, request: InfillRequest) -> InfillTask:
+        """Return the request as a task, not yet begun."""
+        return InfillTask(self, request)
+
+
+class InfillTask:
+    """One request under way; holes that do not fit one canvas are filled one after another."""
+
+    def __init__(self, filler: LocalFiller, request: InfillRequest) -> None:
+        self._filler, self._request = filler, request
+        self._answers: tuple[Candidate, ...] = ()
+        self._current: CanvasTask | None = None
+        self._filled: list[str] = []
+        self._work = self._run()
+        self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
+
+    def step(self) -> bool:
+        """Do one unit of work; return whether more is to do."""
+        with torch.inference_mode():
+            return next(self._work, None) is not None
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the best answers so far, best first; unfinished ones when the task has not ended."""
+        if self._answers or self._current is None:
+            return self._answers
+        texts = self.drafts()
+        return (Candidate(texts, 0.0, finished=False),) if any(texts) else ()
+
+    def drafts(self) -> tuple[str, ...]:
+        """Return one text for each hole as the best canvas reads now."""
+        now = self._current.read() if self._current else ()
+        texts = [*self._filled, *now]
+        return (*texts, *[""] * (len(self._request.holes) - len(texts)))
+
+    def _run(self) -> Iterator[bool]:
+        request, most = self._request, self._filler.loaded.profile.gaps_per_canvas
+        if len(request.holes) <= most:
+            self._current = CanvasTask(self._filler, request, self.milliseconds)
+            yield from self._current.run()
+            self._answers = self._current.answers
+            return
+        parts: list[Candidate] = []
+        for index, hole in enumerate(request.holes):
+            before = request.prefix + "".join(text + gap for text, gap in zip(self._filled, request.between, strict=False))
+            rest = [*request.between[index:], request.suffix]
+            alone = replace(request, prefix=before, suffix="".join(rest), holes=(hole,), between=(), seed=request.seed + index)
+            self._current = CanvasTask(self._filler, alone, self.milliseconds)
+            yield from self._current.run()
+            if not self._current.answers:
+                return
+            parts.append(self._current.answers[0])
+            self._filled.append(parts[-1].texts[0])
+        score = 1.0
+        for part in parts:
+            score *= part.score
+        self._answers = (
+            Candidate(
+                tuple(part.texts[0] for part in parts), score, tuple(part.confidences[0] for part in parts), parts[0].row,
+                sum(part.steps for part in parts),
+            ),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a denoised row came from, and which gap each of its free positions belongs to (-1: held)."""
+
+    kind: RowKind
+    gaps: tuple[int, ...]
+    left: int = 0
+    right: int = 0
+
+
+class CanvasTask:
+    """One canvas's worth of a request: its rows from first draft to ranked answers."""
+
+    def __init__(self, filler: LocalFiller, request: InfillRequest, milliseconds: dict[str, float]) -> None:
+        self.filler, self.request, self.milliseconds = filler, request, milliseconds
+        self.profile, self.vocabulary, self.passes = filler.loaded.profile, filler.loaded.vocabulary, filler.loaded.passes
+        self.sheet = filler.layout.lay_out(request)
+        self.block = any(hole.block for hole in request.holes)
+        self.answers: tuple[Candidate, ...] = ()
+        self.denoiser: Denoiser | None = None
+        self.origins: list[Origin] = []
+        self.scored: list[Scored] = []
+        self.kv: KV | None = None
+
+    def run(self) -> Iterator[bool]:
+        """Do everything, yielding after each unit that must not be interrupted."""
+        yield from self._timed("prefill", self._prefill)
+        yield from self._timed("draft", self._draft)
+        yield from self._timed("denoise", self._denoise)
+        yield from self._timed("score", self._score)
+
+    def read(self) -> tuple[str, ...]:
+        """Return each hole's text as the surest row reads now."""
+        if self.denoiser is None:
+            return (self.scored[0].text,) if self.scored else ()
+        readings = [self.denoiser.read(row) for row in range(len(self.origins))]
+        best = min(range(len(readings)), key=lambda row: readings[row].entropy)
+        return self._texts(readings[best].places, readings[best].ids, self.origins[best])
+
+    def _timed(self, stage: str, work: Callable[[], Iterator[bool]]) -> Iterator[bool]:
+        began = time.perf_counter()
+        for _ in work():
+            self.milliseconds[stage] += (time.perf_counter() - began) * 1000
+            yield True
+            began = time.perf_counter()
+        self.milliseconds[stage] += (time.perf_counter() - began) * 1000
+
+    def _prefill(self) -> Iterator[bool]:
+        ids = self.sheet.kv
+        known, kv = self.filler.cache.longest(ids)
+        while known < len(ids):
+            part = torch.tensor([ids[known : known + PREFILL_CHUNK]], device=self.filler.loaded.device)
+            kv = self.passes.encode(part, kv)[1]
+            known = min(known + PREFILL_CHUNK, len(ids))
+            self.filler.cache.put(ids[:known], kv)
+            yield True
+        self.kv = kv
+
+    def _draft(self) -> Iterator[bool]:
+        """Gather what the file and the encoder alone would write; only for a single hole."""
+        if len(self.request.holes) > 1:
+            return
+        hole, switches = self.request.holes[0], self.filler.switches
+        if switches.copy and self.profile.copy_rows:
+            for copy in drafts.copies(
+                self.request.prefix, self.request.suffix, block=hole.block, indent=hole.indent, most=self.profile.copy_rows
+            ):
+                self.scored.append(Scored(copy.text, "copy", left=copy.left, right=copy.right))
+        if switches.causal and self.profile.causal_rows:
+            yield from self._causal(hole)
+
+    def _causal(self, hole: Hole) -> Iterator[bool]:
+        """Write the gap from left to right with the encoder, from its likeliest first tokens on."""
+        assert self.kv is not None
+        end = {self.sheet.end} if self.sheet.end is not None else set(self.vocabulary.special)
+        written = yield from causal.drafts(
+            self.passes,
+            self.kv,
+            self.sheet.kv[-1],
+            rows=self.profile.causal_rows,
+            most=min(MAX_CAUSAL_TOKENS, max(self._gaps())),
+            first=layout.allowed_first(self.vocabulary, self.sheet.heal),
+            banned=[token for token in self.vocabulary.special if token not in end],
+            stops=end if hole.block else end | set(self.vocabulary.with_newline),
+        )
+        texts = (layout.answer(self.vocabulary, row, self.sheet.heal) for row in written)
+        self.scored += [Scored(text, "causal") for text in texts]
+
+    def _denoise(self) -> Iterator[bool]:
+        rows = self._rows()
+        if not rows:
+            return
+        n_vocabulary = self.passes.model.lm_head.weight.shape[0]
+        delete = self.sheet.delete if self.filler.switches.delete else None
+        first = layout.allowed_first(self.vocabulary, self.sheet.heal)
+        limits = Limits(self.filler.regular, tuple(self._banned()), first, delete)
+        sampling = self.profile.sampling
+        denoiser = Denoiser(rows, limits, sampling, n_vocabulary, self.filler.loaded.device)
+        assert self.kv is not None
+        decoder = LocalDecoder(self.passes, self.kv, conditioned=self.filler.switches.conditioning)
+        self.denoiser = denoiser
+        n_steps = 0
+        while not denoiser.done:
+            denoiser.step(decoder)
+            n_steps += 1
+            if n_steps == 2 and self.sheet.delete is None:
+                self._keep_likely_lengths(denoiser)
+            yield True
+        for index, origin in enumerate(self.origins):
+            if max(origin.gaps) < 0:
+                continue
+            reading = denoiser.read(index)
+            texts = self._texts(reading.places, reading.ids, origin)
+            chances = [chance for place, chance in zip(reading.places, reading.chances, strict=True) if origin.gaps[place] >= 0]
+            if len(texts) == 1:
+                self.scored.append(Scored(texts[0], origin.kind, entropy=reading.entropy, left=origin.left, right=origin.right))
+            else:
+                score = sum(chances) / max(len(chances), 1)
+                by_gap = tuple(
+                    tuple(c for p, c in zip(reading.places, reading.chances, strict=True) if origin.gaps[p] == gap)
+                    for gap in range(len(texts))
+                )
+                self.answers += (Candidate(texts, score, by_gap, origin.kind, denoiser.canvas.steps[index]),)
+
+    def _keep_likely_lengths(self, denoiser: Denoiser) -> None:
+        """Go on with the two gap lengths whose first tokens are surest for their length (CAL, arXiv 2602.00476)."""
+        by_chance = []
+        for index, origin in enumerate(self.origins):
+            reading = denoiser.read(index)
+            chances = [c for place, c in zip(reading.places, reading.chances, strict=True) if origin.gaps[place] >= 0]
+            by_chance.append((sum(chances) / max(len(chances), 1) - layout.expected_confidence(len(chances)), index))
+        for _, index in sorted(by_chance, reverse=True)[2:]:
+            denoiser.drop(index)
+        # A row that was dropped says nothing any more: only what was worked out is ranked.
+        kept = {index for _, index in sorted(by_chance, reverse=True)[:2]}
+        self.origins = [
+            origin if index in kept else replace(origin, gaps=tuple(-1 for _ in origin.gaps))
+            for index, origin in enumerate(self.origins)
+        ]
+
+    def _rows(self) -> list[Row]:
+        """Return the canvases to denoise and remember where each came from in `origins`."""
+        switches, seed, sampling = self.filler.switches, self.request.seed, self.profile.sampling
+        steps = self.request.budget.steps or (sampling.block_steps if self.block else sampling.line_steps)
+        rows: list[Row] = []
+        if switches.noise or len(self.request.holes) > 1:
+            for number in range(max(self.profile.noise_rows, self.request.budget.candidates - len(self.scored))):
+                for gap in self._gaps():
+                    ids, gaps = self._canvas([[]] * len(self.request.holes), gap)
+                    rows.append(Row(ids, tuple(g >= 0 for g in gaps), steps, seed * 1000 + len(rows), greedy=number == 0))
+                    self.origins.append(Origin("noise", gaps))
+        if self.profile.refine_steps:
+            for item in list({item.text: item for item in reversed(self.scored)}.values()):
+                draft = self.vocabulary.encode(self.sheet.heal.decode("utf-8", "ignore") + item.text)
+                room = next((gap for gap in sorted({8, 16, *self._gaps()}) if gap > len(draft)), 0)
+                if self.sheet.delete is None:
+                    room = len(draft)
+                if not room:
+                    continue
+                ids, gaps = self._canvas([draft], room)
+                rows.append(
+                    Row(ids, tuple(g >= 0 for g in gaps), self.profile.refine_steps, seed * 1000 + len(rows), draft=True)
+                )
+                self.origins.append(Origin(item.row, gaps, item.left, item.right))
+        return rows
+
+    def _canvas(self, texts: Sequence[Sequence[int]], gap: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return a canvas's ids, drafts padded with deletes, and the gap that each position belongs to (-1: held)."""
+        filler = self.sheet.delete if self.sheet.delete is not None else self.filler.regular[0]
+        ids: list[int] = []
+        gaps: list[int] = []
+        for index, text in enumerate(texts):
+            ids += [*text, *[filler] * gap][:gap]
+            gaps += [index] * gap
+            if index < len(self.sheet.between):
+                ids += self.sheet.between[index]
+                gaps += [-1] * len(self.sheet.between[index])
+        tail = self.sheet.tail if self.filler.switches.held_suffix else ()
+        return (*ids, *tail), (*gaps, *[-1] * len(tail))
+
+    def _gaps(self) -> tuple[int, ...]:
+        if self.filler.switches.gap:
+            return (self.filler.switches.gap,)
+        gaps = self.profile.block_gaps if self.block else self.profile.line_gaps
+        room = self.profile.canvas_tokens - len(self.sheet.tail) - sum(map(len, self.sheet.between))
+        fitting = tuple(gap for gap in gaps if gap * len(self.request.holes) <= room)
+        return fitting or (max(room // len(self.request.holes), 1),)
+
+    def _banned(self) -> list[int]:
+        """Return the tokens a gap never holds: control tokens, and line ends where the hole ends with its line."""
+        keep = self.sheet.delete if self.filler.switches.delete else None
+        banned = [token for token in self.vocabulary.special if token != keep]
+        return banned if self.block else banned + list(self.vocabulary.with_newline)
+
+    def _texts(self, places: Sequence[int], ids: Sequence[int], origin: Origin) -> tuple[str, ...]:
+        texts = []
+        for gap in range(len(self.request.holes)):
+            found = [token for place, token in zip(places, ids, strict=True) if origin.gaps[place] == gap]
+            texts.append(layout.answer(self.vocabulary, found, self.sheet.heal if gap == 0 else b""))
+        return tuple(texts)
+
+    def _score(self) -> Iterator[bool]:
+        """Rank what was gathered by one causal pass over each distinct text, and make it candidates."""
+        if len(self.request.holes) > 1:
+            self.answers = tuple(sorted(self.answers, key=lambda candidate: -candidate.score))
+            return
+        if not self.scored:
+            return
+        texts = list(dict.fromkeys(item.text for item in self.scored))
+        if self.filler.switches.scorer:
+            logps = dict(zip(texts, self._log_probabilities(texts), strict=True))
+            self.scored = [replace(item, tokens=logps[item.text][0], after=logps[item.text][1]) for item in self.scored]
+        ranked = rank.best_first(self.scored, self.profile.calibration)
+        steps = max(self.denoiser.canvas.steps) if self.denoiser else 0
+        self.answers = tuple(
+            Candidate(
+                (item.text,), chance, (tuple(min(1.0, float(torch.tensor(t).exp())) for t in item.tokens),), item.row, steps
+            )
+            for chance, item in ranked
+        )
+        yield True
+
+    def _log_probabilities(self, texts: Sequence[str]) -> list[tuple[tuple[float, ...], float]]:
+        """Return, for each text, the causal log-probability of its tokens, and that of what comes after it."""
+        assert self.kv is not None
+        heal = self.sheet.heal.decode("utf-8", "ignore")
+        after = [self.sheet.end] if self.sheet.end is not None else list(self.sheet.tail)
+        coded = [self.vocabulary.encode(heal + text) for text in texts]
+        rows = [[self.sheet.kv[-1], *ids, *after] for ids in coded]
+        width = max(map(len, rows))
+        padded = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=self.filler.loaded.device)
+        before = crop(self.kv, len(self.sheet.kv) - 1)
+        hidden, _ = self.passes.encode(padded, widen(before, len(rows)))
+        logps = self.passes.logits(hidden[:, :-1]).log_softmax(-1).gather(-1, padded[:, 1:, None])[..., 0].tolist()
+        found = []
+        for ids, row in zip(coded, logps, strict=True):
+            behind = row[len(ids) : len(ids) + len(after)]
+            found.append((tuple(row[: len(ids)]), sum(behind) / len(behind) if behind else 0.0))
+        return found
+
+
+class LocalDecoder:
+    """The decoder of a loaded model on one encoded prefix."""
+
+    def __init__(self, passes: Passes, kv: KV, *, conditioned: bool = True) -> None:
+        self.passes, self.kv, self.conditioned = passes, kv, conditioned
+
+    def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
+        """Return conditioning [R, C, H] for tokens [R, C, K] and their probabilities [R, C, K]."""
+        return self.passes.soft(ids, probabilities * float(self.conditioned))
+
+    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, wanted: Tensor) -> Tensor:
+        """Return logits [G, V] in 32 bits at the wanted positions."""
+        n_past = self.kv[0][0].shape[2]
+        # Held positions must stand where they would if the deleted ones had never been.
+        positions = n_past + (used.cumsum(1) - 1).clamp(min=0)
+        mask = None
+        if not bool(used.all()):
+            seen = torch.ones(len(canvas), n_past, dtype=torch.bool, device=canvas.device)
+            mask = torch.cat([seen, used], 1)[:, None, None].expand(-1, 1, canvas.shape[1], -1)
+        hidden = self.passes.decode(canvas, self.kv, soft, positions=positions, mask=mask)
+        return self.passes.logits(hidden[wanted])

@@ -1,0 +1,116 @@
+"""Load a checkpoint: weights, tokenizer, profile.
+
+The model is transformers' `DiffusionGemmaForBlockDiffusion`, from a local folder or a hub id, safetensors only, never
+remote code. Knows files. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dg_lsp.engine.passes import Passes
+from dg_lsp.engine.profile import Profile
+from dg_lsp.engine.profile import load as load_profile
+from dg_lsp.engine.vocabulary import Vocabulary
+
+EMBEDDED = "embedded"
+SMALL = 20_000_000  # parameters below which bf16 gains nothing on a CPU
+
+Say = Callable[[str, float], None]
+
+
+class LoadError(Exception):
+    """A model can't be loaded; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model ready to run, and what belongs to it."""
+
+    name: str
+    passes: Passes
+    vocabulary: Vocabulary
+    profile: Profile
+    device: str
+    dtype: str
+
+
+def load(name: str = EMBEDDED, *, device: str = "auto", threads: int = 0, say: Say = lambda _text, _share: None) -> Loaded:
+    """Return the model called `name`: "embedded", a folder, or a hub id.
+
+    `say` hears what is being done and how much of it is done. Raises LoadError with a sentence.
+    """
+    device = _device(device)
+    if threads:
+        torch.set_num_threads(threads)
+    say("finding the checkpoint", 0.0)
+    folder = find(name)
+    say("reading the tokenizer", 0.1)
+    try:
+        vocabulary, profile = Vocabulary.from_file(folder / "tokenizer.json"), load_profile(folder)
+    except Exception as error:
+        raise LoadError(f"{folder} holds no tokenizer and profile that can be read: {error}") from error
+    say("reading the weights", 0.2)
+    try:
+        from transformers import DiffusionGemmaForBlockDiffusion
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()  # the engine says itself how far it is
+
+        dtype = _dtype(folder, device)
+        model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(
+            str(folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
+        )
+        model = model.eval().requires_grad_(False).to(device)
+    except Exception as error:
+        raise LoadError(f"{name} can't be loaded as a DiffusionGemma checkpoint: {error}") from error
+    say("ready", 1.0)
+    return Loaded(name, Passes(model), vocabulary, profile, device, str(dtype).removeprefix("torch."))
+
+
+def find(name: str) -> Path:
+    """Return the folder of a model; a hub id is fetched when the network allows. Raises LoadError."""
+    if name == EMBEDDED:
+        folder = Path(str(resources.files("dg_lsp.models"))) / EMBEDDED
+        if not (folder / "config.json").exists():
+            raise LoadError("this installation has no embedded model; give one with --model FOLDER_OR_HUB_ID")
+        return folder
+    if (folder := Path(name).expanduser()).is_dir():
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise LoadError(f"there is no model folder {name}; give a folder, a hub id such as OWNER/NAME, or {EMBEDDED}")
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "tokenizer*"]))
+    except Exception as error:
+        first = str(error).strip().split("\n")[0]
+        raise LoadError(f"{name} is neither a folder here nor to be had from the hub: {first}") from error
+
+
+def _device(wanted: str) -> str:
+    if wanted != "auto":
+        if wanted.startswith("cuda") and not torch.cuda.is_available():
+            raise LoadError("no CUDA device is to be had here; use --device cpu, or auto")
+        return wanted
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _dtype(folder: Path, device: str) -> torch.dtype:
+    """Return bf16 on a GPU. On a CPU the faster one: bf16 where the processor multiplies it and the model is not small.
+
+    Decided by what the processor can do, not by timing: the same machine must give the same text twice.
+    """
+    if device != "cpu":
+        return torch.bfloat16
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors")) // 2
+    quick = torch.cpu._is_avx512_bf16_supported()  # no public name for it yet
+    return torch.bfloat16 if quick and size > SMALL else torch.float32

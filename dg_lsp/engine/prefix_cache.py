@@ -1,0 +1,53 @@
+"""Keys and values of prefixes that were encoded lately, so that a keystroke encodes only what it added.
+
+Full-length keys and values are kept on every layer, sliding ones too, so that a prefix can be cut anywhere (the
+library's own sliding cache forgets what a crop beyond the window would need). Knows token ids. Knows nothing of text.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from dg_lsp.engine.passes import KV, crop
+from dg_lsp.engine.vocabulary import common_prefix
+
+
+class PrefixCache:
+    """Encoded prefixes, bounded by bytes; the least recently used goes first."""
+
+    def __init__(self, max_bytes: int = 256 * 1024 * 1024) -> None:
+        self.max_bytes = max_bytes
+        self.hits = self.reused_tokens = self.asked_tokens = 0
+        self._entries: OrderedDict[tuple[int, ...], KV] = OrderedDict()
+
+    def longest(self, ids: Sequence[int]) -> tuple[int, KV | None]:
+        """Return how many leading ids are known, and their keys and values."""
+        best, length = None, 0
+        for key in self._entries:
+            if (common := common_prefix(key, ids)) > length:
+                best, length = key, common
+        self.asked_tokens += len(ids)
+        if best is None:
+            return 0, None
+        self.hits, self.reused_tokens = self.hits + 1, self.reused_tokens + length
+        self._entries.move_to_end(best)
+        return length, crop(self._entries[best], length)
+
+    def put(self, ids: Sequence[int], kv: KV) -> None:
+        """Remember a prefix; what it extends is forgotten, as it holds all of that."""
+        key = tuple(ids)
+        for other in [known for known in self._entries if common_prefix(known, key) == len(known)]:
+            del self._entries[other]
+        self._entries[key] = kv
+        while len(self._entries) > 1 and self.bytes > self.max_bytes:
+            self._entries.popitem(last=False)
+
+    @property
+    def bytes(self) -> int:
+        """How much memory the cache holds."""
+        return sum(tensor.numel() * tensor.element_size() for kv in self._entries.values() for pair in kv for tensor in pair)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()

@@ -1,0 +1,39 @@
+"""Write a trained model as a checkpoint that transformers loads unchanged.
+
+Knows the state that the loop writes. Knows nothing of training.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dg_lsp.engine.profile import FILE, Profile, Sampling, dump
+from dg_lsp.train.shape import Shape, build
+
+# What a model of `train.objective` wants: budgets are those it was trained at.
+PROFILE = Profile(
+    layout="infill-trained",
+    prefix_tokens=496,
+    suffix_tokens=96,
+    held_tokens=24,
+    canvas_tokens=96,
+    line_gaps=(24,),
+    block_gaps=(48,),
+    gaps_per_canvas=1,
+    sampling=Sampling(line_steps=8, block_steps=16),
+)
+
+
+def export(run: Path, folder: Path, shape: Shape, *, profile: Profile = PROFILE) -> None:
+    """Write config, bf16 weights, tokenizer and profile of the run's newest state into `folder`."""
+    model: Any = build(shape)
+    state = torch.load(run / "state.pt", map_location="cpu", weights_only=True)
+    model.load_state_dict(state["model"])
+    folder.mkdir(parents=True, exist_ok=True)
+    model.to(torch.bfloat16).save_pretrained(folder, safe_serialization=True)
+    shutil.copyfile(run / "tokenizer.json", folder / "tokenizer.json")
+    (folder / FILE).write_text(dump(profile), encoding="utf-8")

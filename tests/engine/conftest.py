@@ -1,0 +1,93 @@
+"""Tiny real checkpoints, made fresh: one in each layout, and one with experts and a sliding window that is crossed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import DiffusionGemmaForBlockDiffusion
+
+from dg_lsp.engine.profile import FILE
+from dg_lsp.train import tokenizer as bpe
+from dg_lsp.train.shape import Shape, build
+
+TEXT = "def add(a, b):\n    return a + b\n\n\nclass Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.y = y\n"
+
+
+@pytest.fixture(autouse=True)
+def _two_threads() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def trained_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained checkpoint in the infill-trained layout, with a byte-level tokenizer."""
+    folder = tmp_path_factory.mktemp("trained")
+    tokenizer = bpe.train([TEXT] * 3, vocabulary=400)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _save(folder, Shape(hidden=64, layers=2, heads=1, feed_forward=64, vocabulary=tokenizer.get_vocab_size()))
+    settings = {
+        "layout": "infill-trained", "prefix_tokens": 128, "suffix_tokens": 32, "held_tokens": 12, "canvas_tokens": 64,
+        "line_gaps": [16], "block_gaps": [32], "gaps_per_canvas": 2, "refine_steps": 2, "causal_rows": 2,
+    }  # fmt: skip
+    (folder / FILE).write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def instruct_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained checkpoint with the tokenizer features of Gemma's: spaces as ▁, byte fallback, newline runs, turns."""
+    folder = tmp_path_factory.mktemp("instruct")
+    gemma_like_tokenizer().save(str(folder / "tokenizer.json"))
+    size = gemma_like_tokenizer().get_vocab_size()
+    _save(folder, Shape(hidden=64, layers=2, heads=1, feed_forward=64, vocabulary=size))
+    return folder
+
+
+def gemma_like_tokenizer() -> Tokenizer:
+    """Return a small tokenizer built the way Gemma's is."""
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<image>", "<|turn>", "<turn|>", "<|channel>", "<channel|>"]
+    words = ["▁", "▁▁", "▁▁▁▁", "\n", "\n\n", *(chr(code) for code in range(33, 127)), "de", "def", "re", "return", "▁+"]
+    vocabulary = {token: index for index, token in enumerate([*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *words])}
+    merges = [("▁", "▁"), ("▁▁", "▁▁"), ("\n", "\n"), ("d", "e"), ("de", "f"), ("r", "e"), ("▁", "+")]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in specials])
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def with_experts() -> Any:
+    """A model whose experts are on and whose window of 8 is shorter than its prefix."""
+    torch.manual_seed(0)
+    model: Any = build(Shape(hidden=64, layers=3, heads=2, feed_forward=64, vocabulary=120, positions=64))
+    config = model.config
+    config.text_config.sliding_window = 8
+    config.text_config.num_experts, config.text_config.top_k_experts = 4, 2
+    config.text_config.moe_intermediate_size = 32
+    model = DiffusionGemmaForBlockDiffusion(config).eval()
+    _shake(model)
+    return model
+
+
+def _save(folder: Path, shape: Shape) -> None:
+    torch.manual_seed(1)
+    model: Any = build(shape)
+    _shake(model)
+    model.save_pretrained(folder)
+
+
+def _shake(model: Any) -> None:
+    """Move every norm off one, so that a forgotten norm shows."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1 and parameter.any():
+                parameter.mul_(1 + 0.2 * torch.randn_like(parameter))
+        for layer in model.model.decoder.layers:
+            layer.self_attn.q_norm.weight.fill_(0.2)

@@ -1,0 +1,126 @@
+"""The fast loop writes what the readable one writes, token for token, and never touches what is held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dg_lsp.engine import reference
+from dg_lsp.engine.denoise import Denoiser, Limits, Row
+from dg_lsp.engine.filler import LocalDecoder
+from dg_lsp.engine.passes import Passes
+from dg_lsp.engine.profile import Sampling
+from dg_lsp.engine.sampler import accept, draw, temperature
+
+VOCABULARY, DELETE = 12, 3
+
+
+class Toy:
+    """A model of a few lines: logits depend on each position's token, its neighbours and its conditioning."""
+
+    def __init__(self, seed: int, sharpness: float) -> None:
+        noise = torch.Generator().manual_seed(seed)
+        self.table = torch.randn(3, VOCABULARY, VOCABULARY, generator=noise) * sharpness
+
+    def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
+        dense = torch.zeros(*ids.shape[:2], VOCABULARY)
+        return dense.scatter_add(2, ids, probabilities)
+
+    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, wanted: Tensor) -> Tensor:
+        rows = []
+        for row in range(len(canvas)):
+            there = used[row].nonzero()[:, 0]
+            ids, hints = canvas[row][there], soft[row][there]
+            left, right = self.table[0][ids.roll(1)], self.table[1][ids.roll(-1)]
+            scores = torch.zeros(len(used[row]), VOCABULARY)
+            scores[there] = self.table[2][ids] * 0.5 + left + right + hints @ self.table[2]
+            rows.append(scores)
+        return torch.stack(rows)[wanted]
+
+
+limits = st.builds(
+    Limits,
+    regular=st.just(tuple(range(4, VOCABULARY))),
+    banned=st.sampled_from([(0, 1, 2), (0, 1, 2, 5, 6)]),
+    first=st.sampled_from([(), (4,), (7, 8), (5,)]),
+    delete=st.sampled_from([None, DELETE]),
+)
+
+
+@st.composite
+def rows(draw_from: Any) -> Row:
+    free = draw_from(st.lists(st.booleans(), min_size=2, max_size=12).filter(any))
+    ids = draw_from(st.lists(st.integers(3, VOCABULARY - 1), min_size=len(free), max_size=len(free)))
+    return Row(
+        tuple(ids), tuple(free), draw_from(st.integers(1, 9)), draw_from(st.integers(0, 5)), draw_from(st.booleans()), draw_from(st.booleans())
+    )
+
+
+@given(st.lists(rows(), min_size=1, max_size=4), limits, st.integers(0, 50), st.sampled_from([0.3, 1.5, 4.0]))
+@settings(max_examples=120, deadline=None)
+def test_the_fast_loop_equals_the_reference(many: list[Row], limit: Limits, seed: int, sharpness: float) -> None:
+    toy, sampling = Toy(seed, sharpness), Sampling(entropy_bound=0.5, stop_entropy=0.3, delete_entropy=0.9, conditioning_tokens=4)
+    denoiser = Denoiser(many, limit, sampling, VOCABULARY)
+    while not denoiser.done:
+        denoiser.step(toy)
+    for index, row in enumerate(many):
+        assert list(denoiser.read(index).ids) == reference.denoise(row, limit, sampling, toy)
+
+
+@given(st.lists(rows(), min_size=1, max_size=4), limits, st.integers(0, 50))
+@settings(max_examples=60, deadline=None)
+def test_what_is_held_is_returned_unchanged(many: list[Row], limit: Limits, seed: int) -> None:
+    denoiser = Denoiser(many, limit, Sampling(delete_entropy=5.0), VOCABULARY)
+    while not denoiser.done:
+        denoiser.step(Toy(seed, 2.0))
+        for index, row in enumerate(many):
+            reading = denoiser.read(index)
+            held = [place for place, free in enumerate(row.free) if not free]
+            assert {place: token for place, token in zip(reading.places, reading.ids, strict=True) if place in held} == {
+                place: row.ids[place] for place in held
+            }
+            assert [int(denoiser.canvas.ids[index, place]) for place in held] == [row.ids[place] for place in held]
+
+
+def test_the_loops_agree_on_a_real_model(with_experts: Any) -> None:
+    passes = Passes(with_experts)
+    limit = Limits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)
+    many = [
+        Row((20,) * 10 + (40, 41, 42), (True,) * 10 + (False,) * 3, 6, seed=1),
+        Row((21, 22, 23, 6, 6, 40), (True,) * 5 + (False,), 3, seed=2, draft=True),
+        Row((20,) * 4 + (50,) + (20,) * 3 + (40,), (True,) * 4 + (False,) + (True,) * 3 + (False,), 6, seed=3, greedy=False),
+    ]
+    with torch.no_grad():
+        decoder = LocalDecoder(passes, passes.encode(torch.arange(30)[None] + 10)[1])
+        denoiser = Denoiser(many, limit, Sampling(), 120)
+        while not denoiser.done:
+            denoiser.step(decoder)
+        for index, row in enumerate(many):
+            assert list(denoiser.read(index).ids) == reference.denoise(row, limit, Sampling(), decoder)
+
+
+def test_the_surest_positions_are_accepted_until_their_entropies_spend_the_bound() -> None:
+    entropies = torch.tensor([[0.05, 0.9, 0.04, 0.02, 0.0]])
+    free = torch.tensor([[True, True, True, True, False]])
+    assert accept(entropies, free, 0.1).tolist() == [[True, False, True, True, False]]
+    assert accept(entropies, free, 0.01).tolist() == [[False, False, False, True, False]]
+
+
+def test_at_least_one_position_is_accepted() -> None:
+    assert accept(torch.tensor([[3.0, 2.0]]), torch.tensor([[True, True]]), 0.1).tolist() == [[False, True]]
+
+
+def test_temperature_falls_from_the_first_step_to_the_last() -> None:
+    sampling = Sampling(t_min=0.4, t_max=0.8)
+    assert temperature(sampling, 0, 4) == pytest.approx(0.8)
+    assert temperature(sampling, 3, 4) == pytest.approx(0.5)
+
+
+def test_drawing_inverts_the_distribution() -> None:
+    chances = torch.tensor([[0.25, 0.5, 0.25]]).expand(4, 3)
+    assert draw(chances, torch.tensor([0.0, 0.3, 0.7, 0.99])).tolist() == [0, 1, 1, 2]
