@@ -80,13 +80,15 @@ class InfillTask:
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the best answers so far, best first; unfinished ones when the task has not ended."""
-        if self._answers or self._current is None:
+        if self._answers:
             return self._answers
         texts = self.drafts()
         return (Candidate(texts, 0.0, finished=False),) if any(texts) else ()
 
     def drafts(self) -> tuple[str, ...]:
-        """Return one text for each hole as the best canvas reads now."""
+        """Return one text for each hole as the best canvas reads now, or the answer when there is one."""
+        if self._answers:
+            return self._answers[0].texts
         now = self._current.read() if self._current else ()
         texts = [*self._filled, *now]
         return (*texts, *[""] * (len(self._request.holes) - len(texts)))
@@ -109,6 +111,7 @@ class InfillTask:
                 return
             parts.append(self._current.answers[0])
             self._filled.append(parts[-1].texts[0])
+            self._current = None
         score = 1.0
         for part in parts:
             score *= part.score

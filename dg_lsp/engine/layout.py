@@ -144,9 +144,9 @@ def _suffix_ids(vocabulary: Vocabulary, suffix: str, limit: int) -> list[int]:
 def _instruction(request: InfillRequest) -> str:
     """Return the instruction as a comment line before the hole: a model trained on files alone knows no other way."""
     wish, language = request.holes[0].instruction, languages.get(request.language) if request.language else None
-    if not wish or language is None or not language.line_comment:
+    if not wish or language is None or not language.line_comments:
         return ""
-    return f"{language.line_comment} {' '.join(wish.split())}\n{request.holes[0].indent}"
+    return f"{language.line_comments[0]} {' '.join(wish.split())}\n{request.holes[0].indent}"
 
 
 def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> tuple[list[int], bytes, tuple[int, ...]]:

@@ -57,14 +57,22 @@ def rows(draw_from: Any) -> Row:
     free = draw_from(st.lists(st.booleans(), min_size=2, max_size=12).filter(any))
     ids = draw_from(st.lists(st.integers(3, VOCABULARY - 1), min_size=len(free), max_size=len(free)))
     return Row(
-        tuple(ids), tuple(free), draw_from(st.integers(1, 9)), draw_from(st.integers(0, 5)), draw_from(st.booleans()), draw_from(st.booleans())
+        tuple(ids),
+        tuple(free),
+        draw_from(st.integers(1, 9)),
+        draw_from(st.integers(0, 5)),
+        draw_from(st.booleans()),
+        draw_from(st.booleans()),
     )
 
 
 @given(st.lists(rows(), min_size=1, max_size=4), limits, st.integers(0, 50), st.sampled_from([0.3, 1.5, 4.0]))
 @settings(max_examples=120, deadline=None)
 def test_the_fast_loop_equals_the_reference(many: list[Row], limit: Limits, seed: int, sharpness: float) -> None:
-    toy, sampling = Toy(seed, sharpness), Sampling(entropy_bound=0.5, stop_entropy=0.3, delete_entropy=0.9, conditioning_tokens=4)
+    toy, sampling = (
+        Toy(seed, sharpness),
+        Sampling(entropy_bound=0.5, stop_entropy=0.3, delete_entropy=0.9, conditioning_tokens=4),
+    )
     denoiser = Denoiser(many, limit, sampling, VOCABULARY)
     while not denoiser.done:
         denoiser.step(toy)

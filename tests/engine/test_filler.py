@@ -1,0 +1,152 @@
+"""A request from start to ranked candidates, on tiny real checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
+from dg_lsp.engine import filler
+from dg_lsp.engine.filler import InfillTask, LocalFiller, Switches
+from dg_lsp.engine.model import LoadError, find
+from dg_lsp.engine.prefix_cache import PrefixCache
+
+LINE = Hole(Span(0, 0), "cursor")
+BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
+PREFIX, SUFFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.", "\n\n\nPoint(1, 2)\n"
+
+
+@pytest.fixture(scope="module")
+def trained(trained_layout: Path) -> LocalFiller:
+    return filler.load(str(trained_layout), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def instruct(instruct_layout: Path) -> LocalFiller:
+    return filler.load(str(instruct_layout), device="cpu")
+
+
+def finish(task: InfillTask) -> InfillTask:
+    while task.step():
+        pass
+    return task
+
+
+@pytest.mark.parametrize("which", ["trained", "instruct"])
+def test_a_request_ends_with_ranked_candidates(request: pytest.FixtureRequest, which: str) -> None:
+    model: LocalFiller = request.getfixturevalue(which)
+    found = finish(model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), language="python"))).candidates()
+    assert found
+    assert [candidate.score for candidate in found] == sorted((candidate.score for candidate in found), reverse=True)
+    assert len({candidate.texts for candidate in found}) == len(found)
+    assert all(candidate.finished and 0 <= candidate.score <= 1 for candidate in found)
+    assert all(0 <= chance <= 1 for candidate in found for row in candidate.confidences for chance in row)
+
+
+@pytest.mark.parametrize("which", ["trained", "instruct"])
+def test_a_hole_in_a_line_stays_in_it(request: pytest.FixtureRequest, which: str) -> None:
+    model: LocalFiller = request.getfixturevalue(which)
+    for seed in range(4):
+        found = finish(model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
+        assert not any("\n" in candidate.texts[0] for candidate in found if candidate.row == "noise")
+
+
+def test_the_same_seed_gives_the_same_candidates(trained: LocalFiller) -> None:
+    request = InfillRequest(PREFIX, SUFFIX, (LINE,), seed=3, budget=Budget(candidates=6))
+    first = finish(trained.start(request)).candidates()
+    trained.cache.clear()
+    assert finish(trained.start(request)).candidates() == first
+
+
+def test_what_was_typed_already_is_not_written_again(trained: LocalFiller) -> None:
+    for typed in ("re", "ret", "return", "    ret", "x = a +"):
+        found = finish(trained.start(InfillRequest(f"def f(a):\n    {typed}", "\n", (LINE,)))).candidates()
+        assert found
+
+
+def test_a_budget_of_steps_is_kept(trained: LocalFiller) -> None:
+    task = finish(trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(steps=1))))
+    assert all(candidate.steps <= 2 for candidate in task.candidates())  # two are a draft's
+
+
+def test_several_holes_share_a_canvas_up_to_the_checkpoints_number(trained: LocalFiller) -> None:
+    two = InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=("\n\n\ndef g():\n    ",))
+    three = InfillRequest("def f():\n    ", "\n", (BODY,) * 3, between=("\n\n\ndef g():\n    ", "\n\n\ndef h():\n    "))
+    assert len(finish(trained.start(two)).candidates()[0].texts) == 2
+    task = finish(trained.start(three))
+    assert [len(candidate.texts) for candidate in task.candidates()] == [3]
+    assert task.drafts() == task.candidates()[0].texts
+
+
+def test_an_answer_cut_short_says_so(trained: LocalFiller) -> None:
+    task = trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,)))
+    assert task.candidates() == ()
+    while not any(task.drafts()):
+        assert task.step()
+    (candidate,) = task.candidates()
+    assert not candidate.finished
+    assert candidate.texts == task.drafts()
+
+
+def test_a_keystroke_encodes_only_what_it_added(trained: LocalFiller) -> None:
+    trained.cache.clear()
+    finish(trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,))))
+    asked, reused = trained.cache.asked_tokens, trained.cache.reused_tokens
+    finish(trained.start(InfillRequest(PREFIX + "y", SUFFIX, (LINE,))))
+    new = (trained.cache.asked_tokens - asked) - (trained.cache.reused_tokens - reused)
+    assert new <= 2
+
+
+def test_the_cache_changes_no_answer(trained: LocalFiller) -> None:
+    request = InfillRequest(PREFIX + "x", SUFFIX, (LINE,), seed=1)
+    trained.cache.clear()
+    fresh = finish(trained.start(request))
+    finish(trained.start(InfillRequest(PREFIX + "y = y", SUFFIX, (LINE,))))
+    warm = finish(trained.start(request))
+    assert [c.texts for c in warm.candidates()] == [c.texts for c in fresh.candidates()]
+    assert [c.score for c in warm.candidates()] == pytest.approx([c.score for c in fresh.candidates()], abs=1e-4)
+
+
+def test_parts_can_be_switched_off(trained_layout: Path, trained: LocalFiller) -> None:
+    request = InfillRequest(PREFIX, SUFFIX, (LINE,))
+    only_copy = LocalFiller(trained.loaded, Switches(noise=False, causal=False))
+    assert {candidate.row for candidate in finish(only_copy.start(request)).candidates()} <= {"copy"}
+    bare = LocalFiller(
+        trained.loaded, Switches(held_suffix=False, conditioning=False, copy=False, causal=False, delete=False, scorer=False)
+    )
+    assert {candidate.row for candidate in finish(bare.start(request)).candidates()} == {"noise"}
+
+
+def test_an_empty_file_has_an_answer(trained: LocalFiller) -> None:
+    assert finish(trained.start(InfillRequest("", "", (LINE,)))).candidates()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("/no/such/folder", "there is no model folder /no/such/folder"),
+        ("nonsense", "there is no model folder nonsense"),
+    ],
+)
+def test_a_model_that_is_not_there_is_named(name: str, sentence: str) -> None:
+    with pytest.raises(LoadError, match=sentence):
+        find(name)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="holds no tokenizer"):
+        filler.load(str(tmp_path), device="cpu")
+
+
+def test_the_cache_forgets_the_least_recently_used_first() -> None:
+    kv = [(torch.zeros(1, 1, 10, 4), torch.zeros(1, 1, 10, 4))]
+    cache = PrefixCache(max_bytes=700)
+    for start in (0, 100, 200):
+        cache.put(range(start, start + 10), kv)
+        cache.longest(range(10))
+    assert cache.longest(range(10))[0] == 10
+    assert cache.longest(range(100, 110))[0] == 0
+    assert cache.longest([*range(200, 205), 7])[0] == 5
+    assert cache.bytes <= 700

@@ -1,0 +1,112 @@
+"""Requests drawn as the tokens they become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
+from dg_lsp.engine import layout
+from dg_lsp.engine.profile import Profile, load
+from dg_lsp.engine.vocabulary import Vocabulary
+
+CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", block=True)
+
+
+def drawn(folder: Path, request: InfillRequest, profile: Profile | None = None) -> str:
+    """Return the sheet as text: the encoder's side, what is healed, and what is held after the gap."""
+    vocabulary = Vocabulary.from_file(folder / "tokenizer.json")
+    sheet = layout.for_profile(profile or load(folder), vocabulary).lay_out(request)
+
+    def text(ids: tuple[int, ...]) -> str:
+        return "".join(vocabulary._tokenizer.id_to_token(i) if i in vocabulary.special else vocabulary.decode([i]) for i in ids)
+
+    middle = "".join(f"⟦⟧{text(part)}" for part in sheet.between)
+    return f"{text(sheet.kv)}⟪{sheet.heal.decode()}⟫{middle}⟦⟧{text(sheet.tail)}"
+
+
+def request(prefix: str, suffix: str, *holes: Hole, **more: object) -> InfillRequest:
+    return InfillRequest(prefix, suffix, holes or (CURSOR,), language="python", **more)  # type: ignore[arg-type]
+
+
+def test_the_suffix_stands_first_and_its_head_is_held(trained_layout: Path) -> None:
+    assert drawn(trained_layout, request("def f():\n", "\nf()\n", BODY, path="src/pkg/mod.py")) == (
+        "<bos><path>pkg/mod.py<suf>\nf()\n<eos><pre>def f():\n⟪⟫⟦⟧\nf()\n<eos>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prefix", "kept", "healed"),
+    [
+        ("x = 1\ny = ", "x = 1\ny =", " "),
+        ("self.va", "self.v", "a"),
+        ("foo(a,", "foo(a", ","),
+        ("if x:\n    ", "if x:\n    ", ""),
+        ("if x:\n", "if x:\n", ""),
+        ("", "", ""),
+    ],
+)
+def test_a_cursor_inside_a_line_is_healed(trained_layout: Path, prefix: str, kept: str, healed: str) -> None:
+    assert drawn(trained_layout, request(prefix, "")).endswith(f"<pre>{kept}⟪{healed}⟫⟦⟧<eos>")
+
+
+def test_an_instruction_becomes_a_comment_before_the_hole(trained_layout: Path) -> None:
+    hole = Hole(Span(0, 0), "marker", indent="    ", block=True, instruction="add them")
+    assert "<pre>def f():\n    # add them\n    ⟪⟫" in drawn(trained_layout, request("def f():\n    ", "\n", hole))
+
+
+def test_text_between_holes_is_fixed_on_the_canvas(trained_layout: Path) -> None:
+    assert drawn(trained_layout, request("a = 1\n", "\n", BODY, BODY, between=("\nb = 2\n",))).endswith(
+        "a = 1\n⟪⟫⟦⟧\nb = 2\n⟦⟧\n<eos>"
+    )
+
+
+@pytest.mark.parametrize("typed", range(1, 40))
+def test_typing_leaves_a_long_prefix_where_it_began(trained_layout: Path, typed: int) -> None:
+    text = "".join(f"value_{n} = {n}\n" for n in range(400))
+    vocabulary = Vocabulary.from_file(trained_layout / "tokenizer.json")
+    made = layout.for_profile(load(trained_layout), vocabulary)
+    before = made.lay_out(request(text, "\nend\n")).kv
+    after = made.lay_out(request(text + "abcd efgh ijkl mnop qrst uvwx yzab cdef "[:typed], "\nend\n")).kv
+    assert len(before) <= 128 + 32 + 16
+    # At most one step of the cut lies between a text and the same text with half a line typed.
+    shared = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))
+    assert shared >= len(before) - 1 or len(after) < len(before)
+
+
+def test_the_instruct_layout_opens_the_answer_where_the_hole_begins(instruct_layout: Path) -> None:
+    assert drawn(instruct_layout, request("import os\ndef f(a):\n    return a +", "\n\nf(1)\n", path="m.py")) == (
+        "<bos><|turn>user\n"
+        "Write the code that belongs at <|fim_hole|> in m.py. Answer with the code around the hole, the hole filled, "
+        "and nothing else.\n```python\nimport os\ndef f(a):\n    return a +<|fim_hole|>\n\nf(1)\n\n```<turn|>\n"
+        "<|turn>model\n<|channel>thought\n<channel|>```python\nimport os\ndef f(a):\n    return a"
+        "⟪ +⟫⟦⟧\n\nf(1)\n\n```<turn|><eos>"
+    )
+
+
+def test_the_instruct_layout_states_the_wish_and_shows_related_text(instruct_layout: Path) -> None:
+    hole = Hole(Span(0, 0), "marker", instruction="sort by name", block=True)
+    text = drawn(instruct_layout, request("a\n", "", hole, related=(Snippet("b.py", "def g(): ..."),)))
+    assert "File b.py:\n```python\ndef g(): ...\n```\n" in text
+    assert "It should do this: sort by name. " in text
+
+
+def test_a_tokenizer_without_the_layouts_tokens_is_named(trained_layout: Path) -> None:
+    vocabulary = Vocabulary.from_file(trained_layout / "tokenizer.json")
+    broken = Vocabulary.from_file(trained_layout / "tokenizer.json")
+    broken.id = lambda token: None if token == "<suf>" else vocabulary.id(token)  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="no token <suf>"):
+        layout.for_profile(load(trained_layout), broken)
+
+
+@pytest.mark.parametrize("text", ["x = 1\n", "\tif a:\r\n", "naïve 😀 日本", "a\u2028b\x0cc", ""])
+@pytest.mark.parametrize("which", ["trained_layout", "instruct_layout"])
+def test_text_survives_the_vocabulary(request: pytest.FixtureRequest, which: str, text: str) -> None:
+    vocabulary = Vocabulary.from_file(request.getfixturevalue(which) / "tokenizer.json")
+    assert vocabulary.decode(vocabulary.encode(text)) == text
+
+
+def test_a_lone_surrogate_is_no_reason_to_fail(trained_layout: Path) -> None:
+    vocabulary = Vocabulary.from_file(trained_layout / "tokenizer.json")
+    assert vocabulary.decode(vocabulary.encode("a\ud800b")) == "a?b"
