@@ -1,0 +1,284 @@
+"""The languages whose syntax dg-lsp knows: one table, and beside it one query file each.
+
+To add a language, add an entry here and `queries/<name>.scm`; no code elsewhere names a language. The captures that a
+query file may use are described in `syntax`. A grammar is imported when it is first needed. Knows nothing of documents
+or holes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import tree_sitter
+
+
+class GrammarError(Exception):
+    """A grammar can't be loaded; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """What there is to know of a language besides its grammar and its query.
+
+    `grammar` is a module and the function in it that returns the grammar. `queries` names the query files, whose texts
+    are joined. `opens` matches the code of a line that opens a block, for places where the tree is broken; `indent` is
+    one level where the file shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be
+    empty.
+    """
+
+    name: str
+    grammar: tuple[str, str]
+    queries: tuple[str, ...]
+    extensions: tuple[str, ...]
+    lsp_ids: tuple[str, ...]
+    line_comments: tuple[str, ...]
+    block_comment: tuple[str, str] | None
+    opens: str
+    fence: str
+    indent: str = "    "
+    by_indentation: bool = False
+    filenames: tuple[str, ...] = ()
+    shebangs: tuple[str, ...] = ()
+    stub_suffixes: tuple[str, ...] = ()
+
+
+_C_BLOCK = ("/*", "*/")
+_BRACE = r"\{$"
+
+TABLE: tuple[Language, ...] = (
+    Language(
+        name="python",
+        grammar=("tree_sitter_python", "language"),
+        queries=("python",),
+        extensions=(".py", ".pyi", ".pyw"),
+        lsp_ids=("python",),
+        line_comments=("#",),
+        block_comment=None,
+        opens=r":$",
+        fence="python",
+        by_indentation=True,
+        filenames=("SConstruct", "SConscript", "wscript"),
+        shebangs=("python",),
+        stub_suffixes=(".pyi",),
+    ),
+    Language(
+        name="javascript",
+        grammar=("tree_sitter_javascript", "language"),
+        queries=("javascript",),
+        extensions=(".js", ".mjs", ".cjs", ".jsx"),
+        lsp_ids=("javascript", "javascriptreact", "javascript.jsx"),
+        line_comments=("//",),
+        block_comment=_C_BLOCK,
+        opens=_BRACE,
+        fence="javascript",
+        indent="  ",
+        filenames=("Jakefile",),
+        shebangs=("node", "nodejs", "bun"),
+    ),
+    Language(
+        name="typescript",
+        grammar=("tree_sitter_typescript", "language_typescript"),
+        queries=("javascript", "typescript"),
+        extensions=(".ts", ".mts", ".cts"),
+        lsp_ids=("typescript",),
+        line_comments=("//",),
+        block_comment=_C_BLOCK,
+        opens=_BRACE,
+        fence="typescript",
+        indent="  ",
+        shebangs=("deno", "ts-node", "tsx"),
+        stub_suffixes=(".d.ts", ".d.mts", ".d.cts"),
+    ),
+    Language(
+        name="tsx",
+        grammar=("tree_sitter_typescript", "language_tsx"),
+        queries=("javascript", "typescript"),
+        extensions=(".tsx",),
+        lsp_ids=("typescriptreact", "typescript.tsx", "tsx"),
+        line_comments=("//",),
+        block_comment=_C_BLOCK,
+        opens=_BRACE,
+        fence="tsx",
+        indent="  ",
+    ),
+    Language(
+        name="go",
+        grammar=("tree_sitter_go", "language"),
+        queries=("go",),
+        extensions=(".go",),
+        lsp_ids=("go",),
+        line_comments=("//",),
+        block_comment=_C_BLOCK,
+        opens=_BRACE,
+        fence="go",
+        indent="\t",
+    ),
+    Language(
+        name="rust",
+        grammar=("tree_sitter_rust", "language"),
+        queries=("rust",),
+        extensions=(".rs",),
+        lsp_ids=("rust",),
+        line_comments=("//",),
+        block_comment=_C_BLOCK,
+        opens=_BRACE,
+        fence="rust",
+        shebangs=("rust-script",),
+    ),
+    Language(
+        name="java",
+        grammar=("tree_sitter_java", "language"),
+        queries=("java",),
+        extensions=(".java",),
+        lsp_ids=("java",),
+        line_comments=("//",),
+        block_comment=_C_BLOCK,
+        opens=_BRACE,
+        fence="java",
+    ),
+    Language(
+        name="c",
+        grammar=("tree_sitter_c", "language"),
+        queries=("c",),
+        extensions=(".c", ".h"),
+        lsp_ids=("c",),
+        line_comments=("//",),
+        block_comment=_C_BLOCK,
+        opens=_BRACE,
+        fence="c",
+    ),
+    Language(
+        name="cpp",
+        grammar=("tree_sitter_cpp", "language"),
+        queries=("c", "cpp"),
+        extensions=(".cpp", ".cc", ".cxx", ".c++", ".hpp", ".hh", ".hxx", ".h++", ".ipp", ".tpp"),
+        lsp_ids=("cpp", "c++"),
+        line_comments=("//",),
+        block_comment=_C_BLOCK,
+        opens=_BRACE,
+        fence="cpp",
+    ),
+    Language(
+        name="csharp",
+        grammar=("tree_sitter_c_sharp", "language"),
+        queries=("csharp",),
+        extensions=(".cs", ".csx"),
+        lsp_ids=("csharp", "cs", "c_sharp"),
+        line_comments=("//",),
+        block_comment=_C_BLOCK,
+        opens=_BRACE,
+        fence="csharp",
+    ),
+    Language(
+        name="ruby",
+        grammar=("tree_sitter_ruby", "language"),
+        queries=("ruby",),
+        extensions=(".rb", ".rake", ".gemspec", ".ru"),
+        lsp_ids=("ruby",),
+        line_comments=("#",),
+        block_comment=("=begin", "=end"),
+        opens=r"^\s*(def|class|module|if|unless|while|until|case|when|else|elsif|begin|rescue|ensure)\b.*$"
+        r"|\bdo(\s*\|[^|]*\|)?$|\{(\s*\|[^|]*\|)?$",
+        fence="ruby",
+        indent="  ",
+        filenames=("Gemfile", "Rakefile", "Guardfile", "Vagrantfile", "Podfile", "Fastfile"),
+        shebangs=("ruby",),
+    ),
+    Language(
+        name="php",
+        grammar=("tree_sitter_php", "language_php"),
+        queries=("php",),
+        extensions=(".php", ".phtml", ".inc"),
+        lsp_ids=("php",),
+        line_comments=("//", "#"),
+        block_comment=_C_BLOCK,
+        opens=_BRACE,
+        fence="php",
+        shebangs=("php",),
+    ),
+    Language(
+        name="bash",
+        grammar=("tree_sitter_bash", "language"),
+        queries=("bash",),
+        extensions=(".sh", ".bash", ".bats"),
+        lsp_ids=("shellscript", "bash", "sh"),
+        line_comments=("#",),
+        block_comment=None,
+        opens=r"(^|\s|;)(then|do|else|\{)$",
+        fence="bash",
+        indent="  ",
+        filenames=(".bashrc", ".bash_profile", ".bash_aliases", ".profile", "PKGBUILD"),
+        shebangs=("bash", "sh", "dash", "ash", "ksh"),
+    ),
+    Language(
+        name="lua",
+        grammar=("tree_sitter_lua", "language"),
+        queries=("lua",),
+        extensions=(".lua", ".rockspec"),
+        lsp_ids=("lua",),
+        line_comments=("--",),
+        block_comment=("--[[", "]]"),
+        opens=r"\b(then|do|else|repeat)$|\bfunction\b[^()]*\([^()]*\)$",
+        fence="lua",
+        indent="  ",
+        filenames=(".luacheckrc",),
+        shebangs=("lua", "luajit"),
+    ),
+)
+
+_BY_NAME = {language.name: language for language in TABLE}
+_BY_ID = {lsp_id: language for language in TABLE for lsp_id in language.lsp_ids}
+_BY_EXTENSION = {extension: language for language in TABLE for extension in language.extensions}
+_BY_FILENAME = {name: language for language in TABLE for name in language.filenames}
+_BY_SHEBANG = {name: language for language in TABLE for name in language.shebangs}
+
+# `#!/usr/bin/env -S python3.12 -u` names python: the program, or env's first argument that is no option or assignment.
+_SHEBANG = re.compile(r"^\ufeff?#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+|\w+=\S*\s+)*(?:\S*/)?)?([\w+-]*[a-z])", re.ASCII)
+
+
+def get(name: str) -> Language | None:
+    """Return the language of that name, as `Document.language` holds it."""
+    return _BY_NAME.get(name)
+
+
+def by_id(lsp_id: str) -> Language | None:
+    """Return the language that editors call by this id."""
+    return _BY_ID.get(lsp_id) or _BY_ID.get(lsp_id.lower())
+
+
+def for_path(name: str, first_line: str = "") -> Language | None:
+    """Return the language of a file by its name, or by the interpreter that its first line names where the name says nothing.
+
+    `name` may be a whole path, with either kind of slash. An ending in capitals counts where the exact one is unknown.
+    """
+    base = re.split(r"[/\\]", name)[-1]
+    found = _BY_FILENAME.get(base)
+    _, dot, ending = base.rpartition(".")
+    if found is None and dot:
+        found = _BY_EXTENSION.get(f".{ending}") or _BY_EXTENSION.get(f".{ending.lower()}")
+    if found is None and (shebang := _SHEBANG.match(first_line)):
+        found = _BY_SHEBANG.get(shebang.group(1))
+    return found
+
+
+@cache
+def grammar(language: Language) -> tree_sitter.Language:
+    """Return the language's grammar; raise GrammarError when its package is missing or doesn't fit."""
+    module, function = language.grammar
+    try:
+        return tree_sitter.Language(getattr(importlib.import_module(module), function)())
+    except (ImportError, AttributeError, ValueError) as error:
+        raise GrammarError(f"the grammar for {language.name} ({module}) can't be loaded: {error}") from error
+
+
+@cache
+def query(language: Language) -> tree_sitter.Query:
+    """Return the language's query, all of its files as one."""
+    folder = resources.files("dg_lsp.core") / "queries"
+    source = "\n".join((folder / f"{name}.scm").read_text(encoding="utf-8") for name in language.queries)
+    found: tree_sitter.Query = tree_sitter.Query(grammar(language), source)
+    return found
