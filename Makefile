@@ -1,0 +1,57 @@
+# Two commands for a newcomer: `make demo` shows what dg-lsp does, `make test` shows that it works.
+# Both need Python 3.10 or later and pip, and make their own environment in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+ENV := $(VENV)/.made
+RUN := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check clean
+
+help:
+	@echo "make demo    fill the holes of fixtures/demo and show the diff"
+	@echo "make test    install what the tests need, check style and types, run the tests"
+	@echo "make check   the same without installing"
+	@echo "make clean   remove what these commands made"
+
+demo: $(RUN)
+	@echo "dg-lsp infill fixtures/demo"
+	@$(BIN)/dg-lsp infill fixtures/demo
+
+test: $(DEV)
+	@$(MAKE) --no-print-directory check
+
+check:
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --cov=dg_lsp --cov-report= --quiet
+	$(BIN)/coverage report --include='dg_lsp/core/*' --fail-under=95 --skip-covered
+
+clean:
+	rm -rf $(VENV) build dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(ENV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "dg-lsp needs Python 3.10 or later; set PYTHON, as in: make demo PYTHON=python3.12")'
+	@echo "making the environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@# Dependency groups need pip 25.1.
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@touch $@
+
+# Torch first and by itself: where a CPU build is at hand, nothing else then asks for another.
+$(RUN): $(ENV) pyproject.toml constraints.txt
+	@echo "installing dg-lsp and its engine"
+	@$(PIP) install --constraint constraints.txt torch
+	@$(PIP) install --constraint constraints.txt --editable '.[engine]'
+	@touch $@
+
+$(DEV): $(RUN)
+	@echo "installing what the tests need"
+	@$(PIP) install --constraint constraints.txt --group dev
+	@touch $@

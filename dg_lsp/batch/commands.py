@@ -1,0 +1,204 @@
+"""`dg-lsp infill` and `dg-lsp explain`: from the command line to a job, and from its results to the terminal.
+
+What is imported here is paid for by `--help` as well, so the parts are imported where they are used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from dg_lsp.batch.job import Connect, Wanted
+    from dg_lsp.batch.journal import Journal
+    from dg_lsp.batch.plan import Plan
+    from dg_lsp.batch.report import Row
+    from dg_lsp.infill.port import Engine
+
+_COLOURS = {"@": "cyan", "+": "green", "-": "red"}
+
+
+# Typer reads these annotations at run time, where Python 3.10 needs `Optional` for its defaults.
+def infill(
+    context: typer.Context,
+    paths: Annotated[Optional[list[Path]], typer.Argument(metavar="PATH", help="Files and folders to fill.")] = None,  # noqa: UP045
+    holes: Annotated[
+        str, typer.Option(metavar="KINDS", help="Which holes: bodies, markers, empty; separated by commas.")
+    ] = "bodies,markers",
+    at: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            metavar="PLACE", help="Fill one place: FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1. Repeatable."
+        ),
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Write the fills into the files instead of printing a diff.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one report object instead of a diff.")] = False,
+    candidates: Annotated[int, typer.Option(min=1, max=64, help="How many answers to choose from for each hole.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+    model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.")] = "embedded",
+    deadline: Annotated[
+        int, typer.Option(metavar="MS", min=0, help="Milliseconds for each hole; the best so far counts then. 0: no limit.")
+    ] = 0,
+    check: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND",
+            help="Keep a file's fills only if this shell command passes with them in place; {} stands for the file.",
+        ),
+    ] = "",
+    resume: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="FILE", help="Keep answers in this file, and reuse those that an interrupted run left there."),
+    ] = None,
+) -> None:
+    """Fill the holes in files and folders.
+
+    Prints a diff that git apply and patch -p1 accept, and leaves the files alone unless told to write them.
+    Ends with 0 when every hole is filled or there is none, 1 when some are not, 2 when it can't be done as asked.
+    """
+    from dg_lsp.batch import plan
+    from dg_lsp.batch.job import Wanted
+    from dg_lsp.batch.journal import JournalError
+    from dg_lsp.batch.run import Options
+    from dg_lsp.infill.port import EngineError
+
+    try:
+        wanted = Wanted(
+            paths=tuple(paths or ()),
+            places=tuple(plan.parse_place(place) for place in at or ()),
+            kinds=plan.parse_kinds(holes),
+            model=model,
+            options=Options(candidates, seed, deadline),
+            write=write,
+            check=check,
+        )
+        code = asyncio.run(_infill(wanted, resume, context.obj or resident, as_json=as_json))
+    except (plan.PlanError, JournalError, EngineError) as error:
+        say(str(error))
+        raise typer.Exit(2) from error
+    raise typer.Exit(code)
+
+
+def explain(
+    place: Annotated[str, typer.Argument(metavar="PLACE", help="FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1.")],
+    chars: Annotated[int, typer.Option(min=1, help="How much text to show on each side.")] = 600,
+) -> None:
+    """Show which hole is at a place.
+
+    Prints the text around it as the model would see it.
+    """
+    from dg_lsp.batch import explain, job, plan
+
+    try:
+        wanted = plan.parse_place(place)
+        text = explain.picture(plan.for_places(job.source_at(wanted), [wanted]), chars)
+    except plan.PlanError as error:
+        say(str(error))
+        raise typer.Exit(2) from error
+    typer.echo(text.encode(), nl=False)
+
+
+def say(text: str) -> None:
+    """Print a line for people, where it does not get into the diff."""
+    typer.echo(f"dg-lsp: {text}", err=True)
+
+
+def resident(model: str, hear: Callable[[str], None]) -> AbstractAsyncContextManager[Engine]:
+    """Return the user's resident engine with this model, started where it is absent."""
+    from dg_lsp.infill import client
+
+    return client.connect(client.ConnectOptions(model=model, interactive=False))
+
+
+async def _infill(wanted: Wanted, resume: Path | None, connect: Connect, *, as_json: bool) -> int:
+    from dg_lsp.batch import job, report
+    from dg_lsp.batch.journal import Journal
+
+    started = time.perf_counter()
+    plans, skipped = job.plans(wanted)
+    notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
+    for skip in skipped:
+        say(f"skipped {skip.name}: it {skip.reason}")
+    for name, text in notes.items():
+        say(f"{name} {text}")
+    with Journal(resume, (wanted.model, wanted.options)) as answers:
+        rows, diffs = await _fill(wanted, plans, answers, connect) if plans else ([], [])
+    seconds = time.perf_counter() - started
+    if as_json:
+        facts = {"ms": round(seconds * 1000), "model": wanted.model, "seed": wanted.options.seed, "written": wanted.write}
+        typer.echo(json.dumps(report.build(rows, skipped, notes, **facts), indent=2))
+    elif diffs and not wanted.write:
+        _show("".join(diffs))
+    for line in report.failures(rows):
+        say(line)
+    say(report.summary(rows, seconds, written=wanted.write))
+    if diffs and not wanted.write and not as_json and (root := _root(wanted)) != Path.cwd():
+        say(f"the diff's names begin at {root}; apply it there")
+    return report.exit_code(rows)
+
+
+async def _fill(wanted: Wanted, plans: Sequence[Plan], answers: Journal, connect: Connect) -> tuple[list[Row], list[str]]:
+    from dg_lsp.batch import diff, job, report
+
+    root = _root(wanted)
+    rows, diffs = [], []
+    with _progress(sum(len(plan.holes) for plan in plans)) as (hear, done):
+        results = job.fill(wanted, plans, answers, connect, hear=hear, done=done)
+        async with contextlib.aclosing(results):
+            async for kept, asked in results:
+                rows += report.rows(kept, asked)
+                source = kept.plan.source
+                name = os.path.relpath(source.path, root).replace(os.sep, "/")
+                diffs.append(diff.unified(name, source.document.text, [fill.edit for fill in kept.fills.values()]))
+    return rows, [text for text in diffs if text]
+
+
+def _root(wanted: Wanted) -> Path:
+    from dg_lsp.batch import job
+
+    return job.names_begin_at([*wanted.paths, *(Path(place.file) for place in wanted.places)])
+
+
+@contextlib.contextmanager
+def _progress(n_holes: int) -> Iterator[tuple[Callable[[str], None], Callable[[int], None]]]:
+    """Yield what hears of the engine's progress and of holes done: a bar on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield lambda text: None, lambda n: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("filling", total=n_holes)
+
+        def hear(text: str) -> None:
+            progress.update(bar, description=text)
+
+        def done(n: int) -> None:
+            progress.update(bar, description="filling", advance=n)
+
+        yield hear, done
+
+
+def _show(diff: str) -> None:
+    """Print the diff as bytes, so that line ends and names stay what they are; in colour on a terminal."""
+    if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+        diff = "".join(_coloured(line) for line in diff.splitlines(keepends=True))
+    typer.echo(diff.encode("utf-8", "surrogateescape"), nl=False)
+
+
+def _coloured(line: str) -> str:
+    if line.startswith(("--- ", "+++ ")):
+        return typer.style(line, bold=True)
+    return typer.style(line, fg=_COLOURS.get(line[:1]))

@@ -1,0 +1,143 @@
+"""Find the files that a run is about, and read them.
+
+Knows files, ignore rules and bounds; nothing of holes. A file that can't be used is a `Skipped` with its reason, never
+an exception, so that the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dg_lsp.core import languages
+from dg_lsp.core.values import Document
+from dg_lsp.infill import workspace
+
+MAX_BYTES = 1 << 20  # larger files are generated or data, and parsing them would take longer than filling them
+N_HEAD_BYTES = 256  # enough for a first line that names an interpreter
+
+# Folders of other people's files, besides those that `workspace` never reads: nobody wants them rewritten.
+FOREIGN_FOLDERS = frozenset({".eggs", "site-packages"})
+
+# The one rule that naming a path overrules: git's ignore files speak of commits, ours and secrets of dg-lsp.
+_GIT_IGNORED = "is ignored by .gitignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that the run leaves alone, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file as it was read: where it really is, what reports call it, its bytes and its text."""
+
+    path: Path
+    name: str
+    data: bytes
+    document: Document
+
+
+def files(paths: Sequence[Path]) -> Iterator[Path | Skipped]:
+    """Yield each file to fill once: named files in the order given, then what lies in named folders, sorted.
+
+    What is named is meant, though `.gitignore` leaves it out; not so `.dgignore` and secrets. Links inside a folder are
+    not followed: their targets are found themselves, or lie outside of what was named.
+    """
+    seen: set[Path] = set()
+    for path in paths:
+        for found in _under(path) if path.is_dir() else [_named(path)]:
+            if isinstance(found, Skipped):
+                yield found
+            elif found not in seen:
+                seen.add(found)
+                yield found
+
+
+def read(path: Path) -> Source | Skipped:
+    """Return the file's text as a document, byte order mark and line ends as they are, or why it can't be filled."""
+    name = show(path)
+    try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            return Skipped(name, "is not a regular file")
+        if info.st_size > MAX_BYTES:
+            return Skipped(name, f"is larger than {MAX_BYTES // 1024} KiB")
+        data = path.read_bytes()
+    except OSError as error:
+        return Skipped(name, f"can't be read: {_sentence(error)}")
+    if b"\0" in data:
+        return Skipped(name, "is binary")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        return Skipped(name, f"is not UTF-8 (byte {error.start})")
+    language = languages.for_path(path.name, _first_line(text))
+    return Source(path, name, data, Document(path.as_uri(), language.name if language else "", text))
+
+
+def show(path: Path) -> str:
+    """Return the path as messages and reports write it: from the current folder where it lies under it."""
+    try:
+        return path.relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+def _named(path: Path) -> Path | Skipped:
+    try:
+        real = path.resolve(strict=True)
+    except FileNotFoundError:
+        return Skipped(show(path), "is a link to a file that does not exist" if path.is_symlink() else "does not exist")
+    except (OSError, RuntimeError) as error:  # Python before 3.13 reports a loop of links as RuntimeError
+        return Skipped(show(path), f"can't be read: {_sentence(error)}")
+    reason = workspace.Ignore.for_root(real.parent).reason(real)
+    return Skipped(show(real), reason) if reason not in ("", _GIT_IGNORED) else real
+
+
+def _under(folder: Path) -> Iterator[Path | Skipped]:
+    root = folder.resolve()
+    ignore = workspace.Ignore.for_root(root)
+    if (reason := ignore.reason(root)) == _GIT_IGNORED:
+        ignore = workspace.Ignore(root, root)
+    elif reason:
+        yield Skipped(show(root), reason)
+        return
+    problems: list[OSError] = []
+    for here, folders, names in os.walk(root, onerror=problems.append):
+        kept = (name for name in folders if name not in FOREIGN_FOLDERS and not Path(here, name).is_symlink())
+        folders[:] = sorted(name for name in kept if ignore.allows(Path(here, name)))
+        for name in sorted(names):
+            path = Path(here, name)
+            if (language := languages.for_path(name, "")) is None and path.suffix:
+                continue
+            if path.is_symlink():
+                if language and not path.exists():
+                    yield Skipped(show(path), "is a link to a file that does not exist")
+            elif ignore.allows(path) and (language or _names_interpreter(path)):
+                yield path
+    for problem in problems:
+        yield Skipped(show(Path(problem.filename)), f"can't be read: {_sentence(problem)}")
+
+
+def _names_interpreter(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            head = file.read(N_HEAD_BYTES)
+    except OSError:
+        return False  # nothing says that it is code, so nobody misses it
+    return head.startswith(b"#!") and languages.for_path(path.name, _first_line(head.decode(errors="replace"))) is not None
+
+
+def _first_line(text: str) -> str:
+    return text[: N_HEAD_BYTES * 2].split("\n", 1)[0].removeprefix("\ufeff").rstrip("\r")
+
+
+def _sentence(error: BaseException) -> str:
+    return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).lower()

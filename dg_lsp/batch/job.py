@@ -1,0 +1,115 @@
+"""One run of `dg-lsp infill`, from what the user named to what became of each file.
+
+Joins the parts: files, plans, engine, check, write. Knows nothing of terminals: what it has to tell it hands back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dg_lsp.batch import discover, keep, plan, run
+from dg_lsp.batch.discover import Skipped, Source
+from dg_lsp.batch.journal import Journal
+from dg_lsp.batch.keep import Kept
+from dg_lsp.batch.plan import Place, Plan, PlanError
+from dg_lsp.core.values import Hole, Snippet
+from dg_lsp.infill import workspace
+from dg_lsp.infill.port import Engine
+
+MAX_RELATED_CHARS = 8_000
+
+# Given the model's name and a function that hears of progress, an engine that is there while the context is open.
+Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[Engine]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to fill, with which model, and what to do with the fills."""
+
+    paths: tuple[Path, ...] = ()
+    places: tuple[Place, ...] = ()
+    kinds: frozenset[str] = frozenset(plan.DEFAULT_KINDS)
+    model: str = "embedded"
+    options: run.Options = field(default_factory=run.Options)
+    write: bool = False
+    check: str = ""
+
+
+def plans(wanted: Wanted) -> tuple[list[Plan], list[Skipped]]:
+    """Return the files that have holes, and those that can't be used; named places first, then the paths in order.
+
+    Raises PlanError when nothing is named, or something that is not there.
+    """
+    if not wanted.paths and not wanted.places:
+        raise PlanError("name files or folders to fill, or a place with --at")
+    for path in wanted.paths:
+        if not os.path.lexists(path):
+            raise PlanError(f"there is no {path}")
+    by_file: dict[Path, list[Place]] = {}
+    for place in wanted.places:
+        by_file.setdefault(source_at(place).path, []).append(place)
+    found = [plan.for_places(source_at(places[0]), places) for places in by_file.values()]
+    skipped: list[Skipped] = []
+    for file in discover.files(wanted.paths):
+        if file in by_file:
+            continue
+        source = file if isinstance(file, Skipped) else discover.read(file)
+        if isinstance(source, Skipped):
+            skipped.append(source)
+        elif (planned := plan.for_kinds(source, wanted.kinds)).groups:
+            found.append(planned)
+    return found, skipped
+
+
+def source_at(place: Place) -> Source:
+    """Return the file of the place; raise PlanError when it can't be used."""
+    path = Path(place.file)
+    if path.is_dir():
+        raise PlanError(f"{place.file} is a folder; a place is in a file")
+    [found] = discover.files([path])
+    source = found if isinstance(found, Skipped) else discover.read(found)
+    if isinstance(source, Skipped):
+        raise PlanError(f"{source.name} {source.reason}")
+    return source
+
+
+async def fill(
+    wanted: Wanted,
+    planned: Sequence[Plan],
+    answers: Journal,
+    connect: Connect,
+    *,
+    hear: Callable[[str], None],
+    done: Callable[[int], None],
+) -> AsyncGenerator[tuple[Kept, Mapping[Hole, run.Asked]], None]:
+    """Yield what became of each file, in order; with `wanted.write` it is in place by then."""
+    async with connect(wanted.model, hear) as engine:
+        filled = run.fill(engine, planned, wanted.options, answers, related, done)
+        async with contextlib.aclosing(filled):
+            async for one, asked in filled:
+                yield await keep.keep(one, asked, to_write=wanted.write, command=wanted.check), asked
+
+
+def related(planned: Plan) -> Sequence[Snippet]:
+    """Return text from files around this one that the model may want to see."""
+    path = planned.source.path
+    root = next((above for above in path.parents if (above / ".git").exists()), path.parent)
+    return workspace.related(root, path, planned.source.document, MAX_RELATED_CHARS)
+
+
+def names_begin_at(paths: Sequence[Path]) -> Path:
+    """Return the folder from which a diff of these files is applied: the current one, or else the smallest that holds all."""
+    here = Path.cwd()
+    real = [path.resolve() for path in paths]
+    folders = [path if path.is_dir() else path.parent for path in real]
+    if not folders or all(folder.is_relative_to(here) for folder in folders):
+        return here
+    try:
+        return Path(os.path.commonpath(folders))
+    except ValueError:  # on different drives: no folder holds all
+        return here

@@ -1,0 +1,91 @@
+"""Remember finished answers in a file, so that an interrupted run goes on where it stopped.
+
+One line of JSON for each answer, under a key made of everything that the answer depends on: the file's content, the hole,
+the model, the seed. A file that changed has other keys, so an old answer can't land in it. Knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dg_lsp.batch.plan import Fill
+from dg_lsp.core.values import Document, Edit, Hole, Span
+
+
+class JournalError(Exception):
+    """The journal can't be used; the message is a sentence for the user."""
+
+
+class Journal:
+    """The answers of this run and of those before it, in one file; without a path it remembers nothing."""
+
+    def __init__(self, path: Path | None, settings: Sequence[object] = ()) -> None:
+        """Open the journal and read what it holds; raise JournalError when that fails.
+
+        `settings` are the values that answers depend on besides the hole.
+        """
+        self._settings = tuple(settings)
+        self._known: dict[str, tuple[Fill, ...]] = {}
+        self._handle: int | None = None
+        if path is None:
+            return
+        try:
+            # The journal holds code, so it is nobody else's to read.
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            lines = path.read_bytes().split(b"\n")
+            if lines[-1]:
+                os.write(self._handle, b"\n")  # the last run ended in the middle of a line
+        except OSError as error:
+            raise JournalError(f"{path} can't be used to resume: {(error.strerror or str(error)).lower()}") from error
+        for line in filter(None, lines):
+            self._learn(line)
+        if not self._known and any(lines):
+            os.close(self._handle)
+            self._handle = None
+            raise JournalError(f"{path} is no journal of dg-lsp; name a new file to keep answers in")
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+
+    def get(self, document: Document, hole: Hole) -> tuple[Fill, ...]:
+        """Return the fills found before, best first; empty when the hole is still open."""
+        return self._known.get(self._key(document, hole), ())
+
+    def add(self, document: Document, hole: Hole, fills: tuple[Fill, ...]) -> None:
+        """Remember the fills of a hole."""
+        if self._handle is None or not fills:
+            return
+        found = [{"edit": [*_pair(fill.edit.span), fill.edit.text], "score": fill.score, "steps": fill.steps} for fill in fills]
+        # One write, so that lines stay whole when two runs share a journal.
+        os.write(self._handle, (json.dumps({"key": self._key(document, hole), "fills": found}) + "\n").encode())
+
+    def _learn(self, line: bytes) -> None:
+        try:
+            entry: dict[str, Any] = json.loads(line)
+            fills = tuple(
+                Fill(Edit(Span(start, end), str(text)), float(fill["score"]), int(fill["steps"]))
+                for fill in entry["fills"]
+                for start, end, text in [fill["edit"]]
+            )
+            self._known[str(entry["key"])] = fills
+        except (ValueError, TypeError, LookupError):
+            return  # a line cut short by the interruption: its hole is simply filled again
+
+    def _key(self, document: Document, hole: Hole) -> str:
+        text = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
+        given = [document.uri, text, _pair(hole.span), hole.kind, hole.instruction, *map(str, self._settings)]
+        return hashlib.sha256(json.dumps(given).encode()).hexdigest()
+
+
+def _pair(span: Span) -> tuple[int, int]:
+    return span.start, span.end

@@ -1,0 +1,79 @@
+"""Keep what is good of a file's fills, and put it in place where asked to.
+
+Good is what parses, and what the user's check passes, where there is one. For the check the file holds its fills, whether
+they are to stay or not; afterwards, and when the run is interrupted, it holds what it should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dg_lsp.batch import check, settle, write
+from dg_lsp.batch.plan import Fill, Plan
+from dg_lsp.batch.run import Asked
+from dg_lsp.core.values import Hole
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of a file: the fills that stay, and for each other hole why it has none."""
+
+    plan: Plan
+    fills: Mapping[Hole, Fill]
+    reasons: Mapping[Hole, str]
+
+
+async def keep(plan: Plan, asked: Mapping[Hole, Asked], *, to_write: bool, command: str = "") -> Kept:
+    """Return what is kept of the fills; with `to_write` the file holds them afterwards."""
+    reasons = {hole: answer.reason for hole, answer in asked.items() if not answer.fills}
+    fills = {hole: answer.fills for hole, answer in asked.items() if answer.fills}
+    attempts = _attempts(plan, fills)
+    if not command:
+        best = max(attempts, key=lambda attempt: len(attempt.kept), default=None)
+        attempts = [best] if best else []
+    problem = ""
+    for attempt in attempts:
+        reasons |= attempt.dropped
+        if not attempt.kept:
+            continue
+        problem = await _in_place(plan, attempt, to_write=to_write, command=command)
+        if not problem:
+            return Kept(plan, attempt.kept, {hole: why for hole, why in reasons.items() if hole not in attempt.kept})
+    return Kept(plan, {}, reasons | {hole: problem for hole in fills if problem})
+
+
+def _attempts(plan: Plan, fills: Mapping[Hole, tuple[Fill, ...]]) -> list[settle.Settled]:
+    """Return the different ways to fill the file, best first."""
+    found: list[settle.Settled] = []
+    for place in range(settle.n_attempts(fills)):
+        settled = settle.settle(plan, fills, place)
+        if all(settled.text != other.text for other in found):
+            found.append(settled)
+    return found
+
+
+async def _in_place(plan: Plan, attempt: settle.Settled, *, to_write: bool, command: str) -> str:
+    """Put the fills in place, for good or for the check, and return why they can't stay, "" when they can."""
+    if not (to_write or command):
+        return ""
+    path, old, new = plan.source.path, plan.source.data, attempt.text.encode()
+    stays = False
+    try:
+        write.replace(path, new, expected=old)
+    except write.WriteError as error:
+        return str(error)
+    try:
+        problem = await check.verdict(command, path) if command else ""
+        stays = to_write and not problem
+    finally:
+        restored = stays or _restored(plan, new)
+    return problem if restored else f"{problem or 'the check passed'}, but the file changed meanwhile and holds the fills"
+
+
+def _restored(plan: Plan, new: bytes) -> bool:
+    try:
+        write.replace(plan.source.path, plan.source.data, expected=new)
+    except write.WriteError:
+        return False
+    return True

@@ -1,0 +1,149 @@
+"""Decide what to ask for: the holes of a file, which of them share a request, and the seed of each.
+
+Pure, and in an order that depends on the files alone, so that two runs with the same seed ask the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dg_lsp.core import context, holes, positions, syntax
+from dg_lsp.core.values import Document, Edit, Hole, Span
+
+if TYPE_CHECKING:
+    from dg_lsp.batch.discover import Source
+
+KINDS = ("bodies", "markers", "empty")
+DEFAULT_KINDS = ("bodies", "markers")
+
+_PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?P<column>\d+)(?:-(?P<end_line>\d+):(?P<end_column>\d+))?", re.DOTALL)
+
+
+class PlanError(Exception):
+    """What was asked for is not there; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A cursor or a selection as a user writes it: file, line and column, both from 1; `end` is None for a cursor."""
+
+    file: str
+    start: tuple[int, int]
+    end: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        end = f"-{self.end[0]}:{self.end[1]}" if self.end else ""
+        return f"{self.file}:{self.start[0]}:{self.start[1]}{end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do with one file: its holes, in groups that share a request, and what it was before."""
+
+    source: Source
+    syntax: syntax.Syntax | None
+    groups: tuple[tuple[Hole, ...], ...]
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """All holes, in the order of the text."""
+        return tuple(hole for group in self.groups for hole in group)
+
+    @property
+    def n_errors(self) -> int:
+        """How many syntax errors the file has as it is."""
+        return self.syntax.n_errors if self.syntax else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """One way to fill a hole: the edit, how sure the engine is, and how many steps it took."""
+
+    edit: Edit
+    score: float
+    steps: int
+
+
+def parse_kinds(text: str) -> frozenset[str]:
+    """Return the kinds of holes that a list such as `bodies,markers` names; raise PlanError for an unknown one."""
+    kinds = [kind.strip() for kind in text.split(",") if kind.strip()]
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not kinds:
+        raise PlanError(f"--holes takes {', '.join(KINDS[:-1])} and {KINDS[-1]}, separated by commas, not {text!r}")
+    return frozenset(kinds)
+
+
+def parse_place(text: str) -> Place:
+    """Return the place that `FILE:LINE:COL` or `FILE:LINE:COL-LINE:COL` names; raise PlanError for anything else."""
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        raise PlanError(f"--at takes FILE:LINE:COL or FILE:LINE:COL-LINE:COL, not {text!r}")
+    start = int(match["line"]), int(match["column"])
+    end = (int(match["end_line"]), int(match["end_column"])) if match["end_line"] else None
+    if 0 in start or (end and 0 in end):
+        raise PlanError(f"--at counts lines and columns from 1: {text!r}")
+    if end and end < start:
+        raise PlanError(f"--at names a selection that ends before it starts: {text!r}")
+    return Place(match["file"], start, end)
+
+
+def for_kinds(source: Source, kinds: frozenset[str]) -> Plan:
+    """Return the plan for all holes of these kinds."""
+    parsed = syntax.of(source.document)
+    return _plan(source, parsed, holes.in_document(source.document, parsed, kinds))
+
+
+def for_places(source: Source, places: Sequence[Place]) -> Plan:
+    """Return the plan for these places alone; raise PlanError where one is not in the file, or two overlap."""
+    parsed = syntax.of(source.document)
+    found = sorted({_hole_at(source.document, parsed, place) for place in places}, key=lambda hole: hole.span)
+    for left, right in itertools.pairwise(found):
+        if left.span.end > right.span.start or left.span == right.span:
+            raise PlanError(f"two of the places in {source.name} overlap, at {where(source.document, right)}")
+    return _plan(source, parsed, found)
+
+
+def where(document: Document, hole: Hole) -> str:
+    """Return the hole's line and column as a user counts them."""
+    line, column = line_column(positions.lines(document.text), hole)
+    return f"{line}:{column}"
+
+
+def line_column(lines: positions.Lines, hole: Hole) -> tuple[int, int]:
+    """Return the hole's line and column, from 1."""
+    line, column = positions.to_position(lines, hole.span.start, "utf-32")
+    return line + 1, column + 1
+
+
+def seed_for(seed: int, document: Document, group: Sequence[Hole]) -> int:
+    """Return the seed of a request: another for each place, the same in each run, and wherever the project lies."""
+    name = document.uri.rpartition("/")[2]
+    places = [[hole.span.start, hole.span.end] for hole in group]
+    return int.from_bytes(hashlib.sha256(f"{seed} {name} {places}".encode()).digest()[:4], "big") >> 1
+
+
+def _plan(source: Source, parsed: syntax.Syntax | None, found: Sequence[Hole]) -> Plan:
+    return Plan(source, parsed, context.group(found, source.document))
+
+
+def _hole_at(document: Document, parsed: syntax.Syntax | None, place: Place) -> Hole:
+    lines = positions.lines(document.text)
+    start = _offset(lines, place, place.start)
+    if place.end is None:
+        return holes.at_cursor(document, start, parsed)
+    return holes.selection(document, Span(start, _offset(lines, place, place.end)), parsed)
+
+
+def _offset(lines: positions.Lines, place: Place, position: tuple[int, int]) -> int:
+    line, column = position[0] - 1, position[1] - 1
+    if line >= len(lines):
+        raise PlanError(f"there is no {place}: the file has {len(lines)} {'line' if len(lines) == 1 else 'lines'}")
+    length = len(lines.content(line))
+    if column > length:
+        raise PlanError(f"there is no {place}: line {line + 1} has {length} {'character' if length == 1 else 'characters'}")
+    return positions.to_offset(lines, line, column, "utf-32")

@@ -1,0 +1,59 @@
+"""Choose the fills of a file that stand together.
+
+Each fill was judged alone, by polishing; here all of a file's fills meet. A file that parsed goes on parsing: where the
+fills together add errors, the least sure ones go. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dg_lsp.batch.plan import Fill, Plan
+from dg_lsp.core import languages, syntax, values
+from dg_lsp.core.values import Hole
+
+BREAKS = "the fill does not parse together with the others of the file"
+UNWRITABLE = "the fill holds characters that no source file can"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The fills to keep, the text with them in place, and why each other one went."""
+
+    kept: Mapping[Hole, Fill]
+    text: str
+    dropped: Mapping[Hole, str]
+
+
+def settle(plan: Plan, fills: Mapping[Hole, Sequence[Fill]], attempt: int = 0) -> Settled:
+    """Return the fills that stand together: of each hole the one at place `attempt`, or its last where it has fewer."""
+    chosen = {hole: found[min(attempt, len(found) - 1)] for hole, found in fills.items() if found}
+    dropped = {hole: UNWRITABLE for hole, fill in chosen.items() if not _is_writable(fill.edit.text)}
+    kept = {hole: fill for hole, fill in chosen.items() if hole not in dropped}
+    while True:
+        text = _with(plan, kept)
+        if not kept or _n_errors(plan, text) <= plan.n_errors:
+            return Settled(kept, text, dropped)
+        # The last of equals, so that what stands first in the file wins.
+        worst = min(reversed(kept), key=lambda hole: kept[hole].score)
+        del kept[worst]
+        dropped[worst] = BREAKS
+
+
+def n_attempts(fills: Mapping[Hole, Sequence[Fill]]) -> int:
+    """Return how many different choices `settle` has."""
+    return max(map(len, fills.values()), default=0)
+
+
+def _with(plan: Plan, kept: Mapping[Hole, Fill]) -> str:
+    return values.apply(plan.source.document.text, tuple(fill.edit for fill in kept.values()))
+
+
+def _is_writable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _n_errors(plan: Plan, text: str) -> int:
+    language = languages.get(plan.source.document.language)
+    return syntax.parse(text, language).n_errors if language else 0

@@ -1,0 +1,119 @@
+"""The `dg-lsp` command: which subcommands there are, and what happens when something goes wrong that nobody foresaw.
+
+Imports nothing of weight: each subcommand's own module is imported when it is called.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import platform
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dg_lsp import __version__
+from dg_lsp.batch import commands, doctor
+
+app = typer.Typer(
+    name="dg-lsp",
+    help="Fill holes in code with a text-diffusion model, using the text on both sides.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# Subcommands whose modules have weight: what they are for, where they live, what brings what they need.
+LATER = {
+    "serve": ("Run the language server, on standard input and output.", "dg_lsp.server.commands", ""),
+    "engine": ("Run, start, stop or look at the resident engine.", "dg_lsp.engine.commands", "engine"),
+    "eval": ("Measure how good the fills of a model are.", "dg_lsp.evaluate.commands", "engine"),
+    "bench": ("Measure how fast the fills of a model are.", "dg_lsp.evaluate.bench", "engine"),
+    "train": ("Train a small model of the same kind.", "dg_lsp.train.commands", "engine"),
+}
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    try:
+        app(prog_name="dg-lsp")
+    except BrokenPipeError:
+        # Who read our output has seen enough. Nothing is left to say, and nobody to say it to.
+        # The interpreter would try to flush it on its way out.
+        sys.stdout = None
+        raise SystemExit(141) from None
+    except Exception as error:
+        typer.echo(f"dg-lsp: {_last_words(error)}", err=True)
+        raise SystemExit(2) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dg-lsp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    pass
+
+
+app.command("infill")(commands.infill)
+app.command("explain")(commands.explain)
+app.command("doctor")(doctor.doctor)
+
+
+def _add_later(name: str, about: str, module: str, extra: str) -> None:
+    # The subcommand's own parser gets everything behind its name, `--help` too.
+    settings = {
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,
+        "help_option_names": [],
+    }
+
+    def forward(context: typer.Context) -> None:
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            typer.echo(f"dg-lsp: {_missing(name, module, extra, error)}", err=True)
+            raise typer.Exit(2) from error
+        typer.main.get_command(found.app)(context.args, prog_name=f"dg-lsp {name}")
+
+    app.command(name, help=about, context_settings=settings)(forward)
+
+
+for _name, (_about, _module, _extra) in LATER.items():
+    _add_later(_name, _about, _module, _extra)
+
+
+def _missing(name: str, module: str, extra: str, error: ModuleNotFoundError) -> str:
+    absent = error.name or str(error)
+    if absent.startswith("dg_lsp"):
+        return f"this installation has no `{name}` ({absent} is missing)"
+    wanted = f"dg-lsp[{extra}]" if extra else "dg-lsp"
+    return f"`{name}` needs {absent}, which is not installed; pip install '{wanted}' brings it"
+
+
+def _last_words(error: Exception) -> str:
+    """Return one sentence about an error that nobody foresaw; its details go to a file."""
+    import platformdirs
+
+    what = f"stopped by an error of its own, {type(error).__name__}"
+    now = datetime.datetime.now(datetime.timezone.utc)
+    try:
+        folder = Path(platformdirs.user_log_dir("dg-lsp", appauthor=False))
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"crash-{now:%Y%m%d-%H%M%S-%f}.log"
+        about = f"dg-lsp {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+        path.write_text(about + "".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError:
+        return f"{what}: {error}"
+    return f"{what}; the details are in {path}"
