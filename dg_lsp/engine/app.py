@@ -1,0 +1,294 @@
+"""The engine's routes: our own protocol, two that other clients speak, and what tells of the engine's health.
+
+A handler converts, awaits and converts back. Closing a response cancels its work within one step.
+Knows nothing of sockets and processes (`daemon`), nor of how the work is done (`scheduler`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dg_lsp.core.values import Candidate
+from dg_lsp.engine import compat, gate
+from dg_lsp.engine.compat import Answer, Wish
+from dg_lsp.engine.gate import RefusalError
+from dg_lsp.engine.scheduler import BusyError, UnavailableError
+from dg_lsp.engine.service import Inbox, Service, is_last
+from dg_lsp.wire.fields import WireError
+from dg_lsp.wire.messages import (
+    Ask,
+    Bye,
+    Done,
+    Draft,
+    ErrorCode,
+    Found,
+    Problem,
+    decode_ask,
+    to_sse,
+)
+
+PING_EVERY_S = 5.0
+PING = b": still here\n\n"
+STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "protocol": 400, "out_of_memory": 507, "engine_failed": 500}
+
+
+def build(
+    get_service: Callable[[], Service], token: str, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]
+) -> ASGIApp:
+    """Return the application; the service exists once the lifespan has begun."""
+    routes = Routes(get_service)
+    app = Starlette(
+        routes=[
+            Route("/v1/infill", routes.infill, methods=["POST"]),
+            Route("/v1/completions", routes.completions, methods=["POST"]),
+            Route("/infill", routes.llama_infill, methods=["POST"]),
+            Route("/v1/models", routes.models),
+            Route("/v1/info", routes.info),
+            Route("/v1/lease", routes.lease),
+            Route("/v1/shutdown", routes.shutdown, methods=["POST"]),
+            Route("/health", routes.health),
+            Route("/metrics", routes.metrics),
+        ],
+        exception_handlers={
+            RefusalError: _on_refusal,
+            WireError: _on_wire_error,
+            BusyError: _on_busy,
+            UnavailableError: _on_unavailable,
+            HTTPException: _on_http_exception,
+            Exception: _on_exception,
+        },
+        lifespan=lifespan,
+    )
+    return gate.Gate(app, token)
+
+
+class Routes:
+    """The handlers, over one service."""
+
+    def __init__(self, get_service: Callable[[], Service]) -> None:
+        """Take where to find the service."""
+        self._get_service = get_service
+        self._ids = itertools.count(1)
+
+    @property
+    def _service(self) -> Service:
+        return self._get_service()
+
+    async def infill(self, request: Request) -> Response:
+        """Stream `accepted`, `draft` if asked, `candidate`, and `done` or `error`."""
+        ask = decode_ask(await gate.read(request))
+        low, high = self._service.protocol
+        if not low <= ask.protocol <= high:
+            raise RefusalError(400, "protocol", f"this engine speaks protocols {low} to {high}, not {ask.protocol}")
+        job, inbox = self._service.submit(ask)
+        return Events(_infill_events(inbox), lambda: self._service.cancel(job))
+
+    async def completions(self, request: Request) -> Response:
+        """Answer in OpenAI's shape, whole or streamed."""
+        wish = compat.from_openai(await gate.read(request))
+        facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.which.model}
+        if wish.stream:
+            return self._streamed(wish, lambda answer: _openai_stream(wish, answer, facts, self._pieces))
+        answer = await self._answer(request, wish.ask)
+        return JSONResponse(compat.to_openai(wish, answer, facts, self._pieces))
+
+    async def llama_infill(self, request: Request) -> Response:
+        """Answer in llama.cpp's shape, whole or streamed."""
+        wish = compat.from_llama(await gate.read(request))
+        model = self._service.which.model
+        if wish.max_tokens == 0:
+            # Editors send these to have the context read ahead of time.
+            self._service.scheduler.warm()
+            return JSONResponse(compat.to_llama(wish, Answer((), Done()), model))
+        if wish.stream:
+            return self._streamed(wish, lambda answer: _llama_stream(wish, answer, model))
+        return JSONResponse(compat.to_llama(wish, await self._answer(request, wish.ask), model))
+
+    async def models(self, request: Request) -> Response:
+        """List the one model there is."""
+        model = {"id": self._service.which.model, "object": "model", "created": 0, "owned_by": "dg-lsp"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def info(self, request: Request) -> Response:
+        """Tell all about the engine."""
+        return JSONResponse(self._service.info())
+
+    async def health(self, request: Request) -> Response:
+        """Tell whether requests are served; nothing is loaded for it, and it keeps nothing alive."""
+        status = self._service.scheduler.status()
+        if status.state in ("ready", "unloaded"):
+            return JSONResponse({"status": "ok", "state": status.state})
+        body = {"status": status.state, "state": status.state, "message": status.message, "fraction": status.fraction}
+        return JSONResponse(body, 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Tell counts in Prometheus' format."""
+        return PlainTextResponse(self._service.metrics(), media_type="text/plain; version=0.0.4")
+
+    async def lease(self, request: Request) -> Response:
+        """Count a user for as long as the response is open, and tell it how the model's state changes."""
+        inbox = self._service.take_lease(warm=request.query_params.get("warm") == "1")
+        return Events(_lease_events(inbox), lambda: self._service.end_lease(inbox))
+
+    async def shutdown(self, request: Request) -> Response:
+        """End at once, or when nobody holds a lease and nothing is under way."""
+        service = self._service
+        when = (await gate.read(request)).choice("when", ("idle", "now"), "idle")
+        running, waiting = service.scheduler.load_of()
+        if when == "now":
+            service.stop("the engine was told to end")
+        else:
+            service.stop_when_idle = True
+            service.changed.set()
+        return JSONResponse({"when": when, "leases": service.n_leases, "requests": running + waiting})
+
+    def _streamed(self, wish: Wish, tell: Callable[[Answer], Iterator[bytes]]) -> Response:
+        job, inbox = self._service.submit(wish.ask)
+
+        async def events() -> AsyncIterator[bytes]:
+            try:
+                answer = await _gather(inbox)
+            except RefusalError as refusal:
+                yield b"data: " + json.dumps({"error": {"message": refusal.message, "code": refusal.code}}).encode() + b"\n\n"
+                return
+            for chunk in tell(answer):
+                yield chunk
+
+        return Events(events(), lambda: self._service.cancel(job))
+
+    async def _answer(self, request: Request, ask: Ask) -> Answer:
+        """Return the answer; stop working on it when the client hangs up, which a plain response would not notice."""
+        job, inbox = self._service.submit(ask)
+        gathering = asyncio.ensure_future(_gather(inbox))
+        hanging_up = asyncio.ensure_future(_hung_up(request))
+        try:
+            await asyncio.wait((gathering, hanging_up), return_when=asyncio.FIRST_COMPLETED)
+            if not gathering.done():
+                raise RefusalError(400, "bad_request", "the client hung up")
+            return gathering.result()
+        finally:
+            self._service.cancel(job)
+            await _let_go(gathering, hanging_up)
+
+    def _pieces(self, text: str) -> tuple[str, ...]:
+        pieces = getattr(self._service.scheduler.filler(), "pieces", None)
+        return tuple(pieces(text)) if pieces is not None else ()
+
+
+class Events(StreamingResponse):
+    """Server-sent events. However they end, also before they begin, `on_close` is called."""
+
+    def __init__(self, events: AsyncIterator[bytes], on_close: Callable[[], None]) -> None:
+        """Send the events' bytes as they come."""
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._on_close = on_close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all events, or as many as the client stays for."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_close()
+
+
+async def _infill_events(inbox: Inbox) -> AsyncIterator[bytes]:
+    while True:
+        event = await inbox.take(PING_EVERY_S)
+        if event is None:
+            yield PING
+            continue
+        # Who can't keep up with the drafts wants the latest of them, not all.
+        if not (isinstance(event, Draft) and inbox.is_slow()):
+            yield to_sse(event)
+        if is_last(event):
+            return
+
+
+async def _lease_events(inbox: Inbox) -> AsyncIterator[bytes]:
+    while True:
+        event = await inbox.take(PING_EVERY_S)
+        yield PING if event is None else to_sse(event)
+        if isinstance(event, Bye):
+            return
+
+
+async def _gather(inbox: Inbox) -> Answer:
+    candidates: list[Candidate] = []
+    while True:
+        match await inbox.take(PING_EVERY_S):
+            case Found(candidate):
+                candidates.append(candidate)
+            case Done() as done:
+                return Answer(tuple(candidates), done)
+            case Problem(code, message):
+                raise RefusalError(STATUS_OF.get(code, 503), code, message)
+            case _:
+                pass
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _let_go(*futures: asyncio.Future[object] | asyncio.Future[None] | asyncio.Future[Answer]) -> None:
+    for future in futures:
+        future.cancel()
+    for future in futures:
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await future
+
+
+def _openai_stream(wish: Wish, answer: Answer, facts: dict[str, object], pieces: compat.Pieces) -> Iterator[bytes]:
+    for chunk in compat.to_openai_chunks(wish, answer, facts, pieces):
+        yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+def _llama_stream(wish: Wish, answer: Answer, model: str) -> Iterator[bytes]:
+    body = compat.to_llama(wish, answer, model)
+    first = {"index": 0, "content": body.get("content", ""), "tokens": [], "stop": False}
+    for part in (first, {**body, "content": "", "stop": True}):
+        yield b"data: " + json.dumps(part).encode() + b"\n\n"
+
+
+async def _on_refusal(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusalError)
+    return gate.to_response(error)
+
+
+async def _on_wire_error(_: Request, error: Exception) -> Response:
+    return gate.to_response(RefusalError(400, "bad_request", str(error)))
+
+
+async def _on_busy(_: Request, error: Exception) -> Response:
+    return gate.to_response(RefusalError(429, "busy", str(error)))
+
+
+async def _on_unavailable(_: Request, error: Exception) -> Response:
+    assert isinstance(error, UnavailableError)
+    return gate.to_response(RefusalError(503, error.code, str(error)))
+
+
+async def _on_http_exception(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    sentences = {404: "there is no such address here", 405: "this address does not take that method"}
+    return gate.to_response(RefusalError(error.status_code, "bad_request", sentences.get(error.status_code, str(error.detail))))
+
+
+async def _on_exception(_: Request, error: Exception) -> Response:
+    sentence = f"the engine failed on this request ({type(error).__name__}); its log says where"
+    return gate.to_response(RefusalError(500, "engine_failed", sentence))

@@ -1,0 +1,287 @@
+"""`dg-lsp engine run | start | stop | status | logs`: the resident engine by hand. Front ends do the same by themselves."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, NoReturn, TypeVar
+
+import httpx
+import typer
+
+from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, meeting
+from dg_lsp.wire.fields import Fields, WireError, parse
+from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
+
+app = typer.Typer(help="The resident engine: one warm process for every editor.", no_args_is_help=True)
+
+T = TypeVar("T")
+
+START_PATIENCE_S = 600.0
+STOP_PATIENCE_S = 30.0
+
+Model = Annotated[str, typer.Option(help="embedded, a folder, or a hub id.")]
+Revision = Annotated[str, typer.Option(help="Revision of a hub model.")]
+Dtype = Annotated[str, typer.Option(help="auto, or a torch dtype such as bfloat16.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")]
+FillerName = Annotated[str, typer.Option(hidden=True, help="Another loader, as module:function.")]
+Threads = Annotated[int, typer.Option(help="CPU threads; 0: as many as torch likes.", min=0)]
+UnloadAfter = Annotated[float, typer.Option(help="Seconds without work before the weights are dropped; 0: never.", min=0)]
+ExitAfter = Annotated[float, typer.Option(help="Seconds without users before the process ends; 0: never.", min=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An engine's files, and what it answers; `info` is None when nothing answers."""
+
+    place: Place
+    state: State | None
+    info: Fields | None
+
+
+@app.command()
+def run(
+    model: Model = "embedded",
+    revision: Revision = "",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    filler: FillerName = "",
+    threads: Threads = 0,
+    unload_after: UnloadAfter = 900.0,
+    exit_after: ExitAfter = 600.0,
+    port: Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)] = -1,
+    running: Annotated[int, typer.Option(help="Requests of one priority under way at once.", min=1)] = 8,
+    queued: Annotated[int, typer.Option(help="Requests that may wait.", min=1)] = 64,
+    protocol: Annotated[str, typer.Option(hidden=True, help="Speak MIN:MAX.")] = f"{PROTOCOL_MIN}:{PROTOCOL_MAX}",
+    detached: Annotated[bool, typer.Option(hidden=True, help="Standard error is the log.")] = False,
+) -> None:
+    """Run an engine here, until it is told to stop or nobody needs it. DG_LSP_ENGINE_TOKEN sets its token."""
+    from dg_lsp.engine import daemon  # the other commands need no server
+    from dg_lsp.engine.scheduler import Limits
+
+    low, _, high = protocol.partition(":")
+    options = daemon.Options(
+        which=Which(model, revision, dtype, device, filler),
+        settings=Settings(threads, unload_after, exit_after),
+        limits=Limits(running, queued),
+        port=port,
+        protocol=(int(low), int(high)),
+        detached=detached,
+    )
+    try:
+        daemon.run(options)
+    except daemon.DaemonError as error:
+        _fail(str(error))
+
+
+@app.command()
+def start(
+    model: Model = "embedded",
+    revision: Revision = "",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    filler: FillerName = "",
+    threads: Threads = 0,
+    unload_after: UnloadAfter = 900.0,
+    exit_after: ExitAfter = 600.0,
+) -> None:
+    """Start an engine in the background, and wait until it has loaded its model."""
+    which = Which(model, revision, dtype, device, filler)
+    place = _place(which)
+    seen = look(place)
+    if seen.info is None:
+        starting = meeting.hold(place.starting)
+        try:
+            # Without the lock somebody else is starting it just now.
+            if starting is not None and look(place).info is None:
+                try:
+                    process = meeting.start_engine(place, which, Settings(threads, unload_after, exit_after))
+                except MeetingError as error:
+                    _fail(str(error))
+                _wait(lambda: look(place).info is not None or process.poll() is not None, START_PATIENCE_S)
+                if process.poll() is not None:
+                    _fail_with_log(place, "the engine ended while starting")
+        finally:
+            if starting is not None:
+                starting.release()
+    _wait(lambda: _state(look(place)) not in ("loading", "absent"), START_PATIENCE_S)
+    seen = look(place)
+    if _state(seen) not in ("ready", "unloaded"):
+        reason = seen.info.text("message", "") if seen.info else ""
+        _fail_with_log(place, reason or "the engine did not start")
+    typer.echo(f"The engine for {model} is {_state(seen)} (process {seen.state.pid if seen.state else '?'}).")
+
+
+@app.command()
+def stop(
+    model: Model = "embedded",
+    revision: Revision = "",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    filler: FillerName = "",
+    now: Annotated[bool, typer.Option("--now", help="At once, whoever uses it.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All engines, not only this model's.")] = False,
+) -> None:
+    """Stop an engine: when nobody uses it any more, or at once with --now."""
+    places = _places() if everything else (_place(Which(model, revision, dtype, device, filler)),)
+    running = [seen for seen in map(look, places) if seen.info is not None and seen.state is not None]
+    if not running:
+        typer.echo("No engine is running.")
+    for seen in running:
+        assert seen.state is not None
+        try:
+            answer = request(seen.state, "POST", "/v1/shutdown", {"when": "now" if now else "idle"})
+        except (httpx.HTTPError, OSError):
+            continue  # it ended in between
+        n_users, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
+        if not now and (n_users or n_requests):
+            typer.echo(
+                f"Process {seen.state.pid} is used by {n_users} clients and has {n_requests} requests; "
+                "it ends after the last of them. To end it at once: --now"
+            )
+            continue
+        lock = _wait(partial(meeting.hold, seen.place.lock), STOP_PATIENCE_S)
+        if lock is None:
+            _fail(f"process {seen.state.pid} has not ended yet; it is in the middle of a step")
+        lock.release()
+        typer.echo(f"Process {seen.state.pid} has ended.")
+
+
+@app.command()
+def status(
+    model: Model = "embedded",
+    revision: Revision = "",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    filler: FillerName = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One object: pid, state, model, device, leases, memory, and more.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All engines; with --json a list.")] = False,
+) -> None:
+    """Tell whether an engine runs, and what it does. Exits with 1 when it does not run."""
+    places = _places() if everything else (_place(Which(model, revision, dtype, device, filler)),)
+    found = [_told(look(place), model if not everything else "") for place in places]
+    if as_json:
+        typer.echo(json.dumps(found if everything else found[0], indent=2))
+    else:
+        for told in found:
+            typer.echo(_line(told))
+    if not any(told["pid"] for told in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def logs(
+    model: Model = "embedded",
+    revision: Revision = "",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    filler: FillerName = "",
+    n_lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.", min=1)] = 50,
+    path: Annotated[bool, typer.Option("--path", help="Only tell where the log is.")] = False,
+) -> None:
+    """Print the end of an engine's log. It holds no code."""
+    place = _place(Which(model, revision, dtype, device, filler))
+    if path:
+        typer.echo(str(place.log))
+        return
+    for line in meeting.log_tail(place, n_lines):
+        typer.echo(line)
+
+
+def look(place: Place) -> Seen:
+    """Return what there is of an engine; nothing is started or kept alive by looking."""
+    state = meeting.read_state(place)
+    if state is None:
+        return Seen(place, None, None)
+    try:
+        return Seen(place, state, request(state, "GET", "/v1/info"))
+    except (httpx.HTTPError, OSError, MeetingError, WireError):
+        return Seen(place, state, None)
+
+
+def request(state: State, method: str, path: str, body: dict[str, object] | None = None) -> Fields:
+    """Return an engine's answer; raise what httpx raises, OSError, MeetingError or WireError when there is none."""
+    meeting.check_owner(state.address)
+    by_socket = state.address.startswith("/")
+    transport = httpx.HTTPTransport(uds=state.address if by_socket else None)
+    with httpx.Client(
+        transport=transport, base_url=f"http://{'localhost' if by_socket else state.address}", timeout=10
+    ) as http:
+        answer = http.request(method, path, json=body, headers={"Authorization": f"Bearer {state.token}"})
+        answer.raise_for_status()
+        return parse(answer.content)
+
+
+def _told(seen: Seen, model: str) -> dict[str, object]:
+    if seen.info is None:
+        nothing = {
+            "pid": None,
+            "state": "absent",
+            "model": model or seen.place.name,
+            "device": None,
+            "leases": 0,
+            "memory": None,
+        }
+        return {**nothing, "log": str(seen.place.log)}
+    first = {name: seen.info.values.get(name) for name in ("pid", "state", "model", "device", "leases", "memory")}
+    address = seen.state.address if seen.state else None
+    return {**first, **seen.info.values, "address": address, "log": str(seen.place.log)}
+
+
+def _line(told: dict[str, object]) -> str:
+    if told["pid"] is None:
+        return f"{told['model']}: no engine is running"
+    memory = told["memory"]
+    rss = memory.get("rss_bytes", 0) if isinstance(memory, dict) else 0
+    message = f" ({told['message']})" if told.get("message") else ""
+    return (
+        f"{told['model']}: {told['state']}{message}, process {told['pid']}, device {told['device']}, "
+        f"{told['leases']} users, {rss / 1024**2:.0f} MB"
+    )
+
+
+def _state(seen: Seen) -> str:
+    return seen.info.text("state", "absent") if seen.info else "absent"
+
+
+def _place(which: Which) -> Place:
+    try:
+        return meeting.place(which)
+    except MeetingError as error:
+        _fail(str(error))
+
+
+def _places() -> tuple[Place, ...]:
+    try:
+        return meeting.places()
+    except MeetingError as error:
+        _fail(str(error))
+
+
+def _wait(check: Callable[[], T], patience_s: float) -> T:
+    """Return the first true value of a check, or its last one when patience ends."""
+    give_up, pause_s = time.monotonic() + patience_s, 0.02
+    while not (found := check()) and time.monotonic() < give_up:
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.25)
+    return found
+
+
+def _fail(sentence: str) -> NoReturn:
+    typer.echo(f"dg-lsp engine: {sentence}", err=True)
+    raise typer.Exit(2)
+
+
+def _fail_with_log(place: Place, sentence: str) -> NoReturn:
+    tail = "\n  ".join(meeting.log_tail(place))
+    _fail(sentence + (f"; the end of its log:\n  {tail}" if tail else ""))
+
+
+if __name__ == "__main__":
+    sys.exit(app())

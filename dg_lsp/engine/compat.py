@@ -1,0 +1,252 @@
+"""Requests and answers in the shapes that other clients know: OpenAI's completions with a suffix, and llama.cpp's infill.
+
+Pure: from fields to an ask, and from an answer to a JSON value. What those interfaces offer and a canvas has no use for
+(temperature, samplers, penalties) is accepted and ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Snippet, Span
+from dg_lsp.wire.fields import Fields, WireError
+from dg_lsp.wire.messages import MAX_CANDIDATES, Ask, Done
+
+SEED_RANGE = {"low": -(2**63), "high": 2**63 - 1}
+Pieces = Callable[[str], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What another client asked for: our ask, and how it wants its answer."""
+
+    ask: Ask
+    stream: bool = False
+    stops: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    logprobs: bool = False
+    echo: str = ""
+    with_usage: bool = False
+    fields: tuple[str, ...] | None = None
+
+    @property
+    def n(self) -> int:
+        """How many answers are wanted."""
+        return self.ask.request.budget.candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The candidates of a request, and how they came about."""
+
+    candidates: tuple[Candidate, ...]
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A text cut to what the client wanted, and why it ends where it does: `stop`, `length` or `end`."""
+
+    text: str
+    why: str
+    n_tokens: int
+
+
+def from_openai(fields: Fields) -> Wish:
+    """Return the wish in the body of `POST /v1/completions`; raise WireError."""
+    prompt = fields.values.get("prompt", "")
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    if not isinstance(prompt, str):
+        raise WireError("prompt must be one text; tokens and several prompts are not supported")
+    stops = _stops(fields)
+    options = fields.inner("stream_options")
+    max_tokens = fields.integer("max_tokens", -1, low=-1)
+    request = _request(
+        prompt,
+        fields.text("suffix", ""),
+        stops,
+        Budget(candidates=fields.integer("n", 1, low=1, high=MAX_CANDIDATES)),
+        seed=fields.integer("seed", 0, **SEED_RANGE),
+    )
+    logprobs = fields.values.get("logprobs")
+    return Wish(
+        ask=Ask(request, client="openai"),
+        stream=fields.flag("stream", default=False),
+        stops=stops,
+        max_tokens=None if max_tokens < 0 else max_tokens,
+        logprobs=logprobs is not None and logprobs is not False,
+        echo=prompt if fields.flag("echo", default=False) else "",
+        with_usage=options.flag("include_usage", default=False),
+    )
+
+
+def from_llama(fields: Fields) -> Wish:
+    """Return the wish in the body of `POST /infill`; raise WireError.
+
+    `prompt` is how the gap begins: what stands between the prefix and the cursor.
+    """
+    stops = _stops(fields)
+    extra = fields.objects("input_extra", ())
+    n_predict = fields.integer("n_predict", -1, low=-2)
+    seed = fields.integer("seed", 0, **SEED_RANGE)
+    # Two limits there, one for reading and one for writing; the deadline of a canvas is their sum.
+    ms = sum(max(0, fields.integer(name, 0, low=-1)) for name in ("t_max_prompt_ms", "t_max_predict_ms"))
+    request = _request(
+        fields.text("input_prefix", "") + fields.text("prompt", ""),
+        fields.text("input_suffix", ""),
+        stops,
+        Budget(ms=ms),
+        seed=max(0, seed),
+        related=tuple(Snippet(item.text("filename", ""), item.text("text")) for item in extra),
+    )
+    return Wish(
+        ask=Ask(request, client="llama.cpp"),
+        stream=fields.flag("stream", default=False),
+        stops=stops,
+        max_tokens=None if n_predict < 0 else n_predict,
+        fields=fields.texts("response_fields") if fields.has("response_fields") else None,
+    )
+
+
+def cut(candidate: Candidate, wish: Wish) -> Cut:
+    """Return a candidate's text up to the first stop and within the tokens wanted.
+
+    The cut for length is by characters, in proportion: a canvas's tokens carry no text of their own here.
+    """
+    text = "".join(candidate.texts)
+    n_tokens = sum(map(len, candidate.confidences)) or math.ceil(len(text) / 4)
+    kept, why = text, "end"
+    if wish.max_tokens is not None and n_tokens > wish.max_tokens:
+        kept, why = text[: len(text) * wish.max_tokens // n_tokens], "length"
+    ends = [at for stop in wish.stops if stop and (at := kept.find(stop)) >= 0]
+    if ends:
+        kept, why = kept[: min(ends)], "stop"
+    if len(kept) < len(text):
+        n_tokens = math.ceil(n_tokens * len(kept) / len(text))
+    return Cut(kept, why, n_tokens)
+
+
+def to_openai(wish: Wish, answer: Answer, facts: Mapping[str, object], pieces: Pieces) -> dict[str, object]:
+    """Return the body that answers a completion; `facts` are its id, time and model."""
+    cuts = _cuts(wish, answer)
+    choices = [
+        {
+            "index": idx,
+            "text": wish.echo + made.text,
+            "finish_reason": "length" if made.why == "length" else "stop",
+            "logprobs": _logprobs(candidate, made, len(wish.echo), pieces) if wish.logprobs else None,
+        }
+        for idx, (candidate, made) in enumerate(cuts)
+    ]
+    return {**facts, "object": "text_completion", "choices": choices, "usage": _usage(answer, cuts)}
+
+
+def to_openai_chunks(wish: Wish, answer: Answer, facts: Mapping[str, object], pieces: Pieces) -> list[dict[str, object]]:
+    """Return the same as chunks: a canvas is right only when it is done, so a choice comes in one."""
+    whole = to_openai(wish, answer, facts, pieces)
+    choices = whole["choices"]
+    assert isinstance(choices, list)
+    chunks: list[dict[str, object]] = [{**facts, "object": "text_completion", "choices": [choice]} for choice in choices]
+    if wish.with_usage:
+        chunks.append({**facts, "object": "text_completion", "choices": [], "usage": whole["usage"]})
+    return chunks
+
+
+def to_llama(wish: Wish, answer: Answer, model: str) -> dict[str, object]:
+    """Return the body that answers an infill; with `response_fields`, only those, under the names they were asked by."""
+    made = _cuts(wish, answer)[0][1]
+    done = answer.done
+    n_prompt = done.cache.tokens - done.cache.reused
+    writing_ms = done.timings.draft_ms + done.timings.denoise_ms + done.timings.score_ms
+    body: dict[str, object] = {
+        "index": 0,
+        "content": made.text,
+        "tokens": [],
+        "id_slot": -1,
+        "stop": True,
+        "model": model,
+        "tokens_predicted": made.n_tokens,
+        "tokens_evaluated": done.cache.tokens,
+        "tokens_cached": done.cache.reused,
+        "generation_settings": {"seed": wish.ask.request.seed},
+        "prompt": "",
+        "has_new_line": "\n" in made.text,
+        "truncated": False,
+        "stop_type": {"end": "eos", "stop": "word", "length": "limit"}[made.why],
+        "stopping_word": next((stop for stop in wish.stops if made.why == "stop"), ""),
+        "timings": {
+            "cache_n": done.cache.reused,
+            "prompt_n": n_prompt,
+            "prompt_ms": done.timings.prefill_ms,
+            "prompt_per_token_ms": done.timings.prefill_ms / max(n_prompt, 1),
+            "prompt_per_second": 1000 * n_prompt / done.timings.prefill_ms if done.timings.prefill_ms else 0.0,
+            "predicted_n": made.n_tokens,
+            "predicted_ms": writing_ms,
+            "predicted_per_token_ms": writing_ms / max(made.n_tokens, 1),
+            "predicted_per_second": 1000 * made.n_tokens / writing_ms if writing_ms else 0.0,
+        },
+    }
+    if wish.fields is None:
+        return body
+    found = ((path, _at(body, path.split("/"))) for path in wish.fields)
+    return {path: value for path, value in found if value is not None}
+
+
+def _request(
+    prefix: str, suffix: str, stops: tuple[str, ...], budget: Budget, *, seed: int, related: tuple[Snippet, ...] = ()
+) -> InfillRequest:
+    line = prefix.rpartition("\n")[2]
+    indent = line[: len(line) - len(line.lstrip(" \t"))]
+    # With code right of the cursor, or a stop at the line's end, more lines are not wanted.
+    block = not suffix.partition("\n")[0].strip() and "\n" not in stops
+    hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=indent, block=block)
+    return InfillRequest(prefix, suffix, (hole,), related=related, budget=budget, seed=seed)
+
+
+def _stops(fields: Fields) -> tuple[str, ...]:
+    if isinstance(stop := fields.values.get("stop"), str):
+        return (stop,)
+    return fields.texts("stop", (), high=64)
+
+
+def _cuts(wish: Wish, answer: Answer) -> list[tuple[Candidate, Cut]]:
+    # These clients read the first choice without asking whether there is one.
+    candidates = answer.candidates[: wish.n] or (Candidate(("",), 0.0, finished=False),)
+    return [(candidate, cut(candidate, wish)) for candidate in candidates]
+
+
+def _usage(answer: Answer, cuts: list[tuple[Candidate, Cut]]) -> dict[str, object]:
+    n_prompt, n_written = answer.done.cache.tokens, sum(made.n_tokens for _, made in cuts)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_written,
+        "total_tokens": n_prompt + n_written,
+        "prompt_tokens_details": {"cached_tokens": answer.done.cache.reused},
+    }
+
+
+def _logprobs(candidate: Candidate, made: Cut, offset: int, pieces: Pieces) -> dict[str, object]:
+    """Return a log-probability for each token; for the text as a whole where it can't be taken apart as the model did."""
+    chances = [chance for row in candidate.confidences for chance in row]
+    tokens = pieces("".join(candidate.texts))
+    if len(tokens) != len(chances) or not chances:
+        tokens, chances = (made.text,), [math.prod(chances) if chances else max(candidate.score, 0.0)]
+    offsets, at, kept = [], 0, 0
+    for token in tokens:
+        if at + len(token) > len(made.text):
+            break
+        offsets.append(offset + at)
+        at, kept = at + len(token), kept + 1
+    logs = [math.log(min(max(chance, 1e-30), 1.0)) for chance in chances[:kept]]
+    return {"tokens": list(tokens[:kept]), "token_logprobs": logs, "top_logprobs": None, "text_offset": offsets}
+
+
+def _at(value: object, path: list[str]) -> object:
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return None
+        value = value[name]
+    return value

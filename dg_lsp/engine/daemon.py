@@ -1,0 +1,307 @@
+"""The engine as a process: one for each configuration and user, private, found by its state file, gone when nobody needs it.
+
+Binds before it loads, so that whoever waits can watch the loading. Knows sockets, files and signals; knows nothing of
+requests (`app`) or models (`scheduler` is given a loader).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import importlib
+import inspect
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Literal, cast
+
+import uvicorn
+from starlette.applications import Starlette
+
+from dg_lsp import __version__
+from dg_lsp.engine import app as routes
+from dg_lsp.engine.scheduler import Limits, Load, Scheduler
+from dg_lsp.engine.service import Service
+from dg_lsp.engine.task import Filler
+from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, meeting
+from dg_lsp.wire.meeting import Place, Settings, State, Which
+from dg_lsp.wire.messages import EngineState
+
+log = logging.getLogger("dg_lsp.engine")
+
+TOKEN_VARIABLE = "DG_LSP_ENGINE_TOKEN"  # noqa: S105 -- the name of a variable
+LOCK_PATIENCE_S = 15.0
+FAILED_LINGER_S = 2.0
+USUAL_FILLER = "dg_lsp.engine.filler:load"
+
+
+class DaemonError(Exception):
+    """The engine can't run; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What an engine process is told. `port` adds a loopback port for clients that know no Unix socket; -1: none, 0: any."""
+
+    which: Which = field(default_factory=Which)
+    settings: Settings = field(default_factory=Settings)
+    limits: Limits = field(default_factory=Limits)
+    port: int = -1
+    protocol: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
+    detached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What decides whether the process goes on: who uses it, and since when nobody does."""
+
+    state: EngineState
+    n_leases: int
+    n_jobs: int
+    last_lease: float
+    last_used: float
+    stop_when_idle: bool = False
+
+
+def next_action(moment: Moment, settings: Settings, now: float) -> tuple[Literal["wait", "unload", "exit"], float | None]:
+    """Return what to do, and for `wait` after how many seconds to ask again (None: when something changes)."""
+    if moment.n_jobs or moment.state == "loading":
+        return "wait", None
+    waits: list[float] = []
+    if not moment.n_leases:
+        if moment.stop_when_idle:
+            return "exit", None
+        idle_since = max(moment.last_lease, moment.last_used)
+        # An engine that could not load is of no use, but its starter must have time to read why.
+        linger_s = FAILED_LINGER_S if moment.state == "failed" else settings.exit_after_s
+        if linger_s and now >= idle_since + linger_s:
+            return "exit", None
+        waits += [idle_since + linger_s - now] if linger_s else []
+    if settings.unload_after_s and moment.state == "ready":
+        if now >= moment.last_used + settings.unload_after_s:
+            return "unload", None
+        waits.append(moment.last_used + settings.unload_after_s - now)
+    return "wait", min(waits, default=None)
+
+
+def run(options: Options) -> None:
+    """Serve until told to stop or no longer needed; raise DaemonError when the engine can't run."""
+    try:
+        place = meeting.place(options.which)
+    except meeting.MeetingError as error:
+        raise DaemonError(str(error)) from error
+    _log_to(place, detached=options.detached)
+    lock = _take_lock(place, options)
+    address = ""
+    listeners: list[socket.socket] = []
+    try:
+        address, listeners = _listen(place, options)
+        token = os.environ.get(TOKEN_VARIABLE) or secrets.token_hex(32)
+        meeting.write_state(place, State(os.getpid(), address, token, __version__, *options.protocol, options.which))
+        log.info("process %d listens for %s", os.getpid(), options.which.model)
+        _serve(options, token, listeners, gone=lambda: _remove(place, address))
+    finally:
+        _remove(place, address)
+        for listener in listeners:
+            listener.close()
+        log.info("process %d ends", os.getpid())
+        lock.release()
+
+
+def loader(which: Which, settings: Settings) -> Load:
+    """Return what loads the model; it imports torch only when called."""
+
+    def load(say: Callable[[str, float], None]) -> Filler:
+        module, _, function = (which.filler or USUAL_FILLER).partition(":")
+        say("starting", 0.0)
+        try:
+            make = getattr(importlib.import_module(module), function)
+        except ModuleNotFoundError as error:
+            name = error.name or module
+            raise DaemonError(
+                f"{name} is not installed; install the engine's parts with: pip install 'dg-lsp[engine]'"
+            ) from error
+        chosen = {"revision": which.revision, "dtype": "" if which.dtype == "auto" else which.dtype}
+        more = {name: value for name, value in chosen.items() if value}
+        for name in more:
+            if name not in inspect.signature(make).parameters:
+                raise DaemonError(f"a {name} can't be chosen for this model")
+        return cast("Filler", make(which.model, device=which.device, threads=settings.threads, say=say, **more))
+
+    return load
+
+
+class Server(uvicorn.Server):
+    """A server that lets its users and its model's thread go before it waits for its connections to end."""
+
+    service: Service | None = None
+    gone: Callable[[], None]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End all streams, then shut down as usual."""
+        self.gone()
+        if self.service is not None:
+            self.service.stop("the engine ends")
+            await asyncio.to_thread(self.service.scheduler.close)
+        await super().shutdown(sockets)
+
+
+def _serve(options: Options, token: str, listeners: list[socket.socket], gone: Callable[[], None]) -> None:
+    def get_service() -> Service:
+        assert server.service is not None
+        return server.service
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        load = loader(options.which, options.settings)
+        server.service = service = Service(
+            lambda on_status: Scheduler(load, limits=options.limits, on_status=on_status),
+            options.which,
+            options.settings,
+            token,
+            options.protocol,
+        )
+        service.scheduler.start()
+        service.scheduler.warm()
+        watching = asyncio.ensure_future(_watch(service, server))
+        yield
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+    config = uvicorn.Config(
+        routes.build(get_service, token, lifespan),
+        http="h11",
+        loop="asyncio",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        # A client that reuses a connection just when we close it would take that for a crash.
+        timeout_keep_alive=24 * 3600,
+        timeout_graceful_shutdown=3,
+    )
+    server = Server(config)
+    server.gone = gone
+    # After its own shutdown uvicorn raises the signal again, for handlers that were there before: files remain to be removed.
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, _outlive)
+    server.run(sockets=listeners)
+
+
+async def _watch(service: Service, server: uvicorn.Server) -> None:
+    while not service.stopping.is_set():
+        scheduler = service.scheduler
+        moment = Moment(
+            state=scheduler.status().state,
+            n_leases=service.n_leases,
+            n_jobs=sum(scheduler.load_of()),
+            last_lease=service.last_lease,
+            last_used=scheduler.last_used(),
+            stop_when_idle=service.stop_when_idle,
+        )
+        action, wait_s = next_action(moment, service.settings, time.monotonic())
+        if action == "exit":
+            break
+        if action == "unload":
+            scheduler.unload()
+            wait_s = None
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(service.changed.wait(), wait_s)
+        service.changed.clear()
+    server.should_exit = True
+
+
+def _outlive(_signal: int, _frame: FrameType | None) -> None:
+    pass
+
+
+def _take_lock(place: Place, options: Options) -> meeting.Lock:
+    give_up = time.monotonic() + (LOCK_PATIENCE_S if options.detached else 0.0)
+    while (lock := meeting.hold(place.lock)) is None:
+        # The one that has it may be about to end: its starter could not reach it any more.
+        if time.monotonic() >= give_up:
+            state = meeting.read_state(place)
+            who = f" (process {state.pid})" if state else ""
+            raise DaemonError(f"an engine for {options.which.model} is running already{who}")
+        time.sleep(0.05)
+    return lock
+
+
+def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
+    """Return the address that the state file tells, and the sockets, which listen already."""
+    listeners: list[socket.socket] = []
+    address = ""
+    if sys.platform != "win32":
+        path = meeting.socket_path(place)
+        # We hold the lock, so whoever left a socket here is gone.
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listeners.append(listener)
+        address = str(path)
+    if options.port >= 0 or sys.platform == "win32":
+        # With its protocol named, asyncio turns off Nagle's algorithm, which would cost 40 ms an answer.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            if sys.platform != "win32":
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", max(options.port, 0)))
+        except OSError as error:
+            for other in [listener, *listeners]:
+                other.close()
+            raise DaemonError(f"port {options.port} of this machine can't be used: {error.strerror}") from error
+        listeners.append(listener)
+        log.info("also listens at http://127.0.0.1:%d", listener.getsockname()[1])
+        address = address or f"127.0.0.1:{listener.getsockname()[1]}"
+    for listener in listeners:
+        listener.listen(128)
+    return address, listeners
+
+
+def _remove(place: Place, address: str) -> None:
+    place.state.unlink(missing_ok=True)
+    if address.startswith("/"):
+        Path(address).unlink(missing_ok=True)
+
+
+class Discreet(logging.Formatter):
+    """Lines that hold no code of the user's: of an error, its type and where it was raised, not what it says."""
+
+    def formatException(  # noqa: N802 -- the name is logging's
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+    ) -> str:
+        """Return the frames of an error, without its message or source lines."""
+        frames = traceback.extract_tb(ei[2])
+        places = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+        return "\n".join([*places, f"  {ei[0].__name__ if ei[0] else 'no error'}"])
+
+
+def _log_to(place: Place, *, detached: bool) -> None:
+    # A detached engine's standard error is its log already, so that what the interpreter itself says is there too.
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if not detached:
+        place.log.touch(mode=0o600)
+        handlers.append(logging.FileHandler(place.log, encoding="utf-8"))
+    for handler in handlers:
+        handler.setFormatter(Discreet("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=handlers)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it repeats what is said above
+    faulthandler.enable()

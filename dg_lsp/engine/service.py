@@ -1,0 +1,213 @@
+"""One engine as the network sees it: its jobs, its leases, and what it tells about itself.
+
+Lives on the event loop; the scheduler's thread reaches it only through the loop. Knows nothing of routes or sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from dg_lsp import __version__
+from dg_lsp.engine.scheduler import Job, Scheduler
+from dg_lsp.wire.meeting import Settings, Which
+from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Ask, Bye, Done, Event, Problem, Status
+
+MAX_WAITING_EVENTS = 16
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A model that tells where it runs."""
+
+    def about(self) -> Mapping[str, object]:
+        """Return facts by name: `device`, `dtype`, `revision`, `device_bytes`."""
+
+
+class Inbox:
+    """The events of one job or one lease, put by any thread, taken on the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Belong to a loop."""
+        self._loop = loop
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+
+    def put(self, event: Event) -> None:
+        """Add an event, from any thread; once the loop is closed nobody listens."""
+        try:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def is_slow(self) -> bool:
+        """Return whether the reader has fallen behind."""
+        return self._events.qsize() > MAX_WAITING_EVENTS
+
+    async def take(self, timeout_s: float) -> Event | None:
+        """Return the next event, or None when none came in time."""
+        try:
+            return await asyncio.wait_for(self._events.get(), timeout_s)
+        except asyncio.TimeoutError:
+            return None
+
+
+class Service:
+    """The engine behind the routes."""
+
+    def __init__(
+        self,
+        make_scheduler: Callable[[Callable[[Status], None]], Scheduler],
+        which: Which,
+        settings: Settings,
+        token: str,
+        protocol: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
+    ) -> None:
+        """Make the scheduler, which tells its state to this service; call from within the loop."""
+        self.which = which
+        self.settings = settings
+        self.token = token
+        self.protocol = protocol
+        self.started = time.monotonic()
+        self.last_lease = self.started
+        self.stop_when_idle = False
+        self.stopping = asyncio.Event()
+        self.changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._leases: set[Inbox] = set()
+        self.scheduler = make_scheduler(self._on_status)
+
+    @property
+    def n_leases(self) -> int:
+        """How many users hold the engine."""
+        return len(self._leases)
+
+    def submit(self, ask: Ask) -> tuple[Job, Inbox]:
+        """Return a new job and where its events arrive; raise BusyError or UnavailableError."""
+        inbox = Inbox(self._loop)
+        job = self.scheduler.submit(ask, inbox.put)
+        if ask.request.budget.ms:
+            # The thread that watches deadlines may be loading the model just then.
+            self._loop.call_later(ask.request.budget.ms / 1000, self.scheduler.sweep)
+        return job, inbox
+
+    def cancel(self, job: Job) -> None:
+        """Stop work on a job whose asker is gone."""
+        if not job.over:
+            self.scheduler.cancel(job)
+        self.changed.set()
+
+    def take_lease(self, *, warm: bool) -> Inbox:
+        """Return where a new user hears of the engine's state; `warm` loads the model if it is unloaded."""
+        inbox = Inbox(self._loop)
+        self._leases.add(inbox)
+        inbox.put(self.scheduler.status())
+        if warm:
+            self.scheduler.warm()
+        return inbox
+
+    def end_lease(self, inbox: Inbox) -> None:
+        """Forget a user."""
+        self._leases.discard(inbox)
+        self.last_lease = time.monotonic()
+        self.changed.set()
+
+    def stop(self, message: str) -> None:
+        """End as soon as possible: users are told, jobs are answered."""
+        if not self.stopping.is_set():
+            self.stopping.set()
+            for inbox in self._leases:
+                inbox.put(Bye(message))
+        self.changed.set()
+
+    def info(self) -> dict[str, object]:
+        """Return what the engine tells about itself."""
+        status = self.scheduler.status()
+        running, waiting = self.scheduler.load_of()
+        filler = self.scheduler.filler()
+        about: dict[str, object] = dict(filler.about()) if isinstance(filler, Described) else {}
+        device_bytes = about.pop("device_bytes", None)
+        return {
+            "name": "dg-lsp",
+            "version": __version__,
+            "protocol": {"min": self.protocol[0], "max": self.protocol[1]},
+            "pid": os.getpid(),
+            "state": status.state,
+            "message": status.message,
+            "fraction": status.fraction,
+            "model": self.which.model,
+            "revision": self.which.revision,
+            "dtype": self.which.dtype,
+            "device": self.which.device,
+            **about,
+            "leases": self.n_leases,
+            "running": running,
+            "waiting": waiting,
+            "memory": {"rss_bytes": resident_bytes(), "device_bytes": device_bytes},
+            "uptime_s": round(time.monotonic() - self.started, 3),
+            "unload_after_s": self.settings.unload_after_s,
+            "exit_after_s": self.settings.exit_after_s,
+        }
+
+    def metrics(self) -> str:
+        """Return counts in Prometheus' text format."""
+        counts = self.scheduler.counts
+        running, waiting = self.scheduler.load_of()
+        lines: list[str] = []
+
+        def tell(name: str, kind: str, about: str, *samples: tuple[str, float]) -> None:
+            lines.extend([f"# HELP dg_lsp_{name} {about}", f"# TYPE dg_lsp_{name} {kind}"])
+            lines.extend(f"dg_lsp_{name}{labels} {float(value)}" for labels, value in samples)
+
+        ends = ("finished", "deadline", "superseded", "cancelled")
+        outcomes = [(f'{{outcome="{end}"}}', counts[f"done_{end}"]) for end in ends]
+        outcomes += [('{outcome="failed"}', counts["failed"]), ('{outcome="refused"}', counts["refused"])]
+        tell("requests_total", "counter", "Requests, by how they ended.", *outcomes)
+        stages = ("queue", "prefill", "draft", "denoise", "score")
+        spent = [(f'{{stage="{stage}"}}', counts[f"{stage}_ms"] / 1000) for stage in stages]
+        tell("stage_seconds_total", "counter", "Time that requests spent, by stage.", *spent)
+        tell("steps_total", "counter", "Uninterruptible steps done.", ("", counts["steps"]))
+        tell("prefix_tokens_total", "counter", "Tokens of prefixes asked for.", ("", counts["cache_tokens"]))
+        tell("prefix_tokens_reused_total", "counter", "Tokens of prefixes found in the cache.", ("", counts["cache_reused"]))
+        tell("jobs", "gauge", "Requests now.", ('{state="running"}', running), ('{state="waiting"}', waiting))
+        tell("leases", "gauge", "Users now.", ("", self.n_leases))
+        tell("loaded", "gauge", "Whether the model is loaded.", ("", self.scheduler.status().state == "ready"))
+        tell("resident_memory_bytes", "gauge", "Memory of the process.", ("", resident_bytes()))
+        return "\n".join(lines) + "\n"
+
+    def _on_status(self, status: Status) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._spread, status)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def _spread(self, status: Status) -> None:
+        for inbox in self._leases:
+            inbox.put(status)
+        self.changed.set()
+
+
+def is_last(event: Event) -> bool:
+    """Return whether nothing follows an event on its stream."""
+    return isinstance(event, Done | Problem | Bye)
+
+
+def resident_bytes() -> int:
+    """Return how much memory the process uses now, or used at most where the system does not tell the former."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError, AttributeError):
+        pass
+    if sys.platform == "win32":
+        return 0
+    import resource  # not on Windows
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

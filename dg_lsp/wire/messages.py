@@ -1,0 +1,326 @@
+"""The messages between front ends and the engine: a request with its envelope, and the events that answer it.
+
+Values of `core` become JSON and come back equal. Knows the shapes and checks them; does no I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal, cast, get_args
+
+from dg_lsp.core.values import Budget, Candidate, Hole, HoleKind, InfillRequest, RowKind, Snippet, Span
+from dg_lsp.wire.fields import Fields, WireError, of
+
+__all__ = ["WireError"]
+
+PROTOCOL_MAJOR = 1
+"""Engines of different majors live side by side: the number is part of their name."""
+PROTOCOL_MIN = 1
+"""The oldest protocol that this code still speaks."""
+PROTOCOL_MAX = 1
+"""The newest one; two processes use the highest number that both speak."""
+
+MAX_BODY_BYTES = 2 * 1024 * 1024
+MAX_CANDIDATES = 64
+MAX_HOLES = 256
+
+Priority = Literal["interactive", "batch"]
+Reason = Literal["finished", "deadline", "superseded", "cancelled"]
+EngineState = Literal["loading", "ready", "unloaded", "failed"]
+ErrorCode = Literal[
+    "bad_request", "busy", "engine_failed", "not_loaded", "out_of_memory", "protocol", "stopping", "unauthorized"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request and who asks. A newer ask of the same client and document replaces the older; no document, no replacing."""
+
+    request: InfillRequest
+    client: str = ""
+    document: str = ""
+    priority: Priority = "interactive"
+    drafts: bool = False
+    protocol: int = PROTOCOL_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The engine will answer; `ahead` requests wait or run before this one."""
+
+    id: str
+    ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """How the best canvas reads now, one text for each hole."""
+
+    texts: tuple[str, ...]
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One answer; they come best first."""
+
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds that a request spent in each stage."""
+
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    draft_ms: float = 0.0
+    denoise_ms: float = 0.0
+    score_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """Tokens of the prefix, and how many of them were not computed again."""
+
+    tokens: int = 0
+    reused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of an answer."""
+
+    reason: Reason = "finished"
+    steps: int = 0
+    timings: Timings = field(default_factory=Timings)
+    cache: CacheUse = field(default_factory=CacheUse)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The end of an answer that could not be given; the message is a sentence for the user."""
+
+    code: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the engine is doing, told to those who hold a lease; `fraction` is of the loading."""
+
+    state: EngineState
+    message: str = ""
+    fraction: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The engine ends on purpose; a stream that ends without this one was cut by a crash."""
+
+    message: str = ""
+
+
+Event = Accepted | Draft | Found | Done | Problem | Status | Bye
+
+
+def encode_ask(ask: Ask) -> dict[str, object]:
+    """Return the body of `POST /v1/infill`."""
+    request = ask.request
+    return {
+        "protocol": ask.protocol,
+        "client": ask.client,
+        "document": ask.document,
+        "priority": ask.priority,
+        "drafts": ask.drafts,
+        "request": {
+            "prefix": request.prefix,
+            "suffix": request.suffix,
+            "holes": [_encode_hole(hole) for hole in request.holes],
+            "between": list(request.between),
+            "language": request.language,
+            "path": request.path,
+            "related": [{"path": snippet.path, "text": snippet.text} for snippet in request.related],
+            "budget": {"ms": request.budget.ms, "steps": request.budget.steps, "candidates": request.budget.candidates},
+            "seed": request.seed,
+        },
+    }
+
+
+def decode_ask(fields: Fields) -> Ask:
+    """Return the ask that a body holds; raise WireError when it holds none."""
+    return Ask(
+        request=_decode_request(of(fields.values.get("request"), "request")),
+        client=fields.text("client", ""),
+        document=fields.text("document", ""),
+        priority=cast("Priority", fields.choice("priority", get_args(Priority), "interactive")),
+        drafts=fields.flag("drafts", default=False),
+        protocol=fields.integer("protocol", PROTOCOL_MAX),
+    )
+
+
+def encode_event(event: Event) -> tuple[str, dict[str, object]]:
+    """Return an event's name and its data."""
+    match event:
+        case Accepted():
+            return "accepted", {"id": event.id, "ahead": event.ahead}
+        case Draft():
+            return "draft", {"texts": list(event.texts), "step": event.step}
+        case Found():
+            return "candidate", _encode_candidate(event.candidate)
+        case Done():
+            return "done", {
+                "reason": event.reason,
+                "steps": event.steps,
+                "timings": {name: _finite(ms) for name, ms in asdict(event.timings).items()},
+                "cache": {"tokens": event.cache.tokens, "reused": event.cache.reused},
+            }
+        case Problem():
+            return "error", encode_problem(event)
+        case Status():
+            return "state", {"state": event.state, "message": event.message, "fraction": _finite(event.fraction)}
+        case Bye():
+            return "bye", {"message": event.message}
+
+
+def decode_event(name: str, fields: Fields) -> Event | None:
+    """Return the event; None for a name that only a newer engine knows; raise WireError when the data is malformed."""
+    match name:
+        case "accepted":
+            return Accepted(fields.text("id"), fields.integer("ahead", 0))
+        case "draft":
+            return Draft(fields.texts("texts"), fields.integer("step", 0))
+        case "candidate":
+            return Found(_decode_candidate(fields))
+        case "done":
+            timings, cache = fields.inner("timings"), fields.inner("cache")
+            return Done(
+                reason=cast("Reason", fields.choice("reason", get_args(Reason))),
+                steps=fields.integer("steps", 0),
+                timings=Timings(**{name: timings.number(name, 0.0) for name in asdict(Timings())}),
+                cache=CacheUse(cache.integer("tokens", 0), cache.integer("reused", 0)),
+            )
+        case "error":
+            return decode_problem(fields)
+        case "state":
+            return Status(
+                state=cast("EngineState", fields.choice("state", get_args(EngineState))),
+                message=fields.text("message", ""),
+                fraction=fields.number("fraction", 0.0),
+            )
+        case "bye":
+            return Bye(fields.text("message", ""))
+        case _:
+            return None
+
+
+def encode_problem(problem: Problem) -> dict[str, object]:
+    """Return the body of an error, in the shape that OpenAI's clients read."""
+    return {"error": {"message": problem.message, "type": problem.code, "param": None, "code": problem.code}}
+
+
+def decode_problem(fields: Fields) -> Problem:
+    """Return the problem that a body holds; a code that we do not know reads as `engine_failed`."""
+    inner = of(fields.values.get("error"), "error")
+    code = inner.text("code", "engine_failed")
+    return Problem(cast("ErrorCode", code if code in get_args(ErrorCode) else "engine_failed"), inner.text("message"))
+
+
+def to_sse(event: Event) -> bytes:
+    """Return an event as server-sent bytes, in ASCII, so that lines break only where we break them."""
+    name, data = encode_event(event)
+    return f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n".encode()
+
+
+def common_protocol(other_min: int, other_max: int) -> int | None:
+    """Return the highest protocol that we and the other side speak; None when there is none."""
+    highest = min(PROTOCOL_MAX, other_max)
+    return highest if highest >= max(PROTOCOL_MIN, other_min) else None
+
+
+def _encode_hole(hole: Hole) -> dict[str, object]:
+    return {
+        "span": [hole.span.start, hole.span.end],
+        "kind": hole.kind,
+        "indent": hole.indent,
+        "block": hole.block,
+        "instruction": hole.instruction,
+        "lead": hole.lead,
+        "trail": hole.trail,
+    }
+
+
+def _decode_hole(fields: Fields) -> Hole:
+    span = fields.items("span")
+    if len(span) != 2:  # a start and an end
+        raise WireError(f"{fields.where}.span must be two offsets")
+    ends = Fields({"start": span[0], "end": span[1]}, f"{fields.where}.span")
+    start = ends.integer("start")
+    return Hole(
+        span=Span(start, ends.integer("end", low=start)),
+        kind=cast("HoleKind", fields.choice("kind", get_args(HoleKind))),
+        indent=fields.text("indent", ""),
+        block=fields.flag("block", default=False),
+        instruction=fields.text("instruction", ""),
+        lead=fields.text("lead", ""),
+        trail=fields.text("trail", ""),
+    )
+
+
+def _decode_request(fields: Fields) -> InfillRequest:
+    budget = fields.inner("budget")
+    try:
+        return InfillRequest(
+            prefix=fields.text("prefix"),
+            suffix=fields.text("suffix"),
+            holes=tuple(_decode_hole(hole) for hole in fields.objects("holes", high=MAX_HOLES)),
+            between=fields.texts("between", ()),
+            language=fields.text("language", ""),
+            path=fields.text("path", ""),
+            related=tuple(Snippet(item.text("path"), item.text("text")) for item in fields.objects("related", ())),
+            budget=Budget(
+                ms=budget.integer("ms", 0),
+                steps=budget.integer("steps", 0),
+                candidates=budget.integer("candidates", 1, low=1, high=MAX_CANDIDATES),
+            ),
+            seed=fields.integer("seed", 0, low=-(2**63), high=2**63 - 1),
+        )
+    except WireError:
+        raise
+    except ValueError as error:
+        raise WireError(f"request: {error}") from error
+
+
+def _encode_candidate(candidate: Candidate) -> dict[str, object]:
+    return {
+        "texts": list(candidate.texts),
+        "score": _finite(candidate.score),
+        "confidences": [[_finite(value) for value in row] for row in candidate.confidences],
+        "row": candidate.row,
+        "steps": candidate.steps,
+        "finished": candidate.finished,
+    }
+
+
+def _decode_candidate(fields: Fields) -> Candidate:
+    rows = fields.items("confidences", ())
+    return Candidate(
+        texts=fields.texts("texts"),
+        score=fields.number("score"),
+        confidences=tuple(Fields({"confidences": row}, fields.where).numbers("confidences") for row in rows),
+        row=cast("RowKind", fields.choice("row", get_args(RowKind), "noise")),
+        steps=fields.integer("steps", 0),
+        finished=fields.flag("finished", default=True),
+    )
+
+
+def _finite(value: float) -> float:
+    # JSON has no word for these, and a model that produced one has no confidence worth telling.
+    return float(value) if math.isfinite(value) else 0.0
+
+
+def as_json(data: Mapping[str, object]) -> bytes:
+    """Return a message as bytes, in ASCII."""
+    return json.dumps(data, allow_nan=False).encode()

@@ -1,0 +1,98 @@
+"""A model of a few lines whose requests say how it behaves: the process around it is the real one.
+
+A request's prefix may hold a JSON object: `steps` to take, a `gate` (a file whose length is how many steps may be taken),
+a `journal` (a file that gets the request's `name` after each step), an error to `raise` in the step of that number, or a
+signal number to `die` by. The model's name may be `fails`, `no-memory`, or `gate:PATH`, a file to wait for while loading.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.core.values import Candidate, InfillRequest
+
+PAUSE_S = 0.002
+
+
+def load(model: str, *, device: str, threads: int, say: Callable[[str, float], None]) -> "ToyFiller":
+    say("reading weights", 0.5)
+    if model == "fails":
+        raise OSError("there is no checkpoint of that name")
+    if model == "no-memory":
+        raise MemoryError
+    if model.startswith("gate:"):
+        while not Path(model.removeprefix("gate:")).exists():
+            time.sleep(PAUSE_S)
+    return ToyFiller(device)
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch names its own."""
+
+
+ERRORS: dict[str, Callable[[], Exception]] = {
+    "RuntimeError": lambda: RuntimeError("secret code in a message"),
+    "OutOfMemoryError": OutOfMemoryError,
+    "MemoryError": MemoryError,
+}
+
+
+class ToyFiller:
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.trimmed = 0
+
+    def start(self, request: InfillRequest) -> "ToyTask":
+        script = json.loads(request.prefix) if request.prefix.startswith("{") else {}
+        if script.get("raise") == "ValueError":
+            raise ValueError("the prefix is longer than the model's window")
+        return ToyTask(request, script)
+
+    def about(self) -> Mapping[str, object]:
+        return {"device": "toy" if self.device == "auto" else self.device, "dtype": "int8"}
+
+    def trim(self) -> None:
+        self.trimmed += 1
+
+    def pieces(self, text: str) -> tuple[str, ...]:
+        return tuple(text)
+
+
+class ToyTask:
+    def __init__(self, request: InfillRequest, script: dict[str, Any]) -> None:
+        self.request = request
+        self.script = script
+        self.taken = 0
+
+    def step(self) -> bool:
+        gate = self.script.get("gate")
+        while gate and os.stat(gate).st_size <= self.taken:
+            time.sleep(PAUSE_S)
+        if "die" in self.script:
+            os.kill(os.getpid(), self.script["die"])
+        if "raise" in self.script and self.taken == self.script.get("at", 0):
+            raise ERRORS[self.script["raise"]]()
+        time.sleep(self.script.get("pause_s", 0))
+        self.taken += 1
+        if "journal" in self.script:
+            with Path(self.script["journal"]).open("a") as journal:
+                journal.write(f"{self.script['name']}\n")
+        return bool(self.taken < self.script.get("steps", 3))
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        if not self.taken:
+            return ()
+        text = self.script.get("text", "answer")
+        texts = (text,) * len(self.request.holes)
+        confidences = tuple((0.5,) * len(text) for _ in texts)
+        n_wanted = self.request.budget.candidates
+        return tuple(Candidate(texts, 0.9 - idx / 100, confidences, steps=self.taken) for idx in range(n_wanted))
+
+    def drafts(self) -> tuple[str, ...]:
+        return (f"draft {self.taken}",) * len(self.request.holes)
+
+    def cache(self) -> Mapping[str, int]:
+        return {"tokens": len(self.request.prefix), "reused": 1}
