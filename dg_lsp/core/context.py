@@ -1,0 +1,282 @@
+"""Decide what the model reads: the text on both sides of the holes, and related text from elsewhere.
+
+Everything is cut by characters and at line starts; the engine, which alone knows tokens, cuts again. Knows nothing of
+files: related text is handed in (`infill.workspace` finds it).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Snippet, Span
+
+if TYPE_CHECKING:
+    from dg_lsp.core.syntax import Syntax
+
+# Text between two holes stands on the canvas, where every token costs; more holes than this also blur each other.
+BETWEEN_CHARS = 400
+GROUP_HOLES = 4
+
+# What one related file may contribute, so that a single long one does not crowd the others out.
+EXCERPT_CHARS = 2_000
+
+_LINE_END = re.compile("\r\n|\r")
+_WORD = re.compile(r"[^\W\d]\w{2,}")
+
+
+def build(
+    document: Document,
+    holes: Sequence[Hole],
+    *,
+    syntax: Syntax | None = None,
+    related: Sequence[Snippet] = (),
+    path: str = "",
+    window_chars: int = 24_000,
+    budget: Budget | None = None,
+    seed: int = 0,
+) -> InfillRequest:
+    r"""Return the request for holes of one document, with at most `window_chars` of text on each side of them.
+
+    Line ends become `\n` and a byte order mark is left out; `polish` restores what the file has. With `syntax`, the
+    signatures of this file that lie outside the window come first among the related text.
+    Raises ValueError when there is no hole, or when holes overlap, are out of order or lie outside the text.
+    """
+    _check(document, holes)
+    text = document.text
+    window = _window(text, Span(holes[0].span.start, holes[-1].span.end), window_chars)
+    texts = [
+        text[window.start : holes[0].span.start],
+        *(text[left.span.end : right.span.start] for left, right in pairwise(holes)),
+        text[holes[-1].span.end : window.end],
+    ]
+    if window.start == 0:
+        texts[0] = texts[0].removeprefix("\ufeff")
+    leads = ["", *(hole.trail for hole in holes)]
+    trails = [*(hole.lead for hole in holes), ""]
+    prefix, *between, suffix = (
+        lead + with_newlines(part) + trail for lead, part, trail in zip(leads, texts, trails, strict=True)
+    )
+    signatures = outline(syntax, window, path) if syntax is not None else None
+    return InfillRequest(
+        prefix=prefix,
+        suffix=suffix,
+        holes=tuple(holes),
+        between=tuple(between),
+        language=document.language,
+        path=path,
+        related=(*((signatures,) if signatures else ()), *related),
+        budget=budget or Budget(),
+        seed=seed,
+    )
+
+
+def group(
+    holes: Sequence[Hole], document: Document, *, max_chars: int = BETWEEN_CHARS, max_holes: int = GROUP_HOLES
+) -> tuple[tuple[Hole, ...], ...]:
+    """Return the holes in the order of the text, those of one request together.
+
+    Holes share a request while the fixed text between the first and the last is at most `max_chars`, and they are at
+    most `max_holes`. Overlapping holes never do.
+    """
+    groups: list[list[Hole]] = []
+    fixed = 0
+    for hole in sorted(holes, key=lambda hole: hole.span):
+        apart = hole.span.start - groups[-1][-1].span.end if groups else 0
+        fixed += apart
+        if groups and apart >= 0 and fixed <= max_chars and len(groups[-1]) < max_holes and hole.span != groups[-1][-1].span:
+            groups[-1].append(hole)
+        else:
+            groups.append([hole])
+            fixed = 0
+    return tuple(tuple(part) for part in groups)
+
+
+def outline(syntax: Syntax, around: Span, path: str = "") -> Snippet | None:
+    """Return the signatures of the file that lie outside the span, or None where there is none."""
+    lines = [with_newlines(text) for span, text in syntax.outline() if span.end <= around.start or span.start >= around.end]
+    return Snippet(path, "\n".join(lines)) if lines else None
+
+
+def rank_related(document: Document, candidates: Sequence[Snippet], limit_chars: int) -> tuple[Snippet, ...]:
+    """Return the most useful candidates, best first, together at most `limit_chars` long.
+
+    Files that the document imports come before others, and in each class those that share more of its identifiers.
+    A long text is cut to the lines that share the most. What shares no identifier and is not imported is left out.
+    """
+    names = imports(document.text, document.language)
+    words = frozenset(_WORD.findall(document.text))
+    scored = []
+    for idx, candidate in enumerate(candidates):
+        imported = is_imported(candidate.path, names)
+        shared = _overlap(words, candidate.text)
+        if imported or shared:
+            scored.append((not imported, -shared, idx, candidate))
+    chosen, left = [], limit_chars
+    for *_, candidate in sorted(scored, key=lambda row: row[:3]):
+        part = excerpt(candidate, words, min(left, EXCERPT_CHARS))
+        if part.text.strip():
+            chosen.append(part)
+            left -= len(part.text)
+    return tuple(chosen)
+
+
+def excerpt(snippet: Snippet, words: frozenset[str], max_chars: int) -> Snippet:
+    """Return the run of whole lines, at most `max_chars` long, that shares the most identifiers with `words`."""
+    text = with_newlines(snippet.text.removeprefix("\ufeff"))
+    if len(text) <= max_chars:
+        return Snippet(snippet.path, text)
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+    found = [words.intersection(_WORD.findall(line)) for line in lines]
+    counts: dict[str, int] = {}
+    best, best_score = (0, 0), (0, 0)
+    begin = size = 0
+    for end, line in enumerate(lines):
+        size += len(line)
+        for word in found[end]:
+            counts[word] = counts.get(word, 0) + 1
+        while size > max_chars:
+            size -= len(lines[begin])
+            for word in found[begin]:
+                counts[word] -= 1
+                if not counts[word]:
+                    del counts[word]
+            begin += 1
+        if counts and (len(counts), size) > best_score:
+            best, best_score = (begin, end + 1), (len(counts), size)
+    return Snippet(snippet.path, "".join(lines[slice(*best)]))
+
+
+def imports(text: str, language: str) -> tuple[str, ...]:
+    """Return the names of modules and files that the text imports, as it writes them, each once, in its order."""
+    found = _IMPORTS.get(language)
+    return tuple(dict.fromkeys(found(text))) if found else ()
+
+
+def is_imported(path: str, names: Iterable[str]) -> bool:
+    """Return whether one of the names may mean the file at this path, judged by the path's last parts alone."""
+    parts = re.split(r"[/\\]", path)
+    stem = parts[-1].split(".")[0] if not parts[-1].startswith(".") else parts[-1]
+    parts = parts[:-1] if stem in _PACKAGE_FILES else [*parts[:-1], stem]
+    return bool(parts) and any(_ends_with(parts, name) for name in names)
+
+
+def with_newlines(text: str) -> str:
+    r"""Return the text with `\n` for each of its line ends, as the model reads it."""
+    return _LINE_END.sub("\n", text)
+
+
+def _check(document: Document, holes: Sequence[Hole]) -> None:
+    if not holes:
+        raise ValueError("a request has at least one hole")
+    if any(left.span.end > right.span.start for left, right in pairwise(holes)):
+        raise ValueError("holes overlap or are out of order")
+    if holes[-1].span.end > len(document.text):
+        raise ValueError(f"a hole ends at {holes[-1].span.end}, beyond the text's {len(document.text)} characters")
+
+
+def _window(text: str, inner: Span, window_chars: int) -> Span:
+    """Return the part of the text to send: cut at line starts, or in mid-line where one line is longer than that."""
+    start = max(0, inner.start - window_chars)
+    if start and text[start - 1] not in "\r\n":
+        starts = re.compile(r"\r\n|\r|\n").search(text, start, inner.start)
+        start = starts.end() if starts else start
+    end = min(len(text), inner.end + window_chars)
+    if end < len(text) and text[end - 1 : end] not in ("\r", "\n"):
+        last = max(text.rfind("\n", inner.end, end), text.rfind("\r", inner.end, end))
+        end = last + 1 if last >= 0 else end
+    return Span(start, end)
+
+
+def _overlap(words: frozenset[str], text: str) -> float:
+    """Return the share of the text's identifiers that are among the words."""
+    other = set(_WORD.findall(text))
+    return len(words & other) / len(other) if other else 0.0
+
+
+def _ends_with(parts: list[str], name: str) -> bool:
+    wanted = [part for part in re.split(r"::|[./\\]+", _EXTENSION.sub("", name)) if part and part not in _HERE]
+    if wanted and wanted[-1] in _PACKAGE_FILES:
+        wanted = wanted[:-1]
+    return bool(wanted) and parts[-len(wanted) :] == wanted
+
+
+# Files that stand for the folder they are in, and path parts that mean a place relative to the importing file.
+_PACKAGE_FILES = frozenset({"__init__", "index", "mod", "init"})
+_HERE = frozenset({"crate", "self", "super", "@", "~"})
+_EXTENSION = re.compile(r"(?<=\w)\.(?:[cm]?[jt]sx?|py|h|hh|hpp|hxx|inc|rb|php|lua|sh|bash)$")
+
+
+def _python_imports(text: str) -> Iterator[str]:
+    for match in re.finditer(
+        r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\r\n#;]*)|import[ \t]+([^\r\n#;]*))", text, re.MULTILINE
+    ):
+        module, symbols, modules = match.groups()
+        listed = [re.split(r"\s", name.strip())[0] for name in re.sub(r"[()\\]|#.*", " ", symbols or modules or "").split(",")]
+        if module is None:
+            yield from filter(None, listed)
+        else:
+            if module.strip("."):
+                yield module
+            # `from package import module` can't be told from importing a function, so both readings count.
+            yield from (f"{module.rstrip('.')}.{name}" for name in listed if name and name != "*")
+
+
+def _java_imports(text: str) -> Iterator[str]:
+    for match in re.finditer(r"^\s*import\s+(static\s+)?([\w.]+?)(\.\*)?\s*;", text, re.MULTILINE):
+        name = match[2]
+        yield name.rpartition(".")[0] if match[1] and not match[3] else name
+
+
+def _rust_imports(text: str) -> Iterator[str]:
+    for match in re.finditer(r"\b(?:use\s+([\w:]+?)(?:::\{([^;]*)\}|::\*)?(?:\s+as\s+\w+)?\s*;|mod\s+(\w+)\s*;)", text):
+        path, listed, module = match.groups()
+        if module:
+            yield module
+            continue
+        yield path
+        if "::" in path and not listed:
+            # The last part is as often a type as a module.
+            yield path.rpartition("::")[0]
+        yield from (f"{path}::{name.strip()}" for name in (listed or "").split(",") if re.fullmatch(r"[\w:]+", name.strip()))
+
+
+def _go_imports(text: str) -> Iterator[str]:
+    for block in re.finditer(r'^import\s*(?:\(([^)]*)\)|([\w.]+\s+)?("[^"]+"))', text, re.MULTILINE):
+        yield from re.findall(r'"([^"]+)"', block[1] or block[3])
+
+
+def _matches(pattern: str) -> _Find:
+    compiled = re.compile(pattern, re.MULTILINE)
+    return lambda text: (match[match.lastindex or 0] for match in compiled.finditer(text))
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Find = Callable[[str], Iterable[str]]
+
+_javascript = _matches(r"""\b(?:from|import)\s*["']([^"'\n]+)["']|\b(?:require|import)\s*\(\s*["']([^"'\n]+)["']\s*\)""")
+_c = _matches(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\r\n]+)"|<([^>\r\n]+)>)')
+
+# How each language names what it imports; a language that is not here has no imports.
+_IMPORTS: dict[str, _Find] = {
+    "python": _python_imports,
+    "javascript": _javascript,
+    "typescript": _javascript,
+    "tsx": _javascript,
+    "go": _go_imports,
+    "rust": _rust_imports,
+    "java": _java_imports,
+    "c": _c,
+    "cpp": _c,
+    "csharp": _matches(r"^\s*(?:global\s+)?using\s+(?:static\s+)?(?:\w+\s*=\s*)?([\w.]+)\s*;"),
+    "ruby": _matches(r"""^\s*(?:require|require_relative|load|autoload\s+:\w+,)\s*\(?\s*["']([^"'\r\n]+)["']"""),
+    "php": _matches(
+        r"""^\s*use\s+(?:function\s+|const\s+)?([\w\\]+)|\b(?:require|include)(?:_once)?\b[^;"']*["']([^"'\r\n]+)["']"""
+    ),
+    "bash": _matches(r"""^\s*(?:source|\.)\s+["']?(?:[^"'\s;]*\}?/)?([^"'\s;/]+)"""),
+    "lua": _matches(r"""\brequire\s*\(?\s*["']([^"'\r\n]+)["']"""),
+}

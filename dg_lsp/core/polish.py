@@ -1,0 +1,578 @@
+"""Turn a candidate's texts into edits: what follows the answer is cut off, its form becomes the file's own, and what
+would not help is dropped.
+
+Each filter has one idea, and their order stands in `FILTERS`. Knows nothing of how the texts were made: a text that
+was denoised between held tokens needs few of these, one that a plain completion endpoint wrote needs most.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dg_lsp.core import languages, syntax, values
+from dg_lsp.core.context import with_newlines
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Candidate, Document, Edit, Hole, Span
+
+# How much text on each side the filters look at; only the syntax is judged on the whole file.
+NEARBY_CHARS = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Polished:
+    """What became of a candidate.
+
+    Either `edits` holds one edit for each hole, in their order, or it is empty and `dropped` says why, as the end of a
+    sentence that begins with "it". `fired` names the filters that changed or dropped a text, once for each text.
+    """
+
+    edits: tuple[Edit, ...] = ()
+    fired: tuple[str, ...] = ()
+    dropped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    r"""What the filters know of a hole: the text next to it, with `\n` line ends, and how to judge a filling.
+
+    `document` has the holes behind this one already filled. `before` and `after` include the hole's lead and trail,
+    and reach `NEARBY_CHARS` far. `filled` returns the syntax of the document with a given answer; it
+    is None where the language has no grammar.
+    """
+
+    document: Document
+    hole: Hole
+    before: str
+    after: str
+    line_end: str
+    filled: Callable[[str], Syntax] | None = None
+
+    @property
+    def old(self) -> str:
+        """The text that the answer replaces."""
+        return self.document.text[self.hole.span.start : self.hole.span.end]
+
+    @property
+    def rest(self) -> str:
+        """What follows the hole on its own line."""
+        return self.after.partition("\n")[0]
+
+    @property
+    def starts_line(self) -> bool:
+        """Whether only white space stands before the hole on its line."""
+        return not self.before.rpartition("\n")[2].strip()
+
+    def is_worse(self, one: str, other: str) -> bool | None:
+        """Return whether the one answer leaves more syntax errors than the other; None where nobody can tell."""
+        return self.filled(one).n_errors > self.filled(other).n_errors if self.filled else None
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A candidate whose texts are all polished: the edits, the document before them, and its syntax before and after."""
+
+    edits: tuple[Edit, ...]
+    holes: tuple[Hole, ...]
+    document: Document
+    before: Syntax
+    after: Syntax
+
+
+# Returns the text, changed or not, or None where the candidate is of no use.
+Filter = Callable[[str, Around], "str | None"]
+
+# Returns whether the candidate is of use.
+Check = Callable[[Whole], bool]
+
+
+def to_edits(candidate: Candidate, holes: tuple[Hole, ...], document: Document, *, syntax: Syntax | None = None) -> Polished:
+    """Return the candidate as edits of the document, or the reason why it is of no use.
+
+    One useless text drops the whole candidate: its texts were written to fit each other. `syntax` is the document's;
+    without it no answer is dropped for its syntax. Never raises, whatever the texts hold.
+    """
+    if len(candidate.texts) != len(holes):
+        return Polished(dropped=f"has {len(candidate.texts)} texts for {len(holes)} holes")
+    fired: list[str] = []
+    edits: list[Edit] = []
+    filled, tree = document, syntax
+    # From the last hole to the first, so that the spans of those to come stay true while the text grows.
+    for hole, raw in reversed(list(zip(holes, candidate.texts, strict=True))):
+        around = _around(filled, hole, tree)
+        text = with_newlines(raw.removeprefix("\ufeff"))
+        for keep in FILTERS:
+            result = keep(text, around)
+            if result != text:
+                fired.append(keep.__name__)
+            if result is None:
+                return Polished(fired=tuple(fired), dropped=_REASONS[keep.__name__])
+            text = result
+        edits.insert(0, _edit(text, hole, around.line_end))
+        filled = replace(filled, text=values.apply(filled.text, (edits[0],)))
+        tree = around.filled(text) if around.filled else None
+    if syntax is not None and tree is not None:
+        whole = Whole(tuple(edits), holes, document, syntax, tree)
+        for check in CHECKS:
+            if not check(whole):
+                return Polished(fired=(*fired, check.__name__), dropped=_REASONS[check.__name__])
+    return Polished(tuple(edits), tuple(fired))
+
+
+# --- What the model wrote beside the answer ---------------------------------------------------------------------------
+
+
+def cut_at_control(text: str, around: Around) -> str:
+    """Cut at a control token that was decoded as text, unless the file itself writes of such tokens."""
+    found = _CONTROL.search(text)
+    if found is None or found[0] in around.before or found[0] in around.after or found[0] in around.old:
+        return text
+    return text[: found.start()]
+
+
+def cut_at_fence(text: str, around: Around) -> str:
+    """Take the text out of a Markdown fence, and cut at one that is closed but was never opened."""
+    if around.document.language in ("", "markdown"):
+        return text
+    fences = list(_FENCE.finditer(text))
+    if fences and not text[: fences[0].start()].strip():
+        end = fences[1].start() if len(fences) > 1 else len(text)
+        return text[fences[0].end() : end].removesuffix("\n").removeprefix("\n")
+    # Fences in pairs are part of a comment or a string that shows an example.
+    return text[: fences[0].start()] if len(fences) % 2 else text
+
+
+def cut_at_line_end(text: str, around: Around) -> str:
+    """Cut an answer within a line at the end of that line."""
+    return text if around.hole.block else text.partition("\n")[0]
+
+
+def cut_repeated_rest(text: str, around: Around) -> str:
+    """Cut the end of the answer where it repeats what follows the hole on its line."""
+    rest = around.rest.rstrip()
+    trimmed = text.rstrip()
+    if not rest.strip() or not trimmed.endswith(rest):
+        return text
+    cut = trimmed.removesuffix(rest)
+    if around.is_worse(cut, text):
+        return text
+    if around.is_worse(text, cut):
+        return cut
+    # `g(x)` before the `)` of `f(…)` ends like the rest of its line and yet repeats nothing.
+    repeats = _first_closer(trimmed, around.document.language) is not None or _says_something(rest)
+    return cut if repeats and not (cut[-1:].isalnum() and rest[:1].isalnum()) else text
+
+
+def cut_repeated_lines(text: str, around: Around) -> str:
+    """Cut where the answer goes on with the lines that follow the hole."""
+    following = _filled_lines(around.after.partition("\n")[2])
+    lines = text.split("\n")
+    for idx in range(1 if not around.starts_line else 0, len(lines)):
+        line = around.before.rpartition("\n")[2] + lines[idx] if idx == 0 else lines[idx]
+        if not following or line.rstrip() not in following[:1]:
+            continue
+        rest = [line.rstrip(), *_filled_lines("\n".join(lines[idx + 1 :]))]
+        same = _common(rest, following)
+        # The last line may have been cut off by the end of the canvas.
+        ends = same == len(rest) or (same == len(rest) - 1 and same < len(following) and following[same].startswith(rest[-1]))
+        if (ends or same > 1) and any(_says_something(line) for line in rest[:same]):
+            return "\n".join(lines[:idx])
+    return text
+
+
+# --- The file's own form ----------------------------------------------------------------------------------------------
+
+
+def restore_start(text: str, around: Around) -> str:
+    """Leave out blank lines and indentation that the document already has before the hole."""
+    given = around.before.rpartition("\n")[2]
+    if given.strip():
+        return text
+    body = re.sub(r"\A(?:[ \t\f]*\n)+", "", text) if around.hole.block else text
+    start = len(body) - len(body.lstrip(" \t"))
+    missing = around.hole.indent.removeprefix(given) if around.hole.indent.startswith(given) else ""
+    # At the very start of a line the answer's own choice of a level counts.
+    return missing + body[start:] if given and start > len(missing) else body
+
+
+def restore_indent(text: str, around: Around) -> str:
+    """Indent new lines with tabs or spaces, whichever the file has; what a string or an alignment holds stays."""
+    unit = _unit(around)
+    lines = _lines(text, around.document.language)
+    if unit.startswith(" "):
+        indents = [line.indent.replace("\t", unit) for line in lines]
+    elif unit:
+        indents = _tabbed(lines, around.hole.indent)
+    else:
+        return text
+    new = (indent if line.is_code else line.indent for line, indent in zip(lines[1:], indents[1:], strict=True))
+    return "\n".join(indent + line.text for indent, line in zip((lines[0].indent, *new), lines, strict=True))
+
+
+def trim_end(text: str, around: Around) -> str:
+    """Trim white space at the ends of lines, strings excepted."""
+    code = _code(text, around.document.language)
+    lines, at = [], 0
+    for line in text.split("\n"):
+        end = at + len(line)
+        ends_in_code = end == len(text) or code[end] == "\n"
+        lines.append(line.rstrip(" \t") if ends_in_code and end < len(text) else line)
+        at = end + 1
+    joined = "\n".join(lines)
+    return joined if around.rest.strip() else joined.rstrip()
+
+
+# --- The end of the block ---------------------------------------------------------------------------------------------
+
+
+def cut_at_dedent(text: str, around: Around) -> str:
+    """Cut at the first line that is indented less than the block, where the document is no worse for it."""
+    if not around.hole.block or around.hole.kind in ("selection", "error"):
+        return text
+    depth = len(around.hole.indent.expandtabs(4))
+    lines = [line for line in _lines(text, around.document.language)[1:] if line.is_code and line.text and not line.nested]
+    shallow = [line for line in lines if len(line.indent.expandtabs(4)) < depth]
+    # Labels, preprocessor lines and here documents stand further left without ending the block; a few tries tell.
+    for line in shallow[:4]:
+        cut = text[: line.start].rstrip()
+        if not around.is_worse(cut, text):
+            return cut
+    return text
+
+
+def cut_at_closer(text: str, around: Around) -> str:
+    """Cut at a bracket that closes what the hole stands in, where the document closes it already."""
+    language = around.document.language
+    closer = _first_closer(text, language)
+    if closer is None or _first_closer(around.old, language) is not None:
+        return text
+    cut = text[:closer]
+    worse = around.is_worse(cut, text)
+    if worse is None:
+        worse = not around.after.lstrip().startswith(text[closer])
+    return text if worse else cut
+
+
+# --- What is of no use ------------------------------------------------------------------------------------------------
+
+
+def drop_unreadable(text: str, around: Around) -> str | None:
+    """Drop what holds characters that no source file has: half of a character, control characters."""
+    bad = set(_UNREADABLE.findall(text))
+    return None if bad.difference(around.before, around.after) else text
+
+
+def drop_blank(text: str, around: Around) -> str | None:
+    """Drop what is empty."""
+    return text if text.strip() else None
+
+
+def drop_unchanged(text: str, around: Around) -> str | None:
+    """Drop what is there already."""
+    new = around.hole.lead + text + around.hole.trail
+    return None if new.strip() == with_newlines(around.old).strip() else text
+
+
+def drop_repetition(text: str, around: Around) -> str | None:
+    """Drop whole lines that are the same as those just before or just after."""
+    if not around.starts_line or around.rest.strip() or not _says_something(text):
+        return text
+    lines = [line.strip() for line in _filled_lines(text)]
+    before = [line.strip() for line in _filled_lines(around.before)]
+    after = [line.strip() for line in _filled_lines(around.after)]
+    return None if lines in (before[-len(lines) :], after[: len(lines)]) else text
+
+
+def drop_placeholder(text: str, around: Around) -> str | None:
+    """Drop what only says again that something is yet to be written."""
+    if around.filled is None or around.hole.kind not in ("body", "marker"):
+        return text
+    lead = around.hole.lead + text[: len(text) - len(text.lstrip())]
+    start = around.hole.span.start + len(lead.replace("\n", around.line_end))
+    answer = Span(start, start + len(text.strip().replace("\n", around.line_end)))
+    filled = around.filled(text)
+    facts = filled.facts_near(answer)
+    nodes = [node for capture in ("placeholder", "placeholder.weak", "placeholder.inline") for node in facts.all(capture)]
+    spans = [filled.span(node) for node in nodes]
+    return None if any(span.start <= answer.start and answer.end <= span.end for span in spans) else text
+
+
+def parses(whole: Whole) -> bool:
+    """Return whether there are no more syntax errors than with the holes as they are, or plainly filled."""
+    n_errors = whole.after.n_errors
+    if n_errors > whole.before.n_errors:
+        return False
+    return not n_errors or all(n_errors <= _plainly_filled(whole, plain).n_errors for plain in _PLAIN)
+
+
+def compiles(whole: Whole) -> bool:
+    """Return whether the language's own compiler takes it where it takes the holes as they are, or plainly filled.
+
+    Only Python's is at hand. Its grammar takes much that Python refuses, such as `return` outside a function, or an
+    argument without a name behind one with a name.
+    """
+    if whole.document.language != "python":
+        return True
+    for region, edits in _by_statement(whole):
+        new = _inside(whole.document.text, region, edits)
+        if not _compiles(new):
+            plain = [[Edit(edit.span, _plain(whole, edit, plain)) for edit in edits] for plain in _PLAIN]
+            if any(_compiles(_inside(whole.document.text, region, other)) for other in ([], *plain)):
+                return False
+    return True
+
+
+FILTERS: tuple[Filter, ...] = (
+    cut_at_control,
+    cut_at_fence,
+    cut_at_line_end,
+    cut_repeated_rest,
+    cut_repeated_lines,
+    restore_start,
+    restore_indent,
+    cut_at_dedent,
+    cut_at_closer,
+    trim_end,
+    drop_unreadable,
+    drop_blank,
+    drop_unchanged,
+    drop_repetition,
+    drop_placeholder,
+)
+
+CHECKS: tuple[Check, ...] = (parses, compiles)
+
+_REASONS = {
+    "drop_unreadable": "holds characters that are no text",
+    "drop_blank": "is blank",
+    "drop_unchanged": "changes nothing",
+    "drop_repetition": "repeats the lines next to it",
+    "drop_placeholder": "is a placeholder again",
+    "parses": "adds a syntax error",
+    "compiles": "does not compile",
+}
+
+# Fillings that fit most holes; the errors they leave are the document's own.
+_PLAIN = ("", "x", "pass")
+
+# The tokens of the embedded checkpoint, of Gemma, and of the common fill-in-the-middle models; not those that are also
+# tags of HTML, and not `Vec<eos>`.
+_CONTROL = re.compile(
+    r"(?<!\w)<(?:pad|eos|bos|unk|delete|suf|eom|unused\d+|\w+_of_turn|\|(?:turn|channel)|(?:turn|channel)\||\|[\w-]{2,40}\|)>"
+    r"|<｜[^｜\n]{2,40}｜>"
+)
+_FENCE = re.compile(r"^[ \t]*```[\w+#.-]*[ \t]*$", re.MULTILINE)
+# Tab, newline and form feed are all the control characters that source has; U+FFFD stands for bytes that are no UTF-8.
+_UNREADABLE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\ud800-\udfff]")
+
+
+def _around(document: Document, hole: Hole, tree: Syntax | None) -> Around:
+    text, span = document.text, hole.span
+    before = with_newlines(text[max(0, span.start - NEARBY_CHARS) : span.start]) + hole.lead
+    after = hole.trail + with_newlines(text[span.end : span.end + NEARBY_CHARS])
+    around = Around(document, hole, before, after, _line_end(text, span))
+    if tree is None:
+        return around
+    known = tree
+
+    # Several filters ask about the same few texts.
+    @functools.cache
+    def filled(answer: str) -> Syntax:
+        edit = _edit(answer, hole, around.line_end)
+        return syntax.parse(values.apply(text, (edit,)), known.language, known)
+
+    return replace(around, filled=filled)
+
+
+def _edit(answer: str, hole: Hole, line_end: str) -> Edit:
+    """Return the edit that writes the answer, with the file's own line ends."""
+    return Edit(hole.span, (hole.lead + answer + hole.trail).replace("\n", line_end))
+
+
+def _plainly_filled(whole: Whole, plain: str) -> Syntax:
+    edits = tuple(Edit(edit.span, _plain(whole, edit, plain)) for edit in whole.edits)
+    return syntax.parse(values.apply(whole.document.text, edits), whole.before.language, whole.before)
+
+
+def _plain(whole: Whole, edit: Edit, plain: str) -> str:
+    hole = whole.holes[whole.edits.index(edit)]
+    return _edit(plain, hole, _line_end(whole.document.text, hole.span)).text
+
+
+def _line_end(text: str, span: Span) -> str:
+    """Return the line end nearest to the hole: that of its own line, or else of the one above."""
+    after = re.compile(r"\r\n|\r|\n").search(text, span.end)
+    if after:
+        return after[0]
+    last = max(text.rfind("\n", 0, span.start), text.rfind("\r", 0, span.start))
+    if last < 0:
+        return "\n"
+    return "\r\n" if text[last - 1 : last + 1] == "\r\n" else text[last]
+
+
+# --- Python's own opinion ---------------------------------------------------------------------------------------------
+
+
+def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
+    """Return the stretches of the module that hold edits, each with its edits.
+
+    A few statements are enough to ask a compiler about, and take no longer as the file grows.
+    """
+    found: list[tuple[Span, list[Edit]]] = []
+    for edit in whole.edits:
+        region = _statements(whole.before, edit.span)
+        if found and region.start <= found[-1][0].end:
+            last, edits = found.pop()
+            found.append((Span(min(last.start, region.start), max(last.end, region.end)), [*edits, edit]))
+        else:
+            found.append((region, [edit]))
+    return found
+
+
+def _statements(tree: Syntax, span: Span) -> Span:
+    """Return the lines of the module's statements from the one that the hole is in or behind, up to the hole's end."""
+    start, end = tree.offsets.to_byte(span.start), tree.offsets.to_byte(span.end)
+    nodes = [node for node in tree.tree.root_node.children if node.type != "comment" and node.start_byte <= end]
+    first = max((node.start_byte for node in nodes if node.start_byte <= start), default=start)
+    last = max((node.end_byte for node in nodes), default=end)
+    lines = tree.lines
+    return Span(
+        lines.starts[lines.at(tree.offsets.to_point(first))],
+        lines.ends[lines.at(tree.offsets.to_point(max(last, end)))],
+    )
+
+
+def _inside(text: str, region: Span, edits: list[Edit]) -> str:
+    moved = (replace(edit, span=Span(edit.span.start - region.start, edit.span.end - region.start)) for edit in edits)
+    return values.apply(text[region.start : region.end], tuple(moved))
+
+
+def _compiles(source: str) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            compile(source, "hole", "exec", dont_inherit=True)
+        # Deep nesting and lone surrogates are not syntax errors to Python, but it does not compile them either.
+        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+            return False
+    return True
+
+
+# --- A light reading of code: where strings, comments and brackets are -------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of an answer: where it starts, whether it starts outside strings, and inside brackets opened before."""
+
+    start: int
+    indent: str
+    text: str
+    is_code: bool
+    nested: bool
+
+
+def _lines(text: str, language: str) -> list[_Line]:
+    code = _code(text, language)
+    lines, at, depth = [], 0, 0
+    for line in text.split("\n"):
+        size = len(line) - len(line.lstrip(" \t"))
+        is_code = at == 0 or code[at - 1] == "\n"
+        lines.append(_Line(at, line[:size], line[size:], is_code, depth > 0))
+        for char in code[at : at + len(line)]:
+            depth = max(0, depth + (char in "([{") - (char in ")]}"))
+        at += len(line) + 1
+    return lines
+
+
+def _first_closer(text: str, language: str) -> int | None:
+    """Return where the text closes a bracket that it did not open, or None."""
+    depth = 0
+    for idx, char in enumerate(_code(text, language)):
+        depth += (char in "([{") - (char in ")]}")
+        if depth < 0:
+            return idx
+    return None
+
+
+def _code(text: str, language: str) -> str:
+    """Return the text with the characters of strings and comments replaced, one for one."""
+    return _literals(language).sub(lambda match: "\0" * len(match[0]), text)
+
+
+@functools.cache
+def _literals(name: str) -> re.Pattern[str]:
+    """Return what matches a string or a comment of the language; one that never ends reaches to the end."""
+    language = languages.get(name) if name else None
+    parts = [r'"""(?:\\.|[^\\])*?(?:"""|\Z)', r"'''(?:\\.|[^\\])*?(?:'''|\Z)"] if name == "python" else []
+    if language is not None:
+        if language.block_comment is not None:
+            begin, end = map(re.escape, language.block_comment)
+            parts.append(rf"{begin}.*?(?:{end}|\Z)")
+        # `$#` and `${#x}` are no comments, nor is `#[attribute]`.
+        parts += [rf"(?<![$\w{{]){re.escape(mark)}(?!\[)[^\n]*" for mark in language.line_comments]
+    multiline = _MULTILINE_QUOTES.get(name, "`")
+    for quote in "\"'`":
+        if quote == "'" and name == "rust":
+            # Lifetimes have one quote only.
+            parts.append(r"'(?:\\[^'\n]+|[^'\\\n])'")
+        else:
+            within = "" if quote in multiline else r"\n"
+            parts.append(rf"{quote}(?:\\.|[^\\{quote}{within}])*(?:{quote}|(?=\n)|\Z)")
+    return re.compile("|".join(parts), re.DOTALL)
+
+
+# Quotes whose strings may go on over line ends.
+_MULTILINE_QUOTES = {"bash": "\"'`", "ruby": "\"'`", "php": "\"'`", "rust": '"`', "python": ""}
+
+
+def _unit(around: Around) -> str:
+    """Return one level of indentation as the text next to the hole writes it, or "" where it has none."""
+    unit = syntax.indent_unit(around.before + "\n" + around.after, "")
+    if "\t" in around.hole.indent:
+        return "\t"
+    if around.hole.indent and not unit.startswith(" "):
+        return " " * 4
+    return unit
+
+
+def _tabbed(lines: list[_Line], base: str) -> list[str]:
+    """Return the lines' indentation with tabs for spaces, unless the answer knows tabs: then its spaces align."""
+    inner = [line.indent.removeprefix(base) for line in lines]
+    measured = [indent for indent, line in zip(inner[1:], lines[1:], strict=True) if line.is_code and indent]
+    if any("\t" in indent for indent in measured):
+        return [line.indent for line in lines]
+    # Lines that do not begin with the block's own tabs write its level in spaces too.
+    levels = 0 if any(line.indent.startswith(base) for line in lines[1:] if line.is_code and line.text) else base.count("\t")
+    width = _width([len(indent) for indent in measured], levels)
+    return [
+        line.indent.removesuffix(indent) + "\t" * (len(indent) // width) + " " * (len(indent) % width)
+        for line, indent in zip(lines, inner, strict=True)
+    ]
+
+
+def _width(widths: list[int], levels: int) -> int:
+    """Return how many spaces the answer writes for a level, given its lines' widths and the level of its block."""
+    least = min(widths, default=4)
+    for width in (least // levels, least) if levels and least % levels == 0 else (least,):
+        if width in (2, 3, 4, 8) and all(other % width == 0 for other in widths):
+            return width
+    return 4
+
+
+def _filled_lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.split("\n") if line.strip()]
+
+
+def _common(left: list[str], right: list[str]) -> int:
+    """Return how many first lines are the same."""
+    pairs = zip(left, right, strict=False)
+    return next((idx for idx, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))
+
+
+def _says_something(text: str) -> bool:
+    """Return whether the text is more than brackets and a closing word such as `end`."""
+    return bool(re.search(r"\w{4}|\w\W+\w", text))

@@ -1,0 +1,98 @@
+"""The one path from holes to edits: pure, one await, pure.
+
+Every front end takes it. It keeps nothing between two calls, reads no file and knows no engine but the port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dg_lsp.core import context, polish
+from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, Snippet
+from dg_lsp.infill.port import Engine
+
+if TYPE_CHECKING:
+    from dg_lsp.core.syntax import Syntax
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to ask: how much text on each side, at what cost, from which seed, and the file's name for the model."""
+
+    window_chars: int = 24_000
+    budget: Budget = field(default_factory=Budget)
+    seed: int = 0
+    path: str = ""
+
+    def __post_init__(self) -> None:
+        if self.window_chars < 1:
+            raise ValueError(f"a window has at least one character, not {self.window_chars}")
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A candidate that survived: its edits, one for each hole in their order, and the filters that changed it."""
+
+    edits: tuple[Edit, ...]
+    candidate: Candidate
+    fired: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What can be shown, best first, and for each candidate that can't, why: the end of a sentence that begins "it"."""
+
+    suggestions: tuple[Suggestion, ...] = ()
+    dropped: tuple[str, ...] = ()
+    fired: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why there is no suggestion, as a sentence; "" where there is one."""
+        if self.suggestions:
+            return ""
+        if not self.dropped:
+            return "the model has no answer"
+        return "the answer " + "; another ".join(dict.fromkeys(self.dropped))
+
+
+async def infill(
+    engine: Engine,
+    document: Document,
+    holes: Sequence[Hole],
+    settings: Settings,
+    *,
+    syntax: Syntax | None = None,
+    related: Sequence[Snippet] = (),
+) -> Answer:
+    """Return the answers for the holes of one request that survive polishing, best first; none where there is no hole.
+
+    Answers that come to the same edits are one. Raises EngineError when the engine can't answer, and ValueError when
+    holes overlap, are out of order or lie outside the text.
+    """
+    if not holes:
+        return Answer()
+    request = context.build(
+        document,
+        holes,
+        syntax=syntax,
+        related=related,
+        path=settings.path,
+        window_chars=settings.window_chars,
+        budget=settings.budget,
+        seed=settings.seed,
+    )
+    candidates = await engine.fill(request)
+    suggestions: dict[tuple[Edit, ...], Suggestion] = {}
+    dropped: list[str] = []
+    fired: list[str] = []
+    for candidate in candidates:
+        polished = polish.to_edits(candidate, request.holes, document, syntax=syntax)
+        fired += polished.fired
+        if polished.dropped:
+            dropped.append(polished.dropped)
+        else:
+            suggestions.setdefault(polished.edits, Suggestion(polished.edits, candidate, polished.fired))
+    return Answer(tuple(suggestions.values()), tuple(dropped), tuple(fired))

@@ -1,0 +1,298 @@
+"""Read what may be read of a workspace: which files are ignored or may hold secrets, and related files as context.
+
+It fails closed: where an ignore file can't be understood, nothing below it is read. Knows nothing of models; which
+related text is worth sending is `core.context`'s to say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from itertools import islice
+from pathlib import Path, PurePath
+
+from pathspec import GitIgnoreSpec
+
+from dg_lsp.core import context, languages
+from dg_lsp.core.values import Document, Snippet
+
+# Context is worth a few milliseconds: so many files are read at most, of so many bytes each, after so many guesses
+# where an import may lie and so many entries of the file's own folder.
+MAX_FILES = 24
+MAX_FILE_BYTES = 64_000
+MAX_GUESSES = 1_500
+MAX_ENTRIES = 500
+
+IGNORE_FILES = (".gitignore", ".dgignore")
+
+_SECRET_FILES = (
+    ".env*",
+    "*.env",
+    "*.pem",
+    "*.key",
+    "*.pfx",
+    "*.p12",
+    "*.p8",
+    "*.jks",
+    "*.keystore",
+    "*.kdbx",
+    "*.ppk",
+    "*.gpg",
+    "*.asc",
+    "*.ovpn",
+    "*.tfstate*",
+    "*.tfvars*",
+    "id_rsa*",
+    "id_dsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
+    ".netrc",
+    "_netrc",
+    ".npmrc",
+    ".yarnrc*",
+    ".pypirc",
+    ".pgpass",
+    ".my.cnf",
+    ".htpasswd",
+    ".git-credentials",
+    ".dockercfg",
+    ".boto",
+    ".s3cfg",
+    ".vault-token",
+    "kubeconfig*",
+    "service-account*.json",
+    "service_account*.json",
+    "credential*",
+    "secret*",
+    ".secret*",
+)
+_SECRET_FOLDERS = frozenset(
+    {".ssh", ".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".secrets", ".vault", "credentials", "secrets"}
+)
+_SKIPPED_FOLDERS = {
+    **dict.fromkeys((".git", ".hg", ".jj", ".svn"), "belongs to version control"),
+    **dict.fromkeys(
+        ("__pycache__", "node_modules", ".venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache"),
+        "is in a folder that tools fill",
+    ),
+}
+
+
+def is_secret(path: str | PurePath) -> bool:
+    """Return whether the path's name, or a folder in it, is one that commonly holds keys or passwords.
+
+    Only names count, so pass the path relative to the workspace where there is one.
+    """
+    parts = [part.casefold() for part in PurePath(path).parts]
+    if not parts:
+        return False
+    return any(part in _SECRET_FOLDERS for part in parts) or any(fnmatch(parts[-1], glob) for glob in _SECRET_FILES)
+
+
+class Ignore:
+    """Which files below a folder may be read; ignore files that change are read again.
+
+    Where the folder is part of a git repository, the ignore files of the folders above it count as well.
+    """
+
+    def __init__(self, root: Path, top: Path) -> None:
+        self.root = root
+        self._top = top
+        self._rules: dict[Path, _Rules] = {}
+
+    @classmethod
+    def for_root(cls, root: str | Path) -> Ignore:
+        """Return the rules for the folder, which need not exist."""
+        folder = Path(root).resolve()
+        top = next((above for above in (folder, *folder.parents) if (above / ".git").exists()), folder)
+        return cls(folder, top)
+
+    def allows(self, path: str | Path) -> bool:
+        """Return whether the file or folder may be read."""
+        return not self.reason(path)
+
+    def reason(self, path: str | Path) -> str:
+        """Return why the file or folder may not be read, as the end of a sentence that begins "it"; "" where it may."""
+        # The last part is not followed, so that a link is judged by its own name as well as by what it leads to.
+        named = Path(path).absolute()
+        named = named.parent.resolve() / named.name if named.name not in ("", "..") else named.resolve()
+        real = named.resolve()
+        return self._reason(named) or (self._reason(real) if real != named else "")
+
+    def _reason(self, path: Path) -> str:
+        try:
+            path.relative_to(self.root)
+        except ValueError:
+            return f"is outside {self.root.name or self.root}"
+        if is_secret(path.relative_to(self.root)):
+            return "may hold secrets"
+        parts = path.relative_to(self._top).parts
+        for depth, part in enumerate(parts):
+            place = self._top.joinpath(*parts[: depth + 1])
+            is_folder = depth < len(parts) - 1 or place.is_dir()
+            # A folder that the caller names as its root is wanted, whatever its name.
+            if is_folder and part in _SKIPPED_FOLDERS and not self.root.is_relative_to(place):
+                return _SKIPPED_FOLDERS[part]
+            if reason := self._ruled(parts[: depth + 1], is_folder=is_folder):
+                return reason
+        return ""
+
+    def _ruled(self, parts: tuple[str, ...], *, is_folder: bool) -> str:
+        """Return why the ignore files above rule this one place out; the nearest one that names it decides."""
+        for name in IGNORE_FILES:
+            verdict: bool | None = None
+            sources = [(self._top.joinpath(*parts[:depth]) / name, depth) for depth in range(len(parts))]
+            if name == ".gitignore":
+                sources.insert(0, (self._top / ".git" / "info" / "exclude", 0))
+            for file, depth in sources:
+                rules = self._read(file)
+                if rules.broken:
+                    return f"is below a {file.name} that can't be read"
+                found = rules.spec.check_file("/".join(parts[depth:]) + "/" * is_folder).include
+                verdict = verdict if found is None else found
+            if verdict:
+                return f"is ignored by {name}"
+        return ""
+
+    def _read(self, file: Path) -> _Rules:
+        try:
+            found = file.stat()
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+        except (FileNotFoundError, NotADirectoryError):
+            return _NO_RULES
+        except OSError:
+            return _Rules(broken=True)
+        known = self._rules.get(file)
+        if known is None or known.stamp != stamp:
+            known = self._rules[file] = _parse(file, stamp)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What one ignore file says."""
+
+    spec: GitIgnoreSpec = field(default_factory=lambda: GitIgnoreSpec.from_lines([]))
+    stamp: tuple[int, int, int] | None = None
+    broken: bool = False
+
+
+_NO_RULES = _Rules()
+
+
+def _parse(file: Path, stamp: tuple[int, int, int]) -> _Rules:
+    try:
+        # File names need not be UTF-8, and neither need the patterns that match them.
+        text = file.read_bytes().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+        return _Rules(GitIgnoreSpec.from_lines(re.split(r"\r\n|\n", text)), stamp)
+    # Patterns become regular expressions, whose own errors get through as well.
+    except (OSError, ValueError, re.error):
+        return _Rules(stamp=stamp, broken=True)
+
+
+def related(
+    root: str | Path, path: str | Path, document: Document, limit_chars: int, *, ignore: Ignore | None = None
+) -> tuple[Snippet, ...]:
+    """Return text of files below `root` that bear on the file at `path`, best first, together at most `limit_chars`.
+
+    These are the files that it imports, then others of its language in the same folder. Files that are ignored, may
+    hold secrets, or are no UTF-8 text are never opened or never used; a workspace that can't be read gives nothing.
+    """
+    if limit_chars <= 0:
+        return ()
+    ignore = ignore or Ignore.for_root(root)
+    here = Path(path).resolve()
+    if not here.is_relative_to(ignore.root):
+        return ()
+    found: dict[Path, None] = {}
+    for place in (*_imported(ignore.root, here, document), *_siblings(here, document)):
+        if place not in found and place != here and ignore.allows(place):
+            found[place] = None
+            if len(found) >= MAX_FILES:
+                break
+    texts = ((place, _text(place)) for place in found)
+    snippets = [Snippet(place.relative_to(ignore.root).as_posix(), text) for place, text in texts if text]
+    return context.rank_related(document, snippets, limit_chars)
+
+
+def _imported(root: Path, here: Path, document: Document) -> Iterator[Path]:
+    """Yield the files that the document's imports may mean, seen from its own folder and from each above it."""
+    language = languages.get(document.language)
+    if language is None:
+        return
+    bases = [base for base in here.parents if base.is_relative_to(root)]
+    bases += [root / name for name in ("src", "lib", "include")]
+    guesses = (
+        guess
+        for name in context.imports(document.text, document.language)
+        for base in bases
+        for guess in _guesses(base, name, language.extensions)
+    )
+    seen = set()
+    for guess in islice(guesses, MAX_GUESSES):
+        if guess not in seen and _is_file(guess):
+            yield guess.resolve()
+        seen.add(guess)
+
+
+def _guesses(base: Path, name: str, endings: tuple[str, ...]) -> Iterator[Path]:
+    # `./util.js` and `vector.h` are names of files; `package.module`, `crate::module` and `Name\Space` are not yet.
+    if re.search(r"/|\.\w+$", name):
+        yield Path(os.path.normpath(base / name))
+    parts = [part for part in re.split(r"::|[./\\]+", name) if part and part not in ("crate", "self", "super", "@", "~")]
+    # The last part may be a class or a function rather than a module.
+    for wanted in (parts, parts[:-1]):
+        if wanted:
+            place = base.joinpath(*wanted)
+            for ending in endings:
+                yield place.with_name(place.name + ending)
+                yield from (place / f"{index}{ending}" for index in ("__init__", "index", "mod", place.name))
+
+
+def _siblings(here: Path, document: Document) -> list[Path]:
+    """Return the files of the same language and folder, those with the most similar names first."""
+    try:
+        with os.scandir(here.parent) as entries:
+            names = [entry.name for entry in islice(entries, MAX_ENTRIES) if entry.is_file(follow_symlinks=False)]
+    except OSError:
+        return []
+    language = languages.get(document.language)
+    same = [name for name in names if _kind(name) == (language.name if language else here.suffix)]
+    return [here.parent / name for name in sorted(same, key=lambda name: (-_similar(name, here.name), name))]
+
+
+def _kind(name: str) -> str:
+    language = languages.for_path(name)
+    return language.name if language else PurePath(name).suffix
+
+
+def _similar(one: str, other: str) -> int:
+    words, others = (set(re.findall(r"[a-z]+|\d+", name.casefold())) for name in (one, other))
+    return len(words & others)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    # A name from an import may hold what no path may.
+    except (OSError, ValueError):
+        return False
+
+
+def _text(path: Path) -> str:
+    """Return the start of the file, or "" where it can't be read or is no text."""
+    # Looked at first, since opening a pipe or a device may never return.
+    if not _is_file(path):
+        return ""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        whole = len(data) <= MAX_FILE_BYTES
+        text = data.decode("utf-8") if whole else data[: data.rfind(b"\n") + 1].decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return "" if "\0" in text else text

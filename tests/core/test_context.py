@@ -1,0 +1,295 @@
+"""What the model reads, drawn: ⟦…⟧ is a hole, with what it held."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dg_lsp.core import context, languages, syntax
+from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Snippet, Span
+from tests.fakes import drawn
+
+
+def picture(request: InfillRequest) -> str:
+    """Draw the window of a request, each hole as ⟦⟧."""
+    return "⟦⟧".join((request.prefix, *request.between, request.suffix))
+
+
+def check_window(text: str, expected: str, *, window_chars: int = 24_000, lead: str = "", trail: str = "") -> None:
+    document, holes = drawn(text, lead=lead, trail=trail)
+    assert picture(context.build(document, holes, window_chars=window_chars)) == expected
+
+
+def test_text_on_both_sides_is_kept() -> None:
+    check_window("def f():\n    ⟦pass⟧\nf()\n", "def f():\n    ⟦⟧\nf()\n")
+
+
+def test_a_hole_at_either_end_has_an_empty_side() -> None:
+    check_window("⟦⟧", "⟦⟧")
+    check_window("⟦⟧x", "⟦⟧x")
+
+
+def test_the_text_between_holes_is_kept() -> None:
+    check_window("a = ⟦⟧\nb = ⟦1⟧\nc = 2\n", "a = ⟦⟧\nb = ⟦⟧\nc = 2\n")
+
+
+def test_lead_and_trail_are_fixed_text() -> None:
+    check_window("f() {⟦⟧}\n", "f() {\n  ⟦⟧\n}\n", lead="\n  ", trail="\n")
+
+
+def test_lead_and_trail_of_each_hole_stand_between() -> None:
+    check_window("{⟦⟧} {⟦⟧}", "{<⟦⟧>} {<⟦⟧>}", lead="<", trail=">")
+
+
+def test_the_model_sees_plain_newlines_and_no_byte_order_mark() -> None:
+    check_window("\ufeffa\r\nb\r⟦⟧\r\nc\rd\n", "a\nb\n⟦⟧\nc\nd\n")
+
+
+def test_a_mark_in_mid_text_stays() -> None:
+    check_window("a\n⟦⟧\ufeffb", "a\n⟦⟧\ufeffb")
+
+
+@pytest.mark.parametrize(
+    ("window_chars", "expected"),
+    [
+        (1, "⟦⟧\n"),
+        (3, "⟦⟧\n"),
+        (4, "two\n⟦⟧\n"),
+        (6, "two\n⟦⟧\nfour\n"),
+        (8, "one\ntwo\n⟦⟧\nfour\n"),
+        (11, "one\ntwo\n⟦⟧\nfour\nfive\n"),
+        (99, "one\ntwo\n⟦⟧\nfour\nfive\n"),
+    ],
+)
+def test_the_window_is_cut_at_line_starts(window_chars: int, expected: str) -> None:
+    check_window("one\ntwo\n⟦⟧\nfour\nfive\n", expected, window_chars=window_chars)
+
+
+def test_a_window_is_cut_at_any_line_end() -> None:
+    check_window("one\rtwo\r⟦⟧\rfour\rfive\r", "two\n⟦⟧\nfour\n", window_chars=6)
+    check_window("one\r\ntwo\r\n⟦⟧\r\nfour\r\nfive", "two\n⟦⟧\nfour\n", window_chars=8)
+
+
+def test_a_line_longer_than_the_window_is_cut_inside() -> None:
+    check_window("x" * 50 + "⟦⟧" + "y" * 50, "xxxxx⟦⟧yyyyy", window_chars=5)
+
+
+def test_the_request_carries_what_it_is_told() -> None:
+    document, holes = drawn("⟦⟧\n", language="python")
+    snippet = Snippet("b.py", "x = 1\n")
+    built = context.build(document, holes, related=(snippet,), path="a.py", budget=Budget(ms=5), seed=7)
+    assert (built.language, built.path, built.related, built.budget, built.seed) == (
+        "python",
+        "a.py",
+        (snippet,),
+        Budget(ms=5),
+        7,
+    )
+    assert built.holes == holes
+
+
+@pytest.mark.parametrize(
+    ("spans", "sentence"),
+    [
+        ((), "a request has at least one hole"),
+        (((2, 3), (0, 1)), "holes overlap or are out of order"),
+        (((0, 2), (1, 3)), "holes overlap or are out of order"),
+        (((0, 9),), "a hole ends at 9, beyond the text's 3 characters"),
+    ],
+)
+def test_holes_that_make_no_sense_are_refused(spans: tuple[tuple[int, int], ...], sentence: str) -> None:
+    document = Document("", "", "abc")
+    holes = [Hole(Span(*span), "cursor") for span in spans]
+    with pytest.raises(ValueError, match=sentence):
+        context.build(document, holes)
+
+
+@given(text=st.text("ab\r\n", max_size=60), at=st.integers(0, 60), window_chars=st.integers(1, 30))
+def test_a_window_is_part_of_the_text_and_starts_lines(text: str, at: int, window_chars: int) -> None:
+    at = min(at, len(text))
+    built = context.build(Document("", "", text), [Hole(Span(at, at), "cursor")], window_chars=window_chars)
+    before, after = context.with_newlines(text[:at]), context.with_newlines(text[at:])
+    assert before.endswith(built.prefix)
+    assert after.startswith(built.suffix)
+    assert len(built.prefix) <= window_chars
+    assert len(built.suffix) <= window_chars
+
+
+# --- Which holes share a request --------------------------------------------------------------------------------------
+
+
+def check_groups(text: str, expected: list[int], **bounds: int) -> None:
+    document, holes = drawn(text)
+    groups = context.group(holes[::-1], document, **bounds)
+    assert [len(group) for group in groups] == expected
+    assert [hole for group in groups for hole in group] == list(holes)
+
+
+def test_close_holes_share_a_request() -> None:
+    check_groups("⟦⟧ + ⟦⟧\n⟦⟧", [3])
+
+
+def test_far_holes_are_asked_apart() -> None:
+    check_groups("⟦⟧ " + "x" * 500 + "⟦⟧ ⟦⟧", [1, 2])
+
+
+def test_the_fixed_text_of_a_group_is_bounded_as_a_whole() -> None:
+    check_groups("⟦⟧123⟦⟧123⟦⟧123⟦⟧", [2, 2], max_chars=5)
+
+
+def test_what_the_holes_hold_does_not_count() -> None:
+    check_groups("⟦a long old body⟧12⟦a long old body⟧", [2], max_chars=5)
+
+
+def test_a_group_has_a_bounded_number_of_holes() -> None:
+    check_groups("⟦⟧ ⟦⟧ ⟦⟧ ⟦⟧ ⟦⟧", [4, 1])
+
+
+def test_no_holes_no_groups() -> None:
+    assert context.group((), Document("", "", "")) == ()
+
+
+def test_overlapping_holes_never_share_a_request() -> None:
+    document = Document("", "", "abcdef")
+    holes = [Hole(Span(0, 3), "cursor"), Hole(Span(2, 4), "cursor"), Hole(Span(5, 5), "cursor"), Hole(Span(5, 5), "body")]
+    assert [len(group) for group in context.group(holes, document)] == [1, 2, 1]
+
+
+# --- Signatures of the same file --------------------------------------------------------------------------------------
+
+MODULE = "def first(a):\n    return a\n\n\nclass Second:\n    def third(self):\n        ⟦⟧\n\n\ndef fourth(b):\n    return b\n"
+
+
+def test_signatures_outside_the_window_are_related_text() -> None:
+    document, holes = drawn(MODULE, language="python")
+    built = context.build(document, holes, syntax=syntax.of(document), window_chars=22, path="a.py")
+    assert [snippet.path for snippet in built.related] == ["a.py"]
+    assert [line.strip() for line in built.related[0].text.splitlines()] == [
+        "def first(a):",
+        "class Second:",
+        "def third(self):",
+    ]
+
+
+def test_a_file_that_fits_needs_no_outline() -> None:
+    document, holes = drawn(MODULE, language="python")
+    assert context.build(document, holes, syntax=syntax.of(document)).related == ()
+
+
+# --- Related text -----------------------------------------------------------------------------------------------------
+
+
+def ranked(text: str, *candidates: tuple[str, str], limit_chars: int = 10_000, language: str = "python") -> list[str]:
+    snippets = [Snippet(path, body) for path, body in candidates]
+    return [snippet.path for snippet in context.rank_related(Document("", language, text), snippets, limit_chars)]
+
+
+def test_imported_files_come_first_then_those_that_share_names() -> None:
+    assert ranked(
+        "import helpers\nqueue = deque_of(items)\n",
+        ("far.py", "nothing = common\n"),
+        ("near.py", "queue = items\nother = 1\n"),
+        ("nearer.py", "queue = items\n"),
+        ("pkg/helpers.py", "unrelated = 1\n"),
+    ) == ["pkg/helpers.py", "nearer.py", "near.py"]
+
+
+def test_related_text_is_bounded_as_a_whole() -> None:
+    found = context.rank_related(
+        Document("", "python", "value\n"), [Snippet(f"{idx}.py", "value\n" * 10) for idx in range(5)], limit_chars=100
+    )
+    assert [len(snippet.text) for snippet in found] == [60, 36]
+
+
+def test_an_imported_file_that_shares_nothing_gives_its_start_only_if_it_fits() -> None:
+    assert ranked("import a", ("a.py", "b = 1\n")) == ["a.py"]
+    assert ranked("import a", ("a.py", "b = 1\n" * 1_000)) == []
+
+
+def test_what_fits_no_line_is_left_out() -> None:
+    assert ranked("value", ("a.py", "value = 1234567890\n"), limit_chars=5) == []
+
+
+def test_an_excerpt_is_the_part_that_shares_the_most() -> None:
+    text = "".join(f"filler_{idx} = {idx}\n" for idx in range(50)) + "wanted(alpha, beta)\n" + "other = 1\n" * 50
+    part = context.excerpt(Snippet("a.py", text), frozenset({"wanted", "alpha", "beta"}), 60)
+    assert "wanted(alpha, beta)\n" in part.text
+    assert len(part.text) <= 60
+
+
+def test_an_excerpt_counts_each_name_once() -> None:
+    text = "alpha = alpha\n" * 3 + "alpha, beta = 1\n" + "x\n"
+    assert context.excerpt(Snippet("a", text), frozenset({"alpha", "beta"}), 17).text == "alpha, beta = 1\n"
+
+
+@given(text=st.text("ab \n\x0c\r", max_size=80), max_chars=st.integers(0, 40))
+def test_an_excerpt_is_a_bounded_part(text: str, max_chars: int) -> None:
+    part = context.excerpt(Snippet("a", text), frozenset({"aaa", "bbb", "aab"}), max_chars)
+    assert len(part.text) <= max_chars
+    assert part.text in context.with_newlines(text)
+
+
+# --- Imports ----------------------------------------------------------------------------------------------------------
+
+IMPORTS = [
+    ("python", "import os, re as r  # no\nimport a.b\n", ["os", "re", "a.b"]),
+    ("python", "from a.b import c, d as e\n    from . import f\n", ["a.b", "a.b.c", "a.b.d", ".f"]),
+    ("python", "from ..x import (\n    y,  # why\n    z,\n)\nfrom w import *\n", ["..x", "..x.y", "..x.z", "w"]),
+    ("python", "x = 'import nothing'\nimport\nfrom\n", []),
+    ("javascript", 'import a, {b} from "./a.js";\nimport "side";\nconst c = require(\'c\');\n', ["./a.js", "side", "c"]),
+    ("typescript", 'export * from "./x";\nconst y = await import("./y");\n', ["./x", "./y"]),
+    ("tsx", 'import type { P } from "../p"\n', ["../p"]),
+    ("go", 'import "fmt"\nimport (\n\t"os"\n\tx "github.com/me/x"\n)\n', ["fmt", "os", "github.com/me/x"]),
+    ("go", 'import y "example.com/y"\n', ["example.com/y"]),
+    (
+        "rust",
+        "use crate::a::B;\nuse std::{fs, io::Read};\nmod c;\n",
+        ["crate::a::B", "crate::a", "std", "std::fs", "std::io::Read", "c"],
+    ),
+    ("rust", "use x::*;\nuse y as z;\n", ["x", "y"]),
+    ("java", "import a.b.C;\nimport static a.D.e;\nimport f.*;\n", ["a.b.C", "a.D", "f"]),
+    ("c", '#include "a/b.h"\n  #  include <stdio.h>\n', ["a/b.h", "stdio.h"]),
+    ("cpp", "#include <vector>\n", ["vector"]),
+    ("csharp", "using A.B;\nglobal using static C.D;\nusing E = F.G;\nusing (var x = y) {}\n", ["A.B", "C.D", "F.G"]),
+    ("ruby", "require 'set'\nrequire_relative \"a/b\"\n", ["set", "a/b"]),
+    ("php", "<?php\nuse A\\B;\nrequire_once __DIR__ . '/c.php';\n", ["A\\B", "/c.php"]),
+    ("bash", 'source ./a.sh\n. "${DIR}/b.sh"\n', ["a.sh", "b.sh"]),
+    ("lua", "local a = require(\"a.b\")\nlocal c = require 'c'\n", ["a.b", "c"]),
+    ("", "import a\n", []),
+    ("cobol", "import a\n", []),
+]
+
+
+@pytest.mark.parametrize(("language", "text", "expected"), IMPORTS)
+def test_imports_are_read_as_written(language: str, text: str, expected: list[str]) -> None:
+    assert list(context.imports(text, language)) == expected
+
+
+def test_every_language_of_the_table_has_imports() -> None:
+    assert {language.name for language in languages.TABLE} <= {language for language, *_ in IMPORTS}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("a/b.py", "a.b"),
+        ("a/b.py", "b"),
+        ("src/a/b.py", ".b"),
+        ("a/b/__init__.py", "a.b"),
+        ("a/b/__init__.py", "a.b.__init__"),
+        ("a\\b.py", "a.b"),
+        ("lib/x.js", "./x.js"),
+        ("lib/x/index.ts", "../x"),
+        ("src/a/mod.rs", "crate::a"),
+        ("inc/v.h", "inc/v.h"),
+        ("App/Models/User.php", "App\\Models\\User"),
+    ],
+)
+def test_a_path_may_be_what_a_name_means(path: str, name: str) -> None:
+    assert context.is_imported(path, [name])
+
+
+@pytest.mark.parametrize(("path", "name"), [("a/b.py", "b.a"), ("a/b.py", "x.b"), ("ab.py", "b"), ("a/b.py", "."), (".h", "")])
+def test_a_path_may_be_something_else(path: str, name: str) -> None:
+    assert not context.is_imported(path, [name])

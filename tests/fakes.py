@@ -1,0 +1,53 @@
+"""Real code that stands in for what a test can't have, an engine that knows its answers, and pictures of holes."""
+
+from __future__ import annotations
+
+import re
+
+from dg_lsp.core.values import Candidate, Document, Hole, HoleKind, InfillRequest, Span
+from dg_lsp.infill.port import EngineError
+
+
+class ScriptedEngine:
+    """Answers every request with the prepared candidates, best first, and remembers what it was asked.
+
+    A string is an answer for a request of one hole, a tuple of strings for one of several.
+    """
+
+    def __init__(self, *answers: str | tuple[str, ...]) -> None:
+        self.requests: list[InfillRequest] = []
+        self._texts = [(answer,) if isinstance(answer, str) else answer for answer in answers]
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        self.requests.append(request)
+        return tuple(Candidate(texts, score=1 / (2 + idx)) for idx, texts in enumerate(self._texts))
+
+
+class FailingEngine:
+    """Fails every request with the sentence."""
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        raise EngineError(self._sentence)
+
+
+def drawn(
+    text: str,
+    *,
+    language: str = "",
+    kind: HoleKind = "cursor",
+    block: bool = False,
+    indent: str = "",
+    lead: str = "",
+    trail: str = "",
+) -> tuple[Document, tuple[Hole, ...]]:
+    """Return the document drawn by a text in which each ⟦…⟧ is a hole with what it holds, and its holes."""
+    holes, parts, at = [], [], 0
+    for idx, part in enumerate(re.split("[⟦⟧]", text)):
+        if idx % 2:
+            holes.append(Hole(Span(at, at + len(part)), kind, block=block, indent=indent, lead=lead, trail=trail))
+        parts.append(part)
+        at += len(part)
+    return Document("file:///drawn", language, "".join(parts)), tuple(holes)
