@@ -55,6 +55,9 @@ class LocalFiller:
         self.cache = PrefixCache()
         self.layout = layout.for_profile(loaded.profile, loaded.vocabulary)
         special, pieces = loaded.vocabulary.special, loaded.vocabulary.pieces
+        self.n_logits: int = loaded.passes.model.lm_head.weight.shape[0]
+        # A model may have more rows than its tokenizer has tokens; none of them may be written.
+        self.unwritable = (*special, *range(loaded.vocabulary.size, self.n_logits))
         self.regular = tuple(token for token, piece in enumerate(pieces) if piece and token not in special)
 
     def start(self, request: InfillRequest) -> InfillTask:
@@ -205,7 +208,7 @@ class CanvasTask:
             rows=self.profile.causal_rows,
             most=min(MAX_CAUSAL_TOKENS, max(self._gaps())),
             first=layout.allowed_first(self.vocabulary, self.sheet.heal),
-            banned=[token for token in self.vocabulary.special if token not in end],
+            banned=[token for token in self.filler.unwritable if token not in end],
             stops=end if hole.block else end | set(self.vocabulary.with_newline),
         )
         texts = (layout.answer(self.vocabulary, row, self.sheet.heal) for row in written)
@@ -215,12 +218,11 @@ class CanvasTask:
         rows = self._rows()
         if not rows:
             return
-        n_vocabulary = self.passes.model.lm_head.weight.shape[0]
         delete = self.sheet.delete if self.filler.switches.delete else None
         first = layout.allowed_first(self.vocabulary, self.sheet.heal)
         limits = Limits(self.filler.regular, tuple(self._banned()), first, delete)
         sampling = self.profile.sampling
-        denoiser = Denoiser(rows, limits, sampling, n_vocabulary, self.filler.loaded.device)
+        denoiser = Denoiser(rows, limits, sampling, self.filler.n_logits, self.filler.loaded.device)
         assert self.kv is not None
         decoder = LocalDecoder(self.passes, self.kv, conditioned=self.filler.switches.conditioning)
         self.denoiser = denoiser
@@ -314,7 +316,7 @@ class CanvasTask:
     def _banned(self) -> list[int]:
         """Return the tokens a gap never holds: control tokens, and line ends where the hole ends with its line."""
         keep = self.sheet.delete if self.filler.switches.delete else None
-        banned = [token for token in self.vocabulary.special if token != keep]
+        banned = [token for token in self.filler.unwritable if token != keep]
         return banned if self.block else banned + list(self.vocabulary.with_newline)
 
     def _texts(self, places: Sequence[int], ids: Sequence[int], origin: Origin) -> tuple[str, ...]:

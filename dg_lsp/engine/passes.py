@@ -32,6 +32,10 @@ class Passes:
         # A dense checkpoint switches its expert branch off with a norm of weight zero: the class has no other way.
         self.expert = [bool(layer.post_feedforward_layernorm_2.weight.any()) for layer in self.decoder.layers]
 
+    def compile(self) -> None:
+        """Compile both passes' layers; the first call of each shape then takes long."""
+        self._layers = torch.compile(self._layers)  # type: ignore[method-assign]
+
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
         """Return the last hidden states [R, L, H] of new tokens [R, L] and the keys and values of past and new together."""
         n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]

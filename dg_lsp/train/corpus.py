@@ -14,7 +14,9 @@ import re
 import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from email.message import Message
 from pathlib import Path
+from typing import cast
 
 HELD_OUT = frozenset({"attrs", "click", "flask", "jinja2", "requests", "tqdm", "werkzeug"})
 
@@ -105,18 +107,18 @@ def clean(text: str) -> str | None:
     return re.sub(r"\n{4,}", "\n\n\n", text)
 
 
-type_group = tuple[str, str, str, Path, list[str]]
+Group = tuple[str, str, str, Path, list[str]]  # name, version, licence, root, files below it
 
 
-def _stdlib() -> Iterator[type_group]:
+def _stdlib() -> Iterator[Group]:
     root = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(str(path.relative_to(root)) for path in root.rglob("*.py") if "site-packages" not in path.parts)
     yield "python-stdlib", sysconfig.get_python_version(), "PSF-2.0", root, files
 
 
-def _distributions(folder: Path, skipped: list[tuple[str, str]]) -> Iterator[type_group]:
+def _distributions(folder: Path, skipped: list[tuple[str, str]]) -> Iterator[Group]:
     for dist in importlib.metadata.distributions(path=[str(folder)]):
-        name, meta = dist.metadata["Name"], dist.metadata
+        name, meta = dist.metadata["Name"], cast("Message", dist.metadata)
         stated = [meta.get("License-Expression") or "", (meta.get("License") or "")[:200]]
         stated += [item for item in meta.get_all("Classifier") or [] if item.startswith("License")]
         licence = "; ".join(filter(None, stated))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.utils import logging
 
 from dg_lsp.engine.profile import FILE, Profile, Sampling, dump
 from dg_lsp.train.shape import Shape, build
@@ -30,6 +31,7 @@ PROFILE = Profile(
 
 def export(run: Path, folder: Path, shape: Shape, *, profile: Profile = PROFILE) -> None:
     """Write config, bf16 weights, tokenizer and profile of the run's newest state into `folder`."""
+    logging.disable_progress_bar()
     model: Any = build(shape)
     state = torch.load(run / "state.pt", map_location="cpu", weights_only=True)
     model.load_state_dict(state["model"])

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -46,6 +46,7 @@ class Plan:
     seed: int = 0
     threads: int = 1
     device: str = "cpu"
+    compiled: bool = False
 
 
 @dataclass(slots=True)
@@ -67,6 +68,9 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
     torch.set_num_threads(plan.threads)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     model: Any = build(shape).to(plan.device).train()
+    passes = Passes(model)
+    if plan.compiled:
+        passes.compile()
     optimizers, rates = _optimizers(model, plan)
     progress = Progress()
     state_file = folder / "state.pt"
@@ -93,13 +97,14 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
         partial.replace(state_file)
 
     def record(loss: float) -> None:
-        line = asdict(progress) | {"loss": round(loss, 4)} | _measure(model, checks, plan)
+        line = asdict(progress) | {"loss": round(loss, 4)} | _measure(passes, checks, plan)
         with (folder / "curve.jsonl").open("a") as curve:
             curve.write(json.dumps(line) + "\n")
         say(json.dumps(line))
 
     saved = last = time.monotonic()
-    losses: list[float] = []
+    losses: list[Tensor] = []
+    batches = _Ahead(sampler, plan)
     while True:
         causal = progress.causal_minutes < plan.causal_minutes
         share = (
@@ -111,25 +116,22 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
         scale = _causal_rate(share, steps) if causal else _mixed_rate(share, steps)
         for group, rate in zip((g for item in optimizers for g in item.param_groups), rates, strict=True):
             group["lr"] = rate * scale
-        if causal:
-            length = plan.short_length if share < plan.short_share else plan.length
-            batch = sampler.causal(max(1, plan.tokens_per_step // length), length)
-            loss = causal_loss(model, batch, plan.device)[0]
-            progress.tokens += batch.ids.size
+        drawn = batches.next(causal, share)
+        if isinstance(drawn, CausalBatch):
+            loss = causal_loss(passes, drawn, plan.device)[0]
+            progress.tokens += drawn.ids.size
         else:
-            canvases = sampler.canvases(plan.rows, plan.mixed_length, plan.canvases)
-            conditioned = share >= plan.self_conditioning_from and sampler.random.random() < 0.6
             diffusion, co_loss = mixed_loss(
-                model, canvases, plan.device, conditioned=conditioned, on_policy=sampler.random.random() < 0.5
+                passes, drawn.batch, plan.device, conditioned=drawn.conditioned, on_policy=drawn.on_policy
             )
             loss = diffusion + 0.5 * co_loss
-            progress.tokens += canvases.causal.ids.size + canvases.clean.size
+            progress.tokens += drawn.batch.causal.ids.size + drawn.batch.clean.size
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        losses.append(float(loss.detach()))
+        losses.append(loss.detach())  # read only when recorded: a GPU need not wait for the host
         now = time.monotonic()
         if causal:
             progress.causal_minutes, progress.causal_steps = progress.causal_minutes + (now - last) / 60, steps + 1
@@ -137,30 +139,66 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
             progress.mixed_minutes, progress.mixed_steps = progress.mixed_minutes + (now - last) / 60, steps + 1
         last = now
         if now - saved > save_every_s:
-            record(float(np.mean(losses)))
+            record(float(torch.stack(losses).mean()))
             save()
             losses, saved, last = [], now, time.monotonic()
-    record(float(np.mean(losses or [0.0])))
+    record(float(torch.stack(losses).mean()) if losses else 0.0)
     save()
 
 
-def causal_loss(model: Any, batch: CausalBatch, device: str) -> tuple[Tensor, KV]:
+@dataclass(frozen=True, slots=True)
+class _Mixed:
+    batch: CanvasBatch
+    conditioned: bool
+    on_policy: bool
+
+
+class _Ahead:
+    """Draws the next batch while the device works on this one."""
+
+    def __init__(self, sampler: Sampler, plan: Plan) -> None:
+        self._sampler, self._plan = sampler, plan
+        self._thread = ThreadPoolExecutor(1)
+        self._waiting: tuple[tuple[bool, bool], Future[CausalBatch | _Mixed]] | None = None
+
+    def next(self, causal: bool, share: float) -> CausalBatch | _Mixed:
+        """Return a batch for the stage and for the share of it that is done."""
+        plan = self._plan
+        wanted = (causal, share < plan.short_share if causal else share >= plan.self_conditioning_from)
+        waiting = self._waiting
+        ready = waiting[1] if waiting and waiting[0] == wanted else self._thread.submit(self._draw, *wanted)
+        batch = ready.result()
+        self._waiting = (wanted, self._thread.submit(self._draw, *wanted))
+        return batch
+
+    def _draw(self, causal: bool, late: bool) -> CausalBatch | _Mixed:
+        plan, sampler = self._plan, self._sampler
+        if causal:  # `late` then says that rows are still short
+            length = plan.short_length if late else plan.length
+            return sampler.causal(max(1, plan.tokens_per_step // length), length)
+        batch = sampler.canvases(plan.rows, plan.mixed_length, plan.canvases)
+        conditioned = late and sampler.random.random() < 0.6
+        return _Mixed(batch, conditioned, bool(sampler.random.random() < 0.5))
+
+
+def causal_loss(passes: Passes, batch: CausalBatch, device: str) -> tuple[Tensor, KV]:
     """Return the mean causal cross-entropy and the window's keys and values."""
     ids, targets, weights = (torch.from_numpy(array).to(device) for array in (batch.ids, batch.targets, batch.weights))
     with torch.autocast(device, torch.bfloat16):
-        hidden, kv = Passes(model).encode(ids)
-    flat = hidden.to(torch.bfloat16).flatten(0, 1)
+        hidden, kv = passes.encode(ids)
+    flat, model = hidden.to(torch.bfloat16).flatten(0, 1), passes.model
     total = head_loss(flat, model.lm_head.weight, targets.flatten(), weights.flatten(), model.final_logit_softcapping)
     return total / weights.sum(), kv
 
 
-def mixed_loss(model: Any, batch: CanvasBatch, device: str, *, conditioned: bool, on_policy: bool) -> tuple[Tensor, Tensor]:
+def mixed_loss(passes: Passes, batch: CanvasBatch, device: str, *, conditioned: bool, on_policy: bool) -> tuple[Tensor, Tensor]:
     """Return the mean diffusion cross-entropy on the gap and the causal co-loss.
 
     `conditioned` adds a first pass without gradient whose prediction conditions the second. `on_policy` lets that
     first pass also write the canvas, as the sampler would.
     """
-    co_loss, kv = causal_loss(model, batch.causal, device)
+    model = passes.model
+    co_loss, kv = causal_loss(passes, batch.causal, device)
     clean, noisy, gap, used, starts, weights = (
         torch.from_numpy(array).to(device)
         for array in (batch.clean, batch.noisy, batch.gap, batch.used, batch.starts, batch.weights)
@@ -172,7 +210,6 @@ def mixed_loss(model: Any, batch: CanvasBatch, device: str, *, conditioned: bool
     positions = starts[:, None] + torch.arange(width, device=device)
     shared = [(keys.repeat_interleave(per_row, 0), values.repeat_interleave(per_row, 0)) for keys, values in kv]
     embed, weight = model.model.decoder.embed_tokens, model.lm_head.weight
-    passes = Passes(model)
     held = embed(clean) * ~gap[..., None]  # what is held conditions as a certainty, what is free as nothing yet
     soft = held
     if conditioned:
@@ -224,13 +261,13 @@ def _mixed_rate(share: float, steps: int) -> float:
 
 
 @torch.no_grad()
-def _measure(model: Any, checks: list[CanvasBatch], plan: Plan) -> dict[str, float]:
-    model.eval()
+def _measure(passes: Passes, checks: list[CanvasBatch], plan: Plan) -> dict[str, float]:
+    passes.model.eval()
     full, half = checks
-    noise_full, causal = mixed_loss(model, full, plan.device, conditioned=False, on_policy=False)
-    noise_half, _ = mixed_loss(model, half, plan.device, conditioned=False, on_policy=False)
-    conditioned, _ = mixed_loss(model, half, plan.device, conditioned=True, on_policy=False)
-    model.train()
+    noise_full, causal = mixed_loss(passes, full, plan.device, conditioned=False, on_policy=False)
+    noise_half, _ = mixed_loss(passes, half, plan.device, conditioned=False, on_policy=False)
+    conditioned, _ = mixed_loss(passes, half, plan.device, conditioned=True, on_policy=False)
+    passes.model.train()
     names = ("causal", "noise_1", "noise_half", "noise_half_conditioned")
     return {
         name: round(float(value), 4) for name, value in zip(names, (causal, noise_full, noise_half, conditioned), strict=True)

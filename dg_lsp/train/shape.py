@@ -71,4 +71,4 @@ def build(shape: Shape) -> DiffusionGemmaForBlockDiffusion:
     for name, parameter in model.named_parameters():
         if any(part in name for part in ("vision", "router", "experts", "layernorm_2")):
             parameter.requires_grad_(False)
-    return model  # type: ignore[no-any-return]
+    return model

@@ -1,0 +1,100 @@
+"""Infilling the strongest way that transformers' own `generate` allows, to be measured against.
+
+The starting canvas is given, held positions are made one-hot by a logits processor (so they are accepted at every
+step), control tokens are banned in the gap. Everything else is the library's: a canvas of the checkpoint's fixed
+length, the prompt encoded anew at each call, its sampler and its stopping rule. Knows the same layouts as the filler.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine import layout
+from dg_lsp.engine.model import Loaded
+
+STEPS = 48  # the library's default for this model
+
+
+class StockFiller:
+    """One loaded model behind the library's `generate`, one gap length, no drafts, no ranking."""
+
+    def __init__(self, loaded: Loaded, *, steps: int = STEPS) -> None:
+        self.loaded, self.steps = loaded, steps
+        self.layout = layout.for_profile(loaded.profile, loaded.vocabulary)
+
+    def start(self, request: InfillRequest) -> StockTask:
+        """Return the request as a task of a single step; raise ValueError when it has more than one hole."""
+        if len(request.holes) > 1:
+            raise ValueError("the library's generate fills one hole at a time")
+        return StockTask(self, request)
+
+
+class StockTask:
+    """One call of `generate`."""
+
+    def __init__(self, filler: StockFiller, request: InfillRequest) -> None:
+        self._filler, self._request = filler, request
+        self._text = ""
+
+    def step(self) -> bool:
+        """Do all of it at once: the library can't be interrupted."""
+        loaded, request = self._filler.loaded, self._request
+        model, vocabulary, profile = loaded.passes.model, loaded.vocabulary, loaded.profile
+        sheet = self._filler.layout.lay_out(request)
+        length: int = model.config.canvas_length
+        gap = (profile.block_gaps if request.holes[0].block else profile.line_gaps)[0]
+        # The canvas can't be shorter than the checkpoint's: more of the suffix is held, then the end token.
+        tail = vocabulary.encode(request.suffix[: length * 16])[: length - gap]
+        tail += [vocabulary.id("<eos>") or 1] * (length - gap - len(tail))
+        regular = torch.tensor(
+            [token for token, piece in enumerate(vocabulary.pieces) if piece and token not in vocabulary.special]
+        )
+        noise = regular[torch.randint(len(regular), (gap,), generator=torch.Generator().manual_seed(request.seed))]
+        canvas = torch.cat([noise, torch.tensor(tail)])[None]
+        banned = [token for token in vocabulary.special if token != sheet.delete]
+        if not request.holes[0].block:
+            banned += vocabulary.with_newline
+        hold = _Hold(canvas[0, gap:], gap, banned, layout.allowed_first(vocabulary, sheet.heal))
+        torch.manual_seed(request.seed)
+        with torch.inference_mode():
+            out: Any = model.generate(
+                torch.tensor([sheet.kv], device=loaded.device),
+                decoder_input_ids=canvas.to(loaded.device),
+                logits_processor=LogitsProcessorList([hold]),
+                max_new_tokens=length,
+                max_denoising_steps=self._filler.steps,
+                eos_token_id=None,
+            )
+        ids = out.sequences[0, len(sheet.kv) : len(sheet.kv) + gap].tolist()
+        self._text = layout.answer(vocabulary, ids, sheet.heal)
+        return False
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the one answer."""
+        return (Candidate((self._text,), 0.0),)
+
+    def drafts(self) -> tuple[str, ...]:
+        """Return the answer."""
+        return (self._text,)
+
+
+class _Hold(LogitsProcessor):  # type: ignore[misc]  # the library ships no types
+    def __init__(self, tail: Tensor, gap: int, banned: list[int], first: tuple[int, ...]) -> None:
+        self.tail, self.gap, self.banned, self.first = tail, gap, banned, list(first)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, cur_step: Any) -> Tensor:
+        scores = scores.clone()
+        lowest = torch.finfo(scores.dtype).min / 4
+        scores[:, : self.gap, self.banned] = lowest
+        if self.first:
+            kept = scores[:, 0, self.first].clone()
+            scores[:, 0] = lowest
+            scores[:, 0, self.first] = kept
+        scores[:, self.gap :] = lowest
+        scores[:, self.gap :].scatter_(2, self.tail[None, :, None].to(scores.device), 0.0)
+        return scores

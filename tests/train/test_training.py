@@ -1,0 +1,154 @@
+"""The pipeline from sources to a checkpoint, small enough for any machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+
+from dg_lsp.core.values import Hole, InfillRequest, Span
+from dg_lsp.engine import filler
+from dg_lsp.train import corpus, curve, export, loop, pack, tokenizer
+from dg_lsp.train.losses import head_loss
+from dg_lsp.train.objective import DELETE, EOM, GAPS, N_SPECIAL, SUF, Sampler
+from dg_lsp.train.shape import Shape
+
+SOURCE = "".join(
+    f"class Thing{n}:\n    def __init__(self, value):\n        self.value = value\n\n"
+    f"    def get_{n}(self):\n        return self.value + {n}\n\n\n"
+    for n in range(30)
+)
+SHAPE = Shape(hidden=64, layers=2, heads=1, feed_forward=64, vocabulary=400)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    made = tokenizer.train([SOURCE], vocabulary=400)
+    made.save(str(folder / "tokenizer.json"))
+    for use in ("train", "valid"):
+        pack.save(pack.pack([(f"pkg/{use}.py", SOURCE), ("pkg/other.py", SOURCE[:900])], made), folder / f"{use}.npz")
+    return folder
+
+
+@pytest.fixture
+def sampler(run_folder: Path) -> Sampler:
+    return Sampler(pack.load(run_folder / "train.npz"), Tokenizer.from_file(str(run_folder / "tokenizer.json")), seed=1)
+
+
+def test_a_run_stops_resumes_and_ends_as_a_checkpoint_that_fills(run_folder: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    plan = loop.Plan(1e-4, 0.0, length=96, short_length=64, mixed_length=96, tokens_per_step=192, rows=2, canvases=2)
+    loop.run(run_folder, SHAPE, plan, say=said.append)
+    first = json.loads(said[-1])
+    loop.run(run_folder, SHAPE, replace(plan, mixed_minutes=2e-3), say=said.append)
+    last = json.loads(said[-1])
+    assert last["causal_steps"] == first["causal_steps"] > 0
+    assert last["mixed_steps"] > 0
+    lines = curve.read(run_folder / "curve.jsonl")
+    assert len(curve.table(lines).splitlines()) == len(lines) + 2
+    assert curve.picture(lines).count("<polyline") == 4
+    export.export(run_folder, tmp_path / "model", SHAPE)
+    model = filler.load(str(tmp_path / "model"), device="cpu")
+    task = model.start(InfillRequest("def f():\n    return ", "\n", (Hole(Span(0, 0), "cursor"),)))
+    while task.step():
+        pass
+    assert task.candidates()
+
+
+def test_a_window_is_suffix_prefix_and_an_end_token(sampler: Sampler) -> None:
+    batch = sampler.canvases(4, 200, 3)
+    for row in range(4):
+        ids = [*batch.causal.ids[row].tolist(), int(batch.causal.targets[row, -1])]
+        assert SUF in ids
+        assert ids.count(EOM) == 1
+
+
+def test_a_canvas_holds_what_stood_there(sampler: Sampler) -> None:
+    batch = sampler.canvases(6, 200, 4, noise=0.0)
+    text = SOURCE.replace(" ", "").replace("\n", "")
+    for index in range(24):
+        gap = batch.clean[index][batch.gap[index]]
+        assert len(gap) in GAPS
+        np.testing.assert_array_equal(batch.clean[index], batch.noisy[index])
+        prefix = batch.causal.ids[index // 4][: batch.starts[index]]
+        middle = [int(token) for token in gap if token != DELETE]
+        held = [int(token) for token in batch.clean[index][batch.used[index] & ~batch.gap[index]] if token >= N_SPECIAL]
+        joined = sampler.tokenizer.decode([*map(int, prefix[-3:]), *middle, *held])
+        assert joined.replace(" ", "").replace("\n", "") in text
+
+
+def test_noise_touches_the_gap_alone(sampler: Sampler) -> None:
+    batch = sampler.canvases(6, 200, 4, noise=1.0)
+    np.testing.assert_array_equal(batch.clean[~batch.gap], batch.noisy[~batch.gap])
+    assert (batch.noisy[batch.gap] >= N_SPECIAL).all()
+
+
+def test_two_samplers_with_one_seed_draw_the_same(run_folder: Path) -> None:
+    made = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
+    one, other = (Sampler(pack.load(run_folder / "train.npz"), made, seed=5).canvases(2, 128, 2) for _ in range(2))
+    np.testing.assert_array_equal(one.noisy, other.noisy)
+
+
+def test_the_head_loss_is_cross_entropy_of_capped_logits() -> None:
+    noise = torch.Generator().manual_seed(0)
+    hidden = torch.randn(1100, 16, generator=noise, requires_grad=True)
+    head = torch.randn(50, 16, generator=noise, requires_grad=True)
+    targets, weights = torch.randint(0, 50, (1100,), generator=noise), torch.rand(1100, generator=noise)
+    ours = head_loss(hidden, head, targets, weights, 30.0)
+    theirs = (F.cross_entropy(torch.tanh(hidden @ head.t() / 30) * 30, targets, reduction="none") * weights).sum()
+    torch.testing.assert_close(ours, theirs)
+    for left, right in zip(torch.autograd.grad(ours, (hidden, head)), torch.autograd.grad(theirs, (hidden, head)), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("text", ["def f():\n    return 1\n", "\tx = '日本'\n\n\n", "a  b   c\r\n", "_private __init__ 1234\n"])
+def test_the_tokenizer_gives_back_what_it_was_given(run_folder: Path, text: str) -> None:
+    made = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
+    assert made.decode(made.encode(text).ids) == text
+    assert not any("\n" in made.decode([token]).strip("\n") or made.decode([token]).count("\n") > 1 for token in range(400))
+
+
+def _distribution(root: Path, name: str, licence: str, text: str) -> None:
+    (root / name).mkdir()
+    (root / name / "core.py").write_text(text)
+    info = root / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nLicense: {licence}\n")
+    (info / "RECORD").write_text(f"{name}/core.py,,\n{name}/tests/test_core.py,,\n")
+
+
+def test_the_corpus_takes_permissive_licences_once_and_sets_held_out_packages_aside(tmp_path: Path) -> None:
+    for name, licence, text in (
+        ("good", "MIT", SOURCE),
+        ("twin", "BSD", SOURCE + "\n\n"),
+        ("closed", "Proprietary", SOURCE.replace("value", "secret")),
+        ("copyleft", "GPL-3.0", SOURCE.replace("value", "freedom")),
+        ("flask", "BSD", SOURCE.replace("value", "held")),
+        ("made", "MIT", "# This file was generated by a tool; do not edit.\n" + SOURCE.replace("value", "made")),
+    ):
+        _distribution(tmp_path, name, licence, text)
+    found = corpus.collect([tmp_path], stdlib=False)
+    assert len(found.train) + len(found.valid) == 1
+    assert [path for path, _ in found.held] == ["flask/core.py"]
+    assert {name for name, _ in found.skipped} == {"closed", "copyleft"}
+    corpus.save(found, tmp_path / "out")
+    assert list(corpus.load(tmp_path / "out" / "held.jsonl")) == found.held
+    assert [source["name"] for source in json.loads((tmp_path / "out" / "sources.json").read_text())["sources"]] == ["good"]
+
+
+def test_the_packed_file_gives_back_what_was_packed(run_folder: Path, tmp_path: Path) -> None:
+    made: Any = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
+    packed = pack.pack([("a/b/c.py", "x = 1\n"), ("d.py", "")], made)
+    pack.save(packed, tmp_path / "p.npz")
+    again = pack.load(tmp_path / "p.npz")
+    np.testing.assert_array_equal(again.ids, packed.ids)
+    assert (again.starts.tolist(), again.names) == (packed.starts.tolist(), packed.names)
+    assert made.decode(again.names[0]) == "b/c.py"
