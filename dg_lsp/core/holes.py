@@ -36,7 +36,7 @@ _TODO = re.compile(r"(?:TODO|FIXME|XXX)\b(?:\([^)]*\))?", re.IGNORECASE)
 _SAYS_NOTHING = re.compile(
     r"""\W*(?:(?:
         auto-?generated\ (?:method|constructor|function)\ stub
-      | (?:please\ )?(?:implement|write|fill(?:\ in)?|complete|finish|do|add)
+      | (?:please\ )?(?:implement|write|fill(?:\ in)?|complete|finish)
         (?:\ (?:this|me|it|here|later|code|body|implementation|the|method|function|class|logic))*
       | not\ (?:yet\ )?implemented(?:\ yet)? | unimplemented
       | (?:(?:add|write|put|insert)\ )?(?:your\ |the\ )?(?:code|implementation|solution|logic|body)(?:\ goes)?\ here
@@ -440,7 +440,8 @@ def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
         line = index.at(span.start) - 1
         while line > 0 and index.is_blank(line):
             line -= 1
-        if line >= 0 and re.search(syntax.language.opens, index.content(line).rstrip()):
+        code = index.content(line).rstrip() if line >= 0 else ""
+        if code.endswith((":", "{")) or re.search(syntax.language.opens, code):
             yield _statement(span, "body", syntax)
 
 
@@ -523,13 +524,16 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
     """Return the line of the block opener that is the last code before the offset, or None where no block starts."""
     text = document.text
     if syntax is None:
-        head = text[:offset].rstrip()
-        return index.at(len(head) - 1) if head.endswith((":", "{")) else None
+        head = text[: index.starts[index.at(offset)]].rstrip()
+        blank = not text[index.starts[index.at(offset)] : offset].strip()
+        return index.at(len(head) - 1) if blank and head.endswith((":", "{")) else None
     near = syntax.facts_near(Span(max(0, offset - _LOOK_BACK), offset))
     comments = [syntax.span(node) for node in near.all("comment")]
     strings = [syntax.span(node) for node in near.all("string")]
-    line_end = index.ends[index.at(offset)]
-    if inside_any(offset, [*strings, *comments]) or any(span.end == offset == line_end for span in comments):
+    marks = syntax.language.line_comments
+    if inside_any(offset, [*strings, *comments]) or any(
+        span.end == offset and text.startswith(marks, span.start) for span in comments
+    ):
         return None
     skipped = {span.end: span.start for span in (*comments, *(syntax.span(node) for node in near.all("docstring")))}
     end = len(text[:offset].rstrip())
@@ -544,9 +548,13 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
     broken = syntax.node_at(Span(end - 1, end))
     while not broken.is_error and broken.parent is not None:
         broken = broken.parent
-    if broken.is_error and re.search(syntax.language.opens, text[index.starts[line] : end]):
-        return line
-    return None
+    return line if broken.is_error and _opens(syntax.language, text[index.starts[line] : end]) else None
+
+
+def _opens(language: Language, code: str) -> bool:
+    """Return whether a line that can't be parsed opens a block, as far as its text tells."""
+    closed = all(code.count(left) <= code.count(right) for left, right in ("()", "[]"))
+    return closed and re.search(language.opens, code) is not None
 
 
 def _first_line(facts: Facts, syntax: Syntax, end: int, line: int) -> int:

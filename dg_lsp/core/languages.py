@@ -25,7 +25,7 @@ class Language:
     """What there is to know of a language besides its grammar and its query.
 
     `grammar` is a module and the function in it that returns the grammar. `queries` names the query files, whose texts
-    are joined. `opens` matches the code of a line that opens a block, for places where the tree is broken; `indent` is
+    are joined. `opens` matches the code of a line that opens a block, where the tree is broken and its brackets are closed; `indent` is
     one level where the file shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be
     empty.
     """
@@ -47,7 +47,8 @@ class Language:
 
 
 _C_BLOCK = ("/*", "*/")
-_BRACE = r"\{$"
+# Not the braces of values: those after `=`, `(`, `,`, `:` or `return`.
+_BRACE = r"^(?!.*\breturn\s*\{$)(?:.*[^\s=(,:\[?&|])?\s*\{$"
 
 TABLE: tuple[Language, ...] = (
     Language(
@@ -58,7 +59,7 @@ TABLE: tuple[Language, ...] = (
         lsp_ids=("python",),
         line_comments=("#",),
         block_comment=None,
-        opens=r":$",
+        opens=r"^\s*(?:async\s+)?(?:def|class|if|elif|else|for|while|try|except|finally|with|match|case)\b.*:$|^\s*\).*:$",
         fence="python",
         by_indentation=True,
         filenames=("SConstruct", "SConscript", "wscript"),

@@ -13,9 +13,6 @@
 (if_statement "then" @opens)
 (elif_clause "then" @opens)
 (else_clause . "else" @opens)
-(ERROR "{" @opens)
-(ERROR "then" @opens)
-(ERROR "do" @opens)
 
 ; Placeholders
 ((command name: (command_name) @_name) @placeholder.weak (#any-of? @_name ":" "true"))

@@ -9,7 +9,6 @@
 
 ; Blocks
 (compound_statement "{" @opens)
-(ERROR "{" @opens)
 
 ; Placeholders
 (expression_statement (call_expression function: (identifier) @_name arguments: (argument_list) @_says)

@@ -23,7 +23,6 @@
 (declaration_list "{" @opens)
 (accessor_list "{" @opens)
 (switch_body "{" @opens)
-(ERROR "{" @opens)
 
 ; Placeholders
 (throw_statement (object_creation_expression type: (_) @_type)

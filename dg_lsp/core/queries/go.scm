@@ -13,7 +13,6 @@
 (expression_switch_statement "{" @opens)
 (type_switch_statement "{" @opens)
 (select_statement "{" @opens)
-(ERROR "{" @opens)
 
 ; Placeholders
 (expression_statement (call_expression function: (identifier) @_name arguments: (argument_list) @_says)

@@ -17,7 +17,6 @@
 (class_body "{" @opens)
 (interface_body "{" @opens)
 (switch_block "{" @opens)
-(ERROR "{" @opens)
 
 ; Placeholders
 (throw_statement (object_creation_expression type: (_) @_type arguments: (argument_list . "(" . ")" .))

@@ -28,7 +28,6 @@
 (statement_block "{" @opens)
 (class_body "{" @opens)
 (switch_body "{" @opens)
-(ERROR "{" @opens)
 
 ; Placeholders
 (throw_statement (new_expression constructor: (_) arguments: (arguments) @_says)
@@ -42,3 +41,6 @@
 
 ; Meant to be empty
 (class_declaration (class_heritage) @_base (#match? @_base "(Error|Exception)\\b")) @empty
+
+; A declaration in code that can't be parsed around it
+(ERROR (function_expression name: (_) @name body: (statement_block . "{" @opener "}" @closer .) @body) @function)

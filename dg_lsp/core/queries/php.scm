@@ -17,7 +17,6 @@
 (compound_statement "{" @opens)
 (declaration_list "{" @opens)
 (switch_block "{" @opens)
-(ERROR "{" @opens)
 
 ; Placeholders
 (expression_statement (throw_expression (object_creation_expression) @_error)

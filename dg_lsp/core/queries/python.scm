@@ -13,7 +13,6 @@
 
 ; Blocks
 (_ ":" @opens (block))
-(ERROR ":" @opens)
 
 ; Placeholders
 (pass_statement) @placeholder.weak

@@ -16,7 +16,6 @@
 (block "{" @opens)
 (declaration_list "{" @opens)
 (match_block "{" @opens)
-(ERROR "{" @opens)
 
 ; Placeholders
 (macro_invocation macro: (identifier) @_name (#any-of? @_name "todo" "unimplemented")) @placeholder @placeholder.inline
