@@ -163,7 +163,7 @@ def cut_repeated_rest(text: str, around: Around) -> str:
         return cut
     # `g(x)` before the `)` of `f(…)` ends like the rest of its line and yet repeats nothing.
     repeats = _first_closer(trimmed, around.document.language) is not None or _says_something(rest)
-    return cut if repeats and not (cut[-1:].isalnum() and rest[:1].isalnum()) else text
+    return cut if repeats and not (re.fullmatch(r"\w\w", cut[-1:] + rest[:1])) else text
 
 
 def cut_repeated_lines(text: str, around: Around) -> str:
@@ -235,7 +235,9 @@ def cut_at_dedent(text: str, around: Around) -> str:
     depth = len(around.hole.indent.expandtabs(4))
     lines = [line for line in _lines(text, around.document.language)[1:] if line.is_code and line.text and not line.nested]
     shallow = [line for line in lines if len(line.indent.expandtabs(4)) < depth]
-    # Labels, preprocessor lines and here documents stand further left without ending the block; a few tries tell.
+    outdented = _OUTDENTED.get(around.document.language)
+    shallow = [line for line in shallow if not (outdented and outdented.match(line.text))]
+    # A here document stands further left as well, and ends nothing; a few tries tell.
     for line in shallow[:4]:
         cut = text[: line.start].rstrip()
         if not around.is_worse(cut, text):
@@ -359,11 +361,17 @@ _REASONS = {
 _PLAIN = ("", "x", "pass")
 
 # The tokens of the embedded checkpoint, of Gemma, and of the common fill-in-the-middle models; not those that are also
-# tags of HTML, and not `Vec<eos>`.
+# tags of HTML, and not the `<eos>` of `Vec<eos>`.
 _CONTROL = re.compile(
-    r"(?<!\w)<(?:pad|eos|bos|unk|delete|suf|eom|unused\d+|\w+_of_turn|\|(?:turn|channel)|(?:turn|channel)\||\|[\w-]{2,40}\|)>"
+    r"(?<![^\W\d])<(?:pad|eos|bos|unk|delete|suf|eom|EOT)>"
+    r"|<(?:unused\d+|\w+_of_turn|fim_\w+|file_sep|\|(?:turn|channel)|(?:turn|channel)\||\|[\w-]{2,40}\|)>"
     r"|<｜[^｜\n]{2,40}｜>"
 )
+# Lines that stand further left than the block that they are in: those of the preprocessor, and labels.
+_OUTDENTED = {
+    **dict.fromkeys(("c", "cpp", "csharp"), re.compile(r"#|(?!default\b)\w+:(?!:)")),
+    "go": re.compile(r"(?!default\b)\w+:$"),
+}
 _FENCE = re.compile(r"^[ \t]*```[\w+#.-]*[ \t]*$", re.MULTILINE)
 # Tab, newline and form feed are all the control characters that source has; U+FFFD stands for bytes that are no UTF-8.
 _UNREADABLE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\ud800-\udfff]")

@@ -1,0 +1,542 @@
+"""What becomes of an answer, drawn: ⟦…⟧ is a hole with what it holds, and the expected text has the answer in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dg_lsp.core import languages, polish, syntax
+from dg_lsp.core.polish import Polished
+from dg_lsp.core.values import Candidate, Document, Edit, Hole, HoleKind, Span, apply
+from tests.fakes import drawn
+
+ALL = frozenset(keep.__name__ for keep in (*polish.FILTERS, *polish.CHECKS))
+
+
+def polished(text: str, *answers: str, grammar: bool = True, **how: Any) -> tuple[Polished, str]:
+    """Return what becomes of the answers, one for each hole, and the text with them; "" where they are dropped."""
+    document, holes = drawn(text, **{"language": "python", **how})
+    tree = syntax.of(document) if grammar else None
+    result = polish.to_edits(Candidate(answers, 0.5), holes, document, syntax=tree)
+    assert set(result.fired) <= ALL
+    assert bool(result.edits) != bool(result.dropped)
+    return result, apply(document.text, result.edits) if result.edits else ""
+
+
+def check(text: str, answer: str, expected: str, *fired: str, grammar: bool = True, **how: Any) -> None:
+    result, filled = polished(text, answer, grammar=grammar, **how)
+    assert (filled, result.fired) == (expected, fired)
+
+
+def check_body(text: str, answer: str, expected: str, *fired: str, indent: str = "    ", **how: Any) -> None:
+    check(text, answer, expected, *fired, block=True, indent=indent, kind="body", **how)
+
+
+def check_dropped(text: str, answer: str, reason: str, **how: Any) -> None:
+    result, _ = polished(text, answer, **how)
+    assert result.dropped == reason
+
+
+# --- What fits is left alone ------------------------------------------------------------------------------------------
+
+
+def test_a_good_answer_is_written_as_it_is() -> None:
+    check("x = ⟦⟧\n", "1", "x = 1\n")
+    check("f(⟦⟧)\n", "g(x)", "f(g(x))\n")
+    check("x = [⟦a⟧, b]\n", "f(c)[0]", "x = [f(c)[0], b]\n")
+    check_body(
+        "def f():\n    ⟦...⟧\n\nf()\n",
+        "if x:\n        y()\n\n    return 1",
+        "def f():\n    if x:\n        y()\n\n    return 1\n\nf()\n",
+    )
+
+
+def test_several_holes_are_filled_together() -> None:
+    result, filled = polished("a(⟦⟧, ⟦⟧)\nb = ⟦⟧\n", "1", "2 + 3", "c")
+    assert (filled, result.fired) == ("a(1, 2 + 3)\nb = c\n", ())
+    assert [edit.text for edit in result.edits] == ["1", "2 + 3", "c"]
+
+
+def test_one_bad_text_drops_the_candidate() -> None:
+    result, _ = polished("a = ⟦⟧\nb = ⟦⟧\n", "1", " ")
+    assert result == Polished(fired=("trim_end", "drop_blank"), dropped="is blank")
+
+
+def test_a_candidate_for_other_holes_is_dropped() -> None:
+    document, holes = drawn("⟦⟧⟦⟧")
+    assert polish.to_edits(Candidate(("x",), 1.0), holes, document) == Polished(dropped="has 1 texts for 2 holes")
+
+
+def test_lead_and_trail_are_written_around_the_answer() -> None:
+    check_body(
+        "function f() {⟦⟧}\r\n",
+        "return 1;\n  }",
+        "function f() {\r\n  return 1;\r\n}\r\n",
+        "cut_at_closer",
+        "trim_end",
+        language="javascript",
+        indent="  ",
+        lead="\n  ",
+        trail="\n",
+    )
+
+
+# --- What the model wrote beside the answer ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "token", ["<eos>", "<pad>", "<|turn>", "<turn|>", "<|endoftext|>", "<end_of_turn>", "<｜end▁of▁sentence｜>"]
+)
+def test_an_answer_ends_at_a_control_token(token: str) -> None:
+    check("x = ⟦⟧\n", f"1{token}2", "x = 1\n", "cut_at_control")
+
+
+def test_a_file_about_tokens_may_hold_them() -> None:
+    check("EOS = '<eos>'\nPAD = ⟦⟧\n", "'<eos>'", "EOS = '<eos>'\nPAD = '<eos>'\n")
+
+
+def test_types_and_tags_are_no_tokens() -> None:
+    check("let x: ⟦⟧ = y;\n", "Vec<eos>", "let x: Vec<eos> = y;\n", language="rust")
+    check("const x = ⟦⟧;\n", "<path></path>", "const x = <path></path>;\n", language="tsx")
+
+
+def test_an_answer_is_taken_out_of_its_fence() -> None:
+    check_body("def f():\n    ⟦⟧\n", "```python\nreturn 1\n```\nThis returns one.", "def f():\n    return 1\n", "cut_at_fence")
+    check("x = ⟦⟧\n", "```\n1\n", "x = 1\n", "cut_at_fence", block=True)
+
+
+def test_an_answer_ends_at_the_fence_that_closes_it() -> None:
+    check_body("def f():\n    ⟦⟧\n", "return 1\n```\nThis returns one.", "def f():\n    return 1\n", "cut_at_fence", "trim_end")
+
+
+def test_a_pair_of_fences_is_an_example() -> None:
+    answer = '"""Return one.\n\n    ```\n    f()\n    ```\n    """\n    return 1'
+    check_body("def f():\n    ⟦⟧\n", answer, f"def f():\n    {answer}\n")
+
+
+def test_a_file_without_a_language_may_hold_fences() -> None:
+    check("⟦⟧\n", "a\n```\nb", "a\n```\nb\n", language="", block=True)
+
+
+def test_an_answer_in_a_line_ends_with_it() -> None:
+    check("x = ⟦⟧\n", "1\ny = 2", "x = 1\n", "cut_at_line_end")
+
+
+def test_a_repeated_rest_of_the_line_is_cut() -> None:
+    check("f(⟦⟧)\n", "x)", "f(x)\n", "cut_repeated_rest")
+    check("f(⟦⟧, b)\n", "a, b)", "f(a, b)\n", "cut_repeated_rest")
+    check("x = ⟦⟧ + total\n", "a + total", "x = a + total\n", "cut_repeated_rest")
+    check("x = ⟦⟧ # the sum\n", "a # the sum", "x = a # the sum\n", "cut_repeated_rest", grammar=False)
+
+
+def test_a_closer_that_is_needed_is_no_repetition() -> None:
+    check("f(⟦⟧)\n", "g(x)", "f(g(x))\n")
+    check("f(g(⟦⟧)\n", "x)", "f(g(x))\n")
+    check("f(⟦⟧)\n", "g(x)", "f(g(x))\n", grammar=False)
+
+
+def test_a_repeated_closer_is_cut_without_a_grammar_too() -> None:
+    check("f(⟦⟧)\n", "x)", "f(x)\n", "cut_repeated_rest", grammar=False)
+
+
+def test_a_name_is_not_cut_in_two() -> None:
+    check("x = ⟦⟧value\n", "new_value", "x = new_valuevalue\n")
+    check("x = ⟦⟧name\n", "filename", "x = filenamename\n")
+
+
+def test_repeated_following_lines_are_cut() -> None:
+    check_body(
+        "def f():\n    ⟦⟧\n    return total\n\nf()\n",
+        "total = 1\n    return total\n\nf()",
+        "def f():\n    total = 1\n    return total\n\nf()\n",
+        "cut_repeated_lines",
+    )
+
+
+def test_following_lines_are_cut_though_the_last_is_cut_off() -> None:
+    check_body(
+        "def f():\n    ⟦⟧\n    return total\n\ndef g(): pass\n",
+        "total = 1\n    return total\n\ndef g",
+        "def f():\n    total = 1\n    return total\n\ndef g(): pass\n",
+        "cut_repeated_lines",
+    )
+
+
+def test_following_lines_are_cut_though_others_come_after() -> None:
+    check_body(
+        "def f():\n    ⟦⟧\n    a = one()\n    b = two()\n",
+        "x = 0\n    a = one()\n    b = two()\n    c = three()",
+        "def f():\n    x = 0\n    a = one()\n    b = two()\n",
+        "cut_repeated_lines",
+    )
+
+
+def test_one_line_alike_in_the_middle_is_no_repetition() -> None:
+    text, answer = "def f():\n    ⟦⟧\n    step(1)\n    stop()\n", "step(2)\n    step(1)\n    step(3)"
+    check_body(text, answer, text.replace("⟦⟧", answer))
+
+
+def test_closing_words_alike_are_no_repetition() -> None:
+    text = "def f\n  ⟦⟧\nend\n"
+    check_body(text, "if a\n    b\n  end", "def f\n  if a\n    b\n  end\nend\n", language="ruby", indent="  ")
+
+
+def test_an_answer_that_only_repeats_what_follows_is_blank() -> None:
+    check_dropped("def f():\n    ⟦⟧\n    return total\n", "return total", "is blank", block=True, indent="    ")
+
+
+# --- The file's own form ----------------------------------------------------------------------------------------------
+
+
+def test_indentation_that_is_there_already_is_left_out() -> None:
+    check_body("def f():\n    ⟦⟧\n", "    return 1", "def f():\n    return 1\n", "restore_start")
+    check_body("def f():\n    ⟦⟧\n", "\n\n    return 1", "def f():\n    return 1\n", "restore_start")
+    check_body("def f():\n\tif x:\n\t⟦⟧\n", "\t\treturn 1", "def f():\n\tif x:\n\t\treturn 1\n", "restore_start", indent="\t\t")
+
+
+def test_missing_indentation_is_kept() -> None:
+    check_body("def f():\n  ⟦⟧\n", "  return 1", "def f():\n    return 1\n")
+    check_body("def f():\n    if x:\n⟦⟧\n", "        return 1", "def f():\n    if x:\n        return 1\n", indent="        ")
+
+
+def test_a_level_that_the_answer_chose_is_kept() -> None:
+    check_body(
+        "def f():\n    if x:\n        y\n⟦⟧\n",
+        "    return 1",
+        "def f():\n    if x:\n        y\n    return 1\n",
+        indent="        ",
+    )
+
+
+def test_an_answer_behind_a_colon_keeps_its_newline() -> None:
+    check_body("def f():⟦⟧\n", "\n    return 1", "def f():\n    return 1\n")
+
+
+def test_spaces_become_tabs_in_a_file_with_tabs() -> None:
+    check_body(
+        "def f():\n\t⟦⟧\n", "if x:\n        y()\n    z()", "def f():\n\tif x:\n\t\ty()\n\tz()\n", "restore_indent", indent="\t"
+    )
+    check_body(
+        "def f():\n\t⟦⟧\n", "if x:\n    y()\n  z()", "def f():\n\tif x:\n\t\ty()\n\tz()\n", "restore_indent", indent="\t"
+    )
+    check_body(
+        "func f() {\n\t⟦⟧\n}\n",
+        "if x {\n\t    y()\n\t}",
+        "func f() {\n\tif x {\n\t\ty()\n\t}\n}\n",
+        "restore_indent",
+        indent="\t",
+        language="go",
+    )
+
+
+def test_spaces_that_align_behind_tabs_are_kept() -> None:
+    text, answer = "func f() {\n\t⟦⟧\n}\n", "a(b,\n\t  c)\n\tif d {\n\t\te()\n\t}"
+    check_body(text, answer, text.replace("⟦⟧", answer), indent="\t", language="go")
+
+
+def test_tabs_become_spaces_in_a_file_with_spaces() -> None:
+    check_body(
+        "def g():\n  pass\ndef f():\n  ⟦⟧\n",
+        "if x:\n\t\ty()\n\tz()",
+        "def g():\n  pass\ndef f():\n  if x:\n    y()\n  z()\n",
+        "restore_indent",
+        indent="  ",
+    )
+
+
+def test_a_first_level_of_tabs_becomes_spaces_though_the_file_has_none() -> None:
+    check_body(
+        "{⟦⟧}",
+        "a;\n\t\tb;",
+        "{\n  a;\n        b;\n}",
+        "restore_indent",
+        indent="  ",
+        lead="\n  ",
+        trail="\n",
+        language="c",
+        grammar=False,
+    )
+
+
+def test_a_file_without_indentation_takes_the_answer_s() -> None:
+    text, answer = "⟦⟧\n", "if x:\n\ty()"
+    check(text, answer, "if x:\n\ty()\n", block=True)
+
+
+def test_what_a_string_holds_is_never_indented_anew() -> None:
+    text, answer = "def f():\n\t⟦⟧\n", 'x = """\n    four\n  two\n"""\n\treturn x'
+    check_body(text, answer, text.replace("⟦⟧", answer), indent="\t")
+
+
+def test_white_space_at_line_ends_is_trimmed_but_not_in_strings() -> None:
+    check_body(
+        "def f():\n    ⟦⟧\n", "x = 1  \n    y = '''a  \n'''\n  \n", "def f():\n    x = 1\n    y = '''a  \n'''\n", "trim_end"
+    )
+
+
+def test_a_space_before_the_rest_of_the_line_is_kept() -> None:
+    check("x = ⟦⟧b\n", "a + ", "x = a + b\n")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_new_lines_end_as_the_file_s_do(end: str) -> None:
+    text = "def f():\n    ⟦⟧\n\nf()\n".replace("\n", end)
+    check_body(text, "x = 1\n    return x", "def f():\n    x = 1\n    return x\n\nf()\n".replace("\n", end))
+    check_body(text, "x = 1\r\n    return x", "def f():\n    x = 1\n    return x\n\nf()\n".replace("\n", end))
+
+
+def test_a_hole_in_the_last_line_takes_the_line_end_above() -> None:
+    for end in ("\r\n", "\r", "\n"):
+        check_body(f"def f():{end}    ⟦⟧", "x\n    y", f"def f():{end}    x{end}    y")
+
+
+# --- The end of the block ---------------------------------------------------------------------------------------------
+
+
+def test_an_answer_ends_where_its_block_does() -> None:
+    check_body(
+        "def f():\n    ⟦⟧\n\nx = 1\n",
+        "return 1\n\ndef g():\n    return 2",
+        "def f():\n    return 1\n\nx = 1\n",
+        "cut_at_dedent",
+    )
+    check_body("def f\n  ⟦⟧\nend\n", "a\nend\n\ndef g\n  b", "def f\n  a\nend\n", "cut_at_dedent", language="ruby", indent="  ")
+
+
+def test_brackets_and_strings_may_reach_further_left() -> None:
+    for answer in ("x = f(\n1,\n)\n    return x", "x = '''\na\n'''\n    return x", "x = 1 \\\n    + 2"):
+        check_body("def f():\n    ⟦⟧\n", answer, f"def f():\n    {answer}\n")
+
+
+def test_lines_that_must_stand_left_do_not_end_a_block() -> None:
+    answer = "a();\n#ifdef X\n    b();\n#endif\n    c();"
+    check_body("void f() {\n    ⟦⟧\n}\n", answer, f"void f() {{\n    {answer}\n}}\n", language="c")
+
+
+def test_a_selection_may_hold_several_levels() -> None:
+    text, answer = "if x:\n    ⟦a\nb⟧\n", "c\nd"
+    check(text, answer, "if x:\n    c\nd\n", block=True, indent="    ", kind="selection")
+
+
+def test_without_a_grammar_the_first_dedent_ends_the_block() -> None:
+    check_body("begin\n  ⟦⟧\nend\n", "a\nend\nb", "begin\n  a\nend\n", "cut_at_dedent", language="", indent="  ", grammar=False)
+
+
+def test_an_answer_ends_at_the_bracket_that_closes_its_block() -> None:
+    check(
+        "function f() { ⟦⟧ }\n",
+        "return 1; } function g() { return 2;",
+        "function f() { return 1;  }\n",
+        "cut_at_closer",
+        language="javascript",
+    )
+    check("{ ⟦⟧ }\n", "a } b", "{ a  }\n", "cut_at_closer", grammar=False)
+
+
+def test_a_bracket_that_the_file_lacks_is_kept() -> None:
+    check("f(⟦⟧\n", "x)", "f(x)\n")
+    check("{ ⟦⟧\n", "a } b", "{ a } b\n", grammar=False)
+
+
+def test_a_selection_that_closes_brackets_may_close_them_again() -> None:
+    check("f(⟦a) + g(b⟧)\n", "c) + h(d", "f(c) + h(d)\n", kind="selection")
+
+
+def test_brackets_in_strings_and_comments_close_nothing() -> None:
+    check("f(⟦⟧)\n", "')'", "f(')')\n")
+    check("x = f(⟦⟧);\n", "a /* ) */", "x = f(a /* ) */);\n", language="javascript")
+    check("fn f<'a>(x: &'a str) { ⟦⟧ }\n", "g(')', \"}\")", "fn f<'a>(x: &'a str) { g(')', \"}\") }\n", language="rust")
+    check("f() { ⟦⟧; }\n", "echo \"${#x}\" $# '\n}'", "f() { echo \"${#x}\" $# '\n}'; }\n", language="bash", block=True)
+
+
+# --- What is of no use ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", ["", " \n\t", "\n\n"])
+def test_a_blank_answer_is_dropped(answer: str) -> None:
+    check_dropped("x = ⟦⟧\n", answer, "is blank")
+    check_dropped("def f():\n    ⟦pass⟧\n", answer, "is blank", block=True, indent="    ")
+
+
+@pytest.mark.parametrize("character", ["\0", "\x1b", "\x7f", "\x80", "\ufffd", chr(0xD800)])
+def test_half_characters_and_control_characters_are_dropped(character: str) -> None:
+    check_dropped("x = ⟦⟧\n", f"'{character}'", "holds characters that are no text")
+
+
+def test_a_strange_character_that_the_file_has_may_come_again() -> None:
+    check("a = '\ufffd'\nx = ⟦⟧\n", "'\ufffd'", "a = '\ufffd'\nx = '\ufffd'\n")
+
+
+def test_an_answer_that_changes_nothing_is_dropped() -> None:
+    check_dropped("x = ⟦old⟧\n", "old ", "changes nothing", kind="selection")
+    check_dropped("x =\r\n⟦a\r\nb⟧\r\n", "a\nb", "changes nothing", kind="selection", block=True)
+
+
+def test_an_answer_that_repeats_its_neighbours_is_dropped() -> None:
+    check_dropped("def f():\n    step(one)\n    ⟦⟧\n", "step(one)", "repeats the lines next to it", block=True, indent="    ")
+    check_dropped("if a:\n    ⟦⟧\nstep(one)\n", "step(one)", "repeats the lines next to it", block=True, indent="    ")
+
+
+def test_what_is_short_or_within_a_line_may_come_again() -> None:
+    check("if a:\n    x()\n⟦⟧\n", "x()", "if a:\n    x()\nx()\n")
+    check("f(value)\nf(⟦⟧)\n", "value", "f(value)\nf(value)\n")
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("python", "def f():\n    ⟦raise NotImplementedError⟧\n", "pass"),
+        ("python", "def f():\n    ⟦pass⟧\n", "raise NotImplementedError('f')"),
+        ("python", "def f():\n    ⟦pass⟧\n", "..."),
+        ("rust", "fn f() {\n    ⟦todo!()⟧\n}\n", "unimplemented!()"),
+        ("javascript", "function f() {\n    ⟦⟧\n}\n", 'throw new Error("not implemented");'),
+    ],
+)
+def test_a_placeholder_is_no_answer(language: str, text: str, answer: str) -> None:
+    how: dict[str, Any] = {"language": language, "block": True, "indent": "    "}
+    check_dropped(text, answer, "is a placeholder again", kind="body", **how)
+    check(text, answer, text.split("⟦")[0] + answer + text.split("⟧")[1], kind="cursor", **how)
+
+
+def test_a_body_that_ends_in_a_placeholder_is_an_answer() -> None:
+    check_body(
+        "def f():\n    ⟦...⟧\n",
+        "if x:\n        return 1\n    raise NotImplementedError",
+        "def f():\n    if x:\n        return 1\n    raise NotImplementedError\n",
+    )
+
+
+def test_an_answer_that_adds_a_syntax_error_is_dropped() -> None:
+    check_dropped("x = ⟦⟧\n", "f(", "adds a syntax error")
+    check_dropped("def f():\n    ⟦pass⟧\n", "return (", "adds a syntax error", block=True, indent="    ")
+    check_dropped("int f() { ⟦⟧ }\n", "return (;", "adds a syntax error", language="c")
+
+
+def test_errors_elsewhere_are_not_the_answer_s() -> None:
+    check("def broken(:\n    pass\n\nx = ⟦⟧\n", "1", "def broken(:\n    pass\n\nx = 1\n")
+
+
+def test_texts_are_judged_together() -> None:
+    result, filled = polished("a(⟦⟧, ⟦⟧)\n", "f(b)", "c")
+    assert filled == "a(f(b), c)\n"
+    result, _ = polished("a(⟦⟧, ⟦⟧)\n", "f(", "c")
+    assert result.dropped == "adds a syntax error"
+
+
+def test_without_a_grammar_nothing_is_dropped_for_its_syntax() -> None:
+    check("x = ⟦⟧\n", "f(", "x = f(\n", grammar=False)
+
+
+@pytest.mark.parametrize("answer", ["return 1", "f(a=1, 2)", "break", "x = yield", "print 'x'"])
+def test_what_python_refuses_is_dropped(answer: str) -> None:
+    check_dropped("class A:\n    ⟦pass⟧\n", answer, "does not compile", block=True, indent="    ")
+
+
+def test_what_python_refused_before_is_not_the_answer_s() -> None:
+    check("return 1\nx = ⟦⟧\n", "1", "return 1\nx = 1\n")
+    check("return ⟦⟧\n", "1", "return 1\n")
+
+
+def test_python_is_asked_about_the_statement_that_the_hole_is_behind() -> None:
+    check_body(
+        "async def f():\n    x = 1\n    # why\n    ⟦⟧\n\ny = 1\n",
+        "await x",
+        "async def f():\n    x = 1\n    # why\n    await x\n\ny = 1\n",
+    )
+    check_body("def f():\n    x = 1\n    ⟦# FILL⟧\n", "return x", "def f():\n    x = 1\n    return x\n")
+
+
+def test_python_is_asked_about_each_statement_with_a_hole() -> None:
+    result, filled = polished("def f():\n    return ⟦⟧\n\ndef g():\n    return ⟦⟧ + ⟦⟧\n\nx = ⟦⟧\n", "1", "2", "3", "4")
+    assert filled == "def f():\n    return 1\n\ndef g():\n    return 2 + 3\n\nx = 4\n"
+    result, _ = polished("def f():\n    return ⟦⟧\n\ndef g():\n    return ⟦⟧\n", "1", "f(a=1, 2)")
+    assert (result.fired, result.dropped) == (("compiles",), "does not compile")
+
+
+# --- Whatever comes ---------------------------------------------------------------------------------------------------
+
+PIECES = [*"ab(){}[]:;=.,#/*'\"`\\<>|\n\r\t \x0c\ufeff\ud800😀é\0", "def ", "if x:\n    ", "```\n"]
+CODE = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
+KINDS: list[HoleKind] = ["cursor", "body", "marker", "selection", "error"]
+LANGUAGES = ["", *(language.name for language in languages.TABLE)]
+
+
+@st.composite
+def places(draw: st.DrawFn) -> tuple[Document, tuple[Hole, ...]]:
+    text = draw(CODE)
+    ends = sorted(draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=4)))
+    spans = [Span(start, end) for start, end in zip(ends[::2], ends[1::2], strict=False)]
+    spaces = st.sampled_from(["", "  ", "    ", "\t", "\n  "])
+    holes = (
+        Hole(
+            span,
+            draw(st.sampled_from(KINDS)),
+            indent=draw(spaces).strip("\n"),
+            block=draw(st.booleans()),
+            lead=draw(spaces),
+            trail=draw(spaces),
+        )
+        for span in spans
+    )
+    return Document("", draw(st.sampled_from(LANGUAGES)), text), tuple(holes)
+
+
+@settings(deadline=None)  # the first parse of a language loads its grammar
+@given(place=places(), texts=st.lists(CODE, min_size=1, max_size=2), grammar=st.booleans())
+def test_text_outside_the_holes_never_changes(
+    place: tuple[Document, tuple[Hole, ...]], texts: list[str], grammar: bool
+) -> None:
+    document, holes = place
+    result = polish.to_edits(Candidate(tuple(texts), 1.0), holes, document, syntax=syntax.of(document) if grammar else None)
+    assert bool(result.edits) != bool(result.dropped)
+    filled = apply(document.text, result.edits)
+    at = grown = 0
+    for edit, hole in zip(result.edits, holes, strict=False):
+        assert edit.span == hole.span
+        assert document.text[at : edit.span.start] == filled[at + grown : edit.span.start + grown]
+        at = edit.span.end
+        grown += len(edit.text) - (edit.span.end - edit.span.start)
+    assert document.text[at:] == filled[at + grown :]
+
+
+@settings(deadline=None)
+@given(place=places(), texts=st.lists(CODE, min_size=1, max_size=2))
+def test_a_document_never_has_more_syntax_errors_than_before(
+    place: tuple[Document, tuple[Hole, ...]], texts: list[str]
+) -> None:
+    document, holes = place
+    before = syntax.of(document)
+    result = polish.to_edits(Candidate(tuple(texts), 1.0), holes, document, syntax=before)
+    language = languages.get(document.language)
+    if result.edits and before is not None and language is not None:
+        assert syntax.parse(apply(document.text, result.edits), language).n_errors <= before.n_errors
+
+
+@given(
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    lines=st.lists(st.text("ab \t", max_size=5), min_size=2, max_size=6),
+    answer=st.text("ab \t\r\n", max_size=20),
+    at=st.integers(0, 5),
+)
+def test_every_new_line_ends_as_the_file_s_do(end: str, lines: list[str], answer: str, at: int) -> None:
+    at = min(at, len(lines) - 1)
+    start = len(end.join([*lines[:at], ""])) if at else 0
+    document = Document("", "", end.join(lines))
+    hole = Hole(Span(start, start + len(lines[at])), "selection", block=True, lead="\n", trail="\n")
+    for edit in polish.to_edits(Candidate((answer,), 1.0), (hole,), document).edits:
+        assert not set(edit.text.replace(end, "")) & {"\r", "\n"}
+
+
+@given(text=st.text("ab(){}[]'\"`\\#/*- \n", max_size=60), language=st.sampled_from(LANGUAGES))
+def test_reading_code_keeps_its_length_and_lines(text: str, language: str) -> None:
+    code = polish._code(text, language)
+    assert len(code) == len(text)
+    assert all(one in (other, "\0") for one, other in zip(code, text, strict=True))
+
+
+def test_an_edit_is_one_for_each_hole() -> None:
+    result, _ = polished("x = ⟦⟧\n", "1")
+    assert result.edits == (Edit(Span(4, 4), "1"),)
