@@ -1,7 +1,7 @@
 """Write edits as a unified diff that `git apply` and `patch -p1` accept.
 
 Lines end with a line feed and nothing else here, as both tools have it, so carriage returns and form feeds travel inside
-a line. The diff is built from the edits themselves: it says what was changed, and costs no search for a longest common subsequence.
+a line. The diff is built from the edits themselves: it says what was changed, and costs no search for what is common.
 """
 
 from __future__ import annotations

@@ -5,9 +5,7 @@ Starts nothing and imports nothing of weight: whether torch is there can be seen
 
 from __future__ import annotations
 
-import os
 import platform
-import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +17,8 @@ import typer
 from dg_lsp import __version__
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
+from dg_lsp.wire import meeting
+from dg_lsp.wire.meeting import MeetingError
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
@@ -49,7 +49,8 @@ def findings() -> Iterator[Finding]:
     yield _python()
     yield engine_packages()
     yield model_files(Path(str(resources.files("dg_lsp.models"))) / "embedded")
-    yield runtime_folder(_runtime())
+    yield runtime_folder()
+    yield running_engines()
     yield _grammars()
 
 
@@ -78,28 +79,23 @@ def model_files(folder: Path) -> Finding:
     return Finding("embedded model", f"{size / 1e6:.1f} MB in {folder}")
 
 
-def runtime_folder(folder: Path) -> Finding:
-    """Return whether the engine's socket would lie where only this user gets at it."""
+def runtime_folder() -> Finding:
+    """Return whether engines have a folder that only this user gets at; it is made where it is absent."""
     try:
-        info = folder.lstat()
-    except FileNotFoundError:
-        return Finding("runtime folder", f"{folder} will be made when an engine starts")
-    except OSError as error:
-        return Finding("runtime folder", f"{folder} can't be looked at: {error.strerror}", "Set DG_LSP_RUNTIME_DIR to another.")
-    if not stat.S_ISDIR(info.st_mode):
-        return Finding("runtime folder", f"{folder} is no folder", "Remove it, or set DG_LSP_RUNTIME_DIR to another.")
-    if hasattr(os, "getuid") and info.st_uid != os.getuid():
-        return Finding("runtime folder", f"{folder} belongs to another user", "Set DG_LSP_RUNTIME_DIR to one of your own.")
-    if os.name == "posix" and stat.S_IMODE(info.st_mode) & 0o077:
-        mode = f"{stat.S_IMODE(info.st_mode):04o}"
-        return Finding("runtime folder", f"{folder} has mode {mode}: others may get at it", f"chmod 700 {folder}")
-    return Finding("runtime folder", f"{folder}, for this user alone")
+        return Finding("runtime folder", f"{meeting.runtime_dir()}, for this user alone")
+    except MeetingError as error:
+        return Finding("runtime folder", "engines can't be met there", f"{error}.")
 
 
-def _runtime() -> Path:
-    import platformdirs
-
-    return Path(os.environ.get("DG_LSP_RUNTIME_DIR") or platformdirs.user_runtime_dir("dg-lsp", appauthor=False))
+def running_engines() -> Finding:
+    """Return which engines run now."""
+    try:
+        states = [state for place in meeting.places() if (state := meeting.read_state(place)) and meeting.alive(state.pid)]
+    except MeetingError:
+        return Finding("running engines", "none that could be found")
+    if not states:
+        return Finding("running engines", "none; the first request starts one")
+    return Finding("running engines", ", ".join(f"{state.which.model} (process {state.pid})" for state in states))
 
 
 def _grammars() -> Finding:

@@ -17,6 +17,8 @@ from typing import Any
 from dg_lsp.batch.plan import Fill
 from dg_lsp.core.values import Document, Edit, Hole, Span
 
+_BEGINS = b'{"key": "'
+
 
 class JournalError(Exception):
     """The journal can't be used; the message is a sentence for the user."""
@@ -38,17 +40,16 @@ class Journal:
         try:
             # The journal holds code, so it is nobody else's to read.
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            lines = path.read_bytes().split(b"\n")
-            if lines[-1]:
+            data = path.read_bytes()
+            if not data.startswith(_BEGINS[: len(data)]):
+                os.close(self._handle)
+                raise JournalError(f"{path} is no journal of dg-lsp; name a new file to keep answers in")
+            if data and not data.endswith(b"\n"):
                 os.write(self._handle, b"\n")  # the last run ended in the middle of a line
         except OSError as error:
             raise JournalError(f"{path} can't be used to resume: {(error.strerror or str(error)).lower()}") from error
-        for line in filter(None, lines):
+        for line in data.split(b"\n"):
             self._learn(line)
-        if not self._known and any(lines):
-            os.close(self._handle)
-            self._handle = None
-            raise JournalError(f"{path} is no journal of dg-lsp; name a new file to keep answers in")
 
     def __enter__(self) -> Journal:
         return self

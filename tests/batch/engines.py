@@ -1,0 +1,53 @@
+"""Engines for runs without a model: real code that answers at once, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from dg_lsp.batch import discover, plan
+from dg_lsp.batch.job import Connect
+from dg_lsp.batch.plan import Plan
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.infill.port import Engine
+
+Write = Callable[[InfillRequest], tuple[str, ...]]
+
+
+class Filling:
+    """Fills each hole with the text, or each request as the function says; more texts are more candidates, best first."""
+
+    def __init__(self, *answers: str | Write) -> None:
+        self.requests: list[InfillRequest] = []
+        self._answers = answers
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        self.requests.append(request)
+        texts = [(answer,) * len(request.holes) if isinstance(answer, str) else answer(request) for answer in self._answers]
+        return tuple(Candidate(text, score=0.9 / (idx + 1), steps=4) for idx, text in enumerate(texts[: request.budget.candidates]))
+
+
+def connecting(engine: Engine) -> Connect:
+    """Return a way to connect that finds this engine there."""
+
+    def connect(model: str, hear: Callable[[str], None]) -> AbstractAsyncContextManager[Engine]:
+        return _open(engine, hear)
+
+    return connect
+
+
+@contextlib.asynccontextmanager
+async def _open(engine: Engine, hear: Callable[[str], None]) -> AsyncIterator[Engine]:
+    hear("ready")
+    yield engine
+
+
+def planned(path: Path, text: str | bytes, kinds: str = "bodies,markers") -> Plan:
+    """Write the file and return its plan."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    source = discover.read(path)
+    assert isinstance(source, discover.Source), source
+    return plan.for_kinds(source, plan.parse_kinds(kinds))

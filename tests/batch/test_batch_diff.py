@@ -1,0 +1,131 @@
+"""Diffs that git and patch apply, whatever the text and the file's name."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dg_lsp.batch import diff
+from dg_lsp.core import values
+from dg_lsp.core.values import Edit, Span
+
+TOOLS = (["git", "apply", "-"], ["patch", "-p1", "--binary"], ["patch", "-p1"])
+
+
+def check_applies(name: str, text: str, *edits: Edit) -> None:
+    """Apply the diff with each tool and compare to the text with the edits."""
+    written = diff.unified(name, text, edits)
+    expected = values.apply(text, edits).encode()
+    if expected == text.encode():
+        assert written == ""
+        return
+    for tool in TOOLS:
+        if shutil.which(tool[0]) is None:
+            pytest.skip(f"{tool[0]} is not installed")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode())
+            done = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
+            assert done.returncode == 0, (tool, written, done.stdout + done.stderr)
+            assert path.read_bytes() == expected, (tool, written)
+
+
+def check(text: str, *edits: Edit) -> None:
+    check_applies("a.py", text, *edits)
+
+
+def replacing(text: str, old: str, new: str) -> Edit:
+    start = text.index(old)
+    return Edit(Span(start, start + len(old)), new)
+
+
+BODY = "def f():\n    pass\n\n\ndef g():\n    return 1\n"
+
+
+def test_a_diff_shows_what_changed_and_three_lines_around_it() -> None:
+    text = "1\n2\n3\n4\n5\n6\n7\n8\n9\n"
+    assert diff.unified("n.txt", text, [replacing(text, "5", "five\nand more")]) == (
+        "--- a/n.txt\n+++ b/n.txt\n@@ -2,7 +2,8 @@\n 2\n 3\n 4\n-5\n+five\n+and more\n 6\n 7\n 8\n"
+    )
+
+
+def test_lines_that_an_edit_repeats_are_context() -> None:
+    text = "a\nb\nc\n"
+    assert diff.unified("n", text, [replacing(text, "a\nb\nc", "a\nx\nc")]) == "--- a/n\n+++ b/n\n@@ -1,3 +1,3 @@\n a\n-b\n+x\n c\n"
+
+
+def test_an_edit_that_changes_nothing_makes_no_diff() -> None:
+    assert diff.unified("n", "a\n", [replacing("a\n", "a", "a")]) == ""
+    assert diff.unified("n", "a\n", []) == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.py", "with space.py", "deep/er/ä ö.py", "日本.py", 'quo"te.py', "back\\slash.py", "tab\there.py", " lead.py"],
+)
+def test_any_name_is_found(name: str) -> None:
+    check_applies(name, BODY, replacing(BODY, "pass", "return 2"))
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (BODY, "pass", "x = 1\n    return x"),
+        ("def f():\n    pass", "pass", "return 2"),
+        ("def f():\n    pass", "pass", "return 2\n"),
+        ("def f():\n    pass\n", "pass\n", "return 2"),
+        ("def f():\r\n    pass\r\n\r\nx\r\n", "pass", "a\r\n    b"),
+        ("one\rtwo\rthree", "two", "2\r2"),
+        ("form\x0cfeed\x85\u2028pass\nend\n", "pass", "x\x0cy"),
+        ("pass", "pass", "other"),
+        ("a\npass\n", "pass\n", ""),
+        ("pass", "pass", ""),
+        ("\ufeffpass\n", "pass", "x"),
+        ("😀\npass # 😀\n", "pass", "é"),
+        ("a\n\n\npass\n\n\n", "pass", "x\n\ny"),
+        ("-- pass\n", "pass", "x\n-- y\n++ z"),
+    ],
+)
+def test_any_text_survives(text: str, old: str, new: str) -> None:
+    check(text, replacing(text, old, new))
+
+
+def test_an_empty_file_can_be_written_to() -> None:
+    written = diff.unified("a", "", [Edit(Span(0, 0), "x\n")])
+    assert written == "--- a/a\n+++ b/a\n@@ -0,0 +1,1 @@\n+x\n"
+
+
+def test_far_edits_get_hunks_of_their_own_and_near_ones_share() -> None:
+    text = "".join(f"line {n}\n" for n in range(40))
+    near = [replacing(text, "line 10", "ten\nten"), replacing(text, "line 16", ""), replacing(text, "line 30", "x\ny\nz")]
+    assert diff.unified("n", text, near).count("@@ -") == 2
+    check(text, *near)
+
+
+lines = st.text(st.sampled_from("ab \t\r\n\x0cé😀"), max_size=30)
+
+
+@settings(max_examples=40, deadline=None)
+@given(text=lines, data=st.data())
+def test_any_edits_of_any_text_apply(text: str, data: st.DataObject) -> None:
+    # patch takes a text's own stray `\r` and files without a line for what they are only with --binary, and an empty
+    # result for a deleted file; git alone is asked here.
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=6)))
+    edits = tuple(Edit(Span(a, b), data.draw(lines)) for a, b in zip(cuts[::2], cuts[1::2], strict=False))
+    expected = values.apply(text, edits)
+    written = diff.unified("a.txt", text, edits)
+    if expected == text or not text or not expected:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a.txt").write_bytes(text.encode())
+        tool = ["git", "-c", "core.autocrlf=false", "apply", "--whitespace=nowarn", "-"]
+        done = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
+        assert done.returncode == 0, (written, done.stderr)
+        assert Path(folder, "a.txt").read_bytes() == expected.encode(), written

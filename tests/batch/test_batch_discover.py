@@ -1,0 +1,159 @@
+"""Which files a run is about, and why others are left out."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.batch import discover
+from dg_lsp.batch.discover import Skipped, Source
+
+CODE = "def f():\n    pass\n"
+
+
+def tree(root: Path, *names: str, text: str | bytes = CODE) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return root
+
+
+def found(*paths: Path, root: Path) -> list[str]:
+    names = []
+    for one in discover.files(paths):
+        names.append(f"{Path(one.name).name}: {one.reason}" if isinstance(one, Skipped) else one.relative_to(root).as_posix())
+    return names
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path.resolve()
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Give up the rights of root, before which no file is unreadable."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if before == 0:
+            os.seteuid(0)
+
+
+def test_a_folder_gives_its_code_files_sorted(root: Path) -> None:
+    tree(root, "b.py", "a/z.go", "a/c.js", "readme.txt", "data.json", "noise")
+    assert found(root, root=root) == ["b.py", "a/c.js", "a/z.go"]
+
+
+def test_a_script_without_an_ending_is_known_by_its_first_line(root: Path) -> None:
+    tree(root, "tool", text="#!/usr/bin/env python3\n" + CODE)
+    tree(root, "notes", text="plain\n")
+    assert found(root, root=root) == ["tool"]
+
+
+def test_a_named_file_of_any_kind_is_found_once(root: Path) -> None:
+    tree(root, "notes.txt", "a.py")
+    assert found(root / "notes.txt", root, root / "a.py", root=root) == ["notes.txt", "a.py"]
+
+
+def test_ignored_files_are_left_out_unless_named(root: Path) -> None:
+    tree(root, "a.py", "build/b.py", "c.py")
+    (root / ".git").mkdir()
+    (root / ".gitignore").write_text("build/\nc.py\n")
+    assert found(root, root=root) == ["a.py"]
+    assert found(root / "c.py", root=root) == ["c.py"]
+    assert found(root / "build", root=root) == ["build/b.py"]
+
+
+def test_what_our_own_ignore_file_names_is_left_out_even_if_named(root: Path) -> None:
+    tree(root, "a.py", "private/b.py")
+    (root / ".git").mkdir()
+    (root / ".dgignore").write_text("private/\n")
+    assert found(root / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
+    assert found(root / "private", root=root) == ["private: is ignored by .dgignore"]
+
+
+def test_secrets_are_left_out_even_if_named(root: Path) -> None:
+    tree(root, "secrets.py", ".env")
+    assert found(root, root=root) == []
+    assert found(root / ".env", root=root) == [".env: may hold secrets"]
+
+
+def test_other_peoples_files_are_left_out(root: Path) -> None:
+    tree(root, "a.py", "node_modules/b.js", "lib/site-packages/c.py", ".venv/d.py")
+    assert found(root, root=root) == ["a.py"]
+
+
+def test_links_are_not_followed_and_broken_ones_are_told(root: Path) -> None:
+    tree(root, "in/a.py", "out/b.py")
+    (root / "in" / "link.py").symlink_to(root / "out" / "b.py")
+    (root / "in" / "folder").symlink_to(root / "out")
+    (root / "in" / "gone.py").symlink_to(root / "nothing.py")
+    assert found(root / "in", root=root) == ["in/a.py", "gone.py: is a link to a file that does not exist"]
+
+
+def test_a_named_link_is_written_through(root: Path) -> None:
+    tree(root, "out/b.py")
+    (root / "link.py").symlink_to(root / "out" / "b.py")
+    assert found(root / "link.py", root=root) == ["out/b.py"]
+
+
+def test_a_loop_of_links_is_told(root: Path) -> None:
+    (root / "a.py").symlink_to(root / "b.py")
+    (root / "b.py").symlink_to(root / "a.py")
+    [line] = found(root / "a.py", root=root)
+    assert line.startswith("a.py: ")
+
+
+def read(path: Path) -> str:
+    source = discover.read(path)
+    assert isinstance(source, Skipped), source
+    return source.reason
+
+
+def test_text_is_read_as_it_is(root: Path) -> None:
+    tree(root, "a.py", text="\ufeffx = 'ä'\r\n")
+    source = discover.read(root / "a.py")
+    assert isinstance(source, Source)
+    assert (source.document.text, source.document.language) == ("\ufeffx = 'ä'\r\n", "python")
+
+
+def test_what_is_no_text_has_a_reason(root: Path) -> None:
+    tree(root, "binary.py", text=b"\x7fELF\0\0")
+    tree(root, "latin.py", text="# ä\n".encode("latin-1"))
+    tree(root, "large.py", text=b"#" * (discover.MAX_BYTES + 1))
+    os.mkfifo(root / "pipe.py")
+    assert read(root / "binary.py") == "is binary"
+    assert read(root / "latin.py") == "is not UTF-8 (byte 2)"
+    assert read(root / "large.py") == "is larger than 1024 KiB"
+    assert read(root / "pipe.py") == "is not a regular file"
+    assert read(root / "gone.py") == "can't be read: no such file or directory"
+
+
+def test_a_file_that_may_not_be_read_has_a_reason() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = tree(Path(folder), "a.py") / "a.py"
+        path.chmod(0)
+        with as_nobody():
+            assert read(path) == "can't be read: permission denied"
+
+
+def test_a_folder_that_may_not_be_read_is_told() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        root = tree(Path(folder).resolve(), "a.py", "closed/b.py")
+        (root / "closed").chmod(0)
+        with as_nobody():
+            lines = found(root, root=root)
+        (root / "closed").chmod(0o755)
+        assert lines == ["a.py", "closed: can't be read: permission denied"]

@@ -1,0 +1,73 @@
+"""Answers outlive the run that found them, and no change of what they depend on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.batch.journal import Journal, JournalError
+from dg_lsp.batch.plan import Fill
+from dg_lsp.core.values import Document, Edit, Hole, Span
+
+DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
+HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)
+FILLS = (Fill(Edit(HOLE.span, "return 'ä'"), 0.5, 7), Fill(Edit(HOLE.span, "x"), 0.25, 0))
+
+
+def keep(path: Path, *settings: object) -> None:
+    with Journal(path, settings) as journal:
+        journal.add(DOCUMENT, HOLE, FILLS)
+
+
+def known(path: Path, *settings: object, document: Document = DOCUMENT, hole: Hole = HOLE) -> tuple[Fill, ...]:
+    with Journal(path, settings) as journal:
+        return journal.get(document, hole)
+
+
+def test_an_answer_is_found_again(tmp_path: Path) -> None:
+    keep(tmp_path / "j", "embedded", 1)
+    assert known(tmp_path / "j", "embedded", 1) == FILLS
+
+
+def test_another_text_hole_or_setting_is_another_question(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    keep(path, "embedded", 1)
+    assert known(path, "embedded", 2) == ()
+    assert known(path, "embedded", 1, document=replace(DOCUMENT, text=DOCUMENT.text + "#")) == ()
+    assert known(path, "embedded", 1, hole=replace(HOLE, instruction="fast")) == ()
+
+
+def test_a_line_cut_short_is_forgotten_and_does_not_spoil_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    keep(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:40])
+    assert known(path) == FILLS
+    with Journal(path) as journal:
+        journal.add(DOCUMENT, replace(HOLE, kind="marker"), FILLS[:1])
+    assert known(path, hole=replace(HOLE, kind="marker")) == FILLS[:1]
+
+
+def test_only_the_user_can_read_it(tmp_path: Path) -> None:
+    keep(tmp_path / "j")
+    assert (tmp_path / "j").stat().st_mode & 0o077 == 0
+
+
+def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("x = 1")
+    with pytest.raises(JournalError, match="is no journal"):
+        Journal(tmp_path / "code.py")
+    assert (tmp_path / "code.py").read_text() == "x = 1"
+
+
+def test_a_file_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="no such file or directory"):
+        Journal(tmp_path / "no" / "folder" / "j")
+
+
+def test_without_a_file_nothing_is_kept() -> None:
+    with Journal(None) as journal:
+        journal.add(DOCUMENT, HOLE, FILLS)
+        assert journal.get(DOCUMENT, HOLE) == ()

@@ -1,0 +1,193 @@
+"""Requests: which share one, what happens when it fails, how many are under way, what is remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.batch import run
+from dg_lsp.batch.journal import Journal
+from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.run import Asked, Options
+from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
+from dg_lsp.infill.port import Engine, EngineError
+from tests.batch.engines import Filling, planned
+
+STUB = 'def f():\n    """Do."""\n    ...\n\n\n'
+FAR = "# far away\n" * 200
+
+
+def filled(
+    engine: Engine, *plans: Plan, options: Options | None = None, journal: Journal | None = None, done: list[int] | None = None
+) -> list[tuple[Plan, Mapping[Hole, Asked]]]:
+    async def collect() -> list[tuple[Plan, Mapping[Hole, Asked]]]:
+        hear = done.append if done is not None else lambda n: None
+        answers = journal or Journal(None)
+        return [row async for row in run.fill(engine, plans, options or Options(), answers, lambda plan: (), hear)]
+
+    return asyncio.run(collect())
+
+
+def answers(results: list[tuple[Plan, Mapping[Hole, Asked]]]) -> list[list[str]]:
+    return [[asked.fills[0].edit.text if asked.fills else asked.reason for asked in found.values()] for _, found in results]
+
+
+def test_results_come_in_the_order_of_the_plans(tmp_path: Path) -> None:
+    class Uneven:
+        """Answers later requests sooner."""
+
+        def __init__(self) -> None:
+            self.n = 0
+
+        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+            self.n += 1
+            for _ in range(10 - self.n):
+                await asyncio.sleep(0)
+            return (Candidate((f"return '{request.path}'",), 0.5),)
+
+    plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abcd"]
+    done: list[int] = []
+    assert answers(filled(Uneven(), *plans, done=done)) == [[f"return '{name}.py'"] for name in "abcd"]
+    assert done == [1, 1, 1, 1]
+
+
+def test_only_so_many_requests_are_under_way(tmp_path: Path) -> None:
+    class Counting:
+        """Counts the requests that wait for it at once."""
+
+        now = most = 0
+
+        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await asyncio.sleep(0)
+            self.now -= 1
+            return (Candidate(("return 1",), 0.5),)
+
+    engine = Counting()
+    filled(engine, *(planned(tmp_path / f"{n}.py", STUB) for n in range(6)))
+    assert engine.most == run.N_IN_FLIGHT
+
+
+def test_holes_near_each_other_share_a_request(tmp_path: Path) -> None:
+    engine = Filling("return 1")
+    assert answers(filled(engine, planned(tmp_path / "a.py", STUB * 2))) == [["return 1", "return 1"]]
+    assert [len(request.holes) for request in engine.requests] == [2]
+
+
+def test_holes_that_fail_together_are_asked_one_by_one(tmp_path: Path) -> None:
+    # The second text would not parse, so the answer for both is dropped whole.
+    engine = Filling(lambda request: ("return 1", "return )(") if len(request.holes) == 2 else ("return 2",))
+    assert answers(filled(engine, planned(tmp_path / "a.py", STUB * 2))) == [["return 2", "return 2"]]
+    assert [len(request.holes) for request in engine.requests] == [2, 1, 1]
+    assert len({request.seed for request in engine.requests}) == 3
+
+
+def test_a_request_that_fails_spoils_no_other(tmp_path: Path) -> None:
+    class Moody:
+        """Fails for one file."""
+
+        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+            if request.path == "b.py":
+                raise EngineError("the engine is busy")
+            return (Candidate(("return 1",), 0.5),)
+
+    plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
+    assert answers(filled(Moody(), *plans)) == [["return 1"], ["the engine is busy"], ["return 1"]]
+
+
+def test_a_useless_answer_has_a_reason(tmp_path: Path) -> None:
+    [[reason]] = answers(filled(Filling("   "), planned(tmp_path / "a.py", STUB)))
+    assert reason.startswith("the answer ")
+    [[reason]] = answers(filled(Filling(), planned(tmp_path / "a.py", STUB)))
+    assert reason == "the model has no answer"
+
+
+def test_options_reach_the_engine(tmp_path: Path) -> None:
+    engine = Filling("return 1", "return 2")
+    options = Options(n_candidates=2, seed=7, deadline_ms=100)
+    [(_, found)] = filled(engine, planned(tmp_path / "a.py", STUB * 2), options=options)
+    [request] = engine.requests
+    assert (request.budget.ms, request.budget.candidates, request.path) == (200, 2, "a.py")
+    assert [[fill.edit.text for fill in asked.fills] for asked in found.values()] == [["return 1", "return 2"]] * 2
+
+
+def test_the_same_seed_asks_the_same(tmp_path: Path) -> None:
+    plans = [planned(tmp_path / "a.py", STUB + FAR + STUB), planned(tmp_path / "b.py", STUB)]
+    first, second, other = Filling("return 1"), Filling("return 1"), Filling("return 1")
+    filled(first, *plans, options=Options(seed=1))
+    filled(second, *plans, options=Options(seed=1))
+    filled(other, *plans, options=Options(seed=2))
+    assert first.requests == second.requests
+    assert {request.seed for request in first.requests}.isdisjoint(request.seed for request in other.requests)
+
+
+def test_what_the_journal_knows_is_not_asked_again(tmp_path: Path) -> None:
+    plans = [planned(tmp_path / "a.py", STUB * 2), planned(tmp_path / "b.py", STUB)]
+    with Journal(tmp_path / "j") as journal:
+        filled(Filling("return 1"), plans[0], journal=journal)
+    engine = Filling("return 2")
+    with Journal(tmp_path / "j") as journal:
+        assert answers(filled(engine, *plans, journal=journal)) == [["return 1", "return 1"], ["return 2"]]
+    assert len(engine.requests) == 1
+
+
+def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
+    plans = [planned(tmp_path / f"{name}.py", STUB) for name in "ab"]
+    order: list[str] = []
+
+    def related(plan: Plan) -> Sequence[Snippet]:
+        order.append(plan.source.path.name)
+        return (Snippet("near.py", "def near(): ..."),)
+
+    class Noting:
+        """Notes when it is asked, and what came with it."""
+
+        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+            order.append(f"asked with {request.related[-1].path}")
+            return ()
+
+    async def collect() -> None:
+        async for _ in run.fill(Noting(), plans, Options(), Journal(None), related, lambda n: None):
+            pass
+
+    asyncio.run(collect())
+    assert order == ["a.py", "b.py", "asked with near.py", "asked with near.py"]
+
+
+def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
+    class Endless:
+        """Never answers, and counts who gave up on it."""
+
+        def __init__(self) -> None:
+            self.asked, self.given_up = asyncio.Event(), 0
+
+        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+            self.asked.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.given_up += 1
+            return ()
+
+    async def cancelled() -> int:
+        engine = Endless()
+        plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
+
+        async def collect() -> None:
+            async for _ in run.fill(engine, plans, Options(), Journal(None), lambda plan: (), lambda n: None):
+                pass
+
+        task = asyncio.ensure_future(collect())
+        await engine.asked.wait()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(asyncio.all_tasks()) == 1
+        return engine.given_up
+
+    assert asyncio.run(cancelled()) == run.N_IN_FLIGHT
