@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 BETWEEN_CHARS = 400
 GROUP_HOLES = 4
 
+# Endings of files that are imported by the name of their folder, all of its files at once.
+FOLDER_ENDINGS = (".go",)
+
 # What one related file may contribute, so that a single long one does not crowd the others out.
 EXCERPT_CHARS = 2_000
 
@@ -159,8 +162,15 @@ def is_imported(path: str, names: Iterable[str]) -> bool:
     """Return whether one of the names may mean the file at this path, judged by the path's last parts alone."""
     parts = re.split(r"[/\\]", path)
     stem = parts[-1].split(".")[0] if not parts[-1].startswith(".") else parts[-1]
+    if parts[-1].endswith(FOLDER_ENDINGS):
+        return any(_in_folder(parts[:-1], name) for name in names)
     parts = parts[:-1] if stem in _PACKAGE_FILES else [*parts[:-1], stem]
     return bool(parts) and any(_ends_with(parts, name) for name in names)
+
+
+def name_parts(name: str) -> list[str]:
+    """Return the parts of an imported name, outermost first, without what stands for the importing file's own place."""
+    return [part for part in re.split(r"::|[./\\]+", _EXTENSION.sub("", name)) if part and part not in _HERE]
 
 
 def with_newlines(text: str) -> str:
@@ -197,10 +207,17 @@ def _overlap(words: frozenset[str], text: str) -> float:
 
 
 def _ends_with(parts: list[str], name: str) -> bool:
-    wanted = [part for part in re.split(r"::|[./\\]+", _EXTENSION.sub("", name)) if part and part not in _HERE]
+    wanted = name_parts(name)
     if wanted and wanted[-1] in _PACKAGE_FILES:
         wanted = wanted[:-1]
     return bool(wanted) and parts[-len(wanted) :] == wanted
+
+
+def _in_folder(folder: list[str], name: str) -> bool:
+    """Return whether the name ends with the folder; what comes before it may stand for the repository."""
+    wanted = name_parts(name)
+    size = min(len(folder), len(wanted))
+    return size > 0 and folder[-size:] == wanted[-size:]
 
 
 # Files that stand for the folder they are in, and path parts that mean a place relative to the importing file.

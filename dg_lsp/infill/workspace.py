@@ -240,10 +240,16 @@ def _imported(root: Path, here: Path, document: Document) -> Iterator[Path]:
 
 
 def _guesses(base: Path, name: str, endings: tuple[str, ...]) -> Iterator[Path]:
+    parts = context.name_parts(name)
+    if set(endings) & set(context.FOLDER_ENDINGS):
+        # What comes before the folder may be the repository's address.
+        for size in range(min(len(parts), 3), 0, -1):
+            folder = base.joinpath(*parts[-size:])
+            yield from (folder / entry for entry in _entries(folder) if entry.endswith(endings))
+        return
     # `./util.js` and `vector.h` are names of files; `package.module`, `crate::module` and `Name\Space` are not yet.
     if re.search(r"/|\.\w+$", name):
         yield Path(os.path.normpath(base / name))
-    parts = [part for part in re.split(r"::|[./\\]+", name) if part and part not in ("crate", "self", "super", "@", "~")]
     # The last part may be a class or a function rather than a module.
     for wanted in (parts, parts[:-1]):
         if wanted:
@@ -255,14 +261,20 @@ def _guesses(base: Path, name: str, endings: tuple[str, ...]) -> Iterator[Path]:
 
 def _siblings(here: Path, document: Document) -> list[Path]:
     """Return the files of the same language and folder, those with the most similar names first."""
-    try:
-        with os.scandir(here.parent) as entries:
-            names = [entry.name for entry in islice(entries, MAX_ENTRIES) if entry.is_file(follow_symlinks=False)]
-    except OSError:
-        return []
+    names = _entries(here.parent)
     language = languages.get(document.language)
     same = [name for name in names if _kind(name) == (language.name if language else here.suffix)]
     return [here.parent / name for name in sorted(same, key=lambda name: (-_similar(name, here.name), name))]
+
+
+def _entries(folder: Path) -> list[str]:
+    """Return the names of the folder's files, or nothing where it can't be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in islice(entries, MAX_ENTRIES) if entry.is_file(follow_symlinks=False))
+    # A name from an import may hold what no path may.
+    except (OSError, ValueError):
+        return []
 
 
 def _kind(name: str) -> str:

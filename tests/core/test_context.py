@@ -283,6 +283,7 @@ def test_every_language_of_the_table_has_imports() -> None:
         ("lib/x/index.ts", "../x"),
         ("src/a/mod.rs", "crate::a"),
         ("inc/v.h", "inc/v.h"),
+        ("store/any.go", "example.com/me/store"),
         ("App/Models/User.php", "App\\Models\\User"),
     ],
 )
@@ -290,6 +291,8 @@ def test_a_path_may_be_what_a_name_means(path: str, name: str) -> None:
     assert context.is_imported(path, [name])
 
 
-@pytest.mark.parametrize(("path", "name"), [("a/b.py", "b.a"), ("a/b.py", "x.b"), ("ab.py", "b"), ("a/b.py", "."), (".h", "")])
+@pytest.mark.parametrize(
+    ("path", "name"), [("a/b.py", "b.a"), ("a/b.py", "x.b"), ("ab.py", "b"), ("store.go", "store"), ("a/b.py", "."), (".h", "")]
+)
 def test_a_path_may_be_something_else(path: str, name: str) -> None:
     assert not context.is_imported(path, [name])

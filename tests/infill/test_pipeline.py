@@ -1,0 +1,122 @@
+"""The path from holes to edits, with an engine that knows its answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dg_lsp.core import syntax
+from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span, apply
+from dg_lsp.infill import pipeline
+from dg_lsp.infill.pipeline import Answer, Settings
+from dg_lsp.infill.port import EngineError
+from tests.fakes import FailingEngine, ScriptedEngine, drawn
+
+
+def infilled(engine: Any, text: str, settings: Settings | None = None, **related: Any) -> tuple[Answer, list[str]]:
+    """Return the answer for the drawn holes of a Python text, and the text with each of its suggestions."""
+    document, holes = drawn(text, language="python")
+    tree = syntax.of(document)
+    answer = asyncio.run(pipeline.infill(engine, document, holes, settings or Settings(), syntax=tree, **related))
+    return answer, [apply(document.text, suggestion.edits) for suggestion in answer.suggestions]
+
+
+def test_suggestions_come_best_first() -> None:
+    answer, texts = infilled(ScriptedEngine("one", "two"), "x = ⟦⟧\n")
+    assert texts == ["x = one\n", "x = two\n"]
+    assert [suggestion.candidate.texts for suggestion in answer.suggestions] == [("one",), ("two",)]
+    assert answer.reason == ""
+
+
+def test_several_holes_are_one_request() -> None:
+    engine = ScriptedEngine(("1", "2"))
+    _, texts = infilled(engine, "x = ⟦⟧\ny = ⟦⟧\n")
+    assert texts == ["x = 1\ny = 2\n"]
+    assert [len(request.holes) for request in engine.requests] == [2]
+
+
+def test_what_does_not_survive_is_counted_with_its_reason() -> None:
+    answer, texts = infilled(ScriptedEngine("f(", "", "1 ", "g("), "x = ⟦⟧\n")
+    assert texts == ["x = 1\n"]
+    assert answer.dropped == ("adds a syntax error", "is blank", "adds a syntax error")
+    assert answer.fired == ("parses", "drop_blank", "trim_end", "parses")
+    assert answer.suggestions[0].fired == ("trim_end",)
+
+
+def test_answers_that_come_to_the_same_are_one() -> None:
+    answer, texts = infilled(ScriptedEngine("1", "1  ", "2"), "x = ⟦⟧\n")
+    assert texts == ["x = 1\n", "x = 2\n"]
+    assert answer.suggestions[0].candidate.texts == ("1",)
+
+
+def test_no_suggestion_has_a_reason() -> None:
+    answer, _ = infilled(ScriptedEngine("f(", "g(", ""), "x = ⟦⟧\n")
+    assert answer.reason == "the answer adds a syntax error; another is blank"
+    answer, _ = infilled(ScriptedEngine(), "x = ⟦⟧\n")
+    assert answer.reason == "the model has no answer"
+
+
+def test_the_engine_is_asked_as_the_settings_say() -> None:
+    engine = ScriptedEngine("1")
+    snippet = Snippet("b.py", "y = 2\n")
+    settings = Settings(window_chars=5, budget=Budget(ms=7, candidates=2), seed=3, path="a.py")
+    infilled(engine, "a = 1\nb = 2\nx = ⟦⟧\n", settings, related=[snippet])
+    (request,) = engine.requests
+    assert (request.prefix, request.suffix, request.path, request.seed) == ("x = ", "\n", "a.py", 3)
+    assert request.budget == settings.budget
+    assert request.related == (snippet,)
+
+
+def test_no_hole_asks_nobody() -> None:
+    engine = ScriptedEngine("1")
+    assert infilled(engine, "x = 1\n") == (Answer(), [])
+    assert engine.requests == []
+
+
+def test_an_engine_s_failure_is_the_caller_s_to_tell() -> None:
+    with pytest.raises(EngineError, match="the engine is gone"):
+        infilled(FailingEngine("the engine is gone"), "x = ⟦⟧\n")
+
+
+def test_holes_that_overlap_are_refused() -> None:
+    holes = [Hole(Span(0, 2), "cursor"), Hole(Span(1, 3), "cursor")]
+    with pytest.raises(ValueError, match="overlap"):
+        asyncio.run(pipeline.infill(ScriptedEngine(), Document("", "", "abc"), holes, Settings()))
+
+
+def test_a_window_has_text() -> None:
+    with pytest.raises(ValueError, match="at least one character, not 0"):
+        Settings(window_chars=0)
+
+
+class WaitingEngine:
+    """Says that it was asked, and waits until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.cancelled = False
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        return ()
+
+
+def test_cancelling_the_caller_cancels_the_engine() -> None:
+    async def cancelled() -> bool:
+        engine = WaitingEngine()
+        document, holes = drawn("x = ⟦⟧\n")
+        task = asyncio.ensure_future(pipeline.infill(engine, document, holes, Settings()))
+        await engine.asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return engine.cancelled
+
+    assert asyncio.run(cancelled())

@@ -1,0 +1,299 @@
+"""What may be read of a workspace, on real files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.core.values import Document
+from dg_lsp.infill import workspace
+from dg_lsp.infill.workspace import Ignore
+
+
+def make(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        place = root / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return root
+
+
+# --- Secrets ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".env",
+        ".env.local",
+        "prod.env",
+        "a/b/server.PEM",
+        "x.key",
+        "id_rsa",
+        "id_ed25519.bak",
+        ".netrc",
+        ".npmrc",
+        "cert.pfx",
+        "cert.p12",
+        "credentials",
+        "credentials.json",
+        "secrets.yaml",
+        "Secrets.toml",
+        ".ssh/config",
+        "home/.aws/config",
+        ".gnupg/a.txt",
+        "secrets/db.py",
+        "terraform.tfstate",
+    ],
+)
+def test_names_that_hold_secrets(path: str) -> None:
+    assert workspace.is_secret(path)
+
+
+@pytest.mark.parametrize("path", ["a.py", "environment.py", "keys.py", "src/keyboard.ts", "ssh/client.go", "", "."])
+def test_names_that_hold_none(path: str) -> None:
+    assert not workspace.is_secret(path)
+
+
+# --- Ignored files ----------------------------------------------------------------------------------------------------
+
+
+def check_reason(root: Path, path: str, reason: str) -> None:
+    ignore = Ignore.for_root(root)
+    assert ignore.reason(root / path) == reason
+    assert ignore.allows(root / path) == (reason == "")
+
+
+def test_ordinary_files_may_be_read(tmp_path: Path) -> None:
+    make(tmp_path, {"a.py": "", "b/c.py": "", ".gitignore": "*.log\n"})
+    for path in ("a.py", "b", "b/c.py", ".", "not/there.py"):
+        check_reason(tmp_path, path, "")
+
+
+def test_ignored_files_may_not(tmp_path: Path) -> None:
+    make(tmp_path, {".gitignore": "*.log\nbuild/\n/top.py\n", ".dgignore": "private/**\n", "build/x.py": "", "sub/top.py": ""})
+    check_reason(tmp_path, "a.log", "is ignored by .gitignore")
+    check_reason(tmp_path, "sub/a.log", "is ignored by .gitignore")
+    check_reason(tmp_path, "build", "is ignored by .gitignore")
+    check_reason(tmp_path, "build/x.py", "is ignored by .gitignore")
+    check_reason(tmp_path, "top.py", "is ignored by .gitignore")
+    check_reason(tmp_path, "sub/top.py", "")
+    check_reason(tmp_path, "private/a.py", "is ignored by .dgignore")
+
+
+def test_the_nearest_ignore_file_decides(tmp_path: Path) -> None:
+    make(tmp_path, {".gitignore": "*.gen.py\n", "keep/.gitignore": "!*.gen.py\n", "keep/no/.gitignore": "a.gen.py\n"})
+    check_reason(tmp_path, "a.gen.py", "is ignored by .gitignore")
+    check_reason(tmp_path, "keep/a.gen.py", "")
+    check_reason(tmp_path, "keep/no/a.gen.py", "is ignored by .gitignore")
+    check_reason(tmp_path, "keep/no/b.gen.py", "")
+
+
+def test_one_ignore_file_does_not_allow_what_another_forbids(tmp_path: Path) -> None:
+    make(tmp_path, {".gitignore": "a.py\n", ".dgignore": "!a.py\n"})
+    check_reason(tmp_path, "a.py", "is ignored by .gitignore")
+
+
+def test_nothing_in_an_ignored_folder_comes_back(tmp_path: Path) -> None:
+    make(tmp_path, {".gitignore": "out/\n!out/a.py\n", "out/.gitignore": "!a.py\n", "out/a.py": ""})
+    check_reason(tmp_path, "out/a.py", "is ignored by .gitignore")
+
+
+def test_secrets_and_folders_of_tools_need_no_ignore_file(tmp_path: Path) -> None:
+    make(tmp_path, {".git/config": "", "node_modules/x/a.js": "", ".env": ""})
+    check_reason(tmp_path, ".env", "may hold secrets")
+    check_reason(tmp_path, ".git/config", "belongs to version control")
+    check_reason(tmp_path, "node_modules/x/a.js", "is in a folder that tools fill")
+
+
+def test_a_folder_that_is_named_itself_is_wanted(tmp_path: Path) -> None:
+    make(tmp_path, {"node_modules/x/a.js": "", "secrets/b/a.py": ""})
+    check_reason(tmp_path / "node_modules" / "x", "a.js", "")
+    check_reason(tmp_path / "secrets" / "b", "a.py", "")
+
+
+def test_what_is_outside_is_never_read(tmp_path: Path) -> None:
+    make(tmp_path, {"in/a.py": "", "out/b.py": ""})
+    check_reason(tmp_path / "in", "../out/b.py", "is outside in")
+
+
+def test_a_repository_s_rules_hold_in_its_folders(tmp_path: Path) -> None:
+    make(tmp_path, {".git/info/exclude": "mine.py\n", ".gitignore": "*.log\n!keep.log\n", "sub/a.py": ""})
+    check_reason(tmp_path / "sub", "a.log", "is ignored by .gitignore")
+    check_reason(tmp_path / "sub", "keep.log", "")
+    check_reason(tmp_path / "sub", "mine.py", "is ignored by .gitignore")
+
+
+@pytest.mark.parametrize("broken", ["ok\n!\n", "[z-a]\n"])
+def test_an_ignore_file_that_makes_no_sense_closes_its_folder(tmp_path: Path, broken: str) -> None:
+    make(tmp_path, {"a.py": "", "sub/.dgignore": broken, "sub/b.py": "", "sub/deep/c.py": ""})
+    check_reason(tmp_path, "a.py", "")
+    check_reason(tmp_path, "sub", "")
+    check_reason(tmp_path, "sub/b.py", "is below a .dgignore that can't be read")
+    check_reason(tmp_path, "sub/deep/c.py", "is below a .dgignore that can't be read")
+
+
+def test_an_ignore_file_that_can_not_be_read_closes_its_folder(tmp_path: Path) -> None:
+    make(tmp_path, {"a.py": ""})
+    (tmp_path / ".gitignore").mkdir()
+    check_reason(tmp_path, "a.py", "is below a .gitignore that can't be read")
+    (tmp_path / ".gitignore").rmdir()
+    (tmp_path / ".gitignore").symlink_to(".gitignore")
+    check_reason(tmp_path, "a.py", "is below a .gitignore that can't be read")
+
+
+def test_patterns_need_not_be_utf_8(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbfa.py\r\n\xff.py\n")
+    check_reason(tmp_path, "a.py", "is ignored by .gitignore")
+    check_reason(tmp_path, os.fsdecode(b"\xff.py"), "is ignored by .gitignore")
+    check_reason(tmp_path, "b.py", "")
+
+
+def test_an_ignore_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    make(tmp_path, {"a.py": "", ".gitignore": ""})
+    ignore = Ignore.for_root(tmp_path)
+    assert ignore.allows(tmp_path / "a.py")
+    (tmp_path / ".gitignore").write_text("a.py\n")
+    assert not ignore.allows(tmp_path / "a.py")
+    (tmp_path / ".gitignore").unlink()
+    assert ignore.allows(tmp_path / "a.py")
+
+
+def test_a_link_is_judged_by_its_name_and_by_what_it_leads_to(tmp_path: Path) -> None:
+    make(tmp_path, {"in/.env": "", "in/a.py": "", "out/b.py": ""})
+    root = tmp_path / "in"
+    (root / "key.py").symlink_to(".env")
+    (root / "away.py").symlink_to("../out/b.py")
+    (root / "x.pem").symlink_to("a.py")
+    (root / "fine.py").symlink_to("a.py")
+    (root / "loop.py").symlink_to("loop.py")
+    check_reason(root, "key.py", "may hold secrets")
+    check_reason(root, "away.py", "is outside in")
+    check_reason(root, "x.pem", "may hold secrets")
+    check_reason(root, "fine.py", "")
+
+
+def test_git_agrees(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        {
+            ".gitignore": "*.tmp\n!keep.tmp\n/dist\nlogs/\n**/gen/*.py\ndocs/**/x\n\\#a\n b\n# no\n",
+            "sub/.gitignore": "*\n!*.py\n",
+            "deep/.gitignore": "/a\nb/\n",
+        },
+    )
+    paths = [
+        "x.tmp", "keep.tmp", "sub/keep.tmp", "dist/a", "sub/dist/a.py", "logs/a.py", "a/logs/b.py", "gen/a.py", "a/gen/b.py",
+        "docs/x", "docs/a/b/x", "#a", " b", "b", "sub/a.py", "sub/a.txt", "sub/c/a.py", "deep/a", "deep/c/a",
+        "deep/b/x", "deep/b2",
+    ]  # fmt: skip
+    make(tmp_path, dict.fromkeys(paths, ""))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, env=environment, check=True)
+    told = subprocess.run(
+        ["git", "check-ignore", "--no-index", *paths], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    ignored = {line.strip('"') for line in told.stdout.split("\n") if line}
+    ignore = Ignore.for_root(tmp_path)
+    assert {path for path in paths if not ignore.allows(tmp_path / path)} == ignored
+
+
+# --- Related files ----------------------------------------------------------------------------------------------------
+
+
+def related(root: Path, path: str, limit_chars: int = 10_000, language: str = "python") -> list[str]:
+    text = (root / path).read_text()
+    found = workspace.related(root, root / path, Document("", language, text), limit_chars)
+    return [snippet.path for snippet in found]
+
+
+def test_imported_files_come_before_siblings(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        {
+            "pkg/a.py": "from pkg.core.queue import Queue\nfrom . import near\nimport os\nvalue = Queue(items)\n",
+            "pkg/core/queue.py": "class Queue:\n    items = value\n",
+            "pkg/near.py": "def near(value): ...\n",
+            "pkg/sibling.py": "value = items\n",
+            "pkg/notes.txt": "value items\n",
+            "pkg/far/away.py": "value = items\n",
+        },
+    )
+    found = related(tmp_path, "pkg/a.py")
+    assert found[-1] == "pkg/sibling.py"
+    assert sorted(found[:-1]) == ["pkg/core/queue.py", "pkg/near.py"]
+
+
+def test_what_may_not_be_read_is_no_context(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        {
+            "a.py": "import secrets, generated, binary\nvalue = items\n",
+            "secrets.py": "value = items\n",
+            "generated.py": "value = items\n",
+            ".gitignore": "generated.py\n",
+        },
+    )
+    (tmp_path / "binary.py").write_bytes(b"value = \xff items")
+    (tmp_path / "nul.py").write_bytes(b"value = items \0")
+    (tmp_path / "link.py").symlink_to("/etc/hostname")
+    assert related(tmp_path, "a.py") == []
+
+
+def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
+    make(tmp_path, {"a.py": "import pipe\nvalue = items\n"})
+    os.mkfifo(tmp_path / "pipe.py")
+    assert related(tmp_path, "a.py") == []
+
+
+@pytest.mark.parametrize(
+    ("language", "path", "text", "other"),
+    [
+        ("javascript", "src/a.js", 'import {x} from "./lib/b.js";\n', "src/lib/b.js"),
+        ("typescript", "src/a/a.ts", 'import {x} from "../b";\n', "src/b/index.ts"),
+        ("java", "src/com/acme/A.java", "import com.acme.util.B;\n", "src/com/acme/util/B.java"),
+        ("c", "src/a.c", '#include "b/c.h"\n', "include/b/c.h"),
+        ("rust", "src/a.rs", "use crate::b::Thing;\n", "src/b/mod.rs"),
+        ("go", "cmd/main.go", 'import "example.com/me/proj/store"\n', "store/store.go"),
+        ("ruby", "lib/a.rb", "require_relative 'b/c'\n", "lib/b/c.rb"),
+        ("php", "src/A.php", "<?php\nuse App\\B;\n", "App/B.php"),
+        ("lua", "a.lua", 'local b = require("lib.b")\n', "lib/b.lua"),
+        ("bash", "bin/a.sh", "source ../lib.sh\n", "lib.sh"),
+    ],
+)
+def test_imports_are_found_in_each_language(tmp_path: Path, language: str, path: str, text: str, other: str) -> None:
+    make(tmp_path, {path: text, other: "unrelated\n"})
+    assert related(tmp_path, path, language=language) == [other]
+
+
+def test_related_text_is_bounded(tmp_path: Path) -> None:
+    make(tmp_path, {"a.py": "value = items\n", **{f"b{idx}.py": "value = items\n" * 9_000 for idx in range(40)}})
+    document = Document("", "python", "value = items\n")
+    found = workspace.related(tmp_path, tmp_path / "a.py", document, 5_000)
+    assert sum(len(snippet.text) for snippet in found) <= 5_000
+    assert workspace.related(tmp_path, tmp_path / "a.py", document, 0) == ()
+
+
+def test_siblings_with_similar_names_come_first(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        {"queue.py": "", **{f"a{idx}.py": "value\n" for idx in range(workspace.MAX_FILES)}, "test_queue.py": "value\n"},
+    )
+    found = workspace.related(tmp_path, tmp_path / "queue.py", Document("", "python", "value"), 10_000)
+    assert "test_queue.py" in {snippet.path for snippet in found}
+
+
+def test_a_file_without_a_language_has_siblings_of_its_ending(tmp_path: Path) -> None:
+    make(tmp_path, {"a.conf": "value\n", "b.conf": "value\n", "c.txt": "value\n"})
+    assert related(tmp_path, "a.conf", language="") == ["b.conf"]
+
+
+def test_a_file_outside_or_nowhere_has_none(tmp_path: Path) -> None:
+    make(tmp_path, {"in/a.py": "value\n", "b.py": "value\n"})
+    document = Document("", "python", "import \0x\nvalue\n")
+    assert workspace.related(tmp_path / "in", tmp_path / "b.py", document, 1_000) == ()
+    assert workspace.related(tmp_path / "in", tmp_path / "in/none/b.py", document, 1_000) == ()
+    assert workspace.related(tmp_path / "none", tmp_path / "none/b.py", document, 1_000) == ()
