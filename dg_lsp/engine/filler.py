@@ -8,6 +8,7 @@ nothing of how requests arrive.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from torch import Tensor
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, RowKind
 from dg_lsp.engine import causal, drafts, layout, rank
 from dg_lsp.engine.denoise import Denoiser, Limits, Row
+from dg_lsp.engine.file_model import FileModel
 from dg_lsp.engine.model import EMBEDDED, Loaded, Say
 from dg_lsp.engine.model import load as load_model
 from dg_lsp.engine.passes import KV, Passes, crop, widen
@@ -41,6 +43,7 @@ class Switches:
     conditioning: bool = True
     copy: bool = True
     causal: bool = True
+    file: bool = True
     noise: bool = True
     delete: bool = True
     scorer: bool = True
@@ -149,6 +152,7 @@ class CanvasTask:
         self.origins: list[Origin] = []
         self.scored: list[Scored] = []
         self.kv: KV | None = None
+        self.file: FileModel | None = None
 
     def run(self) -> Iterator[bool]:
         """Do everything, yielding after each unit that must not be interrupted."""
@@ -189,6 +193,8 @@ class CanvasTask:
         if len(self.request.holes) > 1:
             return
         hole, switches = self.request.holes[0], self.filler.switches
+        if self.profile.file_weight and switches.file:
+            self.file = self._file_model()
         if switches.copy and self.profile.copy_rows:
             for copy in drafts.copies(
                 self.request.prefix, self.request.suffix, block=hole.block, indent=hole.indent, most=self.profile.copy_rows
@@ -196,6 +202,17 @@ class CanvasTask:
                 self.scored.append(Scored(copy.text, "copy", left=copy.left, right=copy.right))
         if switches.causal and self.profile.causal_rows:
             yield from self._causal(hole)
+
+    def _file_model(self) -> FileModel:
+        """Return what the text around the hole says of itself; what is healed is left for the gap to write."""
+        encode, most, n_healed = self.vocabulary.encode, self.profile.file_chars, len(self.sheet.heal_ids)
+        before = encode(self.request.prefix[-most:])
+        return FileModel(
+            before[: len(before) - n_healed],
+            encode(self.request.suffix[:most]),
+            full=self.profile.file_weight,
+            half_at=self.profile.file_half_at,
+        )
 
     def _causal(self, hole: Hole) -> Iterator[bool]:
         """Write the gap from left to right with the encoder, from its likeliest first tokens on."""
@@ -209,6 +226,7 @@ class CanvasTask:
             most=min(MAX_CAUSAL_TOKENS, max(self._gaps())),
             first=layout.allowed_first(self.vocabulary, self.sheet.heal),
             banned=[token for token in self.filler.unwritable if token not in end],
+            file=self.file,
             stops=end if hole.block else end | set(self.vocabulary.with_newline),
         )
         texts = (layout.answer(self.vocabulary, row, self.sheet.heal) for row in written)
@@ -340,9 +358,7 @@ class CanvasTask:
         ranked = rank.best_first(self.scored, self.profile.calibration)
         steps = max(self.denoiser.canvas.steps) if self.denoiser else 0
         self.answers = tuple(
-            Candidate(
-                (item.text,), chance, (tuple(min(1.0, float(torch.tensor(t).exp())) for t in item.tokens),), item.row, steps
-            )
+            Candidate((item.text,), chance, (tuple(min(1.0, math.exp(logp)) for logp in item.tokens),), item.row, steps)
             for chance, item in ranked
         )
         yield True
@@ -362,8 +378,19 @@ class CanvasTask:
         found = []
         for ids, row in zip(coded, logps, strict=True):
             behind = row[len(ids) : len(ids) + len(after)]
-            found.append((tuple(row[: len(ids)]), sum(behind) / len(behind) if behind else 0.0))
+            own = row[: len(ids)] if self.file is None else self._with_file(self.file, ids, row)
+            found.append((tuple(own), sum(behind) / len(behind) if behind else 0.0))
         return found
+
+    @staticmethod
+    def _with_file(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
+        """Return the log-probabilities of `ids` under the model and the file together."""
+        mixed = []
+        for index, token in enumerate(ids):
+            guess = file.guess(ids[:index])
+            chance = (1 - guess.weight) * math.exp(logps[index]) + guess.weight * guess.shares.get(token, 0.0)
+            mixed.append(math.log(max(chance, 1e-12)))
+        return mixed
 
 
 class LocalDecoder:

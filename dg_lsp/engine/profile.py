@@ -58,6 +58,9 @@ class Profile:
     noise_rows: int = 1
     copy_rows: int = 2
     causal_rows: int = 1
+    file_weight: float = 0.0  # how much the file's own repetitions count beside the causal model; 0: not at all
+    file_half_at: float = 4.0  # the match length, in tokens, at which they count half of that
+    file_chars: int = 12_000  # how much of the file on each side is looked through
     refine_steps: int = 0  # steps in which the canvas may correct a draft; 0 leaves drafts as they are
     sampling: Sampling = field(default_factory=Sampling)
     calibration: Calibration = field(default_factory=Calibration)

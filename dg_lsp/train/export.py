@@ -25,6 +25,10 @@ PROFILE = Profile(
     line_gaps=(24,),
     block_gaps=(48,),
     gaps_per_canvas=1,
+    copy_rows=3,
+    causal_rows=4,
+    file_weight=0.9,
+    file_half_at=4.0,
     sampling=Sampling(line_steps=8, block_steps=16),
 )
 
