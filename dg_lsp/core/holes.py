@@ -54,6 +54,17 @@ _DELIBERATE = re.compile(
     )""",
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
+# A docstring that means: this does nothing until a derived class says otherwise.
+_HOOK = re.compile(
+    r"""^\W*(?:hook\b|called\ (?:when|whenever|by|once|before|after|at|on|if|for|just)\b)
+      | \bsub-?class(?:es)?\ (?:may|can|should|must|needs?\ to|have\ to)\b
+      | \b(?:do|does)\ nothing\b
+      | \boverrid\w+\ (?:by|in|this\ in)\ (?:the\ |a\ )?(?:sub|derived|child)
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_WORDS = re.compile(r"[\w\s]*")
+_QUOTES = re.compile(r"""^[a-zA-Z]*(?:\"{3}|'{3}|"|')|(?:\"{3}|'{3}|"|')$""")
 # A comment for a tool says nothing of the code.
 _DIRECTIVE = re.compile(
     r"""\W*(?:
@@ -64,12 +75,14 @@ _DIRECTIVE = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
-# A placeholder that says so is written in a derived class, not here.
+# A placeholder that says so is written in a derived class, or stands for something that isn't to be had; it is no gap.
 _ELSEWHERE = re.compile(
     r"""\b(?:
         sub-?class(?:es)? | (?:derived|child|concrete|inherit\w*)\ (?:class|type)
       | (?:must|should|to|needs\ to)\ (?:be\ )?(?:overrid|implement)\w*
       | (?:must|should)\ (?:define|provide) | abstract
+      | not\ (?:be\ )?(?:supported|allowed|available|applicable|needed|required) | unsupported
+      | does\ ?n[o']t | can\ ?not | can't | (?:must|should)\ not | meaningless | unlikely
     )\b""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -244,15 +257,20 @@ class _Comments:
     def describes(self, owner: Owner) -> bool:
         """Return whether a comment that says something stands right above the owner, or above its decorators."""
         index = self.syntax.lines
-        line = index.at(self.syntax.span(owner.node).start)
+        start = self.syntax.span(owner.node).start
+        line = index.at(start)
+        # What stands behind other code on its line, as in minified files, is not what the comment speaks of.
+        if not _WORDS.fullmatch(self.syntax.text, index.starts[line], start):
+            return False
         indent = index.indent(line)
         while line > 0:
             line -= 1
             if line in self.decorations:
                 line = self.decorations[line]
             elif line in self.alone and index.indent(index.at(self.alone[line].start)) == indent:
-                if self.says(self.alone[line]):
-                    return True
+                says = self.says(self.alone[line])
+                if says:
+                    return not (_DELIBERATE.match(says) or _HOOK.search(says))
                 line = index.at(self.alone[line].start)
             else:
                 break
@@ -297,8 +315,10 @@ def _body(owner: Owner, syntax: Syntax, comments: _Comments, *, empty: bool) -> 
         if not strong:
             if facts.has("empty", owner.node):
                 return None
-            complete = owner.kind == "class" and not statements and any(part.role == "docstring" for part in parts)
-            bare = not described or complete or any(part.role == "deliberate" for part in parts)
+            docstrings = [_QUOTES.sub("", text[part.span.start : part.span.end]) for part in parts if part.role == "docstring"]
+            complete = owner.kind == "class" and not statements and bool(docstrings)
+            hook = any(_HOOK.search(words) or _DELIBERATE.match(words) for words in docstrings)
+            bare = not described or complete or hook or any(part.role == "deliberate" for part in parts)
             if bare and not empty:
                 return None
     return _Body(_shape(owner, parts, syntax), _whole(owner, parts), bare)
@@ -340,6 +360,8 @@ def _parts(owner: Owner, syntax: Syntax, comments: _Comments) -> list[_Part] | N
 
 def _comment(span: Span, comments: _Comments) -> _Part:
     says = comments.says(span)
+    if _FILL.fullmatch(says):
+        return _Part("said", span)
     todo = _TODO.match(says)
     rest = says[todo.end() :] if todo else says
     if todo or rest:
@@ -347,7 +369,7 @@ def _comment(span: Span, comments: _Comments) -> _Part:
             return _Part("todo", span)
         if todo:
             return _Part("task", span, rest.lstrip(" :-").strip())
-    if _FILL.fullmatch(says) or (says and not _DELIBERATE.match(says)):
+    if says and not _DELIBERATE.match(says):
         return _Part("said", span, says)
     return _Part("deliberate" if says else "directive", span)
 

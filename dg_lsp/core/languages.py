@@ -25,9 +25,9 @@ class Language:
     """What there is to know of a language besides its grammar and its query.
 
     `grammar` is a module and the function in it that returns the grammar. `queries` names the query files, whose texts
-    are joined. `opens` matches the code of a line that opens a block, where the tree is broken and its brackets are closed; `indent` is
-    one level where the file shows none. In a file whose name ends with one of `stub_suffixes`, bodies are meant to be
-    empty.
+    are joined. `opens` matches the code of a line that opens a block, where the
+    tree is broken and its brackets are closed; `indent` is one level where the file shows none. In a file whose name ends
+    with one of `stub_suffixes`, bodies are meant to be empty.
     """
 
     name: str

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dg_lsp.core import holes, languages
+from dg_lsp.core.values import Document, Hole
 from tests import marked
 
 
 def check(text: str, language: str, *, empty: bool = False, uri: str = "file:///code") -> None:
     document, expected = marked.holes(text, language, uri)
     found = holes.bodies(document, marked.parse(document), empty=empty)
-    wanted = [holes.Hole(span, "body") for span in expected]
+    wanted = [Hole(span, "body") for span in expected]
     assert marked.draw(document, found) == marked.draw(document, wanted)
     assert all(hole.kind == "body" for hole in found)
 
@@ -167,6 +168,21 @@ PYTHON = {
             def g(self):
                 return 1
     """,
+    "what is not to be had, and hooks": """
+        class A:
+            def f(self):
+                raise NotImplementedError("This is not supported for A.")
+
+            def g(self):
+                '''Called when a test has ended.'''
+
+            def h(self):
+                '''For derived classes; does nothing.'''
+                pass
+
+            def i(self):
+                "Nothing to do"
+    """,
     "classes: exceptions and markers are complete": """
         class AError(ValueError):
             '''Docs.'''
@@ -302,6 +318,18 @@ JAVASCRIPT = {
         class BadError extends Error {}
         /** Docs. */
         class C {<hole></hole>}
+    """,
+    "one line of many": """
+        // Docs.
+        export default class A { m() {} }
+        // Docs.
+        f(), function g() {}
+        // Does nothing.
+        function h() {}
+        class C {
+          /** Docs. */
+          constructor() {}
+        }
     """,
     "closures": """
         list.map((x) => {
@@ -591,14 +619,17 @@ CPP = {
         template <class T>
         T g() {<hole> throw std::logic_error("TODO"); </hole>}
         void h() { throw std::runtime_error("bad"); }
-        auto l = [](int a) {<hole> throw 1; // TODO
-        </hole>};
+        auto l = [](int a) {
+          <hole>throw std::logic_error("unimplemented");</hole>
+        };
     """,
     "empty on purpose": """
         class A : public B {
          public:
           /** Docs. */
           A() : x(1) {}
+          /** Docs. */
+          A() {}
           /** Docs. */
           virtual ~A() {}
           /** Docs. */
@@ -620,7 +651,6 @@ CPP = {
         }
     """,
 }
-CPP["thrown"] = CPP["thrown"].replace("<hole> throw 1; // TODO\n        </hole>", " throw 1; // no\n        ")
 
 CSHARP = {
     "thrown": """
@@ -800,6 +830,8 @@ PHP = {
             /** Docs. */
             function __construct(private int $x) {}
             /** Docs. */
+            function __destruct() {}
+            /** Docs. */
             private function __clone() {}
         }
         /** Docs. */
@@ -916,7 +948,11 @@ CASES = {
 
 @pytest.mark.parametrize(
     ("language", "text"),
-    [pytest.param(language, text, id=f"{language}: {name}") for language, cases in CASES.items() for name, text in cases.items()],
+    [
+        pytest.param(language, text, id=f"{language}: {name}")
+        for language, cases in CASES.items()
+        for name, text in cases.items()
+    ],
 )
 def test_bodies(language: str, text: str) -> None:
     check(text, language)
@@ -939,7 +975,7 @@ def test_line_ends_and_characters_before_a_hole_change_nothing(language: str, en
             before, inside = document.text[: span.start], document.text[span.start : span.end]
             start = len((head + before).replace("\n", end))
             shifted.append((start, start + len(inside.replace("\n", end))))
-        other = marked.Document(document.uri, language, changed)
+        other = Document(document.uri, language, changed)
         assert [(hole.span.start, hole.span.end) for hole in holes.bodies(other, marked.parse(other))] == shifted
 
 

@@ -40,6 +40,8 @@
 (return_statement . "return" . [(null) (undefined) (false) (number)] . ";"? .) @placeholder.with
 
 ; Meant to be empty
+(method_definition name: (property_identifier) @_name parameters: (formal_parameters . "(" . ")" .)
+  (#eq? @_name "constructor")) @empty
 (class_declaration (class_heritage) @_base (#match? @_base "(Error|Exception)\\b")) @empty
 
 ; A declaration in code that can't be parsed around it

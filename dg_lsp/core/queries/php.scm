@@ -30,4 +30,6 @@
 (method_declaration (visibility_modifier) @_access name: (name) @_name
   (#any-of? @_name "__construct" "__clone")
   (#any-of? @_access "private" "protected")) @empty
+(method_declaration name: (name) @_name parameters: (formal_parameters . "(" . ")" .)
+  (#any-of? @_name "__construct" "__destruct")) @empty
 (class_declaration (base_clause) @_base (#match? @_base "(Error|Exception)\\b")) @empty

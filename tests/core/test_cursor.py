@@ -1,0 +1,220 @@
+"""What the hole at the cursor is: a block, with the text around it, or the rest of a line; selections and errors."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dg_lsp.core import holes, languages
+from dg_lsp.core.values import Document, Hole, Span
+from tests import marked
+
+
+def at(text: str, language: str) -> Hole:
+    document, offset = marked.cursor(text, language)
+    hole = holes.at_cursor(document, offset, marked.parse(document))
+    assert hole.span == Span(offset, offset)
+    assert hole.kind == "cursor"
+    return hole
+
+
+# The language, the text, and what stands around the answer: lead, indent and trail of a block.
+BLOCKS = [
+    ("python", "def f():\n    $0\n", "", "    ", ""),
+    ("python", "def f():$0\n", "\n    ", "    ", ""),
+    ("python", "def f():\n$0\n", "    ", "    ", ""),
+    ("python", "class A:\n    def f(self):\n  $0\n", "      ", "        ", ""),
+    ("python", "def f():\n  $0\n", "", "  ", ""),
+    ("python", "class A:\n\tdef f(self):$0\n", "\n\t\t", "\t\t", ""),
+    ("python", "class A:\n    def f(self):\n        $0\n\n    def g(self):\n        return 1\n", "", "        ", ""),
+    ("python", 'def f():\n    """Docs."""\n    $0', "", "    ", ""),
+    ("python", 'def f():\n    """Docs."""$0', "\n    ", "    ", ""),
+    ("python", "def f():\n    # why\n    $0", "", "    ", ""),
+    ("python", "def f():  # why\n    $0", "", "    ", ""),
+    ("python", "def f(\n    a,\n) -> int:\n    $0", "", "    ", ""),
+    ("python", "def f(\n    a,\n) -> int:$0", "\n    ", "    ", ""),
+    ("python", "if x:\n    pass\nelse:\n    $0", "", "    ", ""),
+    ("python", "for x in y:\n    $0\nz = 1\n", "", "    ", ""),
+    ("python", "while x:\n    $0", "", "    ", ""),
+    ("python", "with open(x) as f:\n    $0", "", "    ", ""),
+    ("python", "try:\n    $0\nexcept", "", "    ", ""),
+    ("python", "match x:\n    case 1:\n        $0", "", "        ", ""),
+    ("python", "s = '🦀'\r\ndef f():\r\n    $0\r\n", "", "    ", ""),
+    ("javascript", "function f() {$0}", "\n  ", "  ", "\n"),
+    ("javascript", "function f() {\n  $0\n}", "", "  ", ""),
+    ("javascript", "if (x) {\n\t$0\n}", "", "\t", ""),
+    ("javascript", "foo(() => {$0})", "\n  ", "  ", "\n"),
+    ("javascript", "class A {\n  $0\n}", "", "  ", ""),
+    ("javascript", "function f() {\n  if (a) {\n    $0\n  return 1;\n}", "", "    ", ""),
+    ("javascript", "function f() { /* why */$0\n}", "\n  ", "  ", ""),
+    ("typescript", "const f = (x: number) => {\n  $0\n}", "", "  ", ""),
+    ("typescript", "abstract class A {\n  m(): void {$0}\n}", "\n    ", "    ", "\n  "),
+    ("tsx", "function F() {\n  $0\n}", "", "  ", ""),
+    ("go", "func f() {\n\t$0\n}", "", "\t", ""),
+    ("go", "func f() {\n\tfor {$0}\n}", "\n\t\t", "\t\t", "\n\t"),
+    ("rust", "fn f() {\n    match x {\n        $0\n    }\n}", "", "        ", ""),
+    ("rust", "impl A {\n    $0\n}", "", "    ", ""),
+    ("java", "class A {\n    void f() {$0}\n}", "\n        ", "        ", "\n    "),
+    ("java", "class A {\n    $0\n}", "", "    ", ""),
+    ("c", "int f(void) {\n    $0\n}", "", "    ", ""),
+    ("c", "int f(void)\n{\n    while (x) {$0\n}", "\n        ", "        ", ""),
+    ("cpp", "class A {\n    $0\n};", "", "    ", ""),
+    ("cpp", "auto f = [](int a) {$0};", "\n    ", "    ", "\n"),
+    ("csharp", "class A\n{\n    void F()\n    {\n        $0\n    }\n}", "", "        ", ""),
+    ("csharp", "namespace N\n{\n    $0\n}", "", "    ", ""),
+    ("ruby", "def f(a)\n  $0\nend", "", "  ", ""),
+    ("ruby", "def f\n  $0\n", "", "  ", ""),
+    ("ruby", "foo.each do |x|\n  $0\nend", "", "  ", ""),
+    ("ruby", "if x\n  $0\nend", "", "  ", ""),
+    ("ruby", "unless x\n  1\nelse\n  $0\nend", "", "  ", ""),
+    ("ruby", "class A < B\n  $0\nend", "", "  ", ""),
+    ("php", "<?php\nfunction f() {\n    $0\n}", "", "    ", ""),
+    ("php", "<?php\nforeach ($a as $b) {$0}", "\n    ", "    ", "\n"),
+    ("bash", "f() {\n  $0\n}", "", "  ", ""),
+    ("bash", "if x; then\n  $0\nfi", "", "  ", ""),
+    ("bash", "for x in y; do\n  $0\ndone", "", "  ", ""),
+    ("bash", "if x; then\n  $0", "", "  ", ""),
+    ("lua", "function f(a)\n  $0\nend", "", "  ", ""),
+    ("lua", "if x then\n  $0\nend", "", "  ", ""),
+    ("lua", "repeat\n  $0\nuntil x", "", "  ", ""),
+    ("lua", "local f = function()\n  $0", "", "  ", ""),
+    ("", "section:\n  $0", "", "  ", ""),
+    ("", "server {\n$0\n}", "    ", "    ", ""),
+]
+
+LINES = [
+    ("python", "$0"),
+    ("python", "x = $0\n"),
+    ("python", "x = foo($0)\n"),
+    ("python", "x = foo(\n    $0\n)\n"),
+    ("python", "def f($0):\n    pass\n"),
+    ("python", "def f(x:$0"),
+    ("python", "x = {\n    'a':$0\n}"),
+    ("python", "x = {'a':$0"),
+    ("python", "x = y[1:$0"),
+    ("python", "key = lambda x:$0"),
+    ("python", "def f():\n    x = 1\n    $0\n"),
+    ("python", "def f():\n    $0\n    return 1\n"),
+    ("python", "s = 'a:$0'"),
+    ("python", "# a:$0"),
+    ("python", 'def f():\n    """Docs:\n    $0\n    """\n'),
+    ("javascript", "const x = {$0}"),
+    ("javascript", "const x = {\n  $0\n}"),
+    ("javascript", "// {$0"),
+    ("javascript", "const x = `${a} {\n  $0`"),
+    ("javascript", "function f() {$0 return 1 }"),
+    ("typescript", "interface A {$0}"),
+    ("tsx", "const f = () => <div>{$0}</div>"),
+    ("go", "x := []int{$0}"),
+    ("rust", "let a = A {$0};"),
+    ("java", "int[] a = {$0};"),
+    ("c", "struct s y = {\n    $0\n};"),
+    ("cpp", "std::vector<int> v = {$0};"),
+    ("csharp", "var a = new A {$0};"),
+    ("ruby", "x = {$0}"),
+    ("ruby", "x = 1\n$0"),
+    ("php", "<?php\n$x = [$0];"),
+    ("bash", "echo $0"),
+    ("bash", 'x="{\n$0"'),
+    ("lua", "local t = {$0}"),
+    ("lua", "local x = 1\n$0"),
+    ("", "key:$0"),
+    ("", "one line\n$0"),
+    ("", "a {\n  b\n  $0\n}"),
+]
+
+
+@pytest.mark.parametrize(("language", "text", "lead", "indent", "trail"), BLOCKS)
+def test_an_empty_block_starts_here(language: str, text: str, lead: str, indent: str, trail: str) -> None:
+    hole = at(text, language)
+    assert (hole.block, hole.lead, hole.indent, hole.trail) == (True, lead, indent, trail)
+
+
+@pytest.mark.parametrize(("language", "text"), LINES)
+def test_the_rest_of_the_line(language: str, text: str) -> None:
+    hole = at(text, language)
+    assert (hole.block, hole.lead, hole.trail) == (False, "", "")
+
+
+def test_every_language_has_both() -> None:
+    names = {language.name for language in languages.TABLE} | {""}
+    assert {case[0] for case in BLOCKS} == names == {case[0] for case in LINES}
+
+
+def test_a_line_keeps_its_indentation() -> None:
+    assert at("def f():\n    x = $0\n", "python").indent == "    "
+    assert at("def f():\n    x = 1\n  $0\n", "python").indent == "  "
+
+
+def test_a_cursor_beyond_the_text_is_at_its_end_and_one_inside_a_line_end_before_it() -> None:
+    assert holes.at_cursor(Document("", "", "ab"), 9, None).span == Span(2, 2)
+    assert holes.at_cursor(Document("", "", "ab"), -1, None).span == Span(0, 0)
+    assert holes.at_cursor(Document("", "", "a\r\nb"), 2, None).span == Span(1, 1)
+
+
+def check_selection(text: str, *, block: bool, lead: str = "", indent: str = "", language: str = "python") -> None:
+    document, span = marked.selection(text, language)
+    hole = holes.selection(document, span, marked.parse(document), "shorter")
+    assert (hole.kind, hole.instruction) == ("selection", "shorter")
+    assert (hole.block, hole.lead, hole.indent) == (block, lead, indent)
+    assert document.text[hole.span.start : hole.span.end] == document.text[span.start : span.end].rstrip("\r\n")
+
+
+def test_selected_lines_are_a_block() -> None:
+    check_selection("def f():\n$0    a = 1\n    b = 2\n$0    c = 3\n", block=True, lead="    ", indent="    ")
+    check_selection("def f():\n    $0a = 1\n    b = 2$0\n", block=True, indent="    ")
+    check_selection("def f():\n  $0  a = 1\r\n$0\n", block=True, lead="  ", indent="    ")
+    check_selection("x\n$0\n    a = 1\n$0", block=True, lead="    ", indent="    ", language="")
+
+
+def test_a_selected_part_of_a_line_is_none() -> None:
+    check_selection("def f():\n    a = $01$0 + 2\n", block=False, indent="    ")
+    check_selection("def f():\n    a = $0$0\n", block=False, indent="    ")
+    check_selection("a = $01 +\\\n  2$0\n", block=True)
+
+
+def test_a_selection_beyond_the_text_ends_with_it() -> None:
+    assert holes.selection(Document("", "", "ab\n"), Span(1, 99), None).span == Span(1, 2)
+
+
+def check_errors(text: str, language: str = "python") -> None:
+    document, expected = marked.holes(text, language)
+    found = holes.errors(document, marked.parse(document))
+    assert marked.draw(document, found) == marked.draw(document, [Hole(span, "error") for span in expected])
+    assert all(hole.block and hole.kind == "error" for hole in found)
+
+
+def test_lines_that_can_not_be_parsed_are_holes() -> None:
+    check_errors("x = 1\n<hole>y = = 2</hole>\nz = 3\n")
+    check_errors("function f() {\n  <hole>let = = 1;</hole>\n  return 2;\n}\n", "javascript")
+    check_errors("int f() {\n  <hole>return 1</hole>\n}\n", "c")
+    check_errors("a = 1\n")
+    check_errors("a = = b", "")
+
+
+def test_errors_on_the_same_lines_are_one_hole() -> None:
+    check_errors("<hole>f(1, , 2) = = g(, )</hole>\nx = 1\n")
+
+
+@given(
+    st.text(alphabet="(){}[]:;=\"'\\# \n\r\tadefclass\u2028🦀\ud800", max_size=60),
+    st.integers(-3, 70),
+    st.integers(0, 70),
+    st.data(),
+)
+def test_any_text_has_its_holes(text: str, offset: int, length: int, data: st.DataObject) -> None:
+    language = data.draw(st.sampled_from(["", *(language.name for language in languages.TABLE)]))
+    document = Document("", language, text)
+    syntax = marked.parse(document)
+    start = max(offset, 0)
+    every = [
+        holes.at_cursor(document, offset, syntax),
+        holes.selection(document, Span(start, start + length), syntax),
+        *holes.errors(document, syntax),
+        *(in_order := holes.in_document(document, syntax, holes.KINDS)),
+    ]
+    assert all(hole.span.end <= len(text) for hole in every)
+    assert not any(left.span.end > right.span.start for left, right in itertools.pairwise(in_order))

@@ -1,0 +1,71 @@
+"""The table knows files by name, ending and first line, and each entry's grammar and query load."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from dg_lsp.core import languages
+
+
+@pytest.mark.parametrize(
+    ("name", "first_line", "expected"),
+    [
+        ("a.py", "", "python"),
+        ("/x/y.z/a.PY", "", "python"),
+        ("C:\\x\\a.tsx", "", "tsx"),
+        ("a.d.ts", "", "typescript"),
+        ("a.jsx", "", "javascript"),
+        ("a.h", "", "c"),
+        ("a.hpp", "", "cpp"),
+        ("Gemfile", "", "ruby"),
+        (".bashrc", "", "bash"),
+        ("run", "#!/bin/sh", "bash"),
+        ("run", "#!/usr/bin/env python3", "python"),
+        ("run", "#!/usr/bin/env python3.12", "python"),
+        ("run", "\ufeff#! /usr/bin/env -S node --flag", "javascript"),
+        ("run", "#!/usr/bin/env A=1 luajit", "lua"),
+        ("run", "#!/usr/bin/env /opt/ruby", "ruby"),
+        ("run.x", "#!/usr/local/bin/php8.3", "php"),
+        ("a.py", "#!/bin/sh", "python"),
+        ("run", "#!/usr/bin/perl", None),
+        ("run", "python", None),
+        ("a.txt", "", None),
+        ("py", "", None),
+        ("", "", None),
+    ],
+)
+def test_a_file_is_known_by_its_name_or_its_first_line(name: str, first_line: str, expected: str | None) -> None:
+    found = languages.for_path(name, first_line)
+    assert (found and found.name) == expected
+
+
+def test_languages_by_name_and_by_what_editors_call_them() -> None:
+    assert all(languages.get(language.name) is language for language in languages.TABLE)
+    assert all(languages.by_id(one) is language for language in languages.TABLE for one in language.lsp_ids)
+    assert languages.by_id("Python") is languages.get("python")
+    assert languages.get("") is None
+    assert languages.by_id("cobol") is None
+
+
+@pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
+def test_each_entry_loads(language: languages.Language) -> None:
+    assert languages.query(language).capture_count > 5
+    assert languages.grammar(language).node_kind_count > 50
+    re.compile(language.opens)
+    assert language.indent.isspace()
+    assert language.fence
+
+
+def test_no_two_languages_claim_the_same_thing() -> None:
+    for claims in ("extensions", "lsp_ids", "filenames", "shebangs"):
+        every = [one for language in languages.TABLE for one in getattr(language, claims)]
+        assert len(every) == len(set(every))
+
+
+def test_a_grammar_that_is_missing_is_said_in_a_sentence() -> None:
+    (python, *_) = languages.TABLE
+    with pytest.raises(languages.GrammarError, match=r"the grammar for python \(no_such_grammar\) can't be loaded"):
+        languages.grammar(dataclasses.replace(python, grammar=("no_such_grammar", "language")))

@@ -1,0 +1,154 @@
+"""FILL comments, and all holes of a document together."""
+
+from __future__ import annotations
+
+import pytest
+
+from dg_lsp.core import holes, languages
+from dg_lsp.core.values import Hole
+from tests import marked
+
+
+def found(text: str, language: str) -> tuple[Hole, ...]:
+    document, expected = marked.holes(text, language)
+    markers = holes.markers(document, marked.parse(document))
+    assert marked.draw(document, markers) == marked.draw(document, [Hole(span, "marker") for span in expected])
+    assert all(hole.kind == "marker" for hole in markers)
+    return markers
+
+
+LINE = {
+    "python": "#",
+    "javascript": "//",
+    "typescript": "//",
+    "tsx": "//",
+    "go": "//",
+    "rust": "//",
+    "java": "//",
+    "c": "//",
+    "cpp": "//",
+    "csharp": "//",
+    "ruby": "#",
+    "php": "//",
+    "bash": "#",
+    "lua": "--",
+}
+BLOCK = {
+    **dict.fromkeys(("javascript", "typescript", "tsx", "go", "rust", "java", "c", "cpp", "csharp", "php"), ("/*", "*/")),
+    "lua": ("--[[", "]]"),
+}
+
+
+@pytest.mark.parametrize("language", [language.name for language in languages.TABLE])
+def test_line_comments(language: str) -> None:
+    mark, head = LINE[language], "<?php\n" if language == "php" else ""
+    alone, told, tight, behind = found(
+        f"{head}<hole>{mark} FILL</hole>\n  <hole>{mark} FILL: sort by 🦀, then age </hole>\n<hole>{mark}FILL:x</hole>\n"
+        f"x = 1 <hole>{mark} FILL: why</hole>\n"
+        f"{mark} FILLER\n{mark} fill\n{mark} FILL in\n{mark} a FILL\n{mark} FILL_ME\n",
+        language,
+    )
+    assert (alone.block, alone.indent, alone.instruction) == (True, "", "")
+    assert (told.block, told.indent, told.instruction) == (True, "  ", "sort by 🦀, then age")
+    assert tight.instruction == "x"
+    assert (behind.block, behind.instruction) == (False, "why")
+
+
+@pytest.mark.parametrize("language", BLOCK)
+def test_block_comments(language: str) -> None:
+    (opening, closing), head = BLOCK[language], "<?php\n" if language == "php" else ""
+    alone, inline = found(
+        f"{head}\t<hole>{opening} FILL: sort\n\t * by age {closing}</hole>\nx = <hole>{opening} FILL {closing}</hole>;\n",
+        language,
+    )
+    assert (alone.block, alone.indent, alone.instruction) == (True, "\t", "sort by age")
+    assert (inline.block, inline.instruction) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("python", "x = '# FILL'\n"),
+        ("javascript", "const x = '// FILL';\n"),
+        ("javascript", "const x = `\n// FILL\n`;\n"),
+        ("bash", 'echo "# FILL"\n'),
+        ("lua", 'x = "-- FILL"\n'),
+    ],
+)
+def test_a_string_is_no_marker(language: str, text: str) -> None:
+    assert found(text, language) == ()
+
+
+def test_other_comments_of_a_language() -> None:
+    found("<?php\n<hole># FILL</hole>\n", "php")
+    found("<hole>=begin\nFILL\n=end</hole>\n", "ruby")
+    found("const a = <div>{<hole>/* FILL */</hole>}</div>;\n", "tsx")
+
+
+def test_without_a_grammar_the_text_is_searched() -> None:
+    lines = found(
+        "<hole># FILL</hole>\r\n  <hole>// FILL: a</hole>\r<hole>-- FILL</hole>\n"
+        "x <hole>/* FILL: b */</hole> y <hole><!-- FILL: c --></hole>\n# FILLER\n/* FILL\n",
+        "",
+    )
+    assert [hole.instruction for hole in lines] == ["", "a", "", "b", "c"]
+    assert [hole.block for hole in lines] == [True, True, True, False, False]
+
+
+def test_broken_code_has_markers() -> None:
+    found("def f(:\n  x = (\n  <hole># FILL: go on</hole>\n", "python")
+
+
+def check(text: str, kinds: set[str], language: str = "python") -> tuple[Hole, ...]:
+    document, expected = marked.holes(text, language)
+    every = holes.in_document(document, marked.parse(document), frozenset(kinds))
+    assert marked.draw(document, every) == marked.draw(document, [Hole(span, "body") for span in expected])
+    return every
+
+
+def test_all_kinds_in_order() -> None:
+    every = check(
+        "def f():\n    <hole>...</hole>\n\n<hole># FILL</hole>\n\n"
+        "def g():\n    '''Docs.'''\n    <hole>pass</hole>\n\ndef h(): pass\n",
+        {"bodies", "markers"},
+    )
+    assert [hole.kind for hole in every] == ["body", "marker", "body"]
+
+
+def test_only_the_kinds_asked_for() -> None:
+    text = "def f():\n    {}\n\n{}\n\ndef g():\n    {}\n"
+    body, marker, bare = ("<hole>...</hole>", "<hole># FILL</hole>", "<hole>pass</hole>")
+    check(text.format(body, "# FILL", "pass"), {"bodies"})
+    check(text.format("...", marker, "pass"), {"markers"})
+    check(text.format("...", "# FILL", bare), {"empty"})
+    check(text.format(body, marker, bare), {"bodies", "markers", "empty"})
+    check(text.format("...", "# FILL", "pass"), set())
+
+
+def test_a_kind_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ValueError, match="no such kind of hole: stubs; there are bodies, empty, markers"):
+        check("", {"stubs", "bodies"})
+
+
+def test_a_marker_takes_the_place_of_the_body_around_it() -> None:
+    (hole,) = check("def f():\n    <hole># FILL: return one\n    pass</hole>\n", {"bodies", "markers"})
+    assert (hole.kind, hole.instruction, hole.block, hole.indent) == ("marker", "return one", True, "    ")
+    (hole,) = check("function f() {\n  <hole>// FILL: return one</hole>\n}\n", {"bodies", "markers"}, "javascript")
+    assert (hole.kind, hole.lead, hole.trail) == ("marker", "", "")
+    (hole,) = check(
+        "function f() {\n  <hole>// FILL\n  throw new Error('TODO');</hole>\n}\n", {"bodies", "markers"}, "javascript"
+    )
+    assert hole.kind == "marker"
+    check("function f() { <hole>/* FILL */</hole> }\n", {"bodies", "markers"}, "javascript")
+
+
+def test_a_marker_apart_from_the_placeholder_leaves_it() -> None:
+    check("def f():\n    <hole># FILL: return one</hole>\n    # or two\n    pass\n", {"bodies", "markers"})
+
+
+def test_a_marker_in_code_leaves_nested_placeholders() -> None:
+    check("def f():\n    x = 1\n    <hole># FILL</hole>\n    def g():\n        <hole>...</hole>\n", {"bodies", "markers"})
+
+
+def test_a_marker_between_members_of_a_class() -> None:
+    check("class A:\n    <hole># FILL: a getter</hole>\n\n    def f(self):\n        <hole>...</hole>\n", {"bodies", "markers"})

@@ -1,0 +1,242 @@
+"""Trees in code points: incremental parsing equals parsing anew, errors, outlines, what is around an offset."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tree_sitter import Node
+
+from dg_lsp.core import languages, syntax
+from dg_lsp.core.languages import Language
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Document, Span
+from tests import marked
+
+PYTHON = languages.TABLE[0]
+
+
+def picture(node: Node) -> object:
+    return (node.type, node.start_byte, node.end_byte, node.is_missing, [picture(child) for child in node.children])
+
+
+def parsed(text: str, language: str = "python") -> Syntax:
+    found = marked.parse(marked.read(text, language)[0])
+    assert found is not None
+    return found
+
+
+WORDS = [
+    "def f(a):\n",
+    "    ",
+    "return ",
+    "x",
+    " = ",
+    "é",
+    "'🦀'",
+    "(",
+    ")",
+    "\n",
+    "\r\n",
+    "\r",
+    "# c\n",
+    "if x:\n",
+    "1",
+    "\ud800",
+    "[",
+    "]",
+    "\ufeff",
+]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=25).map("".join)
+
+
+@given(TEXTS, TEXTS)
+def test_offsets_and_errors_hold_after_any_edit(before: str, after: str) -> None:
+    old = syntax.parse(before, PYTHON)
+    new = syntax.parse(after, PYTHON, old)
+    assert new.tree.root_node.end_byte <= len(new.offsets.source)
+    assert all(span.end <= len(after) for span in new.errors)
+    # Where the code is sound there is only one tree; where it is not, tree-sitter may recover in another way.
+    fresh = syntax.parse(after, PYTHON)
+    if not fresh.n_errors:
+        assert picture(new.tree.root_node) == picture(fresh.tree.root_node)
+
+
+SOUND = [
+    "def f(a):\n    return a\n",
+    "class A:\n    x = '🦀'\n\n    def g(self): pass\n",
+    "y = [1, (2), é]\n",
+    "# c\n",
+    "if y:\n    pass\nelse:\n    z()\n",
+    "\n",
+]
+
+
+@given(
+    st.lists(st.sampled_from(SOUND), max_size=8),
+    st.lists(st.sampled_from(SOUND), max_size=8),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+)
+def test_sound_code_parsed_with_an_old_tree_equals_code_parsed_anew(before: list[str], after: list[str], end: str) -> None:
+    old = syntax.parse("".join(before), PYTHON)
+    text = "".join(after).replace("\n", end)
+    new, fresh = syntax.parse(text, PYTHON, old), syntax.parse(text, PYTHON)
+    assert fresh.n_errors == 0
+    assert picture(new.tree.root_node) == picture(fresh.tree.root_node)
+
+
+def test_many_small_edits_in_a_row() -> None:
+    text, tree = "", None
+    for one in "class A:\n    def f(self):\n        return {'é': '🦀'}\n":
+        text += one
+        tree = syntax.parse(text, PYTHON, tree)
+    assert tree is not None
+    assert picture(tree.tree.root_node) == picture(syntax.parse(text, PYTHON).tree.root_node)
+
+
+def test_an_edit_inside_a_character_is_widened_to_all_of_it() -> None:
+    for before, after in (("x = 'é'", "x = 'è'"), ("x = '🦀'", "x = '🦁'"), ("x = 'é'", "x = '©'"), ("é", "ࣩ")):
+        old = syntax.parse(before, PYTHON)
+        assert picture(syntax.parse(after, PYTHON, old).tree.root_node) == picture(syntax.parse(after, PYTHON).tree.root_node)
+
+
+def test_the_tree_of_another_language_is_not_reused() -> None:
+    old = syntax.parse("x = 1\n", PYTHON)
+    lua = languages.get("lua")
+    assert lua is not None
+    assert syntax.parse("x = 1\n", lua, old).n_errors == 0
+
+
+def test_the_old_tree_stays_as_it_was() -> None:
+    old = syntax.parse("x = 1\n", PYTHON)
+    picture_before = picture(old.tree.root_node)
+    syntax.parse("yy = 1\n", PYTHON, old)
+    assert picture(old.tree.root_node) == picture_before
+
+
+def test_a_document_of_no_known_language_has_no_syntax() -> None:
+    assert syntax.of(Document("", "", "x")) is None
+    assert syntax.of(Document("", "python", "x")) is not None
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
+def test_line_ends_do_not_change_what_parses(language: Language, end: str) -> None:
+    mark = language.line_comments[0]
+    head = "<?php\n" if language.name == "php" else ""
+    assert syntax.parse(f"{head}{mark} one\n\n{mark} é\ud800\n".replace("\n", end), language).n_errors == 0
+
+
+def test_errors_are_spans_and_missing_tokens_are_empty_ones() -> None:
+    assert parsed("x = 1\n").errors == ()
+    found = parsed("int f() {\n  return 1\n}\n", "c")
+    assert found.errors == (Span(20, 20),)
+    assert found.n_errors == 1
+    assert parsed("x = = 1\n").n_errors == 1
+    assert parsed("🦀 = ) 1\n").n_errors > 0
+
+
+def test_nested_errors_count_but_only_the_outer_one_is_a_span() -> None:
+    found = parsed("function f( {\n  throw new Error('x');\n}\n", "javascript")
+    assert len(found.errors) == 1
+    assert found.n_errors > 1
+
+
+def test_what_is_around_an_offset() -> None:
+    text = "é = 1\n\nclass A:\n    def f(self):\n        return [x for x in self]\n\n    y = 2\n"
+    found = parsed(text)
+    inside = text.index("return")
+    function = found.enclosing_function(inside)
+    block = found.enclosing_block(inside)
+    assert function is not None
+    assert block is not None
+    assert text[function.start : function.end] == "def f(self):\n        return [x for x in self]"
+    assert text[block.start : block.end].strip() == "return [x for x in self]"
+    assert found.enclosing_function(text.index("y = 2")) is None
+    members = found.enclosing_block(text.index("y = 2"))
+    assert members is not None
+    assert text[members.start : members.end].strip().startswith("def f")
+    assert found.enclosing_block(0) is None
+    assert found.node_at(Span(inside, inside + 3)).type == "return"
+    assert parsed("").node_at(Span(0, 0)).type == "module"
+
+
+OUTLINES = {
+    "python": (
+        "class A(B):\n    def f(self, x: int) -> str:\n        return x\n\nasync def g(\n    a,\n): pass\n",
+        ["class A(B):", "    def f(self, x: int) -> str:", "async def g(\n    a,\n):"],
+    ),
+    "javascript": (
+        "export class A extends B {\n  m(x) { return x; }\n}\nconst f = (a) => { return a; };\n",
+        ["class A extends B", "  m(x)", "const f = (a) =>"],
+    ),
+    "typescript": (
+        "interface I { a(): void }\ntype T = string;\nabstract class A { m(x: number): void { x; } }\n",
+        ["interface I { a(): void }", "type T = string;", "abstract class A", "m(x: number): void"],
+    ),
+    "tsx": ("function F(p: P) { return <a/>; }\n", ["function F(p: P)"]),
+    "go": (
+        "package a\n\ntype T struct {\n\tx int\n}\n\nfunc (t *T) F(a int) error { return nil }\n",
+        ["type T struct {\n\tx int\n}", "func (t *T) F(a int) error"],
+    ),
+    "rust": (
+        "pub struct S { x: u8 }\nimpl S {\n    pub fn f(&self) -> u8 { self.x }\n}\n",
+        ["pub struct S { x: u8 }", "impl S", "    pub fn f(&self) -> u8"],
+    ),
+    "java": (
+        "class A extends B {\n    int f(int x) { return x; }\n}\nenum E { X }\n",
+        ["class A extends B", "    int f(int x)", "enum E { X }"],
+    ),
+    "c": ("struct s { int x; };\nint f(int a) { return a; }\n", ["struct s { int x; }", "int f(int a)"]),
+    "cpp": ("class A : B {\n  int f() const { return 1; }\n};\n", ["class A : B", "  int f() const"]),
+    "csharp": (
+        "class A {\n    int F(int x) { return x; }\n}\ninterface I { void X(); }\n",
+        ["class A", "    int F(int x)", "interface I { void X(); }"],
+    ),
+    "ruby": ("class A < B\n  def f(a)\n    a\n  end\nend\n", ["class A < B", "  def f(a)"]),
+    "php": ("<?php\nclass A {\n    function f(int $x): int { return $x; }\n}\n", ["class A", "    function f(int $x): int"]),
+    "bash": ("f() {\n  date\n}\n", ["f()"]),
+    "lua": (
+        "local function f(a)\n  return a\nend\nM.g = function(b) return b end\n",
+        ["local function f(a)", "M.g = function(b)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
+def test_an_outline_is_signatures(language: Language) -> None:
+    text, expected = OUTLINES[language.name]
+    found = parsed(text.replace("\ufeff", ""), language.name)
+    assert found.n_errors == 0
+    assert [signature.rstrip(";") if language.name == "c" else signature for _, signature in found.outline()] == expected
+    assert all(found.text[span.start : span.end] == signature for span, signature in found.outline())
+
+
+def test_a_long_type_is_its_first_line() -> None:
+    fields = "".join(f"\tx{n} int\n" for n in range(20))
+    ((_, signature),) = parsed(f"package a\n\ntype T struct {{\n{fields}}}\n", "go").outline()
+    assert signature == "type T struct"
+
+
+def test_facts_near_a_place_are_those_of_the_whole_around_it() -> None:
+    found = parsed("def f():\n    pass\n\n\n# c\ndef g():\n    pass\n")
+    near = found.facts_near(Span(26, 26))
+    assert [owner.name for owner in near.owners] == ["g"]
+    assert [owner.name for owner in found.facts.owners] == ["f", "g"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "  "),
+        ("a\nb\n", "  "),
+        ("a\n    b\n    c\n", "    "),
+        ("a\n\tb\n", "\t"),
+        ("a\n   b\n", "   "),
+        ("a\n  b\n    c\n\n  d\n    e\n", "  "),
+        ("f(a,\n                  b)\n  c\n", "  "),
+        ("a\n\t\tb\n", "  "),
+    ],
+)
+def test_the_unit_of_indentation_is_the_one_most_lines_use(text: str, expected: str) -> None:
+    assert syntax.indent_unit(text, "  ") == expected
