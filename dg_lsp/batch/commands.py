@@ -117,7 +117,10 @@ def resident(model: str, hear: Callable[[str], None]) -> AbstractAsyncContextMan
     """Return the user's resident engine with this model, started where it is absent."""
     from dg_lsp.infill import client
 
-    return client.connect(client.ConnectOptions(model=model, interactive=False))
+    # The engine has a current folder of its own, from which a relative path would lead elsewhere.
+    folder = Path(model).expanduser()
+    options = client.ConnectOptions(model=str(folder.resolve()) if folder.is_dir() else model, interactive=False)
+    return client.connect(options, on_loading=lambda text, share: hear(text))
 
 
 async def _infill(wanted: Wanted, resume: Path | None, connect: Connect, *, as_json: bool) -> int:

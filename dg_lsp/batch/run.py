@@ -59,8 +59,9 @@ async def fill(
     tasks = [[asyncio.ensure_future(answered(plan, nearby, group)) for group in plan.groups] for plan, nearby in read]
     try:
         for plan, waiting in zip(plans, tasks, strict=True):
-            parts = [await task for task in waiting]
-            yield plan, {hole: asked for part in parts for hole, asked in part.items()}
+            # Not `await task`: that would cancel the first alone, and its place would go to a request that nobody wants.
+            await asyncio.wait(waiting)
+            yield plan, {hole: asked for task in waiting for hole, asked in task.result().items()}
     finally:
         rest = [task for waiting in tasks for task in waiting if not task.done()]
         for task in rest:

@@ -26,7 +26,9 @@ class Filling:
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         self.requests.append(request)
         texts = [(answer,) * len(request.holes) if isinstance(answer, str) else answer(request) for answer in self._answers]
-        return tuple(Candidate(text, score=0.9 / (idx + 1), steps=4) for idx, text in enumerate(texts[: request.budget.candidates]))
+        return tuple(
+            Candidate(text, score=0.9 / (idx + 1), steps=4) for idx, text in enumerate(texts[: request.budget.candidates])
+        )
 
 
 def connecting(engine: Engine) -> Connect:

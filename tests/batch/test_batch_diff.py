@@ -58,7 +58,10 @@ def test_a_diff_shows_what_changed_and_three_lines_around_it() -> None:
 
 def test_lines_that_an_edit_repeats_are_context() -> None:
     text = "a\nb\nc\n"
-    assert diff.unified("n", text, [replacing(text, "a\nb\nc", "a\nx\nc")]) == "--- a/n\n+++ b/n\n@@ -1,3 +1,3 @@\n a\n-b\n+x\n c\n"
+    assert (
+        diff.unified("n", text, [replacing(text, "a\nb\nc", "a\nx\nc")])
+        == "--- a/n\n+++ b/n\n@@ -1,3 +1,3 @@\n a\n-b\n+x\n c\n"
+    )
 
 
 def test_an_edit_that_changes_nothing_makes_no_diff() -> None:

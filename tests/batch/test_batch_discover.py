@@ -25,10 +25,10 @@ def tree(root: Path, *names: str, text: str | bytes = CODE) -> Path:
 
 
 def found(*paths: Path, root: Path) -> list[str]:
-    names = []
-    for one in discover.files(paths):
-        names.append(f"{Path(one.name).name}: {one.reason}" if isinstance(one, Skipped) else one.relative_to(root).as_posix())
-    return names
+    return [
+        f"{Path(one.name).name}: {one.reason}" if isinstance(one, Skipped) else one.relative_to(root).as_posix()
+        for one in discover.files(paths)
+    ]
 
 
 @pytest.fixture

@@ -79,8 +79,8 @@ def test_holes_near_each_other_share_a_request(tmp_path: Path) -> None:
 
 
 def test_holes_that_fail_together_are_asked_one_by_one(tmp_path: Path) -> None:
-    # The second text would not parse, so the answer for both is dropped whole.
-    engine = Filling(lambda request: ("return 1", "return )(") if len(request.holes) == 2 else ("return 2",))
+    # The second text is blank, so the answer for both is dropped whole.
+    engine = Filling(lambda request: ("return 1", "") if len(request.holes) == 2 else ("return 2",))
     assert answers(filled(engine, planned(tmp_path / "a.py", STUB * 2))) == [["return 2", "return 2"]]
     assert [len(request.holes) for request in engine.requests] == [2, 1, 1]
     assert len({request.seed for request in engine.requests}) == 3

@@ -1,0 +1,212 @@
+"""The commands as a user types them, with an engine that answers at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dg_lsp import cli
+from tests.batch.engines import Filling, connecting
+from tests.fakes import FailingEngine
+
+STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
+FILLED = 'def f():\n    """Do."""\n    return 1\n'
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path.resolve()
+
+
+def run(*args: str | Path, engine: Filling | FailingEngine | None = None) -> Result:
+    found = CliRunner().invoke(cli.app, ["infill", *map(str, args)], obj=connecting(engine or Filling("return 1")))
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exc_info
+    return found
+
+
+def report(*args: str | Path, engine: Filling | FailingEngine | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*args, "--json", engine=engine).stdout)
+    return found
+
+
+def test_the_diff_goes_to_stdout_and_the_rest_to_stderr(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    found = run("a.py")
+    assert found.stdout == (
+        '--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n def f():\n     """Do."""\n-    raise NotImplementedError\n+    return 1\n'
+    )
+    assert found.stderr.startswith("dg-lsp: filled 1 of 1 hole in 1 file, ")
+    assert (found.exit_code, (project / "a.py").read_text()) == (0, STUB)
+
+
+def test_the_diff_of_a_folder_applies_where_it_was_made(project: Path) -> None:
+    for name in ("a.py", "deep/er/b c.py", "ä.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(STUB)
+    (project / "crlf.py").write_bytes(STUB.replace("\n", "\r\n").encode())
+    (project / "open.py").write_text(STUB.rstrip("\n"))
+    diff = run(".").stdout_bytes
+    subprocess.run(["git", "apply", "--check", "-"], input=diff, check=True)
+    subprocess.run(["patch", "-p1", "--binary"], input=diff, check=True, capture_output=True)
+    assert (project / "deep/er/b c.py").read_text() == FILLED
+    assert (project / "crlf.py").read_bytes() == FILLED.replace("\n", "\r\n").encode()
+    assert (project / "open.py").read_text() == FILLED.rstrip("\n")
+
+
+def test_a_diff_of_files_elsewhere_says_where_it_begins(project: Path) -> None:
+    (project / "there" / "in").mkdir(parents=True)
+    (project / "there" / "in" / "a.py").write_text(STUB)
+    (project / "here").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project / "here")
+        found = run("../there")
+    assert "--- a/in/a.py\n" in found.stdout
+    assert f"the diff's names begin at {project / 'there'}" in found.stderr
+
+
+def test_write_writes_and_prints_no_diff(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    found = run(".", "--write")
+    assert (found.exit_code, found.stdout, (project / "a.py").read_text()) == (0, "", FILLED)
+    assert run(".", "--write").stderr == "dg-lsp: no holes found\n"
+
+
+def test_the_report_accounts_for_every_hole(project: Path) -> None:
+    (project / "a.py").write_text(STUB + "\n\n" + STUB)
+    (project / "b.js").write_text('function f() {\n  throw new Error("not implemented");\n}\n')
+    (project / "bin.py").write_bytes(b"\0")
+    (project / "bad.py").write_text(STUB + "x = (\n")
+    found = report(".")
+    assert [(row["path"], row["line"], row["kind"], row["status"], row["text"]) for row in found["holes"]] == [
+        ("a.py", 3, "body", "filled", "return 1"),
+        ("a.py", 8, "body", "filled", "return 1"),
+        ("b.js", 2, "body", "filled", "return 1"),
+        ("bad.py", 3, "body", "filled", "return 1"),
+    ]
+    assert {"score", "steps", "ms", "reason", "column"} <= found["holes"][0].keys()
+    assert found["files"] == [
+        {"path": "bin.py", "status": "skipped", "reason": "is binary"},
+        {"path": "bad.py", "status": "noted", "reason": "does not parse (line 4); its holes are filled all the same"},
+    ]
+    summary = found["summary"]
+    assert (summary["files"], summary["holes"], summary["filled"], summary["failed"], summary["skipped"]) == (3, 4, 4, 0, 0)
+
+
+def test_a_hole_that_fails_has_a_reason_and_ends_with_one(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    found = run(".", engine=FailingEngine("the engine is busy"))
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert "a.py:3:5: not filled: the engine is busy\n" in found.stderr
+    [row] = report(".", engine=FailingEngine("the engine is busy"))["holes"]
+    assert (row["status"], row["reason"]) == ("failed", "the engine is busy")
+
+
+def test_one_cursor_can_be_filled(project: Path) -> None:
+    (project / "a.py").write_text("x = \n")
+    assert "+x = 1\n" in run("--at", "a.py:1:5", engine=Filling("1")).stdout
+
+
+def test_a_selection_can_be_filled(project: Path) -> None:
+    (project / "a.py").write_text("x = old\ny = 2\n")
+    [row] = report("--at", "a.py:1:5-1:8", engine=Filling("new"))["holes"]
+    assert (row["line"], row["column"], row["kind"], row["text"]) == (1, 5, "selection", "new")
+
+
+def test_several_places_and_paths_go_together(project: Path) -> None:
+    for name in ("a.py", "b.py"):
+        (project / name).write_text("x = \ny = \n" + STUB)
+    found = report("--at", "a.py:1:5", "--at", "a.py:2:5", "--at", "b.py:1:5", ".", engine=Filling("1"))
+    assert [(row["path"], row["line"]) for row in found["holes"]] == [("a.py", 1), ("a.py", 2), ("b.py", 1)]
+
+
+def test_kinds_can_be_chosen(project: Path) -> None:
+    (project / "a.py").write_text(STUB + "\n\nx = 1\n# FILL: one\n\n\ndef h():\n    pass\n")
+
+    def kinds(*args: str) -> list[tuple[str, int]]:
+        return [(row["kind"], row["line"]) for row in report(".", *args)["holes"]]
+
+    assert kinds() == [("body", 3), ("marker", 7)]
+    assert kinds("--holes", "markers") == [("marker", 7)]
+    assert kinds("--holes", "bodies,empty") == [("body", 3), ("body", 11)]
+
+
+def test_what_can_not_be_done_ends_with_two(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    for args, sentence in (
+        ((), "name files or folders"),
+        (("gone.py",), "there is no gone.py"),
+        (("--at", "a.py"), "--at takes FILE:LINE:COL"),
+        (("--at", "a.py:99:1"), "the file has 4 lines"),
+        (("--at", "gone.py:1:1"), "gone.py does not exist"),
+        (("--at", ".:1:1"), "is a folder"),
+        ((".", "--holes", "all"), "--holes takes"),
+        ((".", "--candidates", "0"), "candidates"),
+        ((".", "--resume", "a.py"), "is no journal"),
+        ((".", "--nonsense"), "--nonsense"),
+    ):
+        found = run(*args)
+        assert (found.exit_code, found.stdout) == (2, ""), args
+        assert sentence in found.stderr, (args, found.stderr)
+        assert "Traceback" not in found.stderr
+
+
+def test_skipped_files_are_told_and_fail_nothing(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    (project / "latin.py").write_bytes(b"# \xe4\n")
+    (project / "gone.py").symlink_to(project / "nothing")
+    found = run(".")
+    assert found.exit_code == 0
+    assert "dg-lsp: skipped latin.py: it is not UTF-8 (byte 2)\n" in found.stderr
+    assert "dg-lsp: skipped gone.py: it is a link to a file that does not exist\n" in found.stderr
+
+
+def test_a_check_decides_what_is_kept(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    (project / "b.py").write_text(STUB)
+    found = run(".", "--write", "--check", 'test "$(basename {})" = a.py')
+    assert found.exit_code == 1
+    assert ((project / "a.py").read_text(), (project / "b.py").read_text()) == (FILLED, STUB)
+    assert "b.py:3:5: not filled: the check ended with 1" in found.stderr
+
+
+def test_an_interrupted_run_goes_on(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    run(".", "--resume", "journal", engine=Filling("return 1"))
+    (project / "b.py").write_text(STUB)
+    engine = Filling("return 2")
+    rows = report(".", "--resume", "journal", engine=engine)["holes"]
+    assert [row["text"] for row in rows] == ["return 1", "return 2"]
+    assert len(engine.requests) == 1
+    other = Filling("return 3")
+    report(".", "--resume", "journal", "--seed", "1", engine=other)
+    assert len(other.requests) == 2, "another seed is another question"
+
+
+def test_a_file_of_unknown_language_is_filled_at_its_markers(project: Path) -> None:
+    (project / "notes.xyz").write_text("one\n# FILL: two\nthree\n")
+    assert "+two\n" in run("notes.xyz", engine=Filling("two")).stdout
+
+
+def test_no_engine_is_asked_for_nothing(project: Path) -> None:
+    (project / "a.py").write_text("x = 1\n")
+
+    def connect(model: str, hear: object) -> object:
+        raise AssertionError(model)
+
+    found = CliRunner().invoke(cli.app, ["infill", "."], obj=connect)
+    assert (found.exit_code, found.stdout) == (0, "")
+
+
+def test_explain_shows_the_hole_and_its_window(project: Path) -> None:
+    (project / "a.py").write_text("def f(a):\n    x = \n    return a\n")
+    found = CliRunner().invoke(cli.app, ["explain", "a.py:2:9"])
+    assert found.exit_code == 0
+    assert "hole         cursor, the rest of a line\n" in found.stdout
+    assert "    x = ⟦cursor⟧\n    return a\n" in found.stdout
+    assert CliRunner().invoke(cli.app, ["explain", "a.py:9:9"]).exit_code == 2

@@ -1,0 +1,151 @@
+"""The command as a process: exit codes, pipes, interruptions, and what it imports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
+
+# The real command around an engine that answers at once, or never.
+SCRIPTED = """
+import asyncio, sys
+from pathlib import Path
+from dg_lsp import cli
+from tests.batch.engines import Filling, connecting
+
+class Endless:
+    async def fill(self, request):
+        print("asked", file=sys.stderr, flush=True)
+        await asyncio.Event().wait()
+
+class Crashing:
+    async def fill(self, request):
+        raise RuntimeError("secret code")
+
+engine = {"fills": Filling("return 1"), "endless": Endless(), "crashes": Crashing()}[sys.argv.pop(1)]
+app = cli.app
+cli.app = lambda **given: app(obj=connecting(engine), **given)
+cli.main()
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **more}
+
+
+def start(engine: str, *args: str, cwd: Path, **more: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", SCRIPTED, engine, "infill", *args]
+    return subprocess.Popen(command, cwd=cwd, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finish(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out.decode(), err.decode()
+
+
+def python(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment(), check=True, capture_output=True, text=True, timeout=60
+    ).stdout.strip()
+
+
+def test_a_pipe_gets_the_diff_and_no_progress_bar(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    code, out, err = finish(start("fills", ".", cwd=tmp_path))
+    assert code == 0
+    assert out.startswith("--- a/a.py\n")
+    assert "\x1b" not in out + err
+    assert err.count("\n") == 1
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert finish(start("fills", ".", cwd=tmp_path))[0] == 0
+    assert finish(start("fills", "gone", cwd=tmp_path))[0] == 2
+    assert finish(start("fills", "--nonsense", cwd=tmp_path))[0] == 2
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    process = start("fills", ".", cwd=tmp_path)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (1, 141)
+    assert b"Traceback" not in err
+    assert b"Exception" not in err
+
+
+def test_an_interrupted_run_ends_quietly(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    process = start("endless", ".", cwd=tmp_path)
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"asked\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in err
+
+
+def test_an_error_of_our_own_is_one_sentence_and_a_log(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    code, _, err = finish(start("crashes", ".", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state"), HOME=str(tmp_path)))
+    assert code == 2
+    assert err.startswith("dg-lsp: stopped by an error of its own, RuntimeError; the details are in ")
+    assert err.count("\n") == 1
+    log = Path(err.rsplit(" ", 1)[1].strip())
+    assert "RuntimeError" in log.read_text()
+
+
+def test_help_and_version_import_nothing_of_weight() -> None:
+    code = """
+import sys
+from dg_lsp import cli
+sys.argv = ["dg-lsp", *{args!r}]
+try:
+    cli.main()
+except SystemExit as end:
+    assert not end.code, end.code
+heavy = {{"httpx", "pygls", "lsprotocol", "torch", "numpy", "transformers", "starlette", "uvicorn"}}
+print("heavy:", sorted(heavy & set(sys.modules)))
+"""
+    for args in (["infill", "--help"], ["--help"], ["--version"], ["explain", "--help"]):
+        assert python(code.format(args=args)).endswith("heavy: []"), args
+
+
+@pytest.mark.parametrize("command", ["serve", "engine", "eval", "bench", "train"])
+def test_a_subcommand_whose_module_is_missing_is_told(command: str) -> None:
+    code = f"""
+import sys
+from dg_lsp import cli
+module = cli.LATER["{command}"][1]
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name in (module, "torch"):
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+sys.meta_path.insert(0, Block())
+sys.argv = ["dg-lsp", "{command}", "--help"]
+sys.stderr = sys.stdout
+try:
+    cli.main()
+except SystemExit as end:
+    print(end.code)
+"""
+    said, code_line = python(code).rsplit("\n", 1)
+    assert code_line == "2"
+    assert f"this installation has no `{command}`" in said
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dg_lsp", "--version"], env=environment(), capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.startswith("dg-lsp ")
