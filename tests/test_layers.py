@@ -1,0 +1,60 @@
+"""Who may import whom, and that front ends live without the engine's packages."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import dg_lsp
+
+ROOT = Path(__file__).parents[1]
+
+# What only the engine and the trainer may import; blocked, the rest must still import.
+HEAVY = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
+FRONT_ENDS = ("dg_lsp.cli", "dg_lsp.core", "dg_lsp.wire", "dg_lsp.infill", "dg_lsp.batch", "dg_lsp.server", "dg_lsp.evaluate")
+
+BLOCKED = """
+import importlib, sys
+
+heavy, names = {heavy!r}, {names!r}
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in heavy:
+            raise ImportError(f"{{name}} is imported by a front end", name=name)
+
+sys.meta_path.insert(0, Block())
+for name in names:
+    importlib.import_module(name)
+print(len(names))
+"""
+
+
+def modules(*parts: str) -> list[str]:
+    """Return the names of all modules of these parts of the package."""
+    found = [module.name for module in pkgutil.walk_packages(dg_lsp.__path__, "dg_lsp.")]
+    return [name for name in found if any(name == part or name.startswith(f"{part}.") for part in parts)]
+
+
+def test_layers_hold() -> None:
+    # The command itself, in a process of its own: it changes what is imported.
+    done = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_front_ends_import_without_torch() -> None:
+    names = modules(*FRONT_ENDS)
+    assert {"dg_lsp.cli", "dg_lsp.batch.commands", "dg_lsp.infill.pipeline"} <= set(names)
+    code = BLOCKED.format(heavy=HEAVY, names=names)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(len(names))

@@ -1,0 +1,77 @@
+"""What holds for every file: modules say what they know, and nothing names a registry's host or a path of one machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Written in parts, so that this file does not name what it forbids.
+HOSTS = (
+    "pypi" + ".org",
+    "files.python" + "hosted.org",
+    "download.py" + "torch.org",
+    "registry.npm" + "js.org",
+    "registry.yarn" + "pkg.com",
+    "proxy.gol" + "ang.org",
+    "static.crates" + ".io",
+)
+MACHINE_PATHS = re.compile(
+    r"(?<![\w.])/(?:" + "|".join(("work", "tmp/venv", "root", "opt/(?:wheels|pypi)", "home/\\w+")) + r")/"
+)
+# Where a path of this kind is an example of one: line by line, with the reason beside it.
+ALLOWED = re.compile(r"#.*\bpath of no machine\b")
+BINARY = {".safetensors", ".png", ".gif", ".svg", ".webp", ".ico", ".vsix", ".bin"}
+
+
+def tracked() -> list[Path]:
+    """Return the files of the repository, or of the folder where it is none."""
+    try:
+        done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this is no git checkout")
+    return [path for name in done.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def texts() -> list[tuple[str, str]]:
+    return [
+        (path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8", errors="replace"))
+        for path in tracked()
+        if path.suffix not in BINARY
+    ]
+
+
+def test_every_module_says_what_it_knows() -> None:
+    silent = [
+        path.relative_to(ROOT).as_posix()
+        for path in tracked()
+        if path.suffix == ".py"
+        and path.is_relative_to(ROOT / "dg_lsp")
+        and not ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    ]
+    assert silent == []
+
+
+def test_no_file_names_a_registry() -> None:
+    assert [(name, host) for name, text in texts() for host in HOSTS if host in text] == []
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    found = [
+        f"{name}:{number}: {line.strip()[:100]}"
+        for name, text in texts()
+        for number, line in enumerate(text.split("\n"), 1)
+        if MACHINE_PATHS.search(line) and not ALLOWED.search(line)
+    ]
+    assert found == []
+
+
+def test_scripts_can_be_run() -> None:
+    for path in tracked():
+        if path.read_bytes()[:2] == b"#!" and path.suffix in ("", ".sh"):
+            assert path.stat().st_mode & 0o100, f"{path} starts with #! and can't be run"
