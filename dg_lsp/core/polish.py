@@ -68,7 +68,7 @@ class Around:
 
     def is_worse(self, one: str, other: str) -> bool | None:
         """Return whether the one answer leaves more syntax errors than the other; None where nobody can tell."""
-        return self.filled(one).n_errors > self.filled(other).n_errors if self.filled else None
+        return _n_errors(self.filled(one)) > _n_errors(self.filled(other)) if self.filled else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,13 @@ def to_edits(candidate: Candidate, holes: tuple[Hole, ...], document: Document, 
 
 
 def cut_at_control(text: str, around: Around) -> str:
-    """Cut at a control token that was decoded as text, unless the file itself writes of such tokens."""
+    """Cut at a control token that was decoded as text, unless the code itself speaks of such tokens."""
     found = _CONTROL.search(text)
-    if found is None or found[0] in around.before or found[0] in around.after or found[0] in around.old:
+    if found is None or any(found[0] in near for near in (around.before, around.after, around.old)):
         return text
-    return text[: found.start()]
+    cut = text[: found.start()]
+    # A string that is cut in two says that the token was part of it.
+    return text if around.is_worse(cut, text) else cut
 
 
 def cut_at_fence(text: str, around: Around) -> str:
@@ -304,10 +306,10 @@ def drop_placeholder(text: str, around: Around) -> str | None:
 
 def parses(whole: Whole) -> bool:
     """Return whether there are no more syntax errors than with the holes as they are, or plainly filled."""
-    n_errors = whole.after.n_errors
-    if n_errors > whole.before.n_errors:
+    n_errors = _n_errors(whole.after)
+    if n_errors > _n_errors(whole.before):
         return False
-    return not n_errors or all(n_errors <= _plainly_filled(whole, plain).n_errors for plain in _PLAIN)
+    return not n_errors or all(n_errors <= _n_errors(_plainly_filled(whole, plain)) for plain in _PLAIN)
 
 
 def compiles(whole: Whole) -> bool:
@@ -408,6 +410,11 @@ def _plainly_filled(whole: Whole, plain: str) -> Syntax:
 def _plain(whole: Whole, edit: Edit, plain: str) -> str:
     hole = whole.holes[whole.edits.index(edit)]
     return _edit(plain, hole, _line_end(whole.document.text, hole.span)).text
+
+
+def _n_errors(tree: Syntax) -> int:
+    """Return how many stretches can't be parsed; within one, more text is not more errors."""
+    return len(tree.errors)
 
 
 def _line_end(text: str, span: Span) -> str:
@@ -522,6 +529,8 @@ def _literals(name: str) -> re.Pattern[str]:
             parts.append(rf"{begin}.*?(?:{end}|\Z)")
         # `$#` and `${#x}` are no comments, nor is `#[attribute]`.
         parts += [rf"(?<![$\w{{]){re.escape(mark)}(?!\[)[^\n]*" for mark in language.line_comments]
+    if name in _HEREDOCS:
+        parts.append(rf"{_HEREDOCS[name]}[ \t]*(?P<q>[\"']?)(?P<w>[A-Z_]\w*)(?P=q)[^\n]*\n(?:.*?\n)??[ \t]*(?P=w)(?!\w)")
     multiline = _MULTILINE_QUOTES.get(name, "`")
     for quote in "\"'`":
         if quote == "'" and name == "rust":
@@ -533,18 +542,24 @@ def _literals(name: str) -> re.Pattern[str]:
     return re.compile("|".join(parts), re.DOTALL)
 
 
+# How a here document begins, up to its word.
+_HEREDOCS = {"bash": "<<-?", "php": "<<<", "ruby": "<<[~-]?"}
+
 # Quotes whose strings may go on over line ends.
 _MULTILINE_QUOTES = {"bash": "\"'`", "ruby": "\"'`", "php": "\"'`", "rust": '"`', "python": ""}
 
 
 def _unit(around: Around) -> str:
-    """Return one level of indentation as the text next to the hole writes it, or "" where it has none."""
-    unit = syntax.indent_unit(around.before + "\n" + around.after, "")
-    if "\t" in around.hole.indent:
+    """Return one level of indentation as the text next to the hole writes it, or "" where it has none or mixes them."""
+    nearby = around.before + "\n" + around.after
+    indents = re.findall(r"^(?:\t|  )|(?<=\n )\t", f"{nearby}\n{around.hole.indent}", re.MULTILINE)
+    n_tabs = indents.count("\t")
+    if not indents or min(n_tabs, len(indents) - n_tabs) * 10 > len(indents):
+        return ""
+    if n_tabs * 2 > len(indents):
         return "\t"
-    if around.hole.indent and not unit.startswith(" "):
-        return " " * 4
-    return unit
+    unit = syntax.indent_unit(nearby, "    ")
+    return unit if unit.startswith(" ") else "    "
 
 
 def _tabbed(lines: list[_Line], base: str) -> list[str]:

@@ -98,6 +98,10 @@ def test_a_file_about_tokens_may_hold_them() -> None:
     check("EOS = '<eos>'\nPAD = ⟦⟧\n", "'<eos>'", "EOS = '<eos>'\nPAD = '<eos>'\n")
 
 
+def test_a_string_may_hold_a_token() -> None:
+    check("x = ⟦⟧\n", "'<|im_start|>'", "x = '<|im_start|>'\n")
+
+
 def test_types_and_tags_are_no_tokens() -> None:
     check("let x: ⟦⟧ = y;\n", "Vec<eos>", "let x: Vec<eos> = y;\n", language="rust")
     check("const x = ⟦⟧;\n", "<path></path>", "const x = <path></path>;\n", language="tsx")
@@ -271,6 +275,11 @@ def test_what_a_string_holds_is_never_indented_anew() -> None:
     check_body(text, answer, text.replace("⟦⟧", answer), indent="\t")
 
 
+def test_a_file_that_mixes_tabs_and_spaces_is_left_alone() -> None:
+    text = "{\n  a;\n\tb;\n  ⟦⟧\n}\n"
+    check_body(text, "if (c)\n\t  d;\n  e;", "{\n  a;\n\tb;\n  if (c)\n\t  d;\n  e;\n}\n", indent="  ", language="c")
+
+
 def test_white_space_at_line_ends_is_trimmed_but_not_in_strings() -> None:
     check_body(
         "def f():\n    ⟦⟧\n", "x = 1  \n    y = '''a  \n'''\n  \n", "def f():\n    x = 1\n    y = '''a  \n'''\n", "trim_end"
@@ -309,6 +318,20 @@ def test_an_answer_ends_where_its_block_does() -> None:
 def test_brackets_and_strings_may_reach_further_left() -> None:
     for answer in ("x = f(\n1,\n)\n    return x", "x = '''\na\n'''\n    return x", "x = 1 \\\n    + 2"):
         check_body("def f():\n    ⟦⟧\n", answer, f"def f():\n    {answer}\n")
+
+
+@pytest.mark.parametrize(
+    ("language", "head", "answer", "foot"),
+    [
+        ("bash", "f() {\n\t", "cat <<EOF > x\na  \n\tb\nEOF\n\tc", "\n}\n"),
+        ("ruby", "def f\n  ", "x = <<~TEXT\na\n  TEXT\n  y", "\nend\n"),
+        ("php", "<?php\nfunction f() {\n  ", "$x = <<<'END'\na\nEND;\n  y();", "\n}\n"),
+    ],
+)
+def test_a_here_document_is_a_string(language: str, head: str, answer: str, foot: str) -> None:
+    indent = head.rpartition("\n")[2]
+    check_body(f"{head}⟦⟧{foot}", answer, head + answer + foot, language=language, indent=indent)
+    check_body(f"{head}⟦⟧{foot}", answer, head + answer + foot, language=language, indent=indent, grammar=False)
 
 
 def test_lines_that_must_stand_left_do_not_end_a_block() -> None:
@@ -512,7 +535,7 @@ def test_a_document_never_has_more_syntax_errors_than_before(
     result = polish.to_edits(Candidate(tuple(texts), 1.0), holes, document, syntax=before)
     language = languages.get(document.language)
     if result.edits and before is not None and language is not None:
-        assert syntax.parse(apply(document.text, result.edits), language).n_errors <= before.n_errors
+        assert len(syntax.parse(apply(document.text, result.edits), language).errors) <= len(before.errors)
 
 
 @given(
