@@ -8,7 +8,7 @@ nothing of models or editors. A document without a known language has holes too:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dg_lsp.core import positions
@@ -210,7 +210,7 @@ def in_document(document: Document, syntax: Syntax | None, kinds: frozenset[str]
         body = max(within, key=lambda body: body.inside.start, default=None)
         marked.append(_joined(marker, body.hole, document.text) if body else marker)
         found = [other for other in found if other is not body]
-    return tuple(_apart([*marked, *(body.hole for body in found)]))
+    return tuple(sorted([*marked, *(body.hole for body in found)], key=lambda hole: hole.span))
 
 
 # Bodies
@@ -223,14 +223,9 @@ def _bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tuple[
     comments = _Comments(syntax)
     found = [body for owner in facts.owners if (body := _body(owner, syntax, comments, empty=empty))]
     taken = [body.hole.span for body in found]
-    strays = [*_inline(syntax, facts), *_stranded(syntax, facts)]
-    found += [_Body(hole, hole.span, bare=False) for hole in strays if not any(_touches(hole.span, span) for span in taken)]
-    kept, end = list[_Body](), -1
-    for body in sorted(found, key=lambda body: (body.hole.span.start, -body.hole.span.end)):
-        if body.hole.span.start >= end:
-            kept.append(body)
-            end = max(body.hole.span.end, body.hole.span.start + 1)
-    return tuple(kept)
+    strays = {hole.span: hole for hole in (*_inline(syntax, facts), *_stranded(syntax, facts))}
+    found += [_Body(hole, span, bare=False) for span, hole in strays.items() if not any(_touches(span, one) for one in taken)]
+    return tuple(sorted(found, key=lambda body: body.hole.span))
 
 
 class _Comments:
@@ -518,21 +513,10 @@ def _marker(span: Span, instruction: str, index: Lines) -> Hole:
 
 def _joined(marker: Hole, body: Hole, text: str) -> Hole:
     """Return the marker, with the placeholder right behind it where there is one."""
-    if body.span.start < marker.span.end or text[marker.span.end : body.span.start].strip():
-        return marker
-    if not marker.block:
+    if not marker.block or body.span.start < marker.span.end or text[marker.span.end : body.span.start].strip():
         return marker
     instruction = " ".join(part for part in (marker.instruction, body.instruction) if part)
-    end = max(marker.span.end, body.span.end) if body.span.start != body.span.end else marker.span.end
-    return replace(marker, span=Span(marker.span.start, end), instruction=instruction, trail=body.trail)
-
-
-def _apart(holes: Iterable[Hole]) -> Iterator[Hole]:
-    end = -1
-    for hole in sorted(holes, key=lambda hole: (hole.span.start, -hole.span.end)):
-        if hole.span.start >= end:
-            yield hole
-            end = max(hole.span.end, hole.span.start + 1)
+    return replace(marker, span=Span(marker.span.start, body.span.end), instruction=instruction, trail=body.trail)
 
 
 def _touches(one: Span, other: Span) -> bool:

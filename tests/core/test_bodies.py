@@ -501,6 +501,10 @@ RUST = {
             // TODO: new and len<hole></hole>
         }
     """,
+    "nothing around it": """
+        {
+            <hole>todo!()</hole>
+    """,
     "panics that are code": """
         fn f() { panic!("bad input") }
     """,
