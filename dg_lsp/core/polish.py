@@ -505,9 +505,11 @@ def _lines(text: str, language: str) -> list[_Line]:
 
 def _first_closer(text: str, language: str) -> int | None:
     """Return where the text closes a bracket that it did not open, or None."""
+    # In a shell a `)` also ends the pattern of a case.
+    opening, closing = ("{", "}") if language == "bash" else ("([{", ")]}")
     depth = 0
     for idx, char in enumerate(_code(text, language)):
-        depth += (char in "([{") - (char in ")]}")
+        depth += (char in opening) - (char in closing)
         if depth < 0:
             return idx
     return None
@@ -552,12 +554,13 @@ _MULTILINE_QUOTES = {"bash": "\"'`", "ruby": "\"'`", "php": "\"'`", "rust": '"`'
 def _unit(around: Around) -> str:
     """Return one level of indentation as the text next to the hole writes it, or "" where it has none or mixes them."""
     nearby = around.before + "\n" + around.after
-    indents = re.findall(r"^(?:\t|  )|(?<=\n )\t", f"{nearby}\n{around.hole.indent}", re.MULTILINE)
-    n_tabs = indents.count("\t")
-    if not indents or min(n_tabs, len(indents) - n_tabs) * 10 > len(indents):
+    indents = re.findall(r"^(?: *\t|  )", f"{nearby}\n{around.hole.indent}", re.MULTILINE)
+    n_tabs = sum("\t" in indent for indent in indents)
+    if "\t" in around.hole.indent or (n_tabs and not around.hole.indent):
+        # Beside tabs, spaces align; a few lines of them do not make a file mixed.
+        return "\t" if (len(indents) - n_tabs) * 10 <= len(indents) else ""
+    if n_tabs or not indents:
         return ""
-    if n_tabs * 2 > len(indents):
-        return "\t"
     unit = syntax.indent_unit(nearby, "    ")
     return unit if unit.startswith(" ") else "    "
 

@@ -142,6 +142,12 @@ def test_a_closer_that_is_needed_is_no_repetition() -> None:
     check("f(⟦⟧)\n", "g(x)", "f(g(x))\n", grammar=False)
 
 
+def test_a_pattern_of_a_case_closes_nothing() -> None:
+    text, answer = "f() {\n  ⟦⟧\n}\n", "case $1 in\n    a) b ;;\n  esac"
+    check_body(text, answer, text.replace("⟦⟧", answer), language="bash", indent="  ")
+    check_body(text, answer, text.replace("⟦⟧", answer), language="bash", indent="  ", grammar=False)
+
+
 def test_a_repeated_closer_is_cut_without_a_grammar_too() -> None:
     check("f(⟦⟧)\n", "x)", "f(x)\n", "cut_repeated_rest", grammar=False)
 
@@ -278,6 +284,11 @@ def test_what_a_string_holds_is_never_indented_anew() -> None:
 def test_a_file_that_mixes_tabs_and_spaces_is_left_alone() -> None:
     text = "{\n  a;\n\tb;\n  ⟦⟧\n}\n"
     check_body(text, "if (c)\n\t  d;\n  e;", "{\n  a;\n\tb;\n  if (c)\n\t  d;\n  e;\n}\n", indent="  ", language="c")
+
+
+def test_a_hole_that_is_indented_unlike_its_file_is_left_alone() -> None:
+    text, answer = "if a:\n    b\n    c\n\td\nif e:\n\t⟦⟧\n", "f\n\tg"
+    check_body(text, answer, text.replace("⟦⟧", answer), indent="\t", grammar=False)
 
 
 def test_white_space_at_line_ends_is_trimmed_but_not_in_strings() -> None:
