@@ -119,8 +119,12 @@ class Ignore:
         """Return why the file or folder may not be read, as the end of a sentence that begins "it"; "" where it may."""
         # The last part is not followed, so that a link is judged by its own name as well as by what it leads to.
         named = Path(path).absolute()
-        named = named.parent.resolve() / named.name if named.name not in ("", "..") else named.resolve()
-        real = named.resolve()
+        try:
+            named = named.parent.resolve() / named.name if named.name not in ("", "..") else named.resolve()
+            real = named.resolve()
+        # A link to itself is a RuntimeError before Python 3.13, and a name with a NUL a ValueError.
+        except (OSError, RuntimeError, ValueError):
+            return "leads nowhere"
         return self._reason(named) or (self._reason(real) if real != named else "")
 
     def _reason(self, path: Path) -> str:
@@ -204,8 +208,11 @@ def related(
     """
     if limit_chars <= 0:
         return ()
-    ignore = ignore or Ignore.for_root(root)
-    here = Path(path).resolve()
+    try:
+        ignore = ignore or Ignore.for_root(root)
+        here = Path(path).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return ()
     if not here.is_relative_to(ignore.root):
         return ()
     found: dict[Path, None] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.core import syntax
+from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span, apply
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Answer, Settings
@@ -120,3 +120,31 @@ def test_cancelling_the_caller_cancels_the_engine() -> None:
         return engine.cancelled
 
     assert asyncio.run(cancelled())
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer", "expected"),
+    [
+        (
+            "javascript",
+            "/** Adds. */\nfunction add(a, b) {}\n",
+            "return a + b;",
+            "/** Adds. */\nfunction add(a, b) {\n  return a + b;\n}\n",
+        ),
+        (
+            "python",
+            "def f(a):\r\n    # FILL: twice a\r\n\r\nf(1)\r\n",
+            "b = a\n    return 2 * b\n\ndef g():",
+            "def f(a):\r\n    b = a\r\n    return 2 * b\r\n\r\nf(1)\r\n",
+        ),
+        ("python", 'def f():\n    """Return one."""\n    ...\n', "return 1", 'def f():\n    """Return one."""\n    return 1\n'),
+        ("rust", "fn f() -> i32 {\n\ttodo!()\n}\n", "let x = 1;\n    x", "fn f() -> i32 {\n\tlet x = 1;\n\tx\n}\n"),
+        ("c", "int f(void) {\n  /* FILL: zero */\n}\n", "return 0;\n}\n\nint g(void) {", "int f(void) {\n  return 0;\n}\n"),
+    ],
+)
+def test_holes_that_were_found_are_filled(language: str, text: str, answer: str, expected: str) -> None:
+    document = Document("", language, text)
+    tree = syntax.of(document)
+    found = holes.in_document(document, tree, frozenset({"bodies", "markers"}))
+    filled = asyncio.run(pipeline.infill(ScriptedEngine(answer), document, found, Settings(), syntax=tree))
+    assert apply(text, filled.suggestions[0].edits) == expected

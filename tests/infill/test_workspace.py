@@ -174,6 +174,13 @@ def test_a_link_is_judged_by_its_name_and_by_what_it_leads_to(tmp_path: Path) ->
     check_reason(root, "away.py", "is outside in")
     check_reason(root, "x.pem", "may hold secrets")
     check_reason(root, "fine.py", "")
+    # From Python 3.13 on, a link to itself resolves to itself, and is then never a file.
+    assert Ignore.for_root(root).reason(root / "loop.py") in ("leads nowhere", "")
+
+
+def test_what_is_no_path_may_not_be_read(tmp_path: Path) -> None:
+    check_reason(tmp_path, "a/\0/b", "leads nowhere")
+    assert workspace.related(tmp_path, "a\0b", Document("", "python", "value"), 100) == ()
 
 
 def test_git_agrees(tmp_path: Path) -> None:
