@@ -81,7 +81,7 @@ _ELSEWHERE = re.compile(
         sub-?class(?:es)? | (?:derived|child|concrete|inherit\w*)\ (?:class|type)
       | (?:must|should|to|needs\ to)\ (?:be\ )?(?:overrid|implement)\w*
       | (?:must|should)\ (?:define|provide) | abstract
-      | not\ (?:be\ )?(?:supported|allowed|available|applicable|needed|required) | unsupported
+      | not\ (?:be\ )?(?:supported|allowed|available|applicable|needed|required)(?!\ yet) | unsupported
       | does\ ?n[o']t | can\ ?not | can't | (?:must|should)\ not | meaningless | unlikely
     )\b""",
     re.IGNORECASE | re.VERBOSE,
@@ -196,21 +196,21 @@ def errors(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
 def in_document(document: Document, syntax: Syntax | None, kinds: frozenset[str]) -> tuple[Hole, ...]:
     """Return all holes of the kinds ("bodies", "markers", "empty"), in order, none overlapping another.
 
-    A marker inside a placeholder body takes the body's place, and the placeholder that follows it goes with it. Raises
-    ValueError for a kind that doesn't exist.
+    A marker inside a placeholder body takes the body's place, and the placeholder that follows it goes with it; from the
+    line of the body's opener it moves to one of its own. Raises ValueError for a kind that doesn't exist.
     """
     if unknown := kinds - KINDS:
         raise ValueError(f"no such kind of hole: {', '.join(sorted(unknown))}; there are {', '.join(sorted(KINDS))}")
-    found = list(_bodies(document, syntax, empty="empty" in kinds)) if kinds & {"bodies", "empty"} else []
-    if "bodies" not in kinds:
-        found = [body for body in found if body.bare]
+    found = list(_bodies(document, syntax, empty="empty" in kinds))
     marked: list[Hole] = []
-    for marker in markers(document, syntax) if "markers" in kinds else ():
+    # From the last, which stands next to the placeholder.
+    for marker in reversed(markers(document, syntax) if "markers" in kinds else ()):
         within = [body for body in found if body.inside.start <= marker.span.start and marker.span.end <= body.inside.end]
         body = max(within, key=lambda body: body.inside.start, default=None)
-        marked.append(_joined(marker, body.hole, document.text) if body else marker)
+        marked.append(_joined(marker, body, document.text) if body else marker)
         found = [other for other in found if other is not body]
-    return tuple(sorted([*marked, *(body.hole for body in found)], key=lambda hole: hole.span))
+    wanted = [body.hole for body in found if ("empty" if body.bare else "bodies") in kinds]
+    return tuple(sorted([*marked, *wanted], key=lambda hole: hole.span))
 
 
 # Bodies
@@ -511,12 +511,24 @@ def _marker(span: Span, instruction: str, index: Lines) -> Hole:
     )
 
 
-def _joined(marker: Hole, body: Hole, text: str) -> Hole:
-    """Return the marker, with the placeholder right behind it where there is one."""
-    if not marker.block or body.span.start < marker.span.end or text[marker.span.end : body.span.start].strip():
+def _joined(marker: Hole, body: _Body, text: str) -> Hole:
+    """Return the marker, with the placeholder right behind it where there is one; on its opener's line it opens the body."""
+    hole = body.hole
+    if hole.span.start < marker.span.end or text[marker.span.end : hole.span.start].strip():
         return marker
-    instruction = " ".join(part for part in (marker.instruction, body.instruction) if part)
-    return replace(marker, span=Span(marker.span.start, body.span.end), instruction=instruction, trail=body.trail)
+    before = text[body.inside.start : marker.span.start]
+    opens = not before.strip(" \t")
+    if not marker.block and before.strip():
+        return marker
+    return replace(
+        marker,
+        span=Span(body.inside.start if opens else marker.span.start, hole.span.end),
+        indent=hole.indent if opens else marker.indent,
+        block=True,
+        instruction=" ".join(part for part in (marker.instruction, hole.instruction) if part),
+        lead="\n" + hole.indent if opens else "",
+        trail=hole.trail,
+    )
 
 
 def _touches(one: Span, other: Span) -> bool:

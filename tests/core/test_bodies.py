@@ -525,6 +525,7 @@ JAVA = {
             }
             int g() {<hole> throw new RuntimeException("Not implemented yet"); </hole>}
             int h() { throw new UnsupportedOperationException("immutable"); }
+            int j() {<hole> throw new UnsupportedOperationException("Not supported yet."); </hole>}
             int i() { throw new IllegalStateException(); }
         }
     """,

@@ -139,7 +139,34 @@ def test_a_marker_takes_the_place_of_the_body_around_it() -> None:
         "function f() {\n  <hole>// FILL\n  throw new Error('TODO');</hole>\n}\n", {"bodies", "markers"}, "javascript"
     )
     assert hole.kind == "marker"
-    check("function f() { <hole>/* FILL */</hole> }\n", {"bodies", "markers"}, "javascript")
+
+
+def test_a_marker_on_its_openers_line_moves_below() -> None:
+    for text, language, expected in (
+        ("def f():  # FILL: one\n    pass\n", "python", "def f():\n    a\n"),
+        ("def f():  # FILL\n    raise NotImplementedError\n", "python", "def f():\n    a\n"),
+        ("function f() { /* FILL */ }\n", "javascript", "function f() {\n  a\n}\n"),
+        ("function f() { // FILL\n}\n", "javascript", "function f() {\n  a\n}\n"),
+        ("function f() {\n  /* FILL */ }\n", "javascript", "function f() {\n  a\n}\n"),
+        ("function f() {\r\n  /* FILL */ }\n", "javascript", "function f() {\r\n  a\n}\n"),
+        ("def f(a) # FILL\nend\n", "ruby", "def f(a)\n  a\nend\n"),
+    ):
+        document, _ = marked.holes(text, language)
+        (hole,) = holes.in_document(document, marked.parse(document), frozenset({"bodies", "markers"}))
+        assert (hole.kind, hole.block) == ("marker", True)
+        assert marked.filled(document, hole, "a") == expected
+
+
+def test_a_marker_takes_its_placeholder_along_where_only_markers_are_asked_for() -> None:
+    check("def f():\n    <hole># FILL\n    raise NotImplementedError</hole>\n\ndef g():\n    ...\n", {"markers"})
+
+
+def test_the_last_of_several_markers_takes_the_placeholder_along() -> None:
+    check("def f():\n    <hole># FILL: a</hole>\n    <hole># FILL: b\n    pass</hole>\n", {"bodies", "markers"})
+
+
+def test_a_marker_behind_another_comment_is_only_itself() -> None:
+    check("function f() { /* Why. */ <hole>/* FILL */</hole> }\n", {"bodies", "markers"}, "javascript")
 
 
 def test_a_marker_apart_from_the_placeholder_leaves_it() -> None:

@@ -22,7 +22,7 @@
 (throw_statement (object_creation_expression type: (_) @_type arguments: (argument_list . "(" . ")" .))
   (#match? @_type "^(UnsupportedOperationException|NotImplemented(Error|Exception)|\\w*NotImplementedException)$")) @placeholder
 (throw_statement (object_creation_expression arguments: (argument_list) @_says)
-  (#match? @_says "(?i)(todo|(not|un)[ _-]?(yet[ _-]?)?implemented|implement (me|this))")) @placeholder
+  (#match? @_says "(?i)(todo|not (yet supported|supported yet)|(not|un)[ _-]?(yet[ _-]?)?implemented|implement (me|this))")) @placeholder
 (throw_statement (object_creation_expression type: (_) @_type)
   (#match? @_type "NotImplemented")) @placeholder
 ((return_statement) @placeholder.with (#match? @placeholder.with "^return( (null|false|0))?;$"))
