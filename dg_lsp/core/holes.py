@@ -305,7 +305,9 @@ def _body(owner: Owner, syntax: Syntax, comments: _Comments, *, empty: bool) -> 
     described = said or (owner.kind != "closure" and comments.describes(owner))
     bare = False
     if not todo:
-        if _meant_to_be_elsewhere(owner, facts) or any(_ELSEWHERE.search(text[p.span.start : p.span.end]) for p in statements):
+        if _meant_to_be_elsewhere(owner, facts, described=described) or any(
+            _ELSEWHERE.search(text[p.span.start : p.span.end]) for p in statements
+        ):
             return None
         if not strong:
             if facts.has("empty", owner.node):
@@ -369,7 +371,7 @@ def _comment(span: Span, comments: _Comments) -> _Part:
     return _Part("deliberate" if says else "directive", span)
 
 
-def _meant_to_be_elsewhere(owner: Owner, facts: Facts) -> bool:
+def _meant_to_be_elsewhere(owner: Owner, facts: Facts, *, described: bool) -> bool:
     """Return whether the body is written in another place: in a class that implements or derives from this one's."""
     if facts.has("abstract", owner.node):
         return True
@@ -379,7 +381,8 @@ def _meant_to_be_elsewhere(owner: Owner, facts: Facts) -> bool:
         if facts.has("abstract.members", node):
             return owner.kind != "class"
         if node.id in owners:
-            return owners[node.id].kind == "class" and _is_overridden(owner, owners[node.id], facts)
+            # What has a docstring of its own may well be missing here too.
+            return not described and owners[node.id].kind == "class" and _is_overridden(owner, owners[node.id], facts)
         node = node.parent
     return False
 

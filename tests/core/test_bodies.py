@@ -158,8 +158,11 @@ PYTHON = {
                 raise NotImplementedError("Subclasses must implement f")
 
             def g(self):
-                '''Docs.'''
                 raise NotImplementedError
+
+            def i(self):
+                '''Docs.'''
+                <hole>raise NotImplementedError</hole>
 
             def h(self):
                 <hole>raise NotImplementedError</hole>
@@ -167,6 +170,9 @@ PYTHON = {
         class B(A):
             def g(self):
                 return 1
+
+            def i(self):
+                return 2
     """,
     "what is not to be had, and hooks": """
         class A:
