@@ -1,0 +1,226 @@
+"""`dg-lsp eval`: measure the fills of a model on a file of tasks, or cut such a file from sources.
+
+From the command line to a run, and from its rows to the terminal. What has weight is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from dg_lsp.evaluate.methods import Method
+    from dg_lsp.evaluate.run import Setup
+    from dg_lsp.evaluate.score import Row
+    from dg_lsp.evaluate.tasks import Task
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+WIDTH = 160  # of a table that no terminal bounds
+
+
+# Typer reads these annotations at run time, where Python 3.10 needs `Optional` for its defaults.
+@app.command()
+def evaluate(
+    file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(metavar="FILE", help="Tasks in the format of HumanEval-Infilling: .jsonl or .jsonl.gz."),
+    ] = None,
+    model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.")] = "embedded",
+    baseline: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            metavar="NAME",
+            help="Also measure: copy (the longest match in the file), ar (the encoder alone, left to right), "
+            "answer or empty (what stood there, or nothing: to test the yardstick). Repeatable.",
+        ),
+    ] = None,
+    oracle_length: Annotated[bool, typer.Option("--oracle-length", help="Also measure: told how long the answer is.")] = False,
+    no_suffix: Annotated[bool, typer.Option("--no-suffix", help="Also measure: without the text behind the hole.")] = False,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Measure what each part is worth; prints a Markdown table.")
+    ] = False,
+    baselines_only: Annotated[
+        bool, typer.Option("--baselines-only", help="Leave the whole engine out: measure only what the other options name.")
+    ] = False,
+    layout: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Write requests as infill-trained or instruct instead of as the checkpoint says."),
+    ] = "",
+    steps: Annotated[int, typer.Option(min=0, help="Denoising steps; 0: the model's own.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="So many tasks, evenly spread over the file; 0: all.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answers and the same intervals.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Processes, each with the model; never more than there are cores.")] = 1,
+    threads: Annotated[int, typer.Option(min=0, help="Threads of each process; 0: all cores, shared by the workers.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
+    language: Annotated[str, typer.Option(help="The language of tasks that state none.")] = "python",
+    execute: Annotated[
+        bool,
+        typer.Option(
+            "--execute",
+            help="Run the filled programs with their tests, for pass@1. This runs generated code, with bounds on time, memory "
+            "and files and without network; off unless asked for.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object with all figures instead of a table.")] = False,
+    csv_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--csv", metavar="FILE", help="Also write a line for each answer, to commit and compare."),
+    ] = None,
+    make: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="DIR", help="Measure nothing: cut tasks from the sources below DIR (or a corpus .jsonl)."),
+    ] = None,
+    out: Annotated[Optional[Path], typer.Option(metavar="FILE", help="Where --make writes.")] = None,  # noqa: UP045
+    n: Annotated[int, typer.Option("--n", min=1, help="How many tasks --make cuts, of all kinds together.")] = 300,
+) -> None:
+    """Measure how good the fills of a model are, with 95 % intervals, against baselines on the same tasks.
+
+    Ends with 0, or with 2 when it can't be done as asked.
+    """
+    from dg_lsp.evaluate.tasks import EvalError
+
+    try:
+        if make is not None:
+            _make(make, out, n, seed)
+            return
+        if file is None:
+            raise EvalError("which tasks? Name a .jsonl file, or cut one from sources with --make DIR --out FILE")
+        from dg_lsp.evaluate import run, tasks
+
+        chosen = tasks.spread(tasks.read(file, language), limit)
+        wanted = _methods(
+            baseline or [],
+            steps,
+            full=not baselines_only,
+            ablation=ablation,
+            oracle_length=oracle_length,
+            no_suffix=no_suffix,
+        )
+        setup = run.Setup(wanted, model, layout, device, threads, seed)
+        rows = _rows(chosen, setup, workers, execute=execute)
+        if csv_file is not None:
+            _write(csv_file, rows)
+        _show(rows, setup, file, as_json=as_json, ablation=ablation)
+    except EvalError as error:
+        say(str(error))
+        raise typer.Exit(2) from error
+    except ModuleNotFoundError as error:
+        say(f"measuring needs {error.name}, which is not installed; pip install 'dg-lsp[engine]' brings it")
+        raise typer.Exit(2) from error
+
+
+def say(text: str) -> None:
+    """Print a line for people, where it does not get into the results."""
+    typer.echo(f"dg-lsp: {text}", err=True)
+
+
+def _methods(
+    baselines: Sequence[str], steps: int, *, full: bool, ablation: bool, oracle_length: bool, no_suffix: bool
+) -> tuple[Method, ...]:
+    from dg_lsp.evaluate import methods
+    from dg_lsp.evaluate.tasks import EvalError
+
+    if unknown := [name for name in baselines if name not in methods.BASELINES]:
+        raise EvalError(f"there is no baseline {unknown[0]!r}; there are {', '.join(methods.BASELINES)}")
+    found = [*methods.ABLATION] if ablation else [methods.FULL] if full else []
+    for name in baselines:
+        found += methods.BASELINES[name]
+    found += [methods.ORACLE_LENGTH] if oracle_length else []
+    found += [methods.NO_SUFFIX] if no_suffix else []
+    if not found:
+        raise EvalError("nothing is left to measure: --baselines-only wants a --baseline")
+    return tuple(dict.fromkeys(methods.with_steps(method, steps) for method in found))
+
+
+def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
+    from dg_lsp.evaluate import make, tasks
+    from dg_lsp.evaluate.tasks import EvalError
+
+    if out is None:
+        raise EvalError("where to? --make needs --out FILE.jsonl or FILE.jsonl.gz")
+    made = make.tasks(folder, n, seed)
+    if not made:
+        raise EvalError(f"nothing can be cut from {folder}")
+    try:
+        tasks.write(out, made)
+    except OSError as error:
+        raise EvalError(f"{out} can't be written: {(error.strerror or str(error)).lower()}") from error
+    counts = ", ".join(f"{sum(task.kind == kind for task in made)} {kind}" for kind in make.KINDS)
+    short = f", all that there is of the {n} wanted" if len(made) < n else ""
+    say(f"{len(made)} tasks from {len({task.path for task in made})} files in {out}{short}: {counts}")
+
+
+def _rows(chosen: list[Task], setup: Setup, wanted: int, *, execute: bool) -> list[Row]:
+    from dg_lsp.evaluate import run
+    from dg_lsp.evaluate.execute import wall
+    from dg_lsp.evaluate.tasks import EvalError
+
+    tested = sum(bool(task.test and task.entry_point) for task in chosen)
+    if execute and not tested:
+        raise EvalError("--execute has nothing to run: no task has a test and an entry_point")
+    workers = run.n_workers(wanted)
+    if workers < wanted:
+        say(f"{workers} workers instead of {wanted}: there are no more cores")
+    with _progress(len(chosen), "filling") as done:
+        rows = run.run(chosen, setup, workers=workers, done=done)
+    if execute:
+        say(f"running generated programs of {tested} tasks, with {wall().words}")
+        with _progress(len(rows), "running") as done:
+            rows = run.executed(rows, chosen, workers=workers, done=done)
+    elif tested:
+        say("the tasks have tests, which are not run: --execute runs them, and with them the code that the model wrote")
+    return rows
+
+
+def _write(path: Path, rows: Sequence[Row]) -> None:
+    from dg_lsp.evaluate import report
+    from dg_lsp.evaluate.tasks import EvalError
+
+    try:
+        path.write_text(report.as_csv(rows), encoding="utf-8")
+    except OSError as error:
+        raise EvalError(f"{path} can't be written: {(error.strerror or str(error)).lower()}") from error
+
+
+def _show(rows: Sequence[Row], setup: Setup, file: Path, *, as_json: bool, ablation: bool) -> None:
+    from rich.console import Console
+
+    from dg_lsp.evaluate import report
+
+    if as_json:
+        facts = {"file": file.name, "model": setup.model, "layout": setup.layout or "the checkpoint's", "seed": setup.seed}
+        typer.echo(json.dumps(report.as_object(rows, setup.seed, **facts), indent=2))
+    elif ablation:
+        typer.echo(report.markdown(rows, setup.seed), nl=False)
+    else:
+        console = Console(width=None if sys.stdout.isatty() else WIDTH)
+        console.print(report.table(rows, setup.seed))
+        for line in report.remarks(rows, setup.seed):
+            console.print(line, highlight=False)
+
+
+@contextlib.contextmanager
+def _progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """Yield what hears of things done: a bar on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield lambda n: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(what, total=total)
+        yield lambda n: progress.update(bar, advance=n)

@@ -1,0 +1,266 @@
+"""Fill tasks with every method, in this process or several, and turn the answers into rows of results.
+
+Each task is filled as a user would meet it: a request, all steps of the engine, then the polish that every front end
+applies; the first candidate that survives it counts, and where none does, the best one as it is. The prefix cache is
+emptied before each fill, so that no result or time depends on the order of tasks. Knows the engine's filler and tasks.
+Knows nothing of terminals.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dg_lsp.core import polish, syntax
+from dg_lsp.core.values import Candidate
+from dg_lsp.engine import filler as fillers
+from dg_lsp.engine.filler import LocalFiller, Switches
+from dg_lsp.engine.model import Loaded, LoadError
+from dg_lsp.engine.profile import Profile
+from dg_lsp.engine.task import Filler
+from dg_lsp.evaluate import execute, methods, score
+from dg_lsp.evaluate.methods import Method
+from dg_lsp.evaluate.score import Row
+from dg_lsp.evaluate.tasks import EvalError, Task
+
+LAYOUTS = ("infill-trained", "instruct")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is measured, and on what: the model, how it is loaded, the methods, and the seed of their noise."""
+
+    methods: tuple[Method, ...]
+    model: str = "embedded"
+    layout: str = ""
+    device: str = "auto"
+    threads: int = 0
+    seed: int = 0
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether any of the methods asks the model."""
+        return any(method.by == "model" for method in self.methods)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The text that a method gave, where its canvas started from, and what it took."""
+
+    text: str
+    source: str = ""
+    ms: float = 0.0
+    steps: int = 0
+
+
+class Bench:
+    """A loaded model, ready to fill tasks by each of the methods."""
+
+    def __init__(self, setup: Setup, loaded: Loaded | None) -> None:
+        """Raises EvalError for an unknown layout, and when the model's vocabulary can't write it."""
+        self.setup, self._loaded = setup, with_layout(loaded, setup.layout) if loaded else None
+        self._fillers = {method: self._filler(method) for method in setup.methods if method.by == "model"}
+
+    def rows(self, task: Task) -> list[Row]:
+        """Return one row for each method that can fill the task. Raises EvalError when the engine refuses it."""
+        able = (method for method in self.setup.methods if not method.kinds or task.kind in method.kinds)
+        return [to_row(task, method, self.answer(task, method)) for method in able]
+
+    def answer(self, task: Task, method: Method) -> Answer:
+        """Return what the method writes. Raises EvalError when the engine refuses the task."""
+        if method.by == "answer":
+            return Answer(task.answer)
+        if method.by == "nothing":
+            return Answer("")
+        if method.by != "model":
+            began = time.perf_counter()
+            if method.by == "copy":
+                text, _ = settled(task, method, (Candidate((methods.copied(task),), 0.0, row="copy"),))
+            else:  # a text of the length that was told is not to be cut
+                text = methods.copied_to_length(task)
+            return Answer(text, "copy", (time.perf_counter() - began) * 1000)
+        filler = self._fillers[method]
+        if method.told_length:
+            filler.switches = replace(filler.switches, gap=_length(filler, task))
+        filler.cache.clear()
+        return fill(filler, task, method, self.setup.seed)
+
+    def warm_up(self, task: Task) -> None:
+        """Fill a task once by each method: what a process does for the first time is slow, and no user's usual wait."""
+        for method in self._fillers:
+            self.answer(task, method)
+
+    def _filler(self, method: Method) -> LocalFiller:
+        if self._loaded is None:
+            raise EvalError(f"{method.name} needs a model")
+        settings: dict[str, Any] = dict(method.profile)
+        off: dict[str, Any] = dict.fromkeys(method.without, False)
+        loaded = replace(self._loaded, profile=replace(self._loaded.profile, **settings))
+        try:
+            return LocalFiller(loaded, replace(Switches(), **off))
+        except ValueError as error:
+            raise EvalError(str(error)) from error
+
+
+def load(setup: Setup) -> Bench:
+    """Return the bench of a setup; its model is loaded when one of the methods asks for it. Raises EvalError."""
+    if not setup.needs_model:
+        return Bench(setup, None)
+    try:
+        return Bench(setup, fillers.load(setup.model, device=setup.device, threads=setup.threads).loaded)
+    except LoadError as error:
+        raise EvalError(str(error)) from error
+
+
+def with_layout(loaded: Loaded, name: str) -> Loaded:
+    """Return the model with another layout than its checkpoint's; "" leaves it as it is.
+
+    The instruct layout has no delete token, so it gets the gap lengths of a profile that was made for it. Raises
+    EvalError for a layout that doesn't exist.
+    """
+    if name not in ("", *LAYOUTS):
+        raise EvalError(f"there is no layout {name!r}; there are {' and '.join(LAYOUTS)}")
+    if name in ("", loaded.profile.layout):
+        return loaded
+    if name == "instruct":
+        plain = Profile()
+        profile = replace(loaded.profile, layout="instruct", line_gaps=plain.line_gaps, block_gaps=plain.block_gaps)
+    else:
+        profile = replace(loaded.profile, layout="infill-trained")
+    return replace(loaded, profile=profile)
+
+
+def fill(filler: Filler, task: Task, method: Method, seed: int = 0) -> Answer:
+    """Return what the filler writes in the task's hole, polished. Raises EvalError when it refuses the task."""
+    began = time.perf_counter()
+    try:
+        work = filler.start(task.request(steps=method.steps, seed=seed, suffix=method.suffix))
+        while work.step():
+            pass
+    except ValueError as error:
+        raise EvalError(f"{task.task_id} can't be filled: {error}") from error
+    text, chosen = settled(task, method, work.candidates())
+    ms = (time.perf_counter() - began) * 1000
+    return Answer(text, chosen.row if chosen else "", ms, chosen.steps if chosen else 0)
+
+
+def settled(task: Task, method: Method, candidates: Sequence[Candidate]) -> tuple[str, Candidate | None]:
+    """Return the first candidate's text that survives polishing, or the best one's as it is; with the candidate."""
+    document = task.document
+    if not method.suffix:
+        document = replace(document, text=task.prompt)
+    tree = syntax.of(document)
+    for candidate in candidates:
+        polished = polish.to_edits(candidate, (task.hole,), document, syntax=tree)
+        if polished.edits:
+            return polished.edits[0].text, candidate
+    return (candidates[0].texts[0], candidates[0]) if candidates else ("", None)
+
+
+def to_row(task: Task, method: Method, answer: Answer) -> Row:
+    """Return the answer with what it is worth; whether it passes its test is not known yet."""
+    return Row(
+        task.task_id,
+        task.cluster,
+        task.kind,
+        method.name,
+        answer.text,
+        score.is_exact(answer.text, task.answer),
+        round(score.similarity(answer.text, task.answer), 4),
+        score.parses(task.prompt, answer.text, task.suffix, task.answer, task.language),
+        source=answer.source,
+        ms=answer.ms,
+        steps=answer.steps,
+    )
+
+
+def n_workers(wanted: int) -> int:
+    """Return how many processes may be used: those wanted, and never more than the cores that this process may use."""
+    return max(1, min(wanted, n_cores()))
+
+
+def n_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run(tasks: Sequence[Task], setup: Setup, *, workers: int = 1, done: Callable[[int], None] = lambda n: None) -> list[Row]:
+    """Return the rows of every task by every method, in the order of the tasks; `done` hears of each task filled.
+
+    With several workers each is a process that loads the model; the rows are the same, the times those of a busy
+    machine. Raises EvalError.
+    """
+    rows: list[Row] = []
+    for found in _in_processes(tasks, setup, workers) if workers > 1 else _here(tasks, setup):
+        rows += found
+        done(1)
+    return rows
+
+
+def executed(
+    rows: Sequence[Row], tasks: Iterable[Task], *, workers: int = 1, done: Callable[[int], None] = lambda n: None
+) -> list[Row]:
+    """Return the rows with whether their programs pass, where a task has a test and names what it tests."""
+    tested = {task.task_id: task for task in tasks if task.test and task.entry_point}
+    at = [place for place, row in enumerate(rows) if row.task_id in tested]
+    programs = [execute.program(tested[rows[place].task_id], rows[place].text) for place in at]
+    result = list(rows)
+    for place, verdict in zip(at, execute.run_all(programs, workers=workers), strict=True):
+        result[place] = replace(result[place], passed=verdict == "passed")
+        done(1)
+    return result
+
+
+def _here(tasks: Sequence[Task], setup: Setup) -> Iterator[list[Row]]:
+    bench = load(setup)
+    if tasks:
+        bench.warm_up(tasks[0])
+    for task in tasks:
+        yield bench.rows(task)
+
+
+_bench: Bench | EvalError | None = None  # a worker process's own
+
+
+def _in_processes(tasks: Sequence[Task], setup: Setup, workers: int) -> Iterator[list[Row]]:
+    setup = replace(setup, threads=setup.threads or max(n_cores() // workers, 1))
+    # Torch's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(setup, tasks[0])) as pool:
+        waiting: deque[Future[list[Row]]] = deque(pool.submit(_rows, task) for task in tasks)
+        try:
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise EvalError("a worker process was ended by the system; fewer --workers need less memory") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _start(setup: Setup, task: Task) -> None:
+    global _bench  # a process pool hands its workers nothing else to keep
+    try:
+        _bench = load(setup)
+        _bench.warm_up(task)
+    except EvalError as error:
+        _bench = error  # said where somebody hears it: an initializer that fails only breaks the pool
+
+
+def _rows(task: Task) -> list[Row]:
+    assert _bench is not None
+    if isinstance(_bench, EvalError):
+        raise _bench
+    return _bench.rows(task)
+
+
+def _length(filler: LocalFiller, task: Task) -> int:
+    """Return how many tokens the answer has on this canvas, the one that was begun left of the hole included."""
+    heal = filler.layout.lay_out(task.request()).heal.decode("utf-8", "ignore")
+    return max(len(filler.loaded.vocabulary.encode(heal + task.answer)), 1)

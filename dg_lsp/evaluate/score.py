@@ -1,0 +1,165 @@
+"""How good answers are: exact match, edit similarity, parse rate, passes, and how sure these figures are.
+
+An answer is exact when it equals what stood there, white space at the ends of lines and of the whole left out of
+account; leading white space counts. Edit similarity is 1 - Levenshtein distance / length of the longer text, of the
+same trimmed texts. An answer parses when the file has no more syntax errors with it than with what stood there; a
+blank answer where something stood does not, though grammars that forgive much would take it.
+Intervals are 95 % percentile intervals of a bootstrap over clusters: tasks cut from one problem or one file are right
+or wrong together. Pure: knows rows of results. Knows nothing of models or files.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dg_lsp.core import languages, syntax
+
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One answer and what became of it. `parses` and `passed` are None where nobody can tell."""
+
+    task_id: str
+    cluster: str
+    kind: str
+    method: str
+    text: str
+    exact: bool
+    similarity: float
+    parses: bool | None = None
+    passed: bool | None = None
+    source: str = ""  # what the answer's canvas started from
+    ms: float = 0.0
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A mean and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One method's figures over some tasks. A measure is None where no task has one."""
+
+    n: int
+    pass_at_1: Measure | None
+    exact_match: Measure | None
+    edit_similarity: Measure | None
+    parse_rate: Measure | None
+    ms_p50: float
+    ms_p95: float
+    steps_p50: float
+
+
+def trimmed(text: str) -> str:
+    """Return the text as it is compared: without white space at the ends of its lines and at its own end."""
+    return "\n".join(line.rstrip() for line in text.split("\n")).rstrip()
+
+
+def is_exact(text: str, answer: str) -> bool:
+    """Return whether the text is what stood there."""
+    return trimmed(text) == trimmed(answer)
+
+
+def similarity(text: str, answer: str) -> float:
+    """Return how much of the two texts agrees, from 0 to 1; two empty ones agree."""
+    one, other = trimmed(text), trimmed(answer)
+    longer = max(len(one), len(other))
+    return 1 - _distance(one, other) / longer if longer else 1.0
+
+
+def parses(prompt: str, text: str, suffix: str, answer: str, language: str) -> bool | None:
+    """Return whether the file has no more syntax errors with the text than with the answer; None without a grammar."""
+    known = languages.get(language)
+    if known is None:
+        return None
+    if text == answer or not text.strip():
+        return text == answer or not answer.strip()
+    filled, whole = (syntax.parse(prompt + middle + suffix, known) for middle in (text, answer))
+    return filled.n_errors <= whole.n_errors
+
+
+def summary(rows: Sequence[Row], seed: int = 0) -> Summary:
+    """Return the figures of one method's rows; the same seed gives the same intervals."""
+    steps = [row.steps for row in rows]
+    return Summary(
+        len(rows),
+        measure(rows, lambda row: row.passed, seed),
+        measure(rows, lambda row: row.exact, seed),
+        measure(rows, lambda row: row.similarity, seed),
+        measure(rows, lambda row: row.parses, seed),
+        round(percentile([row.ms for row in rows], 50), 1),
+        round(percentile([row.ms for row in rows], 95), 1),
+        percentile(steps, 50),
+    )
+
+
+def measure(rows: Sequence[Row], value: Callable[[Row], float | None], seed: int = 0) -> Measure | None:
+    """Return the mean of what `value` says of the rows, with its interval; None where it says nothing of any."""
+    return _bootstrap([(row.cluster, float(said)) for row in rows if (said := value(row)) is not None], seed)
+
+
+def gain(rows: Sequence[Row], base: Sequence[Row], seed: int = 0) -> Measure | None:
+    """Return by how much more often the rows are exact than a baseline's for the same tasks; None where they share none.
+
+    Compared task by task, so the interval is narrower than those of the two alone.
+    """
+    before = {row.task_id: row.exact for row in base}
+    pairs = [(row.cluster, float(row.exact) - before[row.task_id]) for row in rows if row.task_id in before]
+    return _bootstrap(pairs, seed)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value that `share` per cent of the values reach at most, between neighbours in proportion; 0 for none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * share / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _bootstrap(values: Sequence[tuple[str, float]], seed: int) -> Measure | None:
+    if not values:
+        return None
+    sums: dict[str, tuple[float, int]] = {}
+    for cluster, value in values:
+        total, n = sums.get(cluster, (0.0, 0))
+        sums[cluster] = (total + value, n + 1)
+    clusters = list(sums.values())
+    draw = random.Random(seed)
+    means = []
+    for _ in range(RESAMPLES):
+        drawn = draw.choices(clusters, k=len(clusters))
+        means.append(sum(total for total, _ in drawn) / sum(n for _, n in drawn))
+    mean = sum(total for total, _ in clusters) / len(values)
+    return Measure(*(round(number, 4) for number in (mean, percentile(means, 2.5), percentile(means, 97.5))))
+
+
+def _distance(one: str, other: str) -> int:
+    """Return the Levenshtein distance; what both begin and end with costs nothing to compare."""
+    start = 0
+    while start < min(len(one), len(other)) and one[start] == other[start]:
+        start += 1
+    one, other = one[start:], other[start:]
+    while one and other and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
+    if len(one) < len(other):
+        one, other = other, one
+    above = list(range(len(other) + 1))
+    for row, left in enumerate(one, 1):
+        current = [row]
+        for column, right in enumerate(other, 1):
+            current.append(min(above[column] + 1, current[-1] + 1, above[column - 1] + (left != right)))
+        above = current
+    return above[-1]
