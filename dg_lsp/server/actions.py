@@ -1,0 +1,184 @@
+"""Which code actions there are at a place, and which holes each of them fills. Pure; no model runs for a menu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from dg_lsp.core import holes
+from dg_lsp.core.syntax import Owner, Syntax
+from dg_lsp.core.values import Document, Hole, Span
+
+What = Literal["body", "hole", "all", "regenerate", "repair", "docstring"]
+KINDS: dict[What, str] = {
+    "body": "refactor.rewrite",
+    "hole": "refactor.rewrite",
+    "all": "source.dgLsp.fillAll",
+    "regenerate": "refactor.rewrite",
+    "repair": "quickfix",
+    "docstring": "refactor.rewrite",
+}
+# More free places than these on one canvas, and little is left that holds them.
+MAX_REPAIRS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An entry of the menu, and the span that it is about."""
+
+    title: str
+    what: What
+    span: Span
+
+    @property
+    def kind(self) -> str:
+        """The protocol's name for this sort of action."""
+        return KINDS[self.what]
+
+
+def offered(document: Document, syntax: Syntax | None, span: Span, only: Iterable[str] | None = None) -> tuple[Action, ...]:
+    """Return the actions for a cursor or a selection, of the kinds that are wanted; None wants all."""
+    found = [action for action in _all(document, syntax, span) if only is None or _is_wanted(action.kind, tuple(only))]
+    return tuple(found)
+
+
+def attempts(what: str, document: Document, syntax: Syntax | None, span: Span, instruction: str = "") -> tuple[tuple[Hole, ...], ...]:
+    """Return the holes that an action fills, as sets of which the first that works out counts; empty where there are none.
+
+    Raises ValueError for an action that does not exist.
+    """
+    if what in ("body", "hole"):
+        found = [hole for hole in _placeholders(document, syntax) if _touch(hole.span, span)]
+        return ((found[0],),) if found else ()
+    if what == "all":
+        every = _placeholders(document, syntax)
+        return (every,) if every else ()
+    if what == "regenerate":
+        return ((holes.selection(document, span, syntax, instruction),),)
+    if what == "repair":
+        return _repairs(document, syntax, span)
+    if what == "docstring":
+        owner = _undocumented(syntax, span)
+        return ((_docstring(syntax, owner),),) if syntax is not None and owner is not None else ()
+    raise ValueError(f"there is no action {what!r}; there are {', '.join(KINDS)}")
+
+
+def _all(document: Document, syntax: Syntax | None, span: Span) -> Iterable[Action]:
+    every = _placeholders(document, syntax)
+    here = [hole for hole in every if _is_near(hole, syntax, span)]
+    if here:
+        hole = here[0]
+        if hole.kind == "body":
+            yield Action("Fill function body", "body", hole.span)
+        else:
+            yield Action(f"Fill this hole{_quoted(hole.instruction)}", "hole", hole.span)
+    if len(every) > 1 or (every and not here):
+        n = len(every)
+        yield Action(f"Fill all {n} holes in this file" if n > 1 else "Fill the hole in this file", "all", Span(0, 0))
+    if document.text[span.start : span.end].strip():
+        yield Action("Regenerate selection", "regenerate", span)
+    if _repairs(document, syntax, span):
+        yield Action("Repair syntax here", "repair", span)
+    if span.start == span.end and (owner := _undocumented(syntax, span)) is not None:
+        yield Action(f"Write docstring for {owner.name}" if owner.name else "Write docstring", "docstring", span)
+
+
+def _placeholders(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
+    return holes.in_document(document, syntax, frozenset({"bodies", "markers"}))
+
+
+def _is_near(hole: Hole, syntax: Syntax | None, span: Span) -> bool:
+    """Return whether the span touches the hole's lines, or lies in the function whose body it is."""
+    if _touch(hole.span, span):
+        return True
+    if syntax is None:
+        return False
+    index = syntax.lines
+    if index.at(hole.span.start) <= index.at(span.end) and index.at(span.start) <= index.at(hole.span.end):
+        return True
+    around = syntax.enclosing_function(hole.span.start)
+    return around is not None and around.start <= span.start <= around.end and syntax.enclosing_function(span.start) == around
+
+
+def _repairs(document: Document, syntax: Syntax | None, span: Span) -> tuple[tuple[Hole, ...], ...]:
+    """Return what to write anew to mend the syntax on the span's lines: first only what could not be parsed, then its lines."""
+    if syntax is None:
+        return ()
+    index = syntax.lines
+    first, last = index.at(span.start), index.at(span.end)
+    lines = [
+        hole for hole in holes.errors(document, syntax) if index.at(hole.span.start) <= last and first <= index.at(hole.span.end)
+    ]
+    if not lines:
+        return ()
+    within = [error for error in syntax.errors if any(hole.span.start <= error.start <= hole.span.end for hole in lines)]
+    found = [tuple(lines[:1])]
+    if len(within) <= MAX_REPAIRS and all(left.end <= right.start for left, right in zip(within, within[1:], strict=False)):
+        tight = tuple(
+            Hole(error, "error", indent=index.indent(index.at(error.start)), block="\n" in syntax.text[error.start : error.end])
+            for error in within
+        )
+        if tight and tight != found[0]:
+            found.insert(0, tight)
+    return tuple(found)
+
+
+def _undocumented(syntax: Syntax | None, span: Span) -> Owner | None:
+    """Return the function or class on whose first lines the span lies, when nothing describes it."""
+    if syntax is None:
+        return None
+    line = syntax.lines.at(span.start)
+    for owner in syntax.facts.owners:
+        if owner.kind == "closure":
+            continue
+        first = syntax.lines.at(syntax.span(owner.node).start)
+        if first <= line <= syntax.lines.at(owner.inside.start):
+            return None if _is_described(syntax, owner, first) else owner
+    return None
+
+
+def _is_described(syntax: Syntax, owner: Owner, first: int) -> bool:
+    if syntax.language.by_indentation:
+        same_line = syntax.lines.at(owner.inside.start) == syntax.lines.at(_first_item(syntax, owner))
+        return same_line or bool(owner.items and _holds(syntax, owner.items[0].start_byte))
+    ends = {syntax.lines.at(syntax.span(node).end) for node in syntax.facts.all("comment")}
+    return first - 1 in ends
+
+
+def _holds(syntax: Syntax, byte: int) -> bool:
+    return any(node.start_byte == byte for node in syntax.facts.all("docstring"))
+
+
+def _first_item(syntax: Syntax, owner: Owner) -> int:
+    return syntax.offsets.to_point(owner.items[0].start_byte) if owner.items else owner.inside.start
+
+
+def _docstring(syntax: Syntax, owner: Owner) -> Hole:
+    """Return the hole for one line of documentation: in the body where indentation makes blocks, else above the definition."""
+    language, index = syntax.language, syntax.lines
+    at = _first_item(syntax, owner) if language.by_indentation else index.at(syntax.span(owner.node).start)
+    if not language.by_indentation:
+        at = index.starts[at] + len(index.indent(at))
+    indent = index.indent(index.at(at))
+    if language.by_indentation:
+        opening, closing = '"""', '"""'
+    elif language.block_comment is not None:
+        opening, closing = f"{language.block_comment[0]}* ", f" {language.block_comment[1]}"
+    else:
+        opening, closing = f"{language.line_comments[0]} ", ""
+    return Hole(
+        Span(at, at), "cursor", indent=indent, lead=opening, trail=f"{closing}\n{indent}", instruction="describe it in one line"
+    )
+
+
+def _touch(one: Span, other: Span) -> bool:
+    return one.start <= other.end and other.start <= one.end
+
+
+def _is_wanted(kind: str, only: tuple[str, ...]) -> bool:
+    return any(kind == wanted or kind.startswith(f"{wanted}.") or not wanted for wanted in only)
+
+
+def _quoted(instruction: str) -> str:
+    return f": {instruction[:40]}{'…' if len(instruction) > 40 else ''}" if instruction else ""

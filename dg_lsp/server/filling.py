@@ -1,0 +1,95 @@
+"""Fill the holes of a code action: group by group on one canvas each, keeping only what leaves the syntax sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dg_lsp.core import context, values
+from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Document, Edit, Hole, Snippet
+from dg_lsp.infill import pipeline
+from dg_lsp.infill.pipeline import Answer
+from dg_lsp.infill.port import Engine
+
+OnDraft = Callable[[tuple[str, ...], int], None]
+# Gives the engine for one group, whose drafts are heard of.
+EngineFor = Callable[[tuple[Hole, ...]], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The edits that are kept, of so many holes, and why the others have none."""
+
+    edits: tuple[Edit, ...] = ()
+    n_holes: int = 0
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A document with what it takes to fill its holes."""
+
+    document: Document
+    syntax: Syntax | None
+    settings: pipeline.Settings
+    related: Sequence[Snippet] = ()
+
+
+async def fill(
+    attempts: tuple[tuple[Hole, ...], ...], job: Job, engine_for: EngineFor, done: Callable[[int, int], None], *, mends: bool = False
+) -> Filled:
+    """Return what the first attempt that comes to an edit comes to; `done` hears how many holes of how many are done.
+
+    With `mends`, only what leaves fewer syntax errors than before counts. Raises EngineError.
+    """
+    filled = Filled(reasons=("there is nothing to fill",))
+    for holes in attempts:
+        filled = await _fill(holes, job, engine_for, done, mends=mends)
+        if filled.edits:
+            break
+    return filled
+
+
+async def _fill(
+    holes: tuple[Hole, ...], job: Job, engine_for: EngineFor, done: Callable[[int, int], None], *, mends: bool
+) -> Filled:
+    kept: tuple[Edit, ...] = ()
+    reasons: list[str] = []
+    n_done = 0
+    for group in context.group(holes, job.document):
+        found, reason = await _group(group, kept, job, engine_for, mends=mends)
+        if not found and len(group) > 1 and not mends:
+            for hole in group:
+                more, reason = await _group((hole,), (*kept, *found), job, engine_for, mends=mends)
+                found = (*found, *more)
+                reasons += [reason] if reason else []
+        elif reason:
+            reasons.append(reason)
+        kept = (*kept, *found)
+        n_done += len(group)
+        done(n_done, len(holes))
+    return Filled(tuple(sorted(kept, key=lambda edit: edit.span)), len(holes), tuple(dict.fromkeys(reasons)))
+
+
+async def _group(
+    group: tuple[Hole, ...], kept: tuple[Edit, ...], job: Job, engine_for: EngineFor, *, mends: bool
+) -> tuple[tuple[Edit, ...], str]:
+    """Return the best edits for one group that go with those that are kept already, or why there are none."""
+    answer = await pipeline.infill(
+        engine_for(group), job.document, group, job.settings, syntax=job.syntax, related=job.related
+    )
+    for edits in _sound(answer, kept, job, mends=mends):
+        return edits, ""
+    return (), answer.reason or ("the answer does not mend the syntax" if mends else "the answer breaks the syntax")
+
+
+def _sound(answer: Answer, kept: tuple[Edit, ...], job: Job, *, mends: bool) -> Iterator[tuple[Edit, ...]]:
+    before = job.syntax.n_errors if job.syntax is not None else 0
+    for suggestion in answer.suggestions:
+        text = values.apply(job.document.text, (*kept, *suggestion.edits))
+        filled = syntaxes.of(replace(job.document, text=text), job.syntax)
+        n_errors = filled.n_errors if filled is not None else 0
+        if n_errors < before or (n_errors == before and not mends):
+            yield suggestion.edits

@@ -1,0 +1,110 @@
+"""What of the workspace may be used: which open files get no suggestions, and related text from other files.
+
+Reading is done off the event loop and kept for some seconds, so that no keystroke waits for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from dg_lsp.core.values import Document, Snippet
+from dg_lsp.infill import workspace
+from dg_lsp.infill.workspace import Ignore
+from dg_lsp.server import convert
+
+FRESH_S = 10.0
+
+
+class Nearby:
+    """The folders of the workspace, and what was last read of them."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Know no folder."""
+        self._clock = clock
+        self._roots: dict[Path, Ignore] = {}
+        self._related: dict[str, tuple[float, tuple[Snippet, ...]]] = {}
+        self._reading: dict[str, asyncio.Task[None]] = {}
+        self._refused: dict[str, tuple[float, str]] = {}
+
+    def set_roots(self, uris: Iterable[str]) -> None:
+        """Know these folders and no others."""
+        paths = [path for uri in uris if (path := convert.to_path(uri)) is not None]
+        self._roots = {path: self._roots.get(path) or Ignore.for_root(path) for path in paths}
+        self._refused.clear()
+        self._related.clear()
+
+    def refused(self, uri: str) -> str:
+        """Return why a document's text may not be given to a model, as the end of a sentence that begins "it"; "" if it may.
+
+        Fails closed: where nobody can tell, it may not. A file outside all folders of the workspace is judged by its name.
+        """
+        at, reason = self._refused.get(uri, (-FRESH_S, ""))
+        if self._clock() - at < FRESH_S:
+            return reason
+        try:
+            reason = self._reason(uri)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = f"can't be looked up ({type(error).__name__})"
+        self._refused[uri] = (self._clock(), reason)
+        return reason
+
+    def name(self, uri: str) -> str:
+        """Return a short name of a document for the model: its path below its folder."""
+        path = convert.to_path(uri)
+        if path is None:
+            return uri.rpartition(":")[2].rpartition("/")[2][:100]
+        root = self._root(path)
+        return path.relative_to(root).as_posix() if root else path.name
+
+    def related(self, document: Document, limit_chars: int) -> tuple[Snippet, ...]:
+        """Return related text as far as it is read already, and have it read again when it is old."""
+        at, snippets = self._related.get(document.uri, (-FRESH_S, ()))
+        if self._clock() - at >= FRESH_S and document.uri not in self._reading and limit_chars > 0:
+            self._reading[document.uri] = asyncio.ensure_future(self._read(document, limit_chars))
+        return snippets if limit_chars > 0 else ()
+
+    async def read(self, document: Document, limit_chars: int) -> tuple[Snippet, ...]:
+        """Return related text, read now if need be: for what takes seconds anyway."""
+        self.related(document, limit_chars)
+        if (reading := self._reading.get(document.uri)) is not None:
+            await asyncio.wait([reading])
+        return self.related(document, limit_chars)
+
+    def forget(self, uri: str) -> None:
+        """Forget what was read for a document."""
+        self._related.pop(uri, None)
+        self._refused.pop(uri, None)
+
+    async def close(self) -> None:
+        """End what is being read."""
+        for task in self._reading.values():
+            task.cancel()
+        await asyncio.gather(*self._reading.values(), return_exceptions=True)
+
+    async def _read(self, document: Document, limit_chars: int) -> None:
+        try:
+            path = convert.to_path(document.uri)
+            root = self._root(path) if path else None
+            snippets: Sequence[Snippet] = ()
+            if path and root:
+                snippets = await asyncio.to_thread(
+                    workspace.related, root, path, document, limit_chars, ignore=self._roots[root]
+                )
+            self._related[document.uri] = (self._clock(), tuple(snippets))
+        finally:
+            self._reading.pop(document.uri, None)
+
+    def _root(self, path: Path) -> Path | None:
+        around = [root for root in self._roots if path.is_relative_to(root)]
+        return max(around, key=lambda root: len(root.parts), default=None)
+
+    def _reason(self, uri: str) -> str:
+        path = convert.to_path(uri)
+        if path is None:
+            return "may hold secrets" if workspace.is_secret(self.name(uri)) else ""
+        root = self._root(path)
+        if root is None:
+            return "may hold secrets" if workspace.is_secret(Path(path.name)) else ""
+        return self._roots[root].reason(path)

@@ -1,0 +1,152 @@
+"""Count what became of suggestions, on this machine only: no text, no names, no network.
+
+Each server writes a file of its own for each day, and a reader adds them up, so that servers need not know each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import secrets
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+KEPT_DAYS = 90
+# The upper ends of the latency classes, in milliseconds; one more holds what took longer.
+LATENCIES_MS = (1, 2, 5, 10, 20, 50, 100, 200, 350, 500, 750, 1000, 1500, 2000, 3000, 5000)
+
+
+@dataclass
+class Counts:
+    """Numbers by name; latencies by their class."""
+
+    numbers: Counter[str] = field(default_factory=Counter)
+    latencies: Counter[int] = field(default_factory=Counter)
+
+    def add(self, name: str, n: int = 1) -> None:
+        """Count something."""
+        self.numbers[name] += n
+
+    def took(self, ms: float) -> None:
+        """Count an answer of the engine by how long it took."""
+        self.latencies[sum(ms > limit for limit in LATENCIES_MS)] += 1
+
+    def merge(self, other: Counts) -> None:
+        """Add another's numbers."""
+        self.numbers.update(other.numbers)
+        self.latencies.update(other.latencies)
+
+    def quantile_ms(self, share: float) -> int | None:
+        """Return a bound that so large a share of the answers kept; None without answers, or when it is above all classes."""
+        wanted, so_far = share * sum(self.latencies.values()), 0
+        for idx, limit in enumerate(LATENCIES_MS):
+            so_far += self.latencies[idx]
+            if so_far and so_far >= wanted:
+                return limit
+        return None
+
+
+class Statistics:
+    """The numbers of this server, written to its file of the day."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Write below the folder; None counts without writing."""
+        self.folder = folder
+        self.counts = Counts()
+        self._name = f"{os.getpid()}-{secrets.token_hex(3)}.json"
+        self._day: str | None = None
+        self._written: tuple[Counter[str], Counter[int]] | None = None
+
+    def write(self, today: datetime.date) -> None:
+        """Write the day's numbers, if there are new ones; a disk that can't be written costs only them."""
+        day = today.isoformat()
+        if self._day is not None and self._day != day:
+            yesterday = self._day
+            self._put(yesterday)
+            self.counts = Counts()
+        self._day = day
+        self._put(day)
+
+    def _put(self, day: str) -> None:
+        now = (self.counts.numbers.copy(), self.counts.latencies.copy())
+        if self.folder is None or now == self._written or not any(self.counts.numbers.values()):
+            return
+        data = {"counts": dict(now[0]), "latencies": {str(key): value for key, value in now[1].items()}}
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.folder)
+            with os.fdopen(handle, "w", encoding="ascii") as file:
+                json.dump(data, file)
+            Path(name).replace(self.folder / f"{day}-{self._name}")
+            self._written = now
+
+
+def default_folder() -> Path:
+    """Return where the numbers are."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("dg-lsp", appauthor=False)) / "stats"
+
+
+def prune(folder: Path, today: datetime.date) -> None:
+    """Delete what is older than is kept."""
+    oldest = (today - datetime.timedelta(days=KEPT_DAYS)).isoformat()
+    for path in _files(folder):
+        if path.name[:10] < oldest:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def load(folder: Path, since: datetime.date) -> Counts:
+    """Return the sum of all numbers from that day on; files that can't be read are left out."""
+    total = Counts()
+    for path in _files(folder):
+        if path.name[:10] >= since.isoformat():
+            with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+                data = json.loads(path.read_text(encoding="ascii"))
+                numbers = Counter({str(name): int(n) for name, n in data["counts"].items()})
+                latencies = Counter({int(idx): int(n) for idx, n in data["latencies"].items()})
+                total.merge(Counts(numbers, latencies))
+    return total
+
+
+def report(counts: Counts) -> str:
+    """Return the numbers as lines for people."""
+    numbers = counts.numbers
+    shown, accepted = numbers["shown"], numbers["accepted"]
+    if not any(numbers.values()):
+        return "nothing has been counted yet"
+    reused = {"typed through": numbers["typed through"], "kept": numbers["cached"], "in flight": numbers["joined"]}
+    lines = [
+        f"suggestions shown      {shown}",
+        f"accepted               {accepted}{_share(accepted, shown)}",
+        f"accepted in part       {numbers['accepted in part']}{_share(numbers['accepted in part'], shown)}",
+        f"characters accepted    {numbers['characters accepted']}",
+        f"rejected               {numbers['rejected']}{_share(numbers['rejected'], shown)}",
+        f"asked the engine       {numbers['asked']}",
+        f"answered without it    {sum(reused.values())} ({', '.join(f'{name} {n}' for name, n in reused.items())})",
+        f"code actions           {numbers['actions']} ({numbers['actions filled']} with an edit)",
+    ]
+    if (median := counts.quantile_ms(0.5)) is not None:
+        lines.append(
+            f"answers took           at most {median} ms half of the time, {counts.quantile_ms(0.95) or 'more'} ms 95 %"
+        )
+    held = sorted((name for name in numbers if name.startswith("not: ")), key=lambda name: -numbers[name])
+    lines += [f"not suggested, {name.removeprefix('not: '):<12} {numbers[name]}" for name in held]
+    return "\n".join(lines)
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    try:
+        return sorted(folder.glob("[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]-*.json"))
+    except OSError:
+        return ()
+
+
+def _share(part: int, whole: int) -> str:
+    return f" ({round(100 * part / whole)} %)" if whole else ""

@@ -1,0 +1,158 @@
+r"""The open documents, equal to the editor's to the byte.
+
+Lines end where the protocol says and nowhere else (see `core.positions`), so a form feed or U+2028 in a file shifts
+nothing. An edit touches only the lines around it, also in the index of lines. Knows nothing of requests or answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dg_lsp.core import languages, positions
+from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.positions import Encoding, Lines
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Document, Span
+
+Point = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """New text for the range between two positions of the editor's; for all of the text where there are none."""
+
+    text: str
+    start: Point | None = None
+    end: Point | None = None
+
+
+def changed(index: Lines, change: Change, encoding: Encoding) -> Lines:
+    """Return the text with its lines after the change."""
+    if change.start is None or change.end is None:
+        return positions.lines(change.text)
+    start = positions.to_offset(index, *change.start, encoding)
+    end = positions.to_offset(index, *change.end, encoding)
+    return spliced(index, Span(min(start, end), max(start, end)), change.text)
+
+
+def spliced(index: Lines, span: Span, new: str) -> Lines:
+    r"""Return the text with `new` in place of the span; lines that the edit does not touch are not looked at again.
+
+    The lines next to the edit count as touched, since an edit can join a `\r` and a `\n` or part them.
+    """
+    text = f"{index.text[: span.start]}{new}{index.text[span.end :]}"
+    first = max(index.at(span.start) - 1, 0)
+    last = min(index.at(span.end) + 1, len(index) - 1)
+    begin = index.starts[first]
+    shift = len(new) - (span.end - span.start)
+    end = index.starts[last + 1] + shift if last + 1 < len(index) else len(text)
+    middle = positions.lines(text[begin:end])
+    starts = [begin + at for at in middle.starts]
+    ends = [begin + at for at in middle.ends]
+    if last + 1 < len(index):
+        # The stretch ends with a line end, behind which `middle` counts one more line: the first of those that follow.
+        starts, ends = starts[:-1], ends[:-1]
+        starts += [at + shift for at in index.starts[last + 1 :]]
+        ends += [at + shift for at in index.ends[last + 1 :]]
+    return Lines(text, (*index.starts[:first], *starts), (*index.ends[:first], *ends))
+
+
+class Open:
+    """One open document, as the editor has it now."""
+
+    def __init__(self, uri: str, language_id: str, version: int, text: str) -> None:
+        """Begin with the whole text."""
+        self.language_id = language_id
+        self.lost = False
+        """A change could not be read, so that the editor's text is another; only its whole text helps."""
+        self.index = positions.lines(text)
+        self.document = Document(uri, _language(uri, language_id, self.index), text, version)
+        self._syntax: Syntax | None = None
+
+    def change(self, version: int, changes: Iterable[Change], encoding: Encoding) -> None:
+        """Become the next version."""
+        for change in changes:
+            if change.start is None:
+                self.lost = False
+            self.index = changed(self.index, change, encoding)
+        old = self.document
+        self.document = Document(old.uri, old.language, self.index.text, version)
+
+    def syntax(self) -> Syntax | None:
+        """Return the document's syntax, parsed when first asked for; None where its language has no grammar."""
+        if self._syntax is None or self._syntax.text is not self.document.text:
+            try:
+                self._syntax = syntaxes.of(self.document, self._syntax)
+            except languages.GrammarError:
+                return None
+        return self._syntax
+
+
+class Documents:
+    """The open documents by their URIs, cells of notebooks among them."""
+
+    def __init__(self) -> None:
+        """Hold none."""
+        self.encoding: Encoding = "utf-16"
+        self._open: dict[str, Open] = {}
+        self._cells: dict[str, list[str]] = {}
+
+    def __iter__(self) -> Iterator[Open]:
+        return iter(self._open.values())
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, uri: str) -> Open | None:
+        """Return the open document, or None."""
+        return self._open.get(uri)
+
+    def open(self, uri: str, language_id: str, version: int, text: str) -> Open:
+        """Hold a document; one that is open already is replaced, whatever its version."""
+        self._open[uri] = Open(uri, language_id, version, text)
+        return self._open[uri]
+
+    def change(self, uri: str, version: int, changes: Iterable[Change]) -> Open | None:
+        """Apply changes in their order; return None for a document that is not open."""
+        found = self._open.get(uri)
+        if found is not None:
+            found.change(version, changes, self.encoding)
+        return found
+
+    def close(self, uri: str) -> None:
+        """Forget a document."""
+        self._open.pop(uri, None)
+
+    def lose(self, uri: str) -> None:
+        """Note that a change of the document could not be read."""
+        if (found := self._open.get(uri)) is not None:
+            found.lost = True
+
+    def open_notebook(self, uri: str, cells: Iterable[str]) -> None:
+        """Hold the order of a notebook's cells."""
+        self._cells[uri] = list(cells)
+
+    def splice_cells(self, uri: str, start: int, n_deleted: int, new: Iterable[str]) -> None:
+        """Put cells in place of others in a notebook's order."""
+        if (cells := self._cells.get(uri)) is not None:
+            cells[start : start + n_deleted] = new
+
+    def close_notebook(self, uri: str) -> None:
+        """Forget a notebook and its cells."""
+        for cell in self._cells.pop(uri, ()):
+            self.close(cell)
+
+    def cells_before(self, uri: str) -> tuple[Document, ...]:
+        """Return the open cells that stand before this one in its notebook, in order; none for any other document."""
+        for cells in self._cells.values():
+            if uri in cells:
+                before = cells[: cells.index(uri)]
+                return tuple(found.document for cell in before if (found := self._open.get(cell)))
+        return ()
+
+
+def _language(uri: str, language_id: str, index: Lines) -> str:
+    """Return the name of the document's language: what the editor calls it, else what its file's name says."""
+    found = languages.by_id(language_id) or languages.for_path(uri.split("#")[0], index.content(0))
+    return found.name if found else ""

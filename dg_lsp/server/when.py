@@ -1,0 +1,125 @@
+"""When not to suggest anything: rules in a visible order, each with a reason that users read in the log and the status.
+
+Pure. Knows nothing of the protocol; what has to be looked up (ignore files, the engine's state) comes as values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Span
+from dg_lsp.server.settings import Settings
+
+Scope = Literal["code", "comment", "string"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A request for suggestions, as far as it decides whether there should be any."""
+
+    automatic: bool
+    before: str = ""
+    """The line's text before the cursor, and `after` what follows it there."""
+    after: str = ""
+    scope: Scope = "code"
+    language_id: str = ""
+    n_chars: int = 0
+    refused: str = ""
+    """Why the file may not be read, as the end of a sentence that begins "it"."""
+    engine: str = ""
+    """Why the engine can't be asked now, as a sentence."""
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why there is no suggestion: a short name for programs, a sentence for people."""
+
+    code: str
+    message: str
+
+
+Rule = Callable[[Moment, Settings], "Reason | None"]
+
+
+def reason(moment: Moment, settings: Settings) -> Reason | None:
+    """Return the first reason not to suggest anything, or None."""
+    for rule in RULES if moment.automatic else HARD_RULES:
+        if (found := rule(moment, settings)) is not None:
+            return found
+    return None
+
+
+def scope_at(syntax: Syntax | None, offset: int) -> Scope:
+    """Return whether the offset lies in a comment or in a string; the end of a line comment is still in it."""
+    if syntax is None:
+        return "code"
+    facts = syntax.facts_near(Span(max(offset - 1, 0), offset))
+    for node in facts.all("comment"):
+        span = syntax.span(node)
+        is_line = syntax.text.startswith(syntax.language.line_comments, span.start)
+        if span.start < offset and (offset < span.end or (is_line and offset == span.end)):
+            return "comment"
+    for node in (*facts.all("string"), *facts.all("docstring")):
+        span = syntax.span(node)
+        if span.start < offset < span.end:
+            return "string"
+    return "code"
+
+
+def _off(moment: Moment, settings: Settings) -> Reason | None:
+    return None if settings.enable else Reason("off", "dg-lsp is switched off in the settings")
+
+
+def _lost(moment: Moment, settings: Settings) -> Reason | None:
+    return Reason("lost", "the editor sent a change that could not be read; reopen the file") if moment.lost else None
+
+
+def _refused(moment: Moment, settings: Settings) -> Reason | None:
+    return Reason("ignored", f"this file gets no suggestions: it {moment.refused}") if moment.refused else None
+
+
+def _language(moment: Moment, settings: Settings) -> Reason | None:
+    if settings.asks_in(moment.language_id):
+        return None
+    return Reason("language", f"suggestions are switched off for {moment.language_id}")
+
+
+def _large(moment: Moment, settings: Settings) -> Reason | None:
+    if moment.n_chars <= settings.max_file_chars:
+        return None
+    return Reason("large", f"the file has more than {settings.max_file_chars} characters")
+
+
+def _manual(moment: Moment, settings: Settings) -> Reason | None:
+    return Reason("manual", "suggestions come only when asked for") if settings.trigger == "manual" else None
+
+
+def _engine(moment: Moment, settings: Settings) -> Reason | None:
+    return Reason("engine", moment.engine) if moment.engine else None
+
+
+def _mid_word(moment: Moment, settings: Settings) -> Reason | None:
+    if not (moment.after[:1].isalnum() or moment.after[:1] == "_"):
+        return None
+    return Reason("midWord", "the cursor stands in front of a word")
+
+
+def _comment(moment: Moment, settings: Settings) -> Reason | None:
+    if moment.scope != "comment" or settings.in_comments:
+        return None
+    return Reason("comment", "the cursor stands in a comment")
+
+
+def _string(moment: Moment, settings: Settings) -> Reason | None:
+    if moment.scope != "string" or settings.in_strings:
+        return None
+    return Reason("string", "the cursor stands in a string")
+
+
+# What holds even when the user asks; the engine's own trouble is then told as an error.
+HARD_RULES: tuple[Rule, ...] = (_off, _lost, _refused)
+RULES: tuple[Rule, ...] = (*HARD_RULES, _language, _large, _manual, _engine, _mid_word, _comment, _string)

@@ -1,0 +1,153 @@
+"""The server's text is the editor's: random edits against a model that counts code units in bytes and knows no index."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dg_lsp.core import positions
+from dg_lsp.core.positions import Encoding
+from dg_lsp.core.values import Span
+from dg_lsp.server.sync import Change, Documents, changed, spliced
+
+ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
+CODECS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
+# Line ends of the protocol, what Python's splitlines takes for line ends, characters of each width, lone surrogates.
+PIECES = [
+    "a",
+    "b ",
+    "\n",
+    "\r\n",
+    "\r",
+    "\t",
+    "\f",
+    "\v",
+    "\x1c",
+    "\x85",
+    "\u2028",
+    "é",
+    "漢",
+    "𝕏",
+    "👩‍💻",
+    "\ufeff",
+    "\ud800",
+    "\0",
+]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
+
+
+def naive_offset(text: str, line: int, character: int, encoding: Encoding) -> int:
+    """Return the offset as the protocol words it, by looking at each line as bytes."""
+    codec, width = CODECS[encoding]
+    parts = re.split(r"(\r\n|\r|\n)", text)
+    if line >= len(parts[::2]):
+        return len(text)
+    before = sum(len(part) for part in parts[: 2 * line])
+    content = parts[2 * line]
+    for column in range(len(content) + 1):
+        if len(content[:column].encode(codec, "surrogatepass")) > character * width:
+            return before + column - 1
+    return before + len(content)
+
+
+def naive_change(text: str, change: Change, encoding: Encoding) -> str:
+    if change.start is None or change.end is None:
+        return change.text
+    start, end = sorted(naive_offset(text, *point, encoding) for point in (change.start, change.end))
+    return text[:start] + change.text + text[end:]
+
+
+POINTS = st.tuples(st.integers(0, 8), st.integers(0, 12))
+CHANGES = st.builds(Change, TEXTS, POINTS, POINTS) | st.builds(Change, TEXTS)
+
+
+@settings(max_examples=400, deadline=None)
+@given(text=TEXTS, changes=st.lists(CHANGES, max_size=25), encoding=st.sampled_from(ENCODINGS))
+@example(text="a\r", changes=[Change("\n", (1, 0), (1, 0))], encoding="utf-16")
+@example(text="a\r\nb", changes=[Change("x", (0, 9), (0, 9)), Change("", (0, 0), (1, 0))], encoding="utf-8")
+def test_edits_give_the_editors_text_and_its_lines(text: str, changes: list[Change], encoding: Encoding) -> None:
+    documents = Documents()
+    documents.encoding = encoding
+    document = documents.open("file:///a.py", "python", 0, text)
+    for version, change in enumerate(changes, 1):
+        documents.change("file:///a.py", version, [change])
+        text = naive_change(text, change, encoding)
+        assert document.document.text == text
+        assert document.document.version == version
+        assert document.index == positions.lines(text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=TEXTS, new=TEXTS, ends=st.tuples(st.integers(0, 30), st.integers(0, 30)))
+def test_an_edit_of_the_line_index_is_the_index_of_the_edited_text(text: str, new: str, ends: tuple[int, int]) -> None:
+    start, end = sorted(min(end, len(text)) for end in ends)
+    edited = text[:start] + new + text[end:]
+    assert spliced(positions.lines(text), Span(start, end), new) == positions.lines(edited)
+
+
+@pytest.mark.parametrize("character", ["\f", "\v", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_what_splitlines_splits_on_ends_no_line(character: str) -> None:
+    index = positions.lines(f"a{character}b\nc")
+    assert changed(index, Change("x", (1, 0), (1, 0)), "utf-16").text == f"a{character}b\nxc"
+
+
+def test_the_last_empty_line_is_a_line() -> None:
+    index = positions.lines("a\n")
+    assert changed(index, Change("b", (1, 0), (1, 0)), "utf-8").text == "a\nb"
+
+
+def test_a_lost_document_is_found_again_by_its_whole_text() -> None:
+    documents = Documents()
+    document = documents.open("file:///a.py", "python", 0, "a")
+    documents.lose("file:///a.py")
+    documents.change("file:///a.py", 1, [Change("b", (0, 0), (0, 0))])
+    assert document.lost
+    documents.change("file:///a.py", 2, [Change("c")])
+    assert not document.lost
+
+
+def test_a_change_of_a_document_that_is_not_open_changes_nothing() -> None:
+    assert Documents().change("file:///a.py", 1, [Change("b")]) is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "language_id", "language"),
+    [
+        ("file:///a.py", "python", "python"),
+        ("file:///a.py", "", "python"),
+        ("untitled:Untitled-1", "typescriptreact", "tsx"),
+        ("vscode-notebook-cell:/a.ipynb#X1", "python", "python"),
+        ("", "", ""),
+        ("file:///", "plaintext", ""),
+    ],
+)
+def test_any_uri_opens_and_its_language_is_told_by_the_editor_or_the_name(uri: str, language_id: str, language: str) -> None:
+    assert Documents().open(uri, language_id, 1, "x = 1\n").document.language == language
+
+
+def test_syntax_follows_the_text() -> None:
+    documents = Documents()
+    document = documents.open("file:///a.py", "python", 1, "def f(:\n")
+    broken = document.syntax()
+    assert broken is not None
+    assert broken.n_errors
+    assert document.syntax() is broken
+    documents.change("file:///a.py", 2, [Change("", (0, 5), (0, 8)), Change("f(): pass", (0, 4), (0, 5))])
+    assert document.document.text == "def f(): pass\n"
+    mended = document.syntax()
+    assert mended is not None
+    assert not mended.n_errors
+
+
+def test_cells_know_those_before_them() -> None:
+    documents = Documents()
+    for cell in "abc":
+        documents.open(cell, "python", 1, cell)
+    documents.open_notebook("n", ["a", "b"])
+    documents.splice_cells("n", 1, 0, ["c"])
+    assert [cell.text for cell in documents.cells_before("b")] == ["a", "c"]
+    documents.close_notebook("n")
+    assert len(documents) == 0
