@@ -43,7 +43,7 @@ def infill(
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Write the fills into the files instead of printing a diff.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one report object instead of a diff.")] = False,
-    candidates: Annotated[int, typer.Option(min=1, max=64, help="How many answers to choose from for each hole.")] = 1,
+    candidates: Annotated[int, typer.Option(min=1, max=64, help="How many answers to choose from for each hole.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
     model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.")] = "embedded",
     deadline: Annotated[

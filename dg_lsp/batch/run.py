@@ -25,7 +25,7 @@ N_IN_FLIGHT = 2
 class Options:
     """How to ask: candidates wanted, the run's seed, and milliseconds for one hole (0: as long as it takes)."""
 
-    n_candidates: int = 1
+    n_candidates: int = 4
     seed: int = 0
     deadline_ms: int = 0
 
