@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from dg_lsp.core import holes
@@ -43,7 +44,9 @@ def offered(document: Document, syntax: Syntax | None, span: Span, only: Iterabl
     return tuple(found)
 
 
-def attempts(what: str, document: Document, syntax: Syntax | None, span: Span, instruction: str = "") -> tuple[tuple[Hole, ...], ...]:
+def attempts(
+    what: str, document: Document, syntax: Syntax | None, span: Span, instruction: str = ""
+) -> tuple[tuple[Hole, ...], ...]:
     """Return the holes that an action fills, as sets of which the first that works out counts; empty where there are none.
 
     Raises ValueError for an action that does not exist.
@@ -108,13 +111,15 @@ def _repairs(document: Document, syntax: Syntax | None, span: Span) -> tuple[tup
     index = syntax.lines
     first, last = index.at(span.start), index.at(span.end)
     lines = [
-        hole for hole in holes.errors(document, syntax) if index.at(hole.span.start) <= last and first <= index.at(hole.span.end)
+        hole
+        for hole in holes.errors(document, syntax)
+        if index.at(hole.span.start) <= last and first <= index.at(hole.span.end)
     ]
     if not lines:
         return ()
     within = [error for error in syntax.errors if any(hole.span.start <= error.start <= hole.span.end for hole in lines)]
     found = [tuple(lines[:1])]
-    if len(within) <= MAX_REPAIRS and all(left.end <= right.start for left, right in zip(within, within[1:], strict=False)):
+    if len(within) <= MAX_REPAIRS and all(left.end <= right.start for left, right in pairwise(within)):
         tight = tuple(
             Hole(error, "error", indent=index.indent(index.at(error.start)), block="\n" in syntax.text[error.start : error.end])
             for error in within

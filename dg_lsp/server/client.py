@@ -61,7 +61,8 @@ def read(params: lsp.InitializeParams) -> Client:
         pulls_configuration=bool(get_capability(can, "workspace.configuration")),
         action_literals=get_capability(can, "text_document.code_action.code_action_literal_support") is not None,
         resolves_edits="edit" in resolves and bool(get_capability(can, "text_document.code_action.data_support")),
-        tags_actions=lsp.CodeActionTag.LlmGenerated in (get_capability(can, "text_document.code_action.tag_support.value_set") or ()),
+        tags_actions=lsp.CodeActionTag.LlmGenerated
+        in (get_capability(can, "text_document.code_action.tag_support.value_set") or ()),
         versioned_edits=bool(get_capability(can, "workspace.workspace_edit.document_changes")),
         annotates=get_capability(can, "workspace.workspace_edit.change_annotation_support") is not None,
         applies_edits=bool(get_capability(can, "workspace.apply_edit")),

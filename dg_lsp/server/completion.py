@@ -223,9 +223,7 @@ class Completer:
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, EngineError):
             log.error("a request failed", exc_info=error)
 
-    async def _fill(
-        self, now: _Snapshot, wanted: int, key: str
-    ) -> tuple[tuple[Offer, ...], str]:
+    async def _fill(self, now: _Snapshot, wanted: int, key: str) -> tuple[tuple[Offer, ...], str]:
         """Return the engine's offers for the snapshot, and why there is none; keep them."""
         settings = self._settings()
         engine = await self._resident.engine(key)

@@ -38,7 +38,12 @@ class Job:
 
 
 async def fill(
-    attempts: tuple[tuple[Hole, ...], ...], job: Job, engine_for: EngineFor, done: Callable[[int, int], None], *, mends: bool = False
+    attempts: tuple[tuple[Hole, ...], ...],
+    job: Job,
+    engine_for: EngineFor,
+    done: Callable[[int, int], None],
+    *,
+    mends: bool = False,
 ) -> Filled:
     """Return what the first attempt that comes to an edit comes to; `done` hears how many holes of how many are done.
 
@@ -77,9 +82,7 @@ async def _group(
     group: tuple[Hole, ...], kept: tuple[Edit, ...], job: Job, engine_for: EngineFor, *, mends: bool
 ) -> tuple[tuple[Edit, ...], str]:
     """Return the best edits for one group that go with those that are kept already, or why there are none."""
-    answer = await pipeline.infill(
-        engine_for(group), job.document, group, job.settings, syntax=job.syntax, related=job.related
-    )
+    answer = await pipeline.infill(engine_for(group), job.document, group, job.settings, syntax=job.syntax, related=job.related)
     for edits in _sound(answer, kept, job, mends=mends):
         return edits, ""
     return (), answer.reason or ("the answer does not mend the syntax" if mends else "the answer breaks the syntax")

@@ -58,13 +58,22 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What would stand in place of a range; its ends are line and character as the editor counts them."""
+
+    start: tuple[int, int]
+    end: tuple[int, int]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """The canvas as it reads now: one text for each range of that version of a document. The last one is `done`."""
 
     token: str
     uri: str
     version: int | None
-    holes: tuple[tuple[Any, str], ...]
+    holes: tuple[Part, ...]
     step: int = 0
     done: bool = False
 
@@ -74,7 +83,10 @@ class Draft:
             "version": VERSION,
             "token": self.token,
             "textDocument": {"uri": self.uri, "version": self.version},
-            "holes": [{"range": range_, "text": text} for range_, text in self.holes],
+            "holes": [
+                {"range": {"start": _position(hole.start), "end": _position(hole.end)}, "text": hole.text}
+                for hole in self.holes
+            ],
             "step": self.step,
             "done": self.done,
         }

@@ -50,6 +50,7 @@ class RpcProtocol(LanguageServerProtocol):
     unreadable: Callable[[str, object], None] = staticmethod(lambda _method, _params: None)
     """Called with each notification that could not be read."""
     initialized = False
+    experimental: Json = {}
 
     @property
     def was_shut_down(self) -> bool:
@@ -161,6 +162,13 @@ class RpcProtocol(LanguageServerProtocol):
             self._request_futures.pop(msg_id, None)
             return
         super()._handle_response(msg_id, result, error)
+
+    @lsp_method(lsp.INITIALIZE)
+    def lsp_initialize(self, params: lsp.InitializeParams) -> Any:
+        """Answer with the capabilities, those that are our own among them."""
+        result = yield from super().lsp_initialize(params)
+        result.capabilities.experimental = self.experimental
+        return result
 
     @lsp_method(lsp.SHUTDOWN)
     def lsp_shutdown(self, *args: Any) -> Any:
@@ -291,7 +299,8 @@ class Wire:
             self.is_old = self.is_old or isinstance(ends, list)
             ends = {"start": ends[0], "end": ends[1]} if isinstance(ends, list) else ends
             selected = lsp.SelectedCompletionInfo(made.structure(ends, lsp.Range), str(chosen["text"]))
-        self.is_old = self.is_old or kind == 0
+        # Only the older format has a 0, and only the present one a 2.
+        self.is_old = kind == 0 or (self.is_old and kind != lsp.InlineCompletionTriggerKind.Automatic.value)
         return lsp.InlineCompletionContext(lsp.InlineCompletionTriggerKind(kind + self.is_old), selected)
 
 

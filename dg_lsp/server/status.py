@@ -24,9 +24,7 @@ class Reporter:
 
     def condition(self, condition: Condition) -> None:
         """The engine is so now."""
-        self._become(
-            replace(self.status, state=condition.state, message=condition.message, fraction=condition.fraction)
-        )
+        self._become(replace(self.status, state=condition.state, message=condition.message, fraction=condition.fraction))
 
     def model(self, model: str) -> None:
         """The settings name another model."""

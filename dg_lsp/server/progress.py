@@ -1,0 +1,67 @@
+"""Work-done progress that the server begins, and that the user can cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from lsprotocol import types as lsp
+from pygls.lsp.server import LanguageServer
+
+
+@dataclass(slots=True)
+class Progresses:
+    """The bars on the editor's screen."""
+
+    server: LanguageServer
+    _cancels: dict[str | int, Callable[[], None]] = field(default_factory=dict)
+
+    def cancel(self, token: str | int) -> None:
+        """The user wants this to end; unknown tokens are those of work that has ended."""
+        if (cancel := self._cancels.get(token)) is not None:
+            cancel()
+
+    @asynccontextmanager
+    async def bar(self, title: str, cancel: Callable[[], None], *, wanted: bool) -> AsyncIterator[Bar]:
+        """Yield a bar; one that says nothing where the editor has none."""
+        token = f"dg-lsp-{secrets.token_hex(6)}"
+        bar = Bar(self.server, token, wanted and await self._created(token))
+        self._cancels[token] = cancel
+        bar.send(lsp.WorkDoneProgressBegin(title=title, cancellable=True, percentage=0))
+        try:
+            yield bar
+        finally:
+            del self._cancels[token]
+            bar.send(lsp.WorkDoneProgressEnd())
+
+    async def _created(self, token: str) -> bool:
+        try:
+            await self.server.window_work_done_progress_create_async(lsp.WorkDoneProgressCreateParams(token))
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            # The editor may say no, in any form; the work goes on without a bar.
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar."""
+
+    server: LanguageServer
+    token: str
+    exists: bool
+
+    def report(self, message: str, share: float) -> None:
+        """Say how far it is."""
+        self.send(lsp.WorkDoneProgressReport(message=message, percentage=min(100, max(0, round(100 * share)))))
+
+    def send(self, value: Any) -> None:
+        """Send, where there is a bar."""
+        if self.exists:
+            self.server.progress(lsp.ProgressParams(self.token, value))

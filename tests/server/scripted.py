@@ -1,0 +1,80 @@
+"""An engine for the server's tests: real code in the server's own process, told what to do by the text that it is asked about.
+
+A comment line in the prefix may say, as JSON after `engine:`, the `text` (or `texts` for several holes) to answer, its `score`,
+`confidences`, and a `gate`: a file that must exist before the answer is given, or `fail` with a sentence. What is asked is
+written to the file that DG_LSP_TEST_JOURNAL names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.server.settings import Settings
+
+OnDraft = Callable[[tuple[str, ...], int], None]
+
+
+class Scripted:
+    """Satisfies `server.resident.Warm`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    async def ready(self) -> None:
+        if self.settings.model == "broken":
+            raise EngineError("the model is broken")
+
+    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
+        return _Bound(document, on_draft)
+
+
+class _Bound:
+    def __init__(self, document: str, on_draft: OnDraft | None) -> None:
+        self._document, self._on_draft = document, on_draft
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        found = re.findall(r"engine: (\{.*\})", request.prefix + "".join(request.between) + request.suffix)
+        script: dict[str, Any] = json.loads(found[-1]) if found else {}
+        _note("asked", self._document, prefix=request.prefix[-80:], holes=len(request.holes), wanted=request.budget.candidates)
+        try:
+            if self._on_draft is not None:
+                self._on_draft(("...",) * len(request.holes), 1)
+            if "gate" in script:
+                while not Path(script["gate"]).exists():
+                    await asyncio.sleep(0.002)
+        except asyncio.CancelledError:
+            _note("cancelled", self._document)
+            raise
+        if "fail" in script:
+            raise EngineError(script["fail"])
+        texts = tuple(script.get("texts") or [script.get("text", "answer = 1")] * len(request.holes))
+        confidences = tuple(tuple(script.get("confidences", ())) for _ in texts)
+        score = script.get("score", 0.9)
+        more = (
+            [(f"{text}  # {idx}",) for text in texts[:1] for idx in range(1, request.budget.candidates)]
+            if len(texts) == 1
+            else []
+        )
+        _note("answered", self._document)
+        return tuple(Candidate(each, score, confidences) for each in (texts, *more))
+
+
+@contextlib.asynccontextmanager
+async def engine(settings: Settings, on_loading: Callable[[str, float], None]) -> AsyncIterator[Scripted]:
+    on_loading("reading weights", 0.5)
+    yield Scripted(settings)
+
+
+def _note(what: str, document: str, **more: Any) -> None:
+    if path := os.environ.get("DG_LSP_TEST_JOURNAL"):
+        with Path(path).open("a", encoding="ascii") as journal:
+            journal.write(json.dumps({"what": what, "document": document, **more}) + "\n")
