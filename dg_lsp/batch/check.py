@@ -19,14 +19,7 @@ MAX_SAID_CHARS = 200
 
 async def verdict(command: str, path: Path, *, timeout_s: float = TIMEOUT_S) -> str:
     """Run the command for the file and return "" when it passes, else why not, with its last line of output."""
-    process = await asyncio.create_subprocess_shell(
-        command.replace("{}", shlex.quote(str(path))),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "DG_LSP_FILE": str(path)},
-        start_new_session=True,  # what the shell starts can then be ended with it
-    )
+    process = await _started(command.replace("{}", shlex.quote(str(path))), {**os.environ, "DG_LSP_FILE": str(path)})
     try:
         output, _ = await asyncio.wait_for(process.communicate(), timeout_s)
     except asyncio.TimeoutError:
@@ -39,6 +32,25 @@ async def verdict(command: str, path: Path, *, timeout_s: float = TIMEOUT_S) -> 
     lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
     said = f": {lines[-1][:MAX_SAID_CHARS]}" if lines else ""
     return f"the check ended with {process.returncode}{said}"
+
+
+async def _started(command: str, environment: dict[str, str]) -> asyncio.subprocess.Process:
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_shell(
+            command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,  # what the shell starts can then be ended with it
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # Cancelled half-way, asyncio would end the shell, and wait for ever for what the shell has started by then.
+        await _end(await starting)
+        raise
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
