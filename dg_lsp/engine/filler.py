@@ -67,6 +67,10 @@ class LocalFiller:
         """Return the request as a task, not yet begun."""
         return InfillTask(self, request)
 
+    def trim(self) -> None:
+        """Forget what could be computed again."""
+        self.cache.clear()
+
 
 class InfillTask:
     """One request under way; holes that do not fit one canvas are filled one after another."""
@@ -78,6 +82,7 @@ class InfillTask:
         self._filled: list[str] = []
         self._work = self._run()
         self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
+        self.prefix = {"tokens": 0, "reused": 0}
 
     def step(self) -> bool:
         """Do one unit of work; return whether more is to do."""
@@ -99,10 +104,18 @@ class InfillTask:
         texts = [*self._filled, *now]
         return (*texts, *[""] * (len(self._request.holes) - len(texts)))
 
+    def cache(self) -> dict[str, int]:
+        """Return how many `tokens` the prefixes of this task had, and how many of them were `reused`."""
+        return dict(self.prefix)
+
+    def rows(self) -> tuple[Scored, ...]:
+        """Return what each row of the last canvas came to, with all that the ranking knows of it."""
+        return tuple(self._current.scored) if self._current else ()
+
     def _run(self) -> Iterator[bool]:
         request, most = self._request, self._filler.loaded.profile.gaps_per_canvas
         if len(request.holes) <= most:
-            self._current = CanvasTask(self._filler, request, self.milliseconds)
+            self._current = CanvasTask(self._filler, request, self.milliseconds, self.prefix)
             yield from self._current.run()
             self._answers = self._current.answers
             return
@@ -111,7 +124,7 @@ class InfillTask:
             before = request.prefix + "".join(text + gap for text, gap in zip(self._filled, request.between, strict=False))
             rest = [*request.between[index:], request.suffix]
             alone = replace(request, prefix=before, suffix="".join(rest), holes=(hole,), between=(), seed=request.seed + index)
-            self._current = CanvasTask(self._filler, alone, self.milliseconds)
+            self._current = CanvasTask(self._filler, alone, self.milliseconds, self.prefix)
             yield from self._current.run()
             if not self._current.answers:
                 return
@@ -142,8 +155,10 @@ class Origin:
 class CanvasTask:
     """One canvas's worth of a request: its rows from first draft to ranked answers."""
 
-    def __init__(self, filler: LocalFiller, request: InfillRequest, milliseconds: dict[str, float]) -> None:
-        self.filler, self.request, self.milliseconds = filler, request, milliseconds
+    def __init__(
+        self, filler: LocalFiller, request: InfillRequest, milliseconds: dict[str, float], prefix: dict[str, int]
+    ) -> None:
+        self.filler, self.request, self.milliseconds, self.prefix = filler, request, milliseconds, prefix
         self.profile, self.vocabulary, self.passes = filler.loaded.profile, filler.loaded.vocabulary, filler.loaded.passes
         self.sheet = filler.layout.lay_out(request)
         self.block = any(hole.block for hole in request.holes)
@@ -180,6 +195,8 @@ class CanvasTask:
     def _prefill(self) -> Iterator[bool]:
         ids = self.sheet.kv
         known, kv = self.filler.cache.longest(ids)
+        self.prefix["tokens"] += len(ids)
+        self.prefix["reused"] += known
         while known < len(ids):
             part = torch.tensor([ids[known : known + PREFILL_CHUNK]], device=self.filler.loaded.device)
             kv = self.passes.encode(part, kv)[1]

@@ -6,6 +6,7 @@ remote code. Knows files. Knows nothing of requests.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -47,10 +48,10 @@ def load(name: str = EMBEDDED, *, device: str = "auto", threads: int = 0, say: S
     `say` hears what is being done and how much of it is done. Raises LoadError with a sentence.
     """
     device = _device(device)
-    if threads:
-        torch.set_num_threads(threads)
     say("finding the checkpoint", 0.0)
     folder = find(name)
+    if threads or device == "cpu":
+        torch.set_num_threads(threads or _threads(folder))
     say("reading the tokenizer", 0.1)
     try:
         vocabulary, profile = Vocabulary.from_file(folder / "tokenizer.json"), load_profile(folder)
@@ -104,6 +105,20 @@ def _device(wanted: str) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
+def _threads(folder: Path) -> int:
+    """Return how many threads a model wants on this machine's CPU.
+
+    Half of the cores, as an editor and its other servers need the rest: threads that wait for each other lose far more
+    than they gain when one of them has to wait for a core. A small model gains nothing beyond two.
+    """
+    half = max(1, (os.cpu_count() or 2) // 2)
+    return min(half, 2) if _n_parameters(folder) < SMALL else half
+
+
+def _n_parameters(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) // 2
+
+
 def _dtype(folder: Path, device: str) -> torch.dtype:
     """Return bf16 on a GPU. On a CPU the faster one: bf16 where the processor multiplies it and the model is not small.
 
@@ -111,6 +126,5 @@ def _dtype(folder: Path, device: str) -> torch.dtype:
     """
     if device != "cpu":
         return torch.bfloat16
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors")) // 2
     quick = torch.cpu._is_avx512_bf16_supported()  # no public name for it yet
-    return torch.bfloat16 if quick and size > SMALL else torch.float32
+    return torch.bfloat16 if quick and _n_parameters(folder) > SMALL else torch.float32

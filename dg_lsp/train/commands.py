@@ -130,9 +130,11 @@ def calibrate(
     seed: int = 11,
 ) -> None:
     """Fit how sure the model may be of an answer, on files of the training packages that it was not trained on."""
+    from dg_lsp.evaluate import make
     from dg_lsp.train import calibrate as stage
 
-    report = stage.calibrate(run / "corpus" / "valid.jsonl", model, n_tasks=tasks, seed=seed, say=typer.echo)
+    holes = make.tasks(run / "corpus" / "valid.jsonl", tasks, seed)
+    report = stage.calibrate(holes, model, seed=seed, say=typer.echo)
     typer.echo(json.dumps(report, indent=2))
 
 
