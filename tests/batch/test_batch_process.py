@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -37,7 +39,8 @@ cli.main()
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **more}
+    ours = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    return {**ours, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **more}
 
 
 def start(engine: str, *args: str, cwd: Path, **more: str) -> subprocess.Popen[bytes]:
@@ -63,6 +66,26 @@ def test_a_pipe_gets_the_diff_and_no_progress_bar(tmp_path: Path) -> None:
     assert out.startswith("--- a/a.py\n")
     assert "\x1b" not in out + err
     assert err.count("\n") == 1
+
+
+def test_a_terminal_gets_a_progress_bar_and_colours(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", SCRIPTED, "fills", "infill", "."]
+    more = {"TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(**more), stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        # Linux says that the other end of a terminal is gone with an error, others with an empty read.
+        with contextlib.suppress(OSError):
+            while data := os.read(ours, 65536):
+                seen += data
+        os.close(ours)
+        assert process.wait(timeout=60) == 0
+    assert "━".encode() in seen
+    assert b"\x1b[32m+    return 1" in seen
 
 
 def test_exit_codes(tmp_path: Path) -> None:
