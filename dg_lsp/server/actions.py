@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 from dg_lsp.core import holes
 from dg_lsp.core.syntax import Owner, Syntax
 from dg_lsp.core.values import Document, Hole, Span
+from dg_lsp.server.methods import KINDS, What
 
-What = Literal["body", "hole", "all", "regenerate", "repair", "docstring"]
-KINDS: dict[What, str] = {
-    "body": "refactor.rewrite",
-    "hole": "refactor.rewrite",
-    "all": "source.dgLsp.fillAll",
-    "regenerate": "refactor.rewrite",
-    "repair": "quickfix",
-    "docstring": "refactor.rewrite",
-}
 # More free places than these on one canvas, and little is left that holds them.
 MAX_REPAIRS = 4
 

@@ -10,9 +10,9 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequestCancelled
@@ -21,12 +21,9 @@ from pygls.lsp.server import LanguageServer
 from dg_lsp import __version__
 from dg_lsp.core.values import Document
 from dg_lsp.infill.port import EngineError
-from dg_lsp.server import actions, client, convert, methods, protocol, settings
+from dg_lsp.server import client, convert, methods, protocol, settings
 from dg_lsp.server.client import Client
-from dg_lsp.server.completion import Answer, Ask, Completer
-from dg_lsp.server.filling import Filled
 from dg_lsp.server.methods import BadParamsError, Draft, Status, Wanted
-from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.progress import Progresses
 from dg_lsp.server.protocol import CONTENT_MODIFIED, RpcProtocol, Wire
 from dg_lsp.server.resident import Opener, Resident
@@ -34,7 +31,14 @@ from dg_lsp.server.settings import Settings
 from dg_lsp.server.stats import Statistics
 from dg_lsp.server.status import Reporter
 from dg_lsp.server.sync import Documents, Open
-from dg_lsp.server.when import Reason
+
+if TYPE_CHECKING:
+    # What is needed only after `initialize` was answered is imported then.
+    from dg_lsp.server.actions import Action
+    from dg_lsp.server.completion import Answer, Ask, Completer
+    from dg_lsp.server.filling import Filled
+    from dg_lsp.server.nearby import Nearby
+    from dg_lsp.server.when import Reason
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -77,19 +81,9 @@ class Server(LanguageServer):
         self.base_settings = Settings()
         self.documents = Documents()
         self.clock = clock
-        self.nearby = Nearby(clock)
         self.statistics = Statistics(statistics)
         self.reporter = Reporter(self.settings.model, self._send_status)
         self.resident = Resident(opener, self._engine_changed, clock)
-        self.completer = Completer(
-            self.documents,
-            self.resident,
-            self.nearby,
-            self.statistics,
-            lambda: self.settings,
-            clock,
-            self._noted,
-        )
         self.progresses = Progresses(self)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.roots: dict[str, None] = {}
@@ -99,6 +93,30 @@ class Server(LanguageServer):
         self.protocol.experimental = {"dgLsp": {"version": methods.VERSION}}
         self.protocol.unreadable = self._unreadable
         _add_handlers(self)
+
+    @cached_property
+    def nearby(self) -> Nearby:
+        """What of the workspace may be read."""
+        from dg_lsp.server.nearby import Nearby
+
+        nearby = Nearby(self.clock)
+        nearby.set_roots(self.roots)
+        return nearby
+
+    @cached_property
+    def completer(self) -> Completer:
+        """What answers requests for suggestions."""
+        from dg_lsp.server.completion import Completer
+
+        return Completer(
+            self.documents,
+            self.resident,
+            self.nearby,
+            self.statistics,
+            lambda: self.settings,
+            self.clock,
+            self._noted,
+        )
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Write to the log; a popup at each keystroke helps nobody."""
@@ -116,8 +134,11 @@ class Server(LanguageServer):
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        await self.completer.close()
-        await self.nearby.close()
+        # Neither is made just to be closed.
+        if "completer" in self.__dict__:
+            await self.completer.close()
+        if "nearby" in self.__dict__:
+            await self.nearby.close()
         await self.resident.stop()
         self._write_statistics()
 
@@ -136,7 +157,6 @@ class Server(LanguageServer):
         roots = [folder.uri for folder in params.workspace_folders or ()]
         roots += [params.root_uri] if params.root_uri and not roots else []
         self.roots = dict.fromkeys(roots)
-        self.nearby.set_roots(self.roots)
         if not self.client.inline or not self.client.registers_inline:
             self.protocol.fm.feature_options[lsp.TEXT_DOCUMENT_INLINE_COMPLETION] = lsp.InlineCompletionOptions()
             self._registered = True
@@ -257,9 +277,14 @@ class Server(LanguageServer):
 
     async def answer(self, uri: str, position: lsp.Position, ask: Callable[[Open, int], Ask]) -> tuple[Answer, Open | None]:
         """Return the answer to a request at a position; trouble with the engine is told, not raised."""
+        from dg_lsp.core import positions
+        from dg_lsp.server.completion import Answer
+        from dg_lsp.server.when import Reason
+
         found = self.documents.get(uri)
         if found is None:
-            return await self.completer.complete(Ask(uri, 0, automatic=True)), None
+            self._noted(Reason("unknown", "the document is not open"))
+            return Answer(positions.lines("")), None
         offset = convert.to_offset(found.index, position, self.documents.encoding)
         try:
             return await self.completer.complete(ask(found, offset)), found
@@ -273,14 +298,14 @@ class Server(LanguageServer):
 
     # Code actions
 
-    def to_action(self, document: Document, found: Open, action: actions.Action) -> lsp.CodeAction:
+    def to_action(self, document: Document, found: Open, action: Action) -> lsp.CodeAction:
         """Return an entry of the menu, with what it takes to do it later."""
         ends = convert.to_points(found.index, action.span, self.documents.encoding)
         wanted = Wanted(action.what, document.uri, document.version, *ends).to_json()
         by_command = lsp.Command(action.title, methods.FILL, arguments=[wanted])
         return lsp.CodeAction(
             title=action.title,
-            kind=action.kind,
+            kind=methods.KINDS[action.what],
             data=wanted,
             command=None if self.client.resolves_edits else by_command,
             tags=[lsp.CodeActionTag.LlmGenerated] if self.client.tags_actions else None,
@@ -337,6 +362,8 @@ class Server(LanguageServer):
                     work.cancel()
                     raise
         except EngineError as error:
+            from dg_lsp.server.filling import Filled
+
             await self._tell(str(error))
             return Filled(reasons=(str(error),))
         except ValueError as error:
@@ -425,7 +452,7 @@ def _add_handlers(server: Server) -> None:
 
     @server.feature(
         lsp.TEXT_DOCUMENT_CODE_ACTION,
-        lsp.CodeActionOptions(code_action_kinds=sorted(set(actions.KINDS.values())), resolve_provider=True),
+        lsp.CodeActionOptions(code_action_kinds=sorted(set(methods.KINDS.values())), resolve_provider=True),
     )
     def _(params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
         return _code_actions(server, params)
@@ -510,6 +537,8 @@ def _add_notebook_handlers(server: Server) -> None:
 
 
 async def _inline_completion(server: Server, params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
+    from dg_lsp.server.completion import Ask
+
     encoding, context = server.documents.encoding, params.context
     chosen = context.selected_completion_info
 
@@ -541,6 +570,8 @@ async def _inline_completion(server: Server, params: lsp.InlineCompletionParams)
 
 
 async def _completion(server: Server, params: lsp.CompletionParams) -> lsp.CompletionList:
+    from dg_lsp.server.completion import Ask
+
     encoding = server.documents.encoding
     invoked = params.context is None or params.context.trigger_kind == lsp.CompletionTriggerKind.Invoked
 
@@ -557,6 +588,9 @@ async def _completion(server: Server, params: lsp.CompletionParams) -> lsp.Compl
 
 
 def _code_actions(server: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
+
+    from dg_lsp.server import actions
+
     found = server.documents.get(params.text_document.uri)
     automatic = params.context.trigger_kind == lsp.CodeActionTriggerKind.Automatic
     if found is None or found.lost or not server.settings.enable or server.nearby.refused(params.text_document.uri):
@@ -604,12 +638,9 @@ async def _fill(server: Server, wanted: Wanted) -> dict[str, Any]:
 
 def _wanted(data: object) -> Wanted:
     try:
-        wanted = methods.to_wanted(data)
+        return methods.to_wanted(data)
     except BadParamsError as error:
         raise JsonRpcInvalidParams(str(error)) from error
-    if wanted.what not in actions.KINDS:
-        raise JsonRpcInvalidParams(f"there is no action {wanted.what!r}; there are {', '.join(actions.KINDS)}")
-    return wanted
 
 
 def _heard(params: object, take: Callable[[], object]) -> None:

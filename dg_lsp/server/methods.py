@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
 from dg_lsp.server.resident import State
 
@@ -27,6 +28,17 @@ GET_STATUS = "dgLsp.status"
 RESTART = "dgLsp.restartEngine"
 
 COMMANDS = (FILL, ACCEPTED, GET_STATUS, RESTART)
+
+What = Literal["body", "hole", "all", "regenerate", "repair", "docstring"]
+KINDS: dict[What, str] = {
+    "body": "refactor.rewrite",
+    "hole": "refactor.rewrite",
+    "all": "source.dgLsp.fillAll",
+    "regenerate": "refactor.rewrite",
+    "repair": "quickfix",
+    "docstring": "refactor.rewrite",
+}
+"""What code actions do, and the protocol's name for each sort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,7 @@ class Wanted:
     `start` and `end` are line and character as the editor counts them.
     """
 
-    what: str
+    what: What
     uri: str
     version: int | None
     start: tuple[int, int]
@@ -124,19 +136,23 @@ class Wanted:
 def to_wanted(data: object) -> Wanted:
     """Return what the JSON asks for; raise BadParamsError when it can't be read."""
     try:
-        assert isinstance(data, dict)
+        assert isinstance(data, Mapping)
+        if (what := data["do"]) not in KINDS:
+            raise BadParamsError(f"there is no action {what!r}; there are {', '.join(KINDS)}")
         document, ends = data["textDocument"], data["range"]
         version = document.get("version")
         assert isinstance(document["uri"], str)
         assert version is None or isinstance(version, int)
         return Wanted(
-            what=str(data["do"]),
+            what=cast("What", what),
             uri=document["uri"],
             version=version,
             start=_pair(ends["start"]),
             end=_pair(ends["end"]),
             instruction=str(data.get("instruction") or ""),
         )
+    except BadParamsError:
+        raise
     except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadParamsError("this needs `do`, `textDocument` with `uri`, and `range`") from error
 

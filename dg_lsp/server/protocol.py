@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Any, BinaryIO, Protocol
 
 import cattrs
@@ -50,7 +51,7 @@ class RpcProtocol(LanguageServerProtocol):
     unreadable: Callable[[str, object], None] = staticmethod(lambda _method, _params: None)
     """Called with each notification that could not be read."""
     initialized = False
-    experimental: Json = {}
+    experimental: Json = MappingProxyType({})
 
     @property
     def was_shut_down(self) -> bool:
