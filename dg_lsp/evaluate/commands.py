@@ -201,7 +201,7 @@ def _show(rows: Sequence[Row], setup: Setup, file: Path, *, as_json: bool, ablat
 
     if as_json:
         facts = {"file": file.name, "model": setup.model, "layout": setup.layout or "the checkpoint's", "seed": setup.seed}
-        typer.echo(json.dumps(report.as_object(rows, setup.seed, **facts), indent=2))
+        typer.echo(json.dumps(report.as_object(rows, facts, setup.seed), indent=2))
     elif ablation:
         typer.echo(report.markdown(rows, setup.seed), nl=False)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -35,11 +35,12 @@ def by_kind(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return {kind or "other": [row for row in rows if row.kind == kind] for kind in sorted({row.kind for row in rows})}
 
 
-def as_object(rows: Sequence[Row], seed: int = 0, **facts: Any) -> dict[str, Any]:
+def as_object(rows: Sequence[Row], facts: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
     """Return all figures as an object for JSON.
 
-    At the top stand those of the whole engine, or of the only method where it was not asked; below `methods` those of
-    each, all and by kind, what kinds of row were chosen, and by how much it is more often exact than each other method.
+    At the top stand the `facts` of the run and the figures of the whole engine, or of the only method where it was not
+    asked; below `methods` those of each, all and by kind, what kinds of row were chosen, and by how much it is more often
+    exact than each other method.
     """
     methods = by_method(rows)
     chief = FULL.name if FULL.name in methods else next(iter(methods), "")
@@ -55,7 +56,7 @@ def as_object(rows: Sequence[Row], seed: int = 0, **facts: Any) -> dict[str, Any
             },
         }
     top = {key: value for key, value in stated[chief].items() if key not in ("rows", "exact_match_gain")} if chief else {}
-    return facts | {"method": chief} | top | {"methods": stated}
+    return {**facts} | {"method": chief} | top | {"methods": stated}
 
 
 def table(rows: Sequence[Row], seed: int = 0) -> Table:

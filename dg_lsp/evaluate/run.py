@@ -3,7 +3,7 @@
 Each task is filled as a user would meet it: a request, all steps of the engine, then the polish that every front end
 applies; the first candidate that survives it counts, and where none does, the best one as it is. The prefix cache is
 emptied before each fill, so that no result or time depends on the order of tasks. Knows the engine's filler and tasks.
-Knows nothing of terminals.
+Knows nothing of terminals. The engine itself is imported when a method asks for a model.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine import filler as fillers
-from dg_lsp.engine.filler import LocalFiller, Switches
-from dg_lsp.engine.model import Loaded, LoadError
 from dg_lsp.engine.profile import Profile
-from dg_lsp.engine.task import Filler
 from dg_lsp.evaluate import execute, methods, score
 from dg_lsp.evaluate.methods import Method
 from dg_lsp.evaluate.score import Row
 from dg_lsp.evaluate.tasks import EvalError, Task
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.filler import LocalFiller
+    from dg_lsp.engine.model import Loaded
+    from dg_lsp.engine.task import Filler
 
 LAYOUTS = ("infill-trained", "instruct")
 
@@ -65,6 +66,8 @@ class Bench:
 
     def __init__(self, setup: Setup, loaded: Loaded | None) -> None:
         """Raises EvalError for an unknown layout, and when the model's vocabulary can't write it."""
+        if setup.layout not in ("", *LAYOUTS):
+            raise EvalError(f"there is no layout {setup.layout!r}; there are {' and '.join(LAYOUTS)}")
         self.setup, self._loaded = setup, with_layout(loaded, setup.layout) if loaded else None
         self._fillers = {method: self._filler(method) for method in setup.methods if method.by == "model"}
 
@@ -97,7 +100,13 @@ class Bench:
         for method in self._fillers:
             self.answer(task, method)
 
+    def filler(self, method: Method) -> LocalFiller:
+        """Return what fills tasks by one of the setup's methods that ask the model."""
+        return self._fillers[method]
+
     def _filler(self, method: Method) -> LocalFiller:
+        from dg_lsp.engine.filler import LocalFiller, Switches
+
         if self._loaded is None:
             raise EvalError(f"{method.name} needs a model")
         settings: dict[str, Any] = dict(method.profile)
@@ -113,20 +122,19 @@ def load(setup: Setup) -> Bench:
     """Return the bench of a setup; its model is loaded when one of the methods asks for it. Raises EvalError."""
     if not setup.needs_model:
         return Bench(setup, None)
+    from dg_lsp.engine import model
+
     try:
-        return Bench(setup, fillers.load(setup.model, device=setup.device, threads=setup.threads).loaded)
-    except LoadError as error:
+        return Bench(setup, model.load(setup.model, device=setup.device, threads=setup.threads))
+    except model.LoadError as error:
         raise EvalError(str(error)) from error
 
 
 def with_layout(loaded: Loaded, name: str) -> Loaded:
     """Return the model with another layout than its checkpoint's; "" leaves it as it is.
 
-    The instruct layout has no delete token, so it gets the gap lengths of a profile that was made for it. Raises
-    EvalError for a layout that doesn't exist.
+    The instruct layout has no delete token, so it gets the gap lengths of a profile that was made for it.
     """
-    if name not in ("", *LAYOUTS):
-        raise EvalError(f"there is no layout {name!r}; there are {' and '.join(LAYOUTS)}")
     if name in ("", loaded.profile.layout):
         return loaded
     if name == "instruct":

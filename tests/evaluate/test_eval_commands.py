@@ -1,0 +1,154 @@
+"""`dg-lsp eval` from the command line to what it prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dg_lsp.evaluate import report, tasks
+from dg_lsp.evaluate.commands import app
+from dg_lsp.evaluate.score import Row
+from tests.evaluate.scripted import PROGRAMS, drawn
+from tests.evaluate.test_eval_make import GO, PYTHON
+
+MEASURES = ("pass_at_1", "exact_match", "edit_similarity", "parse_rate")
+
+
+def call(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    tasks.write(tmp_path / "programs.jsonl.gz", PROGRAMS)
+    return tmp_path / "programs.jsonl.gz"
+
+
+def test_what_stood_there_passes_every_test_and_nothing_none(programs: Path) -> None:
+    done = call(programs, "--baselines-only", "--baseline", "answer", "--baseline", "empty", "--execute", "--json")
+    assert done.exit_code == 0, done.output
+    stated = json.loads(done.stdout)
+    perfect = {"value": 1, "low": 1, "high": 1}
+    assert {name: stated["methods"]["answer"][name] for name in MEASURES} == dict.fromkeys(MEASURES, perfect)
+    assert stated["methods"]["empty"]["pass_at_1"]["value"] == 0
+    assert stated["methods"]["answer"]["exact_match_gain"]["empty"]["value"] == 1
+    assert "running generated programs of 3 tasks, with " in done.stderr
+
+
+def test_the_object_holds_the_whole_s_figures_at_its_top(programs: Path, trained_layout: Path) -> None:
+    done = call(programs, "--model", trained_layout, "--device", "cpu", "--threads", "1", "--baseline", "copy", "--json")
+    assert done.exit_code == 0, done.output
+    stated = json.loads(done.stdout)
+    assert stated["method"] == "full"
+    assert stated["n"] == 3
+    assert stated["pass_at_1"] is None
+    for name in MEASURES[1:]:
+        assert set(stated[name]) == {"value", "low", "high"}
+        assert stated[name] == stated["methods"]["full"][name]
+    assert stated["ms_p95"] >= stated["ms_p50"] > 0
+    assert stated["steps_p50"] > 0
+    assert set(stated["kinds"]) == {"SingleLineInfilling", "MultiLineInfilling", "RandomSpanInfilling"}
+    assert stated["methods"]["copy, told the length"]["n"] == 1
+    assert "--execute runs them" in done.stderr
+
+
+def test_the_table_sets_methods_side_by_side(programs: Path, trained_layout: Path) -> None:
+    done = call(programs, "--model", trained_layout, "--device", "cpu", "--threads", "1", "--baseline", "copy", "--limit", "2")
+    assert done.exit_code == 0, done.output
+    head, *lines = done.stdout.splitlines()
+    assert head.split()[:3] == ["kind", "method", "n"]
+    assert [line.split()[:2] for line in lines if line.startswith("all")] == [["all", "full"]]
+    assert "pass@1" not in head
+    assert "answers by where they started: " in done.stdout
+    assert "exact match of full less that of copy, task by task: " in done.stdout
+
+
+def test_the_csv_is_sorted_and_says_no_times(programs: Path, tmp_path: Path) -> None:
+    arguments = (programs, "--baselines-only", "--baseline", "empty", "--baseline", "answer", "--csv", tmp_path / "a.csv")
+    assert call(*arguments).exit_code == 0
+    head, *lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert head == ",".join(report.COLUMNS)
+    assert [line.split(",")[:4] for line in lines[:2]] == [
+        ["MultiLineInfilling/Own/1/L0_L1", "MultiLineInfilling", "answer", "1"],
+        ["MultiLineInfilling/Own/1/L0_L1", "MultiLineInfilling", "empty", "0"],
+    ]
+    first = (tmp_path / "a.csv").read_bytes()
+    assert call(*arguments).exit_code == 0
+    assert (tmp_path / "a.csv").read_bytes() == first
+
+
+def test_the_ablation_is_a_markdown_table(tmp_path: Path, trained_layout: Path) -> None:
+    own = [drawn("def f(a):\n    return ⟦a⟧\n", "rest-of-line", "1"), drawn("x = fo⟦o⟧(1)\n", "span", "2")]
+    tasks.write(tmp_path / "t.jsonl", own)
+    done = call(tmp_path / "t.jsonl", "--ablation", "--model", trained_layout, "--device", "cpu", "--threads", "1")
+    assert done.exit_code == 0, done.output
+    head, rule, *lines = done.stdout.splitlines()
+    assert head.startswith("|  | rest-of-line | span | all | edit similarity | parse rate | ms p50 |")
+    assert set(rule) == set("| -:")
+    names = [line.split("|")[1].strip() for line in lines]
+    assert names[:6] == ["full", "4 steps", "8 steps", "12 steps", "16 steps", "24 steps"]
+    assert {"without held suffix", "without self-conditioning", "without delete tokens", "without scorer"} <= set(names)
+    assert all(line.count("|") == head.count("|") for line in lines)
+
+
+def test_tasks_are_made_from_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text(PYTHON)
+    (tmp_path / "src" / "b.go").write_text(GO)
+    done = call("--make", tmp_path / "src", "--out", tmp_path / "t.jsonl.gz", "--n", "10", "--seed", "3")
+    assert done.exit_code == 0, done.output
+    assert "10 tasks from 2 files" in done.stderr
+    assert len(tasks.read(tmp_path / "t.jsonl.gz")) == 10
+    short = call("--make", tmp_path / "src", "--out", tmp_path / "t.jsonl", "--n", "9999")
+    assert "all that there is of the 9999 wanted" in short.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "which tasks? Name a .jsonl file"),
+        (("--make", "."), "--make needs --out"),
+        (("no-such-file.jsonl",), "no-such-file.jsonl can't be read"),
+        (("FILE", "--baseline", "guess"), "there is no baseline 'guess'; there are copy, ar, answer, empty"),
+        (("FILE", "--baselines-only"), "--baselines-only wants a --baseline"),
+        (("FILE", "--layout", "chat", "--baselines-only", "--baseline", "copy"), "there is no layout 'chat'"),
+        (("FILE", "--model", "no such model"), "there is no model folder no such model"),
+        (
+            ("FILE", "--baselines-only", "--baseline", "copy", "--csv", "no/such/folder.csv"),
+            "no/such/folder.csv can't be written",
+        ),
+    ],
+)
+def test_what_can_t_be_done_is_one_sentence(programs: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    done = call(*(str(programs) if argument == "FILE" else argument for argument in arguments))
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert sentence in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_to_execute_is_said(tmp_path: Path) -> None:
+    tasks.write(tmp_path / "t.jsonl", [drawn("x = ⟦1⟧\n")])
+    done = call(tmp_path / "t.jsonl", "--execute", "--baselines-only", "--baseline", "copy")
+    assert done.exit_code == 2
+    assert "no task has a test and an entry_point" in done.stderr
+
+
+def test_more_workers_than_cores_are_not_used(programs: Path) -> None:
+    done = call(programs, "--workers", "10000", "--baselines-only", "--baseline", "copy", "--json")
+    assert done.exit_code == 0, done.output
+    assert "workers instead of 10000: there are no more cores" in done.stderr
+
+
+def test_help_says_that_generated_code_is_run() -> None:
+    assert "generated code" in call("--help").stdout
+
+
+def test_kinds_without_a_name_are_other() -> None:
+    rows = [Row("1", "1", "", "copy", "", exact=True, similarity=1)]
+    assert list(report.as_object(rows, {})["kinds"]) == ["other"]
+    assert report.markdown(rows).splitlines()[0].startswith("|  | other | edit similarity |")
+    assert report.as_object([], {})["methods"] == {}

@@ -1,0 +1,91 @@
+"""Running generated programs, and keeping them where they are."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.evaluate import execute
+from dg_lsp.evaluate.tasks import Task
+from tests.evaluate.scripted import PROGRAMS
+
+
+@pytest.mark.parametrize("task", PROGRAMS, ids=lambda task: task.entry_point)
+def test_what_stood_there_passes_and_nothing_fails(task: Task) -> None:
+    assert execute.run(execute.program(task, task.answer)) == "passed"
+    assert execute.run(execute.program(task, "")) == "failed"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def broken(:",
+        "assert False",
+        "raise SystemExit(0)",
+        "import os; os._exit(0)",
+        "print('passed'); raise ValueError",
+        "import sys; sys.stdout.write('passed'); sys.stdout.flush(); import os; os.write(1, b'passed'); os._exit(0)",
+        "import socket; socket.create_connection(('127.0.0.1', 1), 1)",
+        "import urllib.request; urllib.request.urlopen('http://localhost:1')",
+        "import subprocess; subprocess.run(['true'])",
+        "import os; os.fork()",
+        "import os; os.system('true')",
+        "import ctypes; ctypes.CDLL(None)",
+        "open('big', 'w').write('x' * (2 << 20))",
+    ],
+)
+def test_what_is_wrong_or_refused_fails(source: str) -> None:
+    assert execute.run(source) == "failed"
+
+
+def test_its_own_folder_is_all_it_can_write(tmp_path: Path) -> None:
+    assert execute.run("with open('own', 'w') as file: file.write('x')\nassert open('own').read() == 'x'") == "passed"
+    (tmp_path / "kept").write_text("kept")
+    for source in (f"open({str(tmp_path / 'new')!r}, 'w')", f"import os; os.remove({str(tmp_path / 'kept')!r})"):
+        assert execute.run(source) == "failed"
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_nothing_of_the_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "value")
+    assert execute.run("import os; assert 'SECRET' not in os.environ") == "passed"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds a process's memory")
+def test_memory_is_bounded() -> None:
+    assert execute.run("kept = bytearray(3 << 30)") == "failed"
+
+
+def test_what_runs_too_long_is_ended() -> None:
+    assert execute.run("while True: pass", timeout_s=0.5) == "timed out"
+
+
+def test_what_timed_out_is_run_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def busy(source: str, *, timeout_s: float) -> execute.Verdict:
+        ran.append(source)
+        return "timed out" if ran.count(source) == 1 and source == "slow" else "passed"
+
+    monkeypatch.setattr(execute, "run", busy)
+    assert list(execute.run_all(["a", "slow", "b"], workers=2)) == ["passed"] * 3
+    assert sorted(ran[:3]) == ["a", "b", "slow"]
+    assert ran[3:] == ["slow"]
+
+
+def test_verdicts_come_in_order() -> None:
+    assert list(execute.run_all(["x = 1", "assert False", "x = 2"], workers=2)) == ["passed", "failed", "passed"]
+
+
+def test_the_wall_says_what_it_is() -> None:
+    found = execute.wall()
+    assert ("of its own" in found.words) == bool(found.command) or "audit hook" in found.words
+
+
+def test_without_namespaces_the_hook_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "wall", lambda: execute.Wall((), "none"))
+    assert execute.run("x = 1") == "passed"
+    assert execute.run("import socket; socket.socket()") == "failed"
+    assert execute.run("import os; os.posix_spawn('/bin/true', ['true'], {})") == "failed"

@@ -1,0 +1,97 @@
+"""The committed evaluation set: what it holds, and that its committed results are still those of the shipped model."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.core import polish, syntax
+from dg_lsp.core.values import Candidate
+from dg_lsp.evaluate import make, methods, report, run, score, tasks
+from dg_lsp.evaluate.methods import Method
+from dg_lsp.evaluate.run import Setup
+
+FOLDER = Path(__file__).parents[2] / "fixtures" / "eval"
+RESULTS = FOLDER / "heldout.csv"
+N_AGAIN = 20
+COMMAND = (
+    "if answers were meant to change: dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar "
+    "--oracle-length --no-suffix --workers 2 --threads 1 --csv fixtures/eval/heldout.csv"
+)
+
+HELD_OUT = tasks.read(FOLDER / "heldout.jsonl.gz")
+
+
+def test_there_are_sixty_of_each_kind() -> None:
+    assert Counter(task.kind for task in HELD_OUT) == dict.fromkeys(make.KINDS, 60)
+    assert len({task.cluster for task in HELD_OUT}) > 100
+
+
+def test_every_package_is_listed_and_its_licence_kept() -> None:
+    counts = Counter({"attr": "attrs"}.get(name := task.path.split("/")[0], name) for task in HELD_OUT)
+    rows = [line.split("|")[1:-1] for line in (FOLDER / "README.md").read_text("utf-8").splitlines() if line.startswith("|")]
+    stated = {row[0].strip(): int(row[3]) for row in rows if len(row) == 4 and row[3].strip().isdigit()}
+    assert stated == counts
+    assert {path.stem for path in (FOLDER / "licences").glob("*.txt")} == {*counts, "requests-NOTICE"}
+
+
+def test_tasks_are_bounded() -> None:
+    assert all(len(task.prompt) <= make.PROMPT_CHARS and len(task.suffix) <= make.SUFFIX_CHARS for task in HELD_OUT)
+    assert all(task.task_id.startswith(f"{task.kind}/{task.path}:") for task in HELD_OUT)
+    assert all(task.answer.strip() and task.language == "python" for task in HELD_OUT)
+
+
+def test_polish_leaves_what_stood_there() -> None:
+    """A filter that cuts or drops a right answer costs exact match; the few that are known are cut at a closing bracket."""
+    lost = []
+    for task in HELD_OUT:
+        document = task.document
+        polished = polish.to_edits(Candidate((task.answer,), 0.5), (task.hole,), document, syntax=syntax.of(document))
+        if polished.dropped or not score.is_exact(polished.edits[0].text, task.answer):
+            lost.append(task.task_id)
+    assert len(lost) <= 6, lost
+
+
+def test_copying_reaches_what_it_does_elsewhere() -> None:
+    """The floor that a model has to beat: about a fifth of line ends, a third of spans whose length is told."""
+    rows = run.run(HELD_OUT, Setup(methods.BASELINES["copy"]))
+    rest = score.measure([row for row in rows if row.kind == "rest-of-line"], lambda row: row.exact)
+    told = score.measure([row for row in rows if row.method == methods.TOLD_COPY.name], lambda row: row.exact)
+    assert rest is not None
+    assert told is not None
+    assert 0.12 <= rest.value <= 0.28
+    assert 0.28 <= told.value <= 0.44
+
+
+def again() -> list[tasks.Task]:
+    """Return the tasks that are filled again: a few of each kind, as `--limit` draws them."""
+    return tasks.spread(HELD_OUT, N_AGAIN)
+
+
+# The results come with the shipped model; from then on they are held to.
+if RESULTS.exists():
+    STATED = list(csv.DictReader(RESULTS.open(encoding="utf-8")))
+
+    def test_the_results_are_complete() -> None:
+        assert STATED, f"{RESULTS.name} is empty; {COMMAND}"
+        assert tuple(STATED[0]) == report.COLUMNS
+        found = {(line["task_id"], line["method"]) for line in STATED}
+        wanted = {(task.task_id, name) for task in HELD_OUT for name in ("full", "copy", "ar")}
+        assert wanted <= found, f"{len(wanted - found)} results are missing; {COMMAND}"
+
+    @pytest.mark.parametrize("method", [methods.FULL, methods.AR, methods.COPY], ids=lambda method: method.name)
+    def test_answers_are_those_of_the_committed_results(method: Method) -> None:
+        wanted = {line["task_id"]: line for line in STATED if line["method"] == method.name}
+        # A baseline without a model costs nothing: all of it is compared.
+        chosen = again() if method.by == "model" else HELD_OUT
+        rows = run.run(chosen, Setup((method,), device="cpu", threads=1))
+        moved = {
+            row.task_id: row.text
+            for row in rows
+            if (wanted[row.task_id]["text_sha256"], wanted[row.task_id]["exact"])
+            != (report.fingerprint(row.text), str(int(row.exact)))
+        }
+        assert moved == {}, f"{len(moved)} of {len(rows)} answers moved; {COMMAND}"

@@ -1,0 +1,166 @@
+"""Filling tasks by every method, on a tiny checkpoint and with a filler that knows its answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.engine import filler as fillers
+from dg_lsp.evaluate import methods, run
+from dg_lsp.evaluate.methods import BASELINES, FULL, Method
+from dg_lsp.evaluate.run import Bench, Setup
+from dg_lsp.evaluate.tasks import EvalError, Task
+from tests.evaluate.scripted import PROGRAMS, RefusingFiller, ScriptedFiller, drawn
+
+LINE = drawn(
+    "def f(a):\n    return a\n\n\ndef g(b):\n    return ⟦b⟧\n\n\nprint(f(1), g(2))\n", kind="rest-of-line", task_id="1"
+)
+BODY = drawn(
+    "def f(a):\n    return a + 1\n\n\ndef g(a):\n    ⟦return a + 2⟧\n\n\nprint(f(1), g(2))\n", kind="body", task_id="2"
+)
+SPAN = drawn("first = call(one, two)\nother = call(on⟦e, tw⟧o)\n", kind="span", task_id="3")
+TASKS = [LINE, BODY, SPAN]
+
+
+def test_the_first_candidate_that_survives_polishing_counts() -> None:
+    answer = run.fill(ScriptedFiller("(((", "b + 1", "b"), LINE, FULL)
+    assert (answer.text, answer.source, answer.steps) == ("b + 1", "causal", 3)
+
+
+def test_the_best_is_taken_as_it_is_where_none_survives() -> None:
+    assert run.fill(ScriptedFiller("(((", ")))"), LINE, FULL).text == "((("
+
+
+def test_a_filler_without_an_answer_has_written_nothing() -> None:
+    answer = run.fill(ScriptedFiller(), LINE, FULL)
+    assert (answer.text, answer.source, answer.steps) == ("", "", 0)
+    row = run.to_row(LINE, FULL, answer)
+    assert (row.exact, row.similarity, row.parses) == (False, 0, False)
+
+
+def test_the_filler_is_asked_what_the_method_says() -> None:
+    filler = ScriptedFiller("b")
+    run.fill(filler, LINE, Method("m", steps=5, suffix=False), seed=9)
+    (request,) = filler.requests
+    assert (request.budget.steps, request.seed, request.suffix) == (5, 9, "")
+    assert request.prefix == LINE.prompt
+
+
+def test_a_refused_task_is_named() -> None:
+    with pytest.raises(EvalError, match=r"^1 can't be filled: too long$"):
+        run.fill(RefusingFiller("too long"), LINE, FULL)
+
+
+@pytest.mark.parametrize("task", [*TASKS, *PROGRAMS], ids=lambda task: task.kind)
+def test_what_stood_there_is_right_and_nothing_is_not(task: Task) -> None:
+    bench = Bench(Setup(BASELINES["answer"] + BASELINES["empty"]), None)
+    right, wrong = bench.rows(task)
+    assert (right.exact, right.similarity, right.parses) == (True, 1, True)
+    assert (wrong.exact, wrong.similarity, wrong.parses) == (False, 0, False)
+
+
+def test_nothing_is_right_where_nothing_stood() -> None:
+    task = drawn("x = 1⟦⟧\n")
+    (row,) = Bench(Setup(BASELINES["empty"]), None).rows(task)
+    assert (row.exact, row.similarity, row.parses) == (True, 1, True)
+
+
+def test_copies_come_from_the_file() -> None:
+    bench = Bench(Setup(BASELINES["copy"]), None)
+    (row,) = bench.rows(drawn("for item in items:\n    pass\nfor item in ⟦items:⟧\n    pass\n", kind="rest-of-line"))
+    assert (row.text, row.source, row.steps) == ("items:", "copy", 0)
+    untold, told = bench.rows(SPAN)
+    assert (untold.method, told.method) == ("copy", "copy, told the length")
+    assert told.text == "e, tw"
+
+
+def test_a_copy_is_found_behind_the_hole_as_well() -> None:
+    assert methods.copied_to_length(drawn("other = call(on⟦e, tw⟧o)\nfirst = call(one, two)\n", kind="span")) == "e, tw"
+    assert methods.copied_to_length(drawn("x⟦y⟧z")) == ""
+    assert methods.copied_to_length(drawn("abcdef⟦ghi⟧")) == ""
+
+
+@pytest.fixture(scope="module")
+def bench(trained_layout: Path) -> Bench:
+    wanted = (FULL, *BASELINES["copy"], *BASELINES["ar"], methods.ORACLE_LENGTH, methods.NO_SUFFIX)
+    return run.load(Setup(wanted, str(trained_layout), device="cpu", threads=1))
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.kind)
+def test_every_method_answers_every_task(bench: Bench, task: Task) -> None:
+    rows = {row.method: row for row in bench.rows(task)}
+    expected = ["full", "copy", *(["copy, told the length"] if task is SPAN else []), "ar", "oracle length", "no suffix"]
+    assert list(rows) == expected
+    assert all(row.ms > 0 for row in rows.values())
+    assert rows["full"].steps > 0
+    assert rows["ar"].steps == 0
+    assert rows["ar"].source == "causal"
+    assert rows["copy"].steps == 0
+
+
+def test_an_answer_depends_on_its_seed_alone(bench: Bench) -> None:
+    alone = bench.answer(SPAN, FULL)
+    bench.warm_up(LINE)
+    assert bench.answer(SPAN, FULL).text == alone.text
+
+
+def test_a_told_length_is_that_of_the_answer_s_tokens(bench: Bench) -> None:
+    bench.answer(BODY, methods.ORACLE_LENGTH)
+    filler = fillers.LocalFiller
+    found = bench._fillers[methods.ORACLE_LENGTH]
+    assert isinstance(found, filler)
+    assert found.switches.gap == len(found.loaded.vocabulary.encode(BODY.answer))
+    assert not found.switches.delete
+
+
+def test_each_part_that_is_switched_off_is_one_that_there_is(trained_layout: Path) -> None:
+    bench = run.load(Setup(methods.ABLATION, str(trained_layout), device="cpu", threads=1))
+    rows = {row.method: row for row in bench.rows(LINE)}
+    assert len(rows) == len(methods.ABLATION)
+    assert rows["4 steps"].steps <= 4
+    assert rows["noise rows alone"].source == "noise"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_come_in_the_order_of_the_tasks_however_many_work(trained_layout: Path, workers: int) -> None:
+    setup = Setup((FULL, *BASELINES["copy"]), str(trained_layout), device="cpu", threads=1)
+    heard: list[int] = []
+    rows = run.run(TASKS, setup, workers=workers, done=heard.append)
+    assert [row.task_id for row in rows] == ["1", "1", "2", "2", "3", "3", "3"]
+    assert heard == [1, 1, 1]
+    assert [row.text for row in rows] == [row.text for task in TASKS for row in run.load(setup).rows(task)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_that_is_not_there_is_named(workers: int) -> None:
+    with pytest.raises(EvalError, match="there is no model folder"):
+        run.run(TASKS, Setup((FULL,), "no such model"), workers=workers)
+
+
+def test_no_more_workers_than_cores() -> None:
+    assert run.n_workers(10_000) == run.n_cores()
+    assert run.n_workers(1) == 1
+
+
+def test_a_layout_can_be_tried_that_is_not_the_checkpoint_s(instruct_layout: Path, trained_layout: Path) -> None:
+    with pytest.raises(EvalError, match=r"no token <path>|no token <suf>"):
+        run.load(Setup((FULL,), str(instruct_layout), layout="infill-trained", device="cpu", threads=1))
+    with pytest.raises(EvalError, match="there is no layout 'chat'"):
+        run.load(Setup((FULL,), str(trained_layout), layout="chat", device="cpu", threads=1))
+    bench = run.load(Setup((FULL,), str(instruct_layout), layout="instruct", device="cpu", threads=1))
+    assert bench.answer(LINE, FULL).steps > 0
+
+
+def test_the_instruct_layout_comes_with_its_own_gap_lengths(trained_layout: Path) -> None:
+    loaded = fillers.load(str(trained_layout), device="cpu").loaded
+    assert run.with_layout(loaded, "") is loaded
+    changed = run.with_layout(loaded, "instruct").profile
+    assert (changed.layout, len(changed.line_gaps) > 1) == ("instruct", True)
+
+
+def test_answers_are_executed_where_there_is_a_test() -> None:
+    own = [*PROGRAMS, LINE]
+    rows = run.run(own, Setup(BASELINES["answer"]))
+    done = run.executed(rows, own, workers=2)
+    assert [row.passed for row in done] == [True, True, True, None]

@@ -1,0 +1,129 @@
+"""Scores of single answers, and what they come to."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dg_lsp.evaluate import score
+from dg_lsp.evaluate.score import Measure, Row
+
+
+def row(n: int, *, exact: bool, method: str = "full", cluster: str = "") -> Row:
+    return Row(f"t{n}", cluster or f"c{n}", "span", method, "", exact, float(exact), None, None, "copy", float(n), n)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "exact"),
+    [
+        ("return 1", "return 1", True),
+        ("return 1  \n", "return 1", True),
+        ("a \nb", "a\nb", True),
+        (" return 1", "return 1", False),
+        ("return 2", "return 1", False),
+        ("", "return 1", False),
+        ("", "", True),
+        ("", " \n", True),
+    ],
+)
+def test_white_space_at_ends_does_not_count(text: str, answer: str, exact: bool) -> None:
+    assert score.is_exact(text, answer) is exact
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "ratio"),
+    [
+        ("abc", "abc", 1),
+        ("abd", "abc", 2 / 3),
+        ("", "abc", 0),
+        ("", "", 1),
+        ("abc", "xabcx", 3 / 5),
+        ("kitten", "sitting", 4 / 7),
+    ],
+)
+def test_similarity_is_what_need_not_be_edited(text: str, answer: str, ratio: float) -> None:
+    assert score.similarity(text, answer) == pytest.approx(ratio)
+
+
+@given(st.text("ab\n", max_size=9), st.text("ab\n", max_size=9))
+def test_similarity_is_symmetric_and_bounded(one: str, other: str) -> None:
+    assert score.similarity(one, other) == score.similarity(other, one)
+    assert 0 <= score.similarity(one, other) <= 1
+    assert (score.similarity(one, other) == 1) == score.is_exact(one, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "parses"),
+    [("(1)", True), ("(1", False), ("2 + 2", True), ("", False), ("1)", False)],
+)
+def test_an_answer_parses_when_it_adds_no_error(text: str, parses: bool) -> None:
+    assert score.parses("x = ", text, "\ny = 2\n", "1", "python") is parses
+
+
+def test_an_error_that_was_there_is_not_the_answer_s() -> None:
+    assert score.parses("def (:\n\nx = ", "2", "\n", "1", "python") is True
+
+
+def test_nobody_can_tell_without_a_grammar() -> None:
+    assert score.parses("x = ", "2", "\n", "1", "") is None
+
+
+def test_what_stood_there_parses_even_where_it_was_blank() -> None:
+    assert score.parses("x = 1", "", "\n", "", "python") is True
+
+
+def test_gold_is_perfect_and_sure() -> None:
+    facts = score.summary([row(n, exact=True) for n in range(30)])
+    assert facts.exact_match == facts.edit_similarity == Measure(1, 1, 1)
+    assert (facts.n, facts.parse_rate, facts.pass_at_1) == (30, None, None)
+    assert (facts.ms_p50, facts.steps_p50) == (14.5, 14.5)
+
+
+def test_nothing_measured_is_nothing_said() -> None:
+    facts = score.summary([])
+    assert (facts.n, facts.exact_match, facts.ms_p95) == (0, None, 0)
+
+
+def test_an_interval_holds_its_mean_and_narrows_with_more_tasks() -> None:
+    draw = random.Random(3)
+    few, many = ([row(n, exact=draw.random() < 0.3) for n in range(size)] for size in (40, 640))
+    widths = []
+    for rows in (few, many):
+        found = score.measure(rows, lambda row: row.exact)
+        assert found is not None
+        assert found.low <= found.value <= found.high
+        widths.append(found.high - found.low)
+    assert widths[1] < widths[0] / 2
+
+
+def test_tasks_that_stand_and_fall_together_make_less_sure() -> None:
+    apart = [row(n, exact=n % 2 == 0) for n in range(100)]
+    together = [row(n, exact=n // 10 % 2 == 0, cluster=f"c{n // 10}") for n in range(100)]
+    one, other = (score.measure(rows, lambda row: row.exact) for rows in (apart, together))
+    assert one is not None
+    assert other is not None
+    assert one.value == other.value == 0.5
+    assert other.high - other.low > 2 * (one.high - one.low)
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    rows = [row(n, exact=n % 3 == 0) for n in range(50)]
+    assert score.summary(rows, 1) == score.summary(rows, 1)
+
+
+def test_a_gain_is_paired() -> None:
+    base = [row(n, exact=n < 10, method="copy") for n in range(40)]
+    better = [row(n, exact=n < 20) for n in range(40)]
+    gained = score.gain(better, base)
+    assert gained is not None
+    assert gained.value == 0.25
+    assert gained.low > 0
+    assert score.gain(better, []) is None
+
+
+@pytest.mark.parametrize(("share", "value"), [(0, 1), (50, 2.5), (95, 3.85), (100, 4)])
+def test_percentiles_lie_between_neighbours(share: float, value: float) -> None:
+    assert score.percentile([4, 1, 3, 2], share) == pytest.approx(value)

@@ -1,0 +1,112 @@
+"""Reading and writing tasks, and the request that a task makes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.evaluate import tasks
+from dg_lsp.evaluate.tasks import EvalError, Task
+from tests.evaluate.scripted import PROGRAMS, drawn
+
+LINE = {"task_id": "a", "prompt": "x = ", "suffix": "\n", "canonical_solution": "1"}
+
+
+@pytest.mark.parametrize("name", ["tasks.jsonl", "tasks.jsonl.gz"])
+def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+    own = [*PROGRAMS, drawn("let é = ⟦'🙂'⟧;\n", task_id="b", language="javascript", path="a/b.js", kind="span")]
+    tasks.write(tmp_path / name, own)
+    assert tasks.read(tmp_path / name) == own
+
+
+def test_the_same_tasks_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.gz", "b.gz"):
+        tasks.write(tmp_path / name, PROGRAMS)
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+
+
+def test_the_benchmark_s_own_lines_are_read(tmp_path: Path) -> None:
+    line = LINE | {"task_id": "SingleLineInfilling/HumanEval/12/L0", "test": "def check(f): pass", "entry_point": "f"}
+    (tmp_path / "t.jsonl").write_text("\n" + json.dumps(line) + "\n\n")
+    (task,) = tasks.read(tmp_path / "t.jsonl")
+    assert (task.kind, task.language, task.cluster) == ("SingleLineInfilling", "python", "HumanEval/12")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("{", "line 2: is not JSON"),
+        ("[1]", "line 2: is not a JSON object"),
+        (json.dumps({"task_id": "b", "prompt": "", "suffix": ""}), "line 2: has no canonical_solution"),
+        (json.dumps(LINE | {"task_id": "b", "suffix": 3}), "line 2: has a suffix that is not text"),
+        (json.dumps(LINE | {"task_id": ""}), "line 2: has an empty task_id"),
+        (json.dumps(LINE | {"task_id": "b", "language": "klingon"}), "line 2: is in 'klingon', a language"),
+        (json.dumps(LINE), "line 2: task_id 'a' is there twice"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
+    (tmp_path / "t.jsonl").write_text(json.dumps(LINE) + "\n" + line + "\n")
+    with pytest.raises(EvalError, match=r"t\.jsonl, ") as caught:
+        tasks.read(tmp_path / "t.jsonl")
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", gzip.compress(b"{}")[:-9], b"\n \n"])
+def test_a_bad_file_is_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "t.jsonl").write_bytes(data)
+    with pytest.raises(EvalError, match=r"t\.jsonl (can't be read|holds no task)"):
+        tasks.read(tmp_path / "t.jsonl")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EvalError, match="no such file"):
+        tasks.read(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "shape"),
+    [
+        ("def f():\n    x = ⟦1⟧\n", "rest-of-line", ("cursor", False, "    ")),
+        ("def f():\n    ⟦x = 1⟧\n", "whole-line", ("cursor", False, "    ")),
+        ("def f():\n⟦    x = 1\n⟧", "SingleLineInfilling", ("cursor", True, "")),
+        ("if x:\n\t⟦y()⟧\n", "block", ("cursor", True, "\t")),
+        ("def f():\n    ⟦return 1⟧\n", "body", ("body", True, "    ")),
+        ("x = fo⟦o⟧bar\n", "span", ("cursor", False, "")),
+        ("    x = fo⟦o\n    b⟧ar\n", "span", ("cursor", True, "    ")),
+    ],
+)
+def test_a_hole_is_asked_for_as_a_front_end_would(text: str, kind: str, shape: tuple[str, bool, str]) -> None:
+    task = drawn(text, kind)
+    assert (task.hole.kind, task.hole.block, task.hole.indent) == shape
+    assert (task.hole.lead, task.hole.trail) == ("", "")
+    request = task.request(steps=4, seed=7)
+    assert (request.prefix, request.suffix) == (task.prompt, task.suffix)
+    assert (request.budget.steps, request.seed) == (4, 7)
+    assert task.request(suffix=False).suffix == ""
+
+
+@pytest.mark.parametrize(
+    ("task_id", "path", "cluster"),
+    [
+        ("RandomSpanInfilling/HumanEval/3/1", "", "HumanEval/3"),
+        ("HumanEval/3/L0", "", "HumanEval/3"),
+        ("body/click/core.py:12", "click/core.py", "click/core.py"),
+        ("mine", "", "mine"),
+    ],
+)
+def test_tasks_of_one_problem_or_file_belong_together(task_id: str, path: str, cluster: str) -> None:
+    assert Task(task_id, "", "", "", path=path).cluster == cluster
+
+
+def test_a_limit_takes_as_many_of_each_kind() -> None:
+    own = [
+        Task(f"{kind}{number}", "", "", "", kind=kind) for kind, n in (("a", 30), ("b", 30), ("c", 2)) for number in range(n)
+    ]
+    some = tasks.spread(own, 12)
+    assert [sum(task.kind == kind for task in some) for kind in "abc"] == [5, 5, 2]
+    assert some == [task for task in own if task in some]
+    assert some[4].task_id == "a24"
+    assert tasks.spread(own, 0) == tasks.spread(own, 99) == own
