@@ -159,8 +159,9 @@ def _docstring(syntax: Syntax, owner: Owner) -> Hole:
     indent = index.indent(index.at(at))
     if language.by_indentation:
         opening, closing = '"""', '"""'
-    elif language.block_comment is not None:
-        opening, closing = f"{language.block_comment[0]}* ", f" {language.block_comment[1]}"
+    elif language.block_comment == ("/*", "*/"):
+        # Where comments are written so, documentation begins with one more star.
+        opening, closing = "/** ", " */"
     else:
         opening, closing = f"{language.line_comments[0]} ", ""
     return Hole(

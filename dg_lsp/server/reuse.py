@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 # An answer was made for this much text on each side; what lies further off may change without making it wrong.
 BEFORE_CHARS, AFTER_CHARS = 1_500, 500
+# What editors put behind the cursor by themselves.
+_CLOSERS = ")]}>\"'`"
 N_KEPT = 100
 KEPT_S = 300.0
 REJECTED_S = 120.0
@@ -72,7 +75,7 @@ def closed(then: Place, now: Place) -> str | None:
         return ""
     for n in range(1, 4):
         added = now.after[:n]
-        if len(added) == n and not added.strip(")]}>\"'`") and now.after[n:] == then.after[: AFTER_CHARS - n]:
+        if len(added) == n and not added.strip(_CLOSERS) and now.after[n:] == then.after[: AFTER_CHARS - n]:
             return added
     return None
 
@@ -204,10 +207,11 @@ def outcome(text: str, at: int, offer: str, now: str) -> Outcome:
         new = now[at : at + n_new]
         if new == offer:
             return "taken"
-        fits = any(rest(offer, new[: n_new - n], new[n_new - n :]) is not None for n in range(min(n_new, 3) + 1))
-        return "typing" if fits else "rejected"
+        return "typing" if any(rest(offer, *parts) is not None for parts in _typings(new)) else "rejected"
     line = max(text.rfind("\n", 0, at), text.rfind("\r", 0, at)) + 1
-    return "rejected" if now.startswith(text[:line]) and now.endswith(text[at:]) else "elsewhere"
+    head = now[: max(len(now) - (len(text) - at), 0)]
+    same_line = head.startswith(text[:line]) and not {"\n", "\r"} & set(head[line:])
+    return "rejected" if same_line and now.endswith(text[at:]) else "elsewhere"
 
 
 def realigned(text: str, at: int, offers: tuple[Offer, ...], now: str) -> tuple[int, tuple[Offer, ...]] | None:
@@ -215,16 +219,21 @@ def realigned(text: str, at: int, offers: tuple[Offer, ...], now: str) -> tuple[
     n_new = len(now) - len(text)
     if n_new < 0 or not (now.startswith(text[:at]) and now.endswith(text[at:])):
         return None
-    new = now[at : at + n_new]
-    for n in range(min(n_new, 3) + 1):
-        typed, added = new[: n_new - n], new[n_new - n :]
-        if added.strip(")]}>\"'`"):
-            break
+    for typed, added in _typings(now[at : at + n_new]):
         left = ((offer, rest(offer.text, typed, added)) for offer in offers)
         fitting = tuple(replace(offer, text=part) for offer, part in left if part)
         if fitting:
             return at + len(typed), fitting
     return None
+
+
+def _typings(new: str) -> Iterator[tuple[str, str]]:
+    """Yield how new text may have come about: what was typed, and brackets that the editor put behind it."""
+    for n in range(min(len(new), 3) + 1):
+        typed, added = new[: len(new) - n], new[len(new) - n :]
+        if added.strip(_CLOSERS):
+            return
+        yield typed, added
 
 
 def _line(place: Place) -> str:

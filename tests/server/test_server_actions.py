@@ -1,0 +1,164 @@
+"""The menu of code actions at a cursor, and what filling does with the engine's answers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core import values
+from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Span
+from dg_lsp.infill import pipeline
+from dg_lsp.infill.port import Engine
+from dg_lsp.server import actions, filling
+from dg_lsp.server.filling import Filled, Job
+
+
+def read(text: str, language: str = "python") -> tuple[Document, Span]:
+    """Return the document of a text that is marked with `$0`, or with two for a selection."""
+    parts = text.split("$0")
+    return Document("file:///a", language, "".join(parts)), Span(len(parts[0]), len("".join(parts[:-1])))
+
+
+def menu(text: str, language: str = "python", only: list[str] | None = None) -> list[str]:
+    document, span = read(text, language)
+    return [action.title for action in actions.offered(document, syntaxes.of(document), span, only)]
+
+
+@pytest.mark.parametrize(
+    ("text", "titles"),
+    [
+        ("x = 1$0\n", []),
+        ("def f():\n    raise NotImplementedError$0\n", ["Fill function body"]),
+        ('def f():\n    """Say$0 it."""\n    raise NotImplementedError\n', ["Fill function body"]),
+        ("def f$0(a):\n    raise NotImplementedError\n", ["Fill function body", "Write docstring for f"]),
+        ("def f$0(a):\n    '''Say it.'''\n    return a\n", []),
+        ("def f():\n    return 1$0\n\ndef g():\n    ...  # TODO\n", ["Fill the hole in this file"]),
+        ("# FILL: add a and b$0\n", ["Fill this hole: add a and b"]),
+        ("$0# FILL\n# FILL\n", ["Fill this hole", "Fill all 2 holes in this file"]),
+        ("x = $0f(a)$0\n", ["Regenerate selection"]),
+        ("x = 1$0  $0\n", []),
+        ("x = (1$0\ny = 2\n", ["Repair syntax here"]),
+        ("class A$0:\n    x = 1\n", ["Write docstring for A"]),
+    ],
+)
+def test_the_menu_in_python(text: str, titles: list[str]) -> None:
+    assert menu(text) == titles
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "titles"),
+    [
+        ("function f$0(a) {\n  return a;\n}\n", "javascript", ["Write docstring for f"]),
+        ("// Adds.\nfunction f$0(a) {\n  return a;\n}\n", "javascript", []),
+        ("fn f() {\n    todo!()$0\n}\n", "rust", ["Fill function body"]),
+        ("$0# FILL: say hello\n", "", ["Fill this hole: say hello"]),
+        ("local function f$0(a)\n  return a\nend\n", "lua", ["Write docstring for f"]),
+    ],
+)
+def test_the_menu_in_other_languages(text: str, language: str, titles: list[str]) -> None:
+    assert menu(text, language) == titles
+
+
+@pytest.mark.parametrize(
+    ("only", "titles"),
+    [
+        (["quickfix"], []),
+        (["refactor"], ["Fill this hole"]),
+        (["refactor.rewrite"], ["Fill this hole"]),
+        (["source"], ["Fill all 2 holes in this file"]),
+        (["source.organizeImports"], []),
+        ([""], ["Fill this hole", "Fill all 2 holes in this file"]),
+    ],
+)
+def test_only_the_kinds_that_are_wanted(only: list[str], titles: list[str]) -> None:
+    assert menu("$0# FILL\n# FILL\n", only=only) == titles
+
+
+class Answering:
+    """Answers each request with the texts for it, in turn, the last ones again and again."""
+
+    def __init__(self, *answers: str | tuple[str, ...]) -> None:
+        self.requests: list[InfillRequest] = []
+        self._answers = [(answer,) if isinstance(answer, str) else answer for answer in answers]
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        self.requests.append(request)
+        texts = self._answers[min(len(self.requests), len(self._answers)) - 1]
+        return (Candidate(texts, 0.9),)
+
+
+def done(what: str, text: str, engine: Answering, language: str = "python") -> tuple[str, Filled]:
+    """Return the text after the action, and what it came to."""
+    document, span = read(text, language)
+    syntax = syntaxes.of(document)
+
+    def engine_for(group: tuple[Hole, ...]) -> Engine:
+        return engine
+
+    attempts = actions.attempts(what, document, syntax, span)
+    job = Job(document, syntax, pipeline.Settings())
+    filled = asyncio.run(filling.fill(attempts, job, engine_for, lambda n_done, n: None, mends=what == "repair"))
+    return values.apply(document.text, filled.edits), filled
+
+
+def test_a_body_is_filled() -> None:
+    text, _ = done("body", "def f(a):\n    $0raise NotImplementedError\n", Answering("return a"))
+    assert text == "def f(a):\n    return a\n"
+
+
+def test_several_holes_of_one_window_are_one_request() -> None:
+    engine = Answering(("return 1", "return 2"))
+    text, _ = done("all", "def f():\n    raise NotImplementedError$0\n\n\ndef g():\n    raise NotImplementedError\n", engine)
+    assert text == "def f():\n    return 1\n\n\ndef g():\n    return 2\n"
+    assert len(engine.requests) == 1
+
+
+def test_what_does_not_work_together_is_tried_alone() -> None:
+    engine = Answering(("return (", "return 2"), "return (", "return 2")
+    text, filled = done(
+        "all", "def f():\n    raise NotImplementedError$0\n\n\ndef g():\n    raise NotImplementedError\n", engine
+    )
+    assert text == "def f():\n    raise NotImplementedError\n\n\ndef g():\n    return 2\n"
+    assert len(filled.edits) == 1
+    assert filled.n_holes == 2
+    assert filled.reasons
+
+
+def test_a_selection_is_written_anew() -> None:
+    text, _ = done("regenerate", "x = $0f(a)$0 + 1\n", Answering("g(b)"))
+    assert text == "x = g(b) + 1\n"
+
+
+def test_syntax_is_repaired_only_by_what_mends_it() -> None:
+    text, _ = done("repair", "def f(:$0\n    return 1\n", Answering("):", "def f():\n    return 1"))
+    document = Document("file:///a", "python", text)
+    found = syntaxes.of(document)
+    assert found is not None
+    assert found.n_errors == 0
+    _, filled = done("repair", "x = (1$0\ny = 2\n", Answering("(("))
+    assert filled.edits == ()
+    assert filled.reasons
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "answer", "expected"),
+    [
+        ("def f$0(a):\n    return a\n", "python", "Return a.", 'def f(a):\n    """Return a."""\n    return a\n'),
+        ("  function f$0(a) {\n  }\n", "javascript", "Does it.", "  /** Does it. */\n  function f(a) {\n  }\n"),
+        ("local function f$0(a)\n  return a\nend\n", "lua", "Gives a.", "-- Gives a.\nlocal function f(a)\n  return a\nend\n"),
+    ],
+)
+def test_a_docstring_is_written_where_the_language_has_it(text: str, language: str, answer: str, expected: str) -> None:
+    assert done("docstring", text, Answering(answer), language)[0] == expected
+
+
+def test_nothing_to_fill_is_said() -> None:
+    assert done("body", "x = 1$0\n", Answering("y"))[1].reasons == ("there is nothing to fill",)
+
+
+def test_an_action_that_does_not_exist_is_refused() -> None:
+    document, span = read("$0")
+    with pytest.raises(ValueError, match="there is no action 'dance'"):
+        actions.attempts("dance", document, None, span)

@@ -1,0 +1,439 @@
+"""One request for suggestions after another, on a real event loop, with an engine that answers when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.core.values import Candidate, InfillRequest, Span
+from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.server.completion import Answer, Ask, Completer
+from dg_lsp.server.nearby import Nearby
+from dg_lsp.server.resident import OnDraft, OnLoading, Resident
+from dg_lsp.server.settings import Settings
+from dg_lsp.server.stats import Statistics
+from dg_lsp.server.sync import Change, Documents
+from dg_lsp.server.when import Reason
+
+URI = "untitled:a.py"
+
+
+class Held:
+    """An engine that holds each request until the test answers it, or answers at once with `text`."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+        self.score = 0.9
+        self.confidences: tuple[tuple[float, ...], ...] = ()
+        self.finished = True
+        self.asked: list[tuple[str, InfillRequest, asyncio.Future[str]]] = []
+        self.cancelled: list[str] = []
+
+    async def ready(self) -> None:
+        pass
+
+    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
+        return _Bound(self, document)
+
+
+class _Bound:
+    def __init__(self, held: Held, document: str) -> None:
+        self._held, self._document = held, document
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        held = self._held
+        held.asked.append((self._document, request, future))
+        if held.text is not None:
+            future.set_result(held.text)
+        try:
+            text = await future
+        except asyncio.CancelledError:
+            held.cancelled.append(self._document)
+            raise
+        n = request.budget.candidates
+        texts = [text, *(f"{text}.n{idx}" for idx in range(1, n))]
+        return tuple(Candidate((each,), held.score, held.confidences, finished=held.finished) for each in texts)
+
+
+class Session:
+    """A completer with one open document."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.held = Held()
+        self.documents = Documents()
+        self.now = 0.0
+        self.noted: list[str] = []
+        self.settings = settings
+        self.nearby = Nearby(lambda: self.now)
+        self.statistics = Statistics(None)
+        self.resident = Resident(self._open, lambda: None, lambda: self.now)
+        self.completer = Completer(
+            self.documents, self.resident, self.nearby, self.statistics, lambda: self.settings, lambda: self.now, self._note
+        )
+
+    @contextlib.asynccontextmanager
+    async def _open(self, settings: Settings, on_loading: OnLoading) -> AsyncIterator[Held]:
+        yield self.held
+
+    def _note(self, reason: Reason | None) -> None:
+        self.noted.append(reason.code if reason else "")
+
+    def opened(self, text: str) -> int:
+        """Open the text that is marked with a cursor, or change to it, and return the cursor."""
+        plain = text.replace("$0", "")
+        if self.documents.get(URI) is None:
+            self.documents.open(URI, "python", 1, plain)
+        else:
+            self.documents.change(URI, 2, [Change(plain)])
+            self.completer.typed(URI)
+        return text.index("$0")
+
+    def ask(self, text: str, *, automatic: bool = True, selected: tuple[Span, str] | None = None) -> asyncio.Task[Answer]:
+        ask = Ask(URI, self.opened(text), automatic=automatic, selected=selected)
+        return asyncio.ensure_future(self.completer.complete(ask))
+
+    async def until_asked(self, n: int) -> None:
+        await until(lambda: len(self.held.asked) >= n)
+
+    def answer(self, n: int, text: str) -> None:
+        self.held.asked[n][2].set_result(text)
+
+
+async def until(check: Callable[[], object]) -> None:
+    async def look() -> None:
+        while not check():
+            await asyncio.sleep(0)
+
+    await asyncio.wait_for(look(), 20)
+
+
+def run(test: Callable[[Session], Awaitable[None]], settings: Settings | None = None) -> None:
+    async def main() -> None:
+        session = Session(settings or Settings(debounce=0, speculate=False))
+        session.resident.start(session.settings)
+        await until(lambda: session.resident.condition.state == "ready")
+        try:
+            await test(session)
+        finally:
+            await session.completer.close()
+            await session.nearby.close()
+            await session.resident.stop()
+
+    asyncio.run(main())
+
+
+def texts(answer: Answer) -> list[str]:
+    return [offer.text for offer in answer.offers]
+
+
+def test_a_request_is_answered_with_one_text_by_itself_and_several_by_hand() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "f(a)"
+        assert texts(await session.ask("x = $0\n")) == ["f(a)"]
+        assert texts(await session.ask("y = $0\n", automatic=False)) == ["f(a)", "f(a).n1", "f(a).n2"]
+        assert session.held.asked[0][1].prefix == "x = "
+        assert session.noted == ["", ""]
+
+    run(test)
+
+
+def test_typing_through_asks_nobody() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "foo(a, b)"
+        await session.ask("x = $0\n")
+        for typed, rest in [("f", "oo(a, b)"), ("foo", "(a, b)"), ("foo(a", ", b)")]:
+            answer = await session.ask(f"x = {typed}$0\n")
+            assert texts(answer) == [rest]
+            assert answer.at == 4 + len(typed)
+        assert len(session.held.asked) == 1
+        assert session.statistics.counts.numbers["typed through"] == 3
+
+    run(test)
+
+
+def test_a_newer_request_ends_the_older_with_nothing_and_stops_the_engine() -> None:
+    async def test(session: Session) -> None:
+        old = session.ask("x = $0\n")
+        await session.until_asked(1)
+        new = session.ask("x = 1\ny = $0\n")
+        assert texts(await old) == []
+        await session.until_asked(2)
+        session.answer(1, "2")
+        assert texts(await new) == ["2"]
+        assert session.held.cancelled == [URI]
+        assert session.noted == ["superseded", ""]
+
+    run(test)
+
+
+def test_a_request_in_flight_for_the_same_place_is_joined() -> None:
+    async def test(session: Session) -> None:
+        old = session.ask("x = $0\n")
+        await session.until_asked(1)
+        new = session.ask("x = $0\n")
+        assert texts(await old) == []
+        session.answer(0, "f(a)")
+        assert texts(await new) == ["f(a)"]
+        assert len(session.held.asked) == 1
+        assert session.statistics.counts.numbers["joined"] == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("f(a)", ["(a)"]), ("g(a)", ["2"])])
+def test_a_request_in_flight_is_joined_after_a_keystroke_and_replaced_when_it_does_not_fit(
+    text: str, expected: list[str]
+) -> None:
+    async def test(session: Session) -> None:
+        old = session.ask("x = $0\n")
+        await session.until_asked(1)
+        session.now = 1.0
+        new = session.ask("x = f$0\n")
+        assert texts(await old) == []
+        session.answer(0, text)
+        if expected == ["2"]:
+            await session.until_asked(2)
+            session.answer(1, "2")
+        assert texts(await new) == expected
+
+    run(test)
+
+
+def test_a_cancelled_request_leaves_its_work_for_the_next_one() -> None:
+    async def test(session: Session) -> None:
+        old = session.ask("x = $0\n")
+        await session.until_asked(1)
+        old.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await old
+        new = session.ask("x = $0\n")
+        session.answer(0, "f(a)")
+        assert texts(await new) == ["f(a)"]
+
+    run(test)
+
+
+def test_work_that_nobody_wants_any_more_is_stopped() -> None:
+    async def test(session: Session) -> None:
+        old = session.ask("x = $0\n")
+        await session.until_asked(1)
+        old.cancel()
+        await until(lambda: session.held.cancelled)
+
+    run(test)
+
+
+def test_a_late_answer_moves_with_the_text_or_is_dropped() -> None:
+    async def test(session: Session) -> None:
+        task = session.ask("x = $0\n")
+        await session.until_asked(1)
+        session.documents.change(URI, 3, [Change("x = f\n")])
+        session.answer(0, "f(a)")
+        answer = await task
+        assert (answer.at, texts(answer)) == (5, ["(a)"])
+        assert answer.index.text == "x = f\n"
+
+        task = session.ask("z = $0\n")
+        await session.until_asked(2)
+        session.documents.change(URI, 4, [Change("nothing like it\n")])
+        session.answer(1, "f(a)")
+        assert texts(await task) == []
+        assert session.noted[-1] == "moved"
+
+    run(test)
+
+
+def test_text_that_moves_during_the_wait_ends_it() -> None:
+    async def test(session: Session) -> None:
+        session.settings = Settings(debounce=1, speculate=False)
+        task = session.ask("x = $0\n")
+        await asyncio.sleep(0)
+        session.documents.change(URI, 3, [Change("y = \n")])
+        assert texts(await task) == []
+        assert session.noted == ["moved"]
+        assert not session.held.asked
+
+    run(test)
+
+
+def test_a_rejected_suggestion_waits_its_time() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "f(a)"
+        await session.ask("x = $0\n")
+        session.held.text = "zz"
+        assert texts(await session.ask("x = z$0\n")) == ["zz"]
+        assert texts(await session.ask("x = $0\n")) == []
+        assert session.noted[-1] == "rejected"
+        assert texts(await session.ask("x = $0\n", automatic=False))
+        session.now = 1000.0
+        session.held.text = "f(a)"
+        assert texts(await session.ask("x = $0\n")) == ["f(a)"]
+        assert session.statistics.counts.numbers["rejected"] >= 1
+
+    run(test)
+
+
+def test_an_accepted_suggestion_is_counted_once() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "f(a)"
+        answer = await session.ask("x = $0\n")
+        session.opened("x = f(a)$0\n")
+        session.completer.accepted(answer.offers[0].id)
+        session.completer.accepted(10_000)
+        assert session.statistics.counts.numbers["accepted"] == 1
+        assert session.statistics.counts.numbers["characters accepted"] == 4
+
+    run(test)
+
+
+def test_an_accepted_part_is_counted() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "f(a)"
+        answer = await session.ask("x = $0\n")
+        session.completer.accepted_in_part(answer.offers[0].id, 1)
+        assert session.statistics.counts.numbers["accepted in part"] == 1
+
+    run(test)
+
+
+def test_what_the_editors_list_has_selected_is_part_of_the_text() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "(a)"
+        answer = await session.ask("x = os.pa$0\n", selected=(Span(7, 9), "path"))
+        assert texts(answer) == ["path(a)"]
+        assert answer.replaced == Span(7, 9)
+        assert session.held.asked[0][1].prefix == "x = os.path"
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "code"),
+    [
+        ("x = $0\n", "f(", "noAnswer"),
+        ("x = $0\n", "", "noAnswer"),
+        ("# say $0", "x", "comment"),
+        ("foo$0bar\n", "x", "midWord"),
+    ],
+)
+def test_nothing_is_shown_that_should_not_be(text: str, answer: str, code: str) -> None:
+    async def test(session: Session) -> None:
+        session.held.text = answer
+        assert texts(await session.ask(text)) == []
+        assert session.noted == [code]
+        assert session.statistics.counts.numbers[f"not: {code}"] == 1
+
+    run(test)
+
+
+def test_unsure_answers_are_for_who_asks() -> None:
+    async def test(session: Session) -> None:
+        session.held.text, session.held.score = "f(a)", 0.05
+        assert texts(await session.ask("x = $0\n")) == []
+        assert texts(await session.ask("x = $0\n", automatic=False)) != []
+
+    run(test)
+
+
+def test_an_answer_is_cut_at_its_first_uncertain_line() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "a = 1\n    b = 2\n    c = 3"
+        session.held.confidences = ((0.9, 0.9, 0.01),)
+        assert texts(await session.ask("def f():\n    $0\n")) == ["a = 1\n    b = 2"]
+
+    run(test)
+
+
+def test_half_an_answer_is_shown_but_not_kept() -> None:
+    async def test(session: Session) -> None:
+        session.held.text, session.held.finished = "f(a)", False
+        assert texts(await session.ask("x = $0\n")) == ["f(a)"]
+        await session.ask("x = $0\n")
+        assert len(session.held.asked) == 2
+
+    run(test)
+
+
+def test_what_follows_a_suggestion_is_asked_for_while_it_is_shown() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "f(a)"
+        await session.ask("x = $0\n")
+        await session.until_asked(2)
+        assert session.held.asked[1][0] == f"{URI}#ahead"
+        assert session.held.asked[1][1].prefix == "x = f(a)"
+        await until(lambda: session.statistics.counts.numbers["asked"] == 2 and not session.completer._ahead)
+        session.held.text = "never asked"
+        await session.ask("x = f(a)$0\n")
+        assert session.statistics.counts.numbers["cached"] == 1
+
+    run(test, Settings(debounce=0))
+
+
+def test_looking_ahead_gives_way_to_a_request() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "f(a)"
+        first = session.ask("x = $0\n")
+        await session.until_asked(1)
+        session.held.text = None
+        assert texts(await first) == ["f(a)"]
+        await session.until_asked(2)
+        session.held.text = "2"
+        assert texts(await session.ask("x = f(a)\ny = $0\n")) == ["2"]
+        assert session.held.cancelled == [f"{URI}#ahead"]
+
+    run(test, Settings(debounce=0))
+
+
+def test_trouble_with_the_engine_is_told_to_who_asks_and_cools_down() -> None:
+    async def test(session: Session) -> None:
+        task = session.ask("x = $0\n", automatic=False)
+        await session.until_asked(1)
+        session.held.asked[0][2].set_exception(EngineError("the engine has no memory left"))
+        with pytest.raises(EngineError, match="no memory"):
+            await task
+        assert texts(await session.ask("x = $0\n")) == []
+        assert session.noted[-1] == "engine"
+        session.now = 60.0
+        session.held.text = "f(a)"
+        assert texts(await session.ask("x = $0\n")) == ["f(a)"]
+        assert session.resident.condition.state == "ready"
+
+    run(test)
+
+
+def test_a_document_that_is_closed_takes_its_requests_with_it() -> None:
+    async def test(session: Session) -> None:
+        task = session.ask("x = $0\n")
+        await session.until_asked(1)
+        session.documents.close(URI)
+        session.completer.forget(URI)
+        assert texts(await task) == []
+        assert session.held.cancelled == [URI]
+
+    run(test)
+
+
+def test_files_that_may_hold_secrets_are_never_sent(tmp_path: Path) -> None:
+    async def test(session: Session) -> None:
+        (tmp_path / ".gitignore").write_text("hidden.py\n")
+        (tmp_path / "open.py").write_text("import helper\n")
+        (tmp_path / "helper.py").write_text("def helper():\n    return 'related text'\n")
+        session.nearby.set_roots([tmp_path.as_uri()])
+        session.held.text = "f(a)"
+        for name, n in [("hidden.py", 0), (".env", 0), ("secrets.py", 0), ("open.py", 3)]:
+            uri = (tmp_path / name).as_uri()
+            session.documents.open(uri, "python", 1, "import helper\nx = ")
+            answer = await session.completer.complete(Ask(uri, 18, automatic=False))
+            assert len(answer.offers) == n
+        assert len(session.held.asked) == 1
+        assert session.noted[:3] == ["ignored"] * 3
+        found = await session.nearby.read(session.documents.get(uri).document, 1000)  # type: ignore[union-attr]
+        assert [snippet.path for snippet in found] == ["helper.py"]
+        assert session.nearby.name(uri) == "open.py"
+
+    run(test)

@@ -1,0 +1,420 @@
+"""When to ask, how long to wait, what to reuse, whether to show: tables of what is decided."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.values import Document
+from dg_lsp.server import debounce, reuse, settings, show, when
+from dg_lsp.server.debounce import Rhythm
+from dg_lsp.server.reuse import Cache, Offer, Place, Rejections
+from dg_lsp.server.settings import Settings
+from dg_lsp.server.when import Moment, Reason
+
+# When to ask
+
+
+@pytest.mark.parametrize(
+    ("moment", "chosen", "code"),
+    [
+        (Moment(automatic=True), Settings(), None),
+        (Moment(automatic=True), Settings(enable=False), "off"),
+        (Moment(automatic=False), Settings(enable=False), "off"),
+        (Moment(automatic=True, refused="may hold secrets"), Settings(), "ignored"),
+        (Moment(automatic=False, refused="may hold secrets"), Settings(), "ignored"),
+        (Moment(automatic=False, lost=True), Settings(), "lost"),
+        (Moment(automatic=True, language_id="markdown"), Settings(disabled_languages=frozenset({"markdown"})), "language"),
+        (Moment(automatic=False, language_id="markdown"), Settings(disabled_languages=frozenset({"markdown"})), None),
+        (Moment(automatic=True, n_chars=11), Settings(max_file_chars=10), "large"),
+        (Moment(automatic=False, n_chars=11), Settings(max_file_chars=10), None),
+        (Moment(automatic=True), Settings(trigger="manual"), "manual"),
+        (Moment(automatic=False), Settings(trigger="manual"), None),
+        (Moment(automatic=True, engine="the engine is starting"), Settings(), "engine"),
+        (Moment(automatic=False, engine="the engine is starting"), Settings(), None),
+        (Moment(automatic=True, before="x = ", after="foo"), Settings(), "midWord"),
+        (Moment(automatic=True, before="fo", after="o"), Settings(), "midWord"),
+        (Moment(automatic=True, before="f(", after=")"), Settings(), None),
+        (Moment(automatic=True, before="f(", after=" + b"), Settings(), None),
+        (Moment(automatic=True, scope="comment"), Settings(), "comment"),
+        (Moment(automatic=True, scope="comment"), Settings(in_comments=True), None),
+        (Moment(automatic=False, scope="comment"), Settings(), None),
+        (Moment(automatic=True, scope="string"), Settings(), "string"),
+        (Moment(automatic=True, scope="string"), Settings(in_strings=True), None),
+    ],
+)
+def test_when_not_to_suggest(moment: Moment, chosen: Settings, code: str | None) -> None:
+    found = when.reason(moment, chosen)
+    assert (found.code if found else None) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "scope"),
+    [
+        ("x = 1  # wh$0y", "comment"),
+        ("x = 1  # why$0", "comment"),
+        ("x = 1  # why\n$0", "code"),
+        ("x = 'a$0b'", "string"),
+        ("x = 'ab'$0", "code"),
+        ("x = $0'ab'", "code"),
+        ('def f():\n    """Say $0."""', "string"),
+        ("$0", "code"),
+        ("# 𝕏 é $0", "comment"),
+    ],
+)
+def test_scopes(text: str, scope: str) -> None:
+    offset = text.index("$0")
+    document = Document("file:///a.py", "python", text.replace("$0", ""))
+    assert when.scope_at(syntaxes.of(document), offset) == scope
+
+
+def test_a_text_without_grammar_is_all_code() -> None:
+    assert when.scope_at(None, 3) == "code"
+
+
+# How long to wait
+
+
+def rhythm(*at: float) -> Rhythm:
+    found = Rhythm()
+    for now in at:
+        found = found.typed(now)
+    return found
+
+
+def test_pauses_and_bursts_are_no_typing() -> None:
+    assert rhythm(0.0, 0.1, 5.0, 5.001, 5.101).gaps == pytest.approx((0.1, 0.1))
+
+
+def test_a_fast_typist_waits_less_than_a_slow_one() -> None:
+    waits = [
+        debounce.wait_ms(rhythm(*(gap * n for n in range(10))), 9 * gap, "x = f(", "", client_ms=0, fixed=None)
+        for gap in (0.06, 0.15, 0.4)
+    ]
+    assert waits == sorted(waits)
+    assert waits[0] < waits[-1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "invites"),
+    [
+        ("x = ", "", True),
+        ("f(", ")", True),
+        ("    ", "", True),
+        ("return ", "", True),
+        ("foo", "", False),
+        ("f(", "x, y)", False),
+    ],
+)
+def test_places_that_invite_an_answer_wait_less(before: str, after: str, invites: bool) -> None:
+    usual = debounce.wait_ms(Rhythm(last=0.0), 0.0, "word", "", client_ms=0, fixed=None)
+    wait = debounce.wait_ms(Rhythm(last=0.0), 0.0, before, after, client_ms=0, fixed=None)
+    assert (wait < usual) == invites
+
+
+def test_what_the_editor_waited_counts() -> None:
+    now = Rhythm(last=0.0)
+    alone = debounce.wait_ms(now, 0.0, "x = ", "", client_ms=0, fixed=None)
+    assert debounce.wait_ms(now, 0.0, "x = ", "", client_ms=50, fixed=None) == pytest.approx(alone - 50)
+    assert debounce.wait_ms(now, 0.2, "x = ", "", client_ms=200, fixed=None) == 0
+
+
+def test_a_slow_engine_is_asked_sooner() -> None:
+    slow = Rhythm(last=0.0).answered(900.0)
+    assert debounce.wait_ms(slow, 0.0, "x", "", client_ms=0, fixed=None) < debounce.wait_ms(
+        Rhythm(last=0.0), 0.0, "x", "", client_ms=0, fixed=None
+    )
+
+
+def test_the_users_own_choice_counts_as_it_is() -> None:
+    assert debounce.wait_ms(Rhythm(), 0.0, "x", "", client_ms=200, fixed=75) == 75
+
+
+@given(
+    st.lists(st.floats(0, 1000), max_size=20).map(sorted),
+    st.lists(st.floats(0, 1e5), max_size=5),
+    st.floats(0, 2000),
+    st.floats(0, 500),
+)
+def test_a_wait_is_never_negative_nor_long(at: list[float], latencies: list[float], now: float, client_ms: float) -> None:
+    found = rhythm(*at)
+    for latency in latencies:
+        found = found.answered(latency)
+    assert 0 <= debounce.wait_ms(found, max([now, *at]), "x", "", client_ms=client_ms, fixed=None) <= debounce.MAX_WAIT_MS
+
+
+# What to reuse
+
+
+def at_cursor(text: str, uri: str = "a") -> Place:
+    return reuse.place(uri, text.replace("$0", ""), text.index("$0"))
+
+
+@pytest.mark.parametrize(
+    ("then", "offer", "now", "left"),
+    [
+        ("def f():\n    $0\n", "return a + b", "def f():\n    $0\n", "return a + b"),
+        ("def f():\n    $0\n", "return a + b", "def f():\n    ret$0\n", "urn a + b"),
+        ("def f():\n    $0\n", "return a + b", "def f():\n    rex$0\n", None),
+        ("def f():\n    $0\n", "return a + b", "def f():\n    return a + b$0\n", None),
+        ("def f():\n    $0\n", "return a + b", "def f():\n  $0\n", None),
+        ("x = $0\n", "foo(a, b)", "x = foo($0)\n", "a, b"),
+        ("x = $0\n", "foo(a, b)", "x = foo()$0\n", None),
+        ("x = $0\n", "[foo(a)]", "x = [foo($0)]\n", "a"),
+        ("x = $0\n", "foo(a, b) + 1", "x = foo($0)\n", None),
+        ("x = $0\ny\n", "1", "x = $0\nz\n", None),
+        ("$0", "import os", "imp$0", "ort os"),
+        ("$0\nx", "import os", "$0\nx", "import os"),
+    ],
+)
+def test_typed_through(then: str, offer: str, now: str, left: str | None) -> None:
+    cache = Cache()
+    cache.keep(at_cursor(then), (Offer(offer, 0.9),), 1, 0.0)
+    fit = cache.find(at_cursor(now), 1.0)
+    assert (fit.offers[0].text if fit else None) == left
+
+
+@pytest.mark.parametrize("offer", ["", "  \n"])
+def test_an_empty_rest_is_no_offer(offer: str) -> None:
+    cache = Cache()
+    cache.keep(at_cursor("x$0"), (Offer("y" + offer, 0.9),), 1, 0.0)
+    assert cache.find(at_cursor("xy$0"), 0.0) is None
+
+
+def test_edits_far_away_and_other_line_numbers_keep_an_answer() -> None:
+    body = "value = compute()\n" * 200
+    cache = Cache()
+    cache.keep(at_cursor(f"{body}x = $0\n{body}"), (Offer("1", 0.9),), 1, 0.0)
+    assert cache.find(at_cursor(f"import os\n{body}x = $0\n{body}y"), 0.0)
+
+
+def test_both_sides_and_the_document_count() -> None:
+    cache = Cache()
+    cache.keep(at_cursor("x = $0\ny"), (Offer("1", 0.9),), 1, 0.0)
+    assert cache.find(at_cursor("x = $0\nz"), 0.0) is None
+    assert cache.find(at_cursor("x = $0\ny", uri="b"), 0.0) is None
+
+
+def test_kept_answers_are_bounded_and_grow_old() -> None:
+    cache = Cache()
+    for n in range(300):
+        cache.keep(at_cursor(f"x{n} = $0"), (Offer("1", 0.9),), 1, float(n))
+    assert len(cache) == reuse.N_KEPT
+    assert cache.find(at_cursor("x299 = $0"), 299.0)
+    assert cache.find(at_cursor("x299 = $0"), 299.0 + reuse.KEPT_S + 1) is None
+    cache.forget("a")
+    assert len(cache) == 0
+
+
+def test_that_there_is_no_answer_is_kept_for_the_very_place_only() -> None:
+    cache = Cache()
+    cache.keep(at_cursor("x = $0"), (), 1, 0.0)
+    fit = cache.find(at_cursor("x = $0"), 0.0)
+    assert fit is not None
+    assert fit.offers == ()
+    assert cache.find(at_cursor("x = y$0"), 0.0) is None
+
+
+TEXT = st.text("ab(\n", max_size=6)
+
+
+@given(TEXT, TEXT, TEXT, TEXT)
+def test_what_is_left_and_what_was_typed_make_the_offer(before: str, after: str, typed: str, more: str) -> None:
+    then, now = reuse.place("a", before + after, len(before)), reuse.place("a", before + typed + after, len(before + typed))
+    fit = reuse.advance(then, now, (Offer(typed + more, 1.0),), 1)
+    assert fit is None or before + typed + fit.offers[0].text + after == before + typed + more + after
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ("x = ab\n", "taken"),
+        ("x = a\n", "typing"),
+        ("x = \n", "typing"),
+        ("x = b\n", "rejected"),
+        ("x =\n", "rejected"),
+        ("x = abc\n", "rejected"),
+        ("x = \ny = 1\n", "rejected"),
+        ("import os\nx = \n", "elsewhere"),
+        ("", "elsewhere"),
+    ],
+)
+def test_what_a_change_means_for_an_offer(now: str, expected: str) -> None:
+    # Offered in `x = $0`.
+    assert reuse.outcome("x = \n", 4, "ab", now) == expected
+
+
+def test_an_editors_own_bracket_is_no_rejection() -> None:
+    assert reuse.outcome("x = \n", 4, "f(a)", "x = f()\n") == "typing"
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ("x = \n", (4, "f(a)")),
+        ("x = f\n", (5, "(a)")),
+        ("x = f()\n", (6, "a")),
+        ("x = g\n", None),
+        ("x = f(a)\n", None),
+        ("y = 1\nx = \n", None),
+    ],
+)
+def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, str] | None) -> None:
+    found = reuse.realigned("x = \n", 4, (Offer("f(a)", 0.9),), now)
+    assert (found and (found[0], found[1][0].text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "age_ms", "joins"),
+    [
+        ("x = $0", 0.0, True),
+        ("x = f$0", 0.0, False),
+        ("x = f$0", 200.0, True),
+        ("x = f\n$0", 200.0, False),
+        ("y = $0", 200.0, False),
+    ],
+)
+def test_what_is_in_flight_is_joined_when_it_may_still_fit(now: str, age_ms: float, joins: bool) -> None:
+    assert reuse.joins(at_cursor("x = $0"), at_cursor(now), age_ms=age_ms, latency_ms=300.0) == joins
+
+
+# Whether to show
+
+
+def shown(
+    *offers: Offer, automatic: bool = True, rejections: Rejections | None = None, chosen: Settings | None = None
+) -> list[str]:
+    found, reason = show.visible(
+        offers, at_cursor("x = $0"), rejections or Rejections(), chosen or Settings(), 10.0, automatic=automatic
+    )
+    return [offer.text for offer in found] if reason is None else [reason.code]
+
+
+def test_one_by_oneself_all_when_asked() -> None:
+    offers = Offer("a", 0.9), Offer("b", 0.8), Offer("c", 0.1)
+    assert shown(*offers) == ["a"]
+    assert shown(*offers, automatic=False) == ["a", "b", "c"]
+
+
+def test_an_unsure_answer_is_shown_only_to_who_asks() -> None:
+    assert shown(Offer("a", 0.1)) == ["unsure"]
+    assert shown(Offer("a", 0.1), automatic=False) == ["a"]
+    assert shown(Offer("a", 0.1), chosen=Settings(threshold=0.05)) == ["a"]
+    assert shown() == ["noAnswer"]
+
+
+@pytest.mark.parametrize(
+    ("rejected_at", "text", "code"),
+    [(0.0, "f(a)", "rejected"), (-200.0, "f(a)", "f(a)"), (0.0, "f(b)", "f(b)")],
+)
+def test_a_rejected_suggestion_is_not_offered_again_at_once(rejected_at: float, text: str, code: str) -> None:
+    rejections = Rejections().add(at_cursor("x = $0"), "f(a)", rejected_at)
+    assert shown(Offer(text, 0.9), rejections=rejections) == [code]
+    assert shown(Offer(text, 0.9), rejections=rejections, automatic=False) == [text]
+
+
+def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
+    rejections = Rejections().add(at_cursor("x = $0"), "f(a)", 0.0)
+    assert rejections.holds(at_cursor("x = f$0"), "(a)", 1.0)
+    assert not rejections.holds(at_cursor("y = $0"), "f(a)", 1.0)
+    assert not rejections.without("a").holds(at_cursor("x = $0"), "f(a)", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "confidences", "expected"),
+    [
+        ("a\nb\nc", (0.9, 0.9, 0.9, 0.9, 0.9), []),
+        ("aaaa\nbbbb\ncccc", (0.9, 0.9, 0.01), ["aaaa\nbbbb", "aaaa"]),
+        ("aaaa\nbbbb\ncccc", (0.9, 0.01, 0.9), ["aaaa"]),
+        ("aaaa\nbbbb", (0.01, 0.9), []),
+        ("aaaa", (0.9, 0.01), []),
+        ("", (), []),
+    ],
+)
+def test_an_answer_ends_before_its_first_uncertain_line(text: str, confidences: tuple[float, ...], expected: list[str]) -> None:
+    assert list(show.cuts(text, confidences, 0.1)) == expected
+
+
+# What can be chosen
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "value"),
+    [
+        ({"completion": {"threshold": 0.5}}, "threshold", 0.5),
+        ({"completion.threshold": 1}, "threshold", 1.0),
+        ({"completion": {"max_file_chars": 5.0}}, "max_file_chars", 5),
+        ({"completion": {"debounce": "auto"}}, "debounce", None),
+        ({"completion": {"inLists": True}}, "completion_list", True),
+        ({"engine": {"model": None}}, "model", "embedded"),
+        ({"completion": {"disabledLanguages": ["c"]}}, "disabled_languages", frozenset({"c"})),
+        ({"enable": False}, "enable", False),
+    ],
+)
+def test_settings_are_read(data: object, field: str, value: object) -> None:
+    found, problems = settings.read(data, Settings(model="other", debounce=3))
+    assert getattr(found, field) == value
+    assert problems == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"completion": {"threshold": 2}}, "dgLsp.completion.threshold must be a number from 0 to 1"),
+        ({"completion": {"candidates": True}}, "dgLsp.completion.candidates must be a whole number from 1 to 16"),
+        ({"completion": {"trigger": "never"}}, 'dgLsp.completion.trigger must be "auto" or "manual"'),
+        ({"enable": "yes"}, "dgLsp.enable must be true or false"),
+        ({"engine": {"model": ""}}, "dgLsp.engine.model must be a text that is not empty"),
+        ({"completion": {"disabledLanguages": [1]}}, "dgLsp.completion.disabledLanguages must be a list of language ids"),
+        ([], "dgLsp: the settings must be an object"),
+    ],
+)
+def test_a_bad_setting_changes_nothing_and_says_what_is_allowed(data: object, problem: str) -> None:
+    assert settings.read(data, Settings()) == (Settings(), (problem,))
+
+
+def test_an_unknown_setting_is_named_with_those_there_are() -> None:
+    _, (problem,) = settings.read({"completion": {"treshold": 1}}, Settings())
+    assert problem.startswith("dgLsp.completion.treshold is no setting; there are ")
+    assert "completion.threshold" in problem
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*settings.KEYS, "completion", "engine", "x", ""]), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_whatever_an_editor_sends_as_settings_is_read(data: object) -> None:
+    found, problems = settings.read(data, Settings())
+    assert isinstance(found, Settings)
+    assert all("\n" not in problem for problem in problems)
+
+
+def test_only_what_makes_another_engine_restarts_it() -> None:
+    assert settings.restarts_engine(Settings(), Settings(model="other"))
+    assert not settings.restarts_engine(Settings(), Settings(threshold=0.9))
+
+
+def test_every_reason_is_a_sentence_for_people() -> None:
+    everything = Moment(
+        automatic=True,
+        after="x",
+        scope="comment",
+        n_chars=10**9,
+        refused="is ignored",
+        engine="the engine is starting",
+        lost=True,
+    )
+    chosen = Settings(enable=False, trigger="manual", disabled_languages=frozenset({""}))
+    reasons = [found for rule in when.RULES if isinstance(found := rule(everything, chosen), Reason)]
+    assert len(reasons) == len(when.RULES) - 1
+    assert len({reason.code for reason in reasons}) == len(reasons)
+    assert all(" " in reason.message for reason in reasons)
