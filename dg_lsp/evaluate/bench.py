@@ -64,7 +64,7 @@ def compare(
         for name, stock in stocks.items():
             rows[name].append(run.to_row(task, FULL, run.fill(stock, task, FULL, seed)))
         done(number)
-    slowest = score.percentile([row.ms for row in rows[f"generate, {STEPS} steps"]], 0.5)
+    slowest = score.percentile([row.ms for row in rows[f"generate, {STEPS} steps"]], 50)
     return [_line(name, found, slowest) for name, found in rows.items()]
 
 
@@ -93,7 +93,7 @@ def bench(
     try:
         single = [task for task in tasks.read(file) if not task.hole.block]
         loaded = load(model, threads=threads)
-    except (tasks.TaskError, LoadError) as error:
+    except (tasks.EvalError, LoadError) as error:
         typer.echo(f"dg-lsp bench: {error}", err=True)
         raise typer.Exit(2) from error
     if not single:
@@ -113,12 +113,12 @@ def _typed(whole: run.Bench, task: tasks.Task, seed: int) -> run.Answer:
 
 def _line(name: str, rows: Sequence[score.Row], slowest: float) -> Line:
     times = [row.ms for row in rows]
-    middle, n = score.percentile(times, 0.5), len(rows)
+    middle, n = score.percentile(times, 50), len(rows)
     return Line(
         name,
         n,
         round(middle, 1),
-        round(score.percentile(times, 0.95), 1),
+        round(score.percentile(times, 95), 1),
         round(slowest / middle, 2),
         round(sum(row.exact for row in rows) / n, 4),
         round(sum(row.similarity for row in rows) / n, 4),
