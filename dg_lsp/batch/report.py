@@ -52,14 +52,6 @@ def rows(kept: Kept, asked: Mapping[Hole, Asked]) -> list[Row]:
     return found
 
 
-def unasked(plan: Plan, reason: str) -> list[Row]:
-    """Return the rows of a file whose holes nobody asked for."""
-    lines = positions.lines(plan.source.document.text)
-    return [
-        Row(plan.source.name, *line_column(lines, hole), hole.kind, "skipped", "", 0.0, 0, 0.0, reason) for hole in plan.holes
-    ]
-
-
 def note(plan: Plan) -> str:
     """Return what to say of the file before it is filled, "" where there is nothing."""
     if plan.syntax is None or not plan.n_errors:
