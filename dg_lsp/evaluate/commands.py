@@ -62,7 +62,12 @@ def evaluate(
     limit: Annotated[int, typer.Option(min=0, help="So many tasks, evenly spread over the file; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answers and the same intervals.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with the model; never more than there are cores.")] = 1,
-    threads: Annotated[int, typer.Option(min=0, help="Threads of each process; 0: all cores, shared by the workers.")] = 0,
+    threads: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Threads of each process; 0: as many as the engine would use, or the cores shared by the workers."
+        ),
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     language: Annotated[str, typer.Option(help="The language of tasks that state none.")] = "python",
     execute: Annotated[
