@@ -304,6 +304,17 @@ def drop_placeholder(text: str, around: Around) -> str | None:
     return None if any(span.start <= answer.start and answer.end <= span.end for span in spans) else text
 
 
+def drop_comments(text: str, around: Around) -> str | None:
+    """Drop an answer to a body or a marker that is comments alone, or that leaves a hole of its own."""
+    language = languages.get(around.document.language)
+    if language is None or around.hole.kind not in ("body", "marker"):
+        return text
+    lines = [line.strip() for line in _filled_lines(text)]
+    comments = [line for line in lines if line.startswith(language.line_comments)]
+    asks = any(_ASKS.match(line) for line in comments)
+    return None if asks or len(comments) == len(lines) else text
+
+
 def parses(whole: Whole) -> bool:
     """Return whether there are no more syntax errors than with the holes as they are, or plainly filled."""
     n_errors = _n_errors(whole.after)
@@ -345,6 +356,7 @@ FILTERS: tuple[Filter, ...] = (
     drop_unchanged,
     drop_repetition,
     drop_placeholder,
+    drop_comments,
 )
 
 CHECKS: tuple[Check, ...] = (parses, compiles)
@@ -355,9 +367,12 @@ _REASONS = {
     "drop_unchanged": "changes nothing",
     "drop_repetition": "repeats the lines next to it",
     "drop_placeholder": "is a placeholder again",
+    "drop_comments": "is a comment, or leaves a hole of its own",
     "parses": "adds a syntax error",
     "compiles": "does not compile",
 }
+
+_ASKS = re.compile(r"\W*FILL(?::|\s*$)")
 
 # Fillings that fit most holes; the errors they leave are the document's own.
 _PLAIN = ("", "x", "pass")

@@ -6,6 +6,7 @@ All frozen; each checks itself once, where it is made. Offsets are code points. 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 HoleKind = Literal["cursor", "body", "marker", "selection", "error"]
@@ -40,10 +41,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A span that the model may rewrite.
+    r"""A span that the model may rewrite.
 
     `lead` and `trail` are fixed text that the edit writes around the answer and the model sees as given: for
-    `function f() {}` the span is empty, lead is "\\n  " and trail "\\n". `indent` is the white space before the
+    `function f() {}` the span is empty, lead is "\n  " and trail "\n". `indent` is the white space before the
     answer's own lines. A hole that is not a `block` ends with its line.
     """
 
@@ -129,7 +130,7 @@ class Edit:
 def apply(text: str, edits: tuple[Edit, ...]) -> str:
     """Return the text with all edits applied; raise ValueError when two of them overlap or one lies outside."""
     ordered = sorted(edits, key=lambda edit: edit.span)
-    if any(left.span.end > right.span.start for left, right in zip(ordered, ordered[1:], strict=False)):
+    if any(left.span.end > right.span.start for left, right in pairwise(ordered)):
         raise ValueError("edits overlap")
     if ordered and ordered[-1].span.end > len(text):
         raise ValueError(f"an edit ends at {ordered[-1].span.end}, beyond the text's {len(text)} characters")

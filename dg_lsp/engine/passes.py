@@ -83,7 +83,8 @@ class Passes:
         embed = self.decoder.embed_tokens
         vectors = F.embedding(ids, embed.weight)
         weighted = (vectors * probabilities[..., None].to(vectors.dtype)).sum(-2)
-        return weighted * embed.embed_scale.to(vectors.dtype)
+        scale: Tensor = embed.embed_scale
+        return weighted * scale.to(vectors.dtype)
 
     def _layers(
         self,

@@ -22,7 +22,8 @@ def temperature(sampling: Sampling, step: int, n_steps: int) -> float:
 
 def entropy(probabilities: Tensor) -> Tensor:
     """Return the entropy in nats along the last dimension."""
-    return torch.special.entr(probabilities).sum(-1)
+    entropies: Tensor = torch.special.entr(probabilities).sum(-1)
+    return entropies
 
 
 def accept(entropies: Tensor, free: Tensor, bound: float) -> Tensor:

@@ -42,7 +42,7 @@ class Vocabulary:
 
     def id(self, token: str) -> int | None:
         """Return the id of a token by its name, or None where the vocabulary lacks it."""
-        return self._tokenizer.token_to_id(token)  # type: ignore[no-any-return]
+        return self._tokenizer.token_to_id(token)
 
     @cached_property
     def with_newline(self) -> tuple[int, ...]:

@@ -574,3 +574,15 @@ def test_reading_code_keeps_its_length_and_lines(text: str, language: str) -> No
 def test_an_edit_is_one_for_each_hole() -> None:
     result, _ = polished("x = ⟦⟧\n", "1")
     assert result.edits == (Edit(Span(4, 4), "1"),)
+
+
+@pytest.mark.parametrize(
+    "answer", ["# sort them", "# FILL: like the stack's\n    # FILL: like the stack's", "x = 1\n    # FILL"]
+)
+def test_comments_alone_and_holes_anew_are_no_answer(answer: str) -> None:
+    reason = "is a comment, or leaves a hole of its own"
+    check_dropped("def f():\n    ⟦pass⟧\n", answer, reason, kind="body", block=True, indent="    ")
+
+
+def test_a_comment_before_code_is_an_answer() -> None:
+    check_body("def f():\n    ⟦pass⟧\n", "# sort them\n    return 1", "def f():\n    # sort them\n    return 1\n")

@@ -15,7 +15,10 @@ from dg_lsp.engine.profile import FILE
 from dg_lsp.train import tokenizer as bpe
 from dg_lsp.train.shape import Shape, build
 
-TEXT = "def add(a, b):\n    return a + b\n\n\nclass Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.y = y\n"
+TEXT = (
+    "def add(a, b):\n    return a + b\n\n\n"
+    "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.y = y\n"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,9 @@ def drawn(folder: Path, request: InfillRequest, profile: Profile | None = None) 
     sheet = layout.for_profile(profile or load(folder), vocabulary).lay_out(request)
 
     def text(ids: tuple[int, ...]) -> str:
-        return "".join(vocabulary._tokenizer.id_to_token(i) if i in vocabulary.special else vocabulary.decode([i]) for i in ids)
+        return "".join(
+            str(vocabulary._tokenizer.id_to_token(i)) if i in vocabulary.special else vocabulary.decode([i]) for i in ids
+        )
 
     middle = "".join(f"⟦⟧{text(part)}" for part in sheet.between)
     return f"{text(sheet.kv)}⟪{sheet.heal.decode()}⟫{middle}⟦⟧{text(sheet.tail)}"
