@@ -292,6 +292,11 @@ class Server(LanguageServer):
             self._noted(Reason("engine", str(error)))
             await self._tell(str(error))
             return Answer(found.index), found
+        except Exception as error:
+            # Editors pop up an error for each keystroke; one failed suggestion is worth a line in the log.
+            log.exception("a request for suggestions failed")
+            self._noted(Reason("internal", f"dg-lsp failed on this request ({type(error).__name__}); its log says where"))
+            return Answer(found.index), found
         finally:
             if latencies := self.completer.rhythm.latencies_ms:
                 self.reporter.latency(latencies[-1])

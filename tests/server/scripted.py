@@ -44,7 +44,13 @@ class _Bound:
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         found = re.findall(r"engine: (\{.*\})", request.prefix + "".join(request.between) + request.suffix)
         script: dict[str, Any] = json.loads(found[-1]) if found else {}
-        _note("asked", self._document, prefix=request.prefix[-80:], holes=len(request.holes), wanted=request.budget.candidates)
+        _note(
+            "asked",
+            self._document,
+            prefix=request.prefix,
+            suffix=request.suffix,
+            related=[snippet.path for snippet in request.related],
+        )
         try:
             if self._on_draft is not None:
                 self._on_draft(("...",) * len(request.holes), 1)

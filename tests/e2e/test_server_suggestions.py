@@ -1,0 +1,245 @@
+"""Suggestions as editors get them: shapes, triggers, supersession, cancellation, over the real wire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.editor import CODE, NEOVIM, PLAIN, Editor, editor
+from tests.e2e.rpc import RpcError
+
+pytestmark = pytest.mark.e2e
+
+Test = Callable[[Editor], Awaitable[None]]
+
+
+def run(folder: Path, capabilities: Mapping[str, Any], test: Test, **more: Any) -> None:
+    async def main() -> None:
+        async with editor(folder, capabilities, **more) as client:
+            await test(client)
+
+    asyncio.run(main())
+
+
+def says(**script: Any) -> str:
+    """Return a comment that tells the engine what to answer."""
+    return f"# engine: {json.dumps(script)}\n"
+
+
+def at(line: int, start: int, end: int) -> dict[str, Any]:
+    return {"start": {"line": line, "character": start}, "end": {"line": line, "character": end}}
+
+
+def test_inline_completion_is_registered_once_the_engine_is_there_and_keeps_closed_brackets(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        await client.until(lambda: registrations(client))
+        assert "inlineCompletionProvider" not in client.capabilities
+        client.open(says(text="a)") + "x = f()\n")
+        (item,) = await client.suggestions(1, 6)
+        assert (item["insertText"], item["range"]) == ("a", at(1, 6, 6))
+
+    def registrations(client: Editor) -> list[Any]:
+        found = [
+            item
+            for request in client.requests
+            if request["method"] == "client/registerCapability"
+            for item in request["params"]["registrations"]
+        ]
+        return [item for item in found if item["method"] == "textDocument/inlineCompletion"]
+
+    run(tmp_path, CODE, test)
+
+
+def test_a_block_is_shown_in_the_shape_of_each_editor(tmp_path: Path) -> None:
+    text = says(text="a = 1\n    return a") + "def f(): \n\nx = 1\n"
+
+    async def code(client: Editor) -> None:
+        client.open(text)
+        (item,) = await client.suggestions(1, 8, trigger=1)
+        assert item["insertText"] == "\n    a = 1\n    return a "
+        assert item["range"] == at(1, 8, 9)
+
+    async def neovim(client: Editor) -> None:
+        assert client.capabilities["inlineCompletionProvider"] == {}
+        client.open(text)
+        (item,) = await client.suggestions(1, 8, trigger=1)
+        assert item["insertText"] == "\n    a = 1\n    return a"
+        assert item["range"] == at(1, 8, 8)
+
+    run(tmp_path / "code", CODE, code, settings={"completion": {"candidates": 1}})
+    run(tmp_path / "neovim", NEOVIM, neovim, settings={"completion": {"candidates": 1}})
+
+
+@pytest.mark.parametrize(("encoding", "character"), [("utf-8", 11), ("utf-16", 9), ("utf-32", 8)])
+def test_positions_count_in_the_encoding_that_was_agreed_on(tmp_path: Path, encoding: str, character: int) -> None:
+    async def test(client: Editor) -> None:
+        assert client.capabilities["positionEncoding"] == encoding
+        client.open(says(text="'é'") + 's = "𝕏"\f= \n')
+        (item,) = await client.suggestions(1, character, trigger=1)
+        assert item["range"] == at(1, character, character)
+        assert client.asked[0]["prefix"].endswith('s = "𝕏"\f')
+
+    run(
+        tmp_path,
+        {"general": {"positionEncodings": [encoding]}, "textDocument": {"inlineCompletion": {}}},
+        test,
+        options={"completion": {"candidates": 1}},
+    )
+
+
+def test_the_wire_format_of_older_clients_is_understood(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(text="(a)") + "x = os.pa\n")
+        range_ = [{"line": 1, "character": 7}, {"line": 1, "character": 9}]
+        chosen = {"range": range_, "text": "path"}
+        (item,) = await client.suggestions(1, 9, trigger=1, selectedCompletionInfo=chosen)
+        assert (item["insertText"], item["range"]) == ("path(a)", at(1, 7, 9))
+        assert len(await client.suggestions(1, 9, trigger=0)) > 1
+
+    run(tmp_path, CODE, test)
+
+
+def test_a_superseded_request_gets_an_empty_list_and_a_cancelled_one_the_cancel_error(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    async def test(client: Editor) -> None:
+        client.open(says(gate=str(gate), text="1") + "x = \ny = \n")
+        _, first = client.start("textDocument/inlineCompletion", client.inline(1, 4))
+        await until_asked(client, 1)
+        _, second = client.start("textDocument/inlineCompletion", client.inline(2, 4))
+        assert (await first)["items"] == []
+        await until_asked(client, 2)
+        third_id, third = client.start("textDocument/inlineCompletion", client.inline(2, 4))
+        assert (await second)["items"] == []
+        client.notify("$/cancelRequest", {"id": third_id})
+        with pytest.raises(RpcError) as error:
+            await third
+        assert error.value.code == -32800
+        gate.touch()
+        (item,) = await client.suggestions(2, 4)
+        assert item["insertText"] == "1"
+        assert [entry["what"] for entry in client.asked][:3] == ["asked", "cancelled", "asked"]
+
+    run(tmp_path, NEOVIM, test)
+
+
+async def until_asked(client: Editor, n: int) -> None:
+    while len([entry for entry in client.asked if entry["what"] == "asked"]) < n:
+        await client.status()
+
+
+def test_a_document_that_is_not_open_gets_nothing(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        assert await client.suggestions(0, 0, uri="file:///nowhere.py") == []
+
+    run(tmp_path, NEOVIM, test)
+
+
+def test_an_editor_without_inline_completion_gets_an_item_in_its_list(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        assert "completionProvider" in client.capabilities
+        client.open(says(text="oo(a)") + "x = f\n")
+        params = {"textDocument": {"uri": "untitled:a.py"}, "position": {"line": 1, "character": 5}}
+        answer = await client.request("textDocument/completion", {**params, "context": {"triggerKind": 1}})
+        (item,) = answer["items"]
+        assert item["textEdit"] == {"range": at(1, 4, 5), "newText": "foo(a)"}
+        assert item["filterText"] == "foo(a)"
+        assert answer["isIncomplete"]
+
+    run(tmp_path, PLAIN, test, options={"completion": {"debounce": 0}})
+
+
+def test_a_secret_file_gets_nothing_and_the_status_says_why(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        uri = (tmp_path / ".env").as_uri()
+        client.open("KEY=\n", uri=uri, language="dotenv")
+        assert await client.suggestions(0, 4, uri=uri, trigger=1) == []
+        assert await client.menu(0, 0, end=(0, 4), uri=uri) == []
+        await client.until(lambda: client.said("dgLsp/status")[-1]["suppressed"])
+        reason = client.said("dgLsp/status")[-1]["suppressed"]
+        assert reason == {"code": "ignored", "message": "this file gets no suggestions: it may hold secrets"}
+        assert client.asked == []
+
+    run(tmp_path, CODE, test, root=tmp_path)
+
+
+def test_reasons_are_traced_for_who_wants_them(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open("x = foo\n")
+        client.notify("$/setTrace", {"value": "messages"})
+        assert await client.suggestions(0, 5) == []
+        await client.until(lambda: client.said("$/logTrace"))
+        assert client.said("$/logTrace") == [{"message": "no suggestion: the cursor stands in front of a word [midWord]"}]
+
+    run(tmp_path, NEOVIM, test)
+
+
+def test_trouble_with_the_engine_is_told_once_and_not_by_errors(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(fail="the engine has no memory left") + "x = \n")
+        assert await client.suggestions(1, 4, trigger=1) == []
+        assert await client.suggestions(1, 4, trigger=1) == []
+        assert await client.suggestions(1, 4) == []
+        assert [message["message"] for message in client.said("window/showMessage")] == [
+            "dg-lsp: the engine has no memory left"
+        ]
+        assert (await client.status())["state"] == "failed"
+        client.stderr = b""
+
+    run(tmp_path, CODE, test)
+
+
+def test_accepted_suggestions_are_counted_on_this_machine(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(text="f(a)") + "x = \n")
+        (item,) = await client.suggestions(1, 4)
+        client.notify("textDocument/didShowCompletion", {"item": item})
+        client.notify("textDocument/didPartiallyAcceptCompletion", {"item": item, "acceptedLength": 1})
+        await client.request("workspace/executeCommand", item["command"])
+
+    run(tmp_path, CODE, test)
+    (written,) = (tmp_path / "statistics").iterdir()
+    counts = json.loads(written.read_text())["counts"]
+    assert (counts["shown"], counts["accepted"], counts["accepted in part"], counts["characters accepted"]) == (1, 1, 1, 4)
+    assert "f(a)" not in written.read_text()
+
+
+def test_cells_of_a_notebook_are_documents_that_know_those_before(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        cells = [("nb:1", says(text="f(a)") + "first = 1\n"), ("nb:2", "x = \n")]
+        client.notify(
+            "notebookDocument/didOpen",
+            {
+                "notebookDocument": {
+                    "uri": "file:///n.ipynb",
+                    "notebookType": "jupyter-notebook",
+                    "version": 1,
+                    "cells": [{"kind": 2, "document": uri} for uri, _ in cells],
+                },
+                "cellTextDocuments": [{"uri": uri, "languageId": "python", "version": 1, "text": text} for uri, text in cells],
+            },
+        )
+        change = {"range": at(0, 0, 1), "text": "yy"}
+        client.notify(
+            "notebookDocument/didChange",
+            {
+                "notebookDocument": {"uri": "file:///n.ipynb", "version": 2},
+                "change": {"cells": {"textContent": [{"document": {"uri": "nb:2", "version": 2}, "changes": [change]}]}},
+            },
+        )
+        (item,) = await client.suggestions(0, 5, uri="nb:2")
+        assert item["insertText"] == "answer = 1"
+        assert client.asked[0]["prefix"] == "yy = "
+        assert client.asked[0]["related"] == ["2 (cell)"]
+        client.notify(
+            "notebookDocument/didClose",
+            {"notebookDocument": {"uri": "file:///n.ipynb"}, "cellTextDocuments": [{"uri": uri} for uri, _ in cells]},
+        )
+        assert await client.suggestions(0, 5, uri="nb:2") == []
+
+    run(tmp_path, {**CODE, "notebookDocument": {"synchronization": {}}}, test)
