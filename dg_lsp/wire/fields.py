@@ -39,7 +39,7 @@ def parse(data: bytes | str) -> Fields:
 def of(value: object, what: str) -> Fields:
     """Return a value as an object's fields; raise WireError, with `what` in the sentence, when it is no object."""
     if not isinstance(value, dict):
-        raise WireError(f"{what} must be an object, not {_kind(value)}")
+        raise WireError(f"{what} must be an object, but is {_kind(value)}")
     return Fields(value, "" if what == "the message" else what)
 
 

@@ -69,12 +69,13 @@ class ToyTask:
 
     def step(self) -> bool:
         gate = self.script.get("gate")
-        while gate and os.stat(gate).st_size <= self.taken:
+        while gate and Path(gate).stat().st_size <= self.taken:
             time.sleep(PAUSE_S)
         if "die" in self.script:
             os.kill(os.getpid(), self.script["die"])
         if "raise" in self.script and self.taken == self.script.get("at", 0):
-            raise ERRORS[self.script["raise"]]()
+            error = ERRORS[self.script["raise"]]()
+            raise error
         time.sleep(self.script.get("pause_s", 0))
         self.taken += 1
         if "journal" in self.script:

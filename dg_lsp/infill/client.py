@@ -1,0 +1,309 @@
+"""The resident engine as the pipeline's `Engine`: joined when it runs, started when it does not, joined again after a crash.
+
+Knows the meeting place and links to engines; imports no torch, as the model runs in the engine's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.infill import link as links
+from dg_lsp.infill.link import EngineBusyError, Link, LinkLostError, OnDraft, OnStatus
+from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.wire import meeting, messages
+from dg_lsp.wire.meeting import MeetingError, Place, Settings, Which
+from dg_lsp.wire.messages import Ask, Status
+
+__all__ = ["ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect"]
+
+OnLoading = Callable[[str, float], None]
+
+BIND_PATIENCE_S = 60.0
+END_PATIENCE_S = 15.0
+BUSY_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """Which engine, for whom, and how to start it when there is none.
+
+    An interactive client's requests go before all batch work. `client` names who asks, so that its newer requests
+    replace its older ones; "" makes a name. Seconds; 0 means never.
+    """
+
+    model: str = "embedded"
+    revision: str = ""
+    dtype: str = "auto"
+    device: str = "auto"
+    filler: str = ""
+    client: str = ""
+    interactive: bool = True
+    autostart: bool = True
+    threads: int = 0
+    unload_after_s: float = 900.0
+    exit_after_s: float = 600.0
+
+    @property
+    def which(self) -> Which:
+        """The engine that these options mean."""
+        return Which(self.model, self.revision, self.dtype, self.device, self.filler)
+
+    @property
+    def settings(self) -> Settings:
+        """How that engine is run when we start it."""
+        return Settings(self.threads, self.unload_after_s, self.exit_after_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """How often the engine crashed lately, and whether it may be started again."""
+
+    crashes: tuple[float, ...] = ()
+    window_s: float = 300.0
+    most: int = 3
+    pauses_s: tuple[float, ...] = (0.0, 0.0, 1.0)
+
+    def crashed(self, now: float) -> Breaker:
+        """Return the breaker after one more crash."""
+        return replace(self, crashes=(*self._recent(now), now)[-self.most :])
+
+    def closed_for_s(self, now: float) -> float:
+        """Return for how many seconds the engine must not be started; 0.0 when it may."""
+        recent = self._recent(now)
+        return recent[0] + self.window_s - now if len(recent) >= self.most else 0.0
+
+    def pause_s(self, now: float) -> float:
+        """Return how long to wait before the next start: not at all after the first crash."""
+        return self.pauses_s[min(len(self._recent(now)), len(self.pauses_s) - 1)]
+
+    def _recent(self, now: float) -> tuple[float, ...]:
+        return tuple(at for at in self.crashes if now - at < self.window_s)
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    options: ConnectOptions | None = None,
+    *,
+    on_loading: OnLoading = lambda _text, _share: None,
+    on_status: OnStatus = lambda _status: None,
+    wait: bool = True,
+) -> AsyncIterator[ResidentEngine]:
+    """Yield the engine, ready to fill; raise EngineError when none can be had.
+
+    Joins the one that runs, or starts one. `on_loading` hears how far the loading is that we wait for, `on_status` each
+    change of the model's state. Without `wait` the engine is joined by `ready` or the first `fill`.
+    """
+    engine = ResidentEngine(options or ConnectOptions(), on_loading, on_status)
+    try:
+        if wait:
+            await engine.ready()
+        yield engine
+    finally:
+        await engine.close()
+
+
+class ResidentEngine:
+    """Satisfies `infill.port.Engine`. Holds a lease while it is open."""
+
+    def __init__(self, options: ConnectOptions, on_loading: OnLoading, on_status: OnStatus) -> None:
+        """Hold nothing yet; `connect` makes these."""
+        self.options = options
+        self._on_status = on_status
+        self._client = options.client or secrets.token_hex(4)
+        self._on_loading = on_loading
+        self._link: Link | None = None
+        self._joining = asyncio.Lock()
+        self._breaker = Breaker()
+
+    @property
+    def status(self) -> Status | None:
+        """What the engine last told of its model; None while we are not connected."""
+        return None if self._link is None or self._link.lost else self._link.status
+
+    async def ready(self) -> None:
+        """Join or start the engine, and wait until its model is loaded; raise EngineError when that fails."""
+        await self._linked()
+
+    async def info(self) -> Mapping[str, object]:
+        """Return what the engine tells about itself; raise EngineError when there is none."""
+        link = await self._linked()
+        try:
+            return (await link.info()).values
+        except LinkLostError as error:
+            raise EngineError(str(error)) from error
+
+    async def fill(
+        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+    ) -> tuple[Candidate, ...]:
+        """Return candidates, best first; none when a newer request for the same `document` replaced this one.
+
+        `on_draft` hears the canvas as it reads while it is denoised. Raises EngineError. Cancelled, it stops the
+        engine's work within one step. An engine that crashes is started again, once.
+        """
+        ask = Ask(
+            request,
+            client=self._client,
+            document=document,
+            priority="interactive" if self.options.interactive else "batch",
+            drafts=on_draft is not None,
+        )
+        for is_last in (False, True):
+            link = await self._linked()
+            try:
+                return await self._patiently(link, replace(ask, protocol=link.protocol), on_draft)
+            except LinkLostError as error:
+                self._note(link, crashed=error.crashed)
+                if is_last:
+                    raise EngineError(self._with_log(f"{error}, twice")) from error
+        raise AssertionError  # the last attempt returns or raises
+
+    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
+        """Return the engine for one document: its `fill` replaces older requests for that document."""
+        return _Bound(self, document, on_draft)
+
+    async def close(self) -> None:
+        """Give the lease back."""
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+
+    async def _patiently(self, link: Link, ask: Ask, on_draft: OnDraft | None) -> tuple[Candidate, ...]:
+        give_up, pause_s = time.monotonic() + BUSY_PATIENCE_S, 0.05
+        while True:
+            try:
+                return await link.infill(ask, on_draft)
+            except EngineBusyError:
+                # Nobody waits at a keyboard for batch work, so it may queue up here too.
+                if ask.priority == "interactive" or time.monotonic() >= give_up:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, 2.0)
+
+    async def _linked(self) -> Link:
+        """Return a link to an engine whose model is loaded, after as many starts as the breaker allows."""
+        async with self._joining:
+            while self._link is None or self._link.lost or self._link.status.state == "failed":
+                await self._drop_unusable()
+                link = await self._join()
+                try:
+                    await link.ready(self._on_loading)
+                except LinkLostError as error:
+                    self._note(link, crashed=error.crashed)
+                    await link.close()
+                except BaseException as error:
+                    if isinstance(error, EngineError):
+                        # The same model will not load the next moment either: not to be tried at each keystroke.
+                        self._crashed()
+                    await link.close()
+                    raise
+                else:
+                    self._link = link
+            return self._link
+
+    async def _drop_unusable(self) -> None:
+        if self._link is not None:
+            self._note(self._link, crashed=not self._link.said_bye)
+            await self.close()
+
+    async def _join(self) -> Link:
+        try:
+            place = meeting.place(self.options.which)
+            while True:
+                link = await self._reach(place)
+                if link is not None:
+                    return link
+                if not self.options.autostart:
+                    raise EngineError("no engine is running, and this client may not start one: dg-lsp engine start")
+                starting = meeting.hold(place.starting)
+                if starting is None:
+                    await asyncio.sleep(0.05)  # somebody else is starting it
+                    continue
+                try:
+                    link = await self._reach(place) or await self._start(place)
+                finally:
+                    starting.release()
+                if link is not None:
+                    return link
+        except MeetingError as error:
+            raise EngineError(str(error)) from error
+
+    async def _reach(self, place: Place) -> Link | None:
+        """Return a link to the engine of this place; None when none answers. Raises EngineError when it speaks otherwise."""
+        state = meeting.read_state(place)
+        if state is None:
+            return None
+        if messages.common_protocol(state.protocol_min, state.protocol_max) is not None:
+            return await links.reach(state, self._on_status)
+        meeting.check_owner(state.address)
+        if not meeting.alive(state.pid):
+            return None
+        if not await links.ask_to_end(state):
+            raise EngineError(
+                f"the engine that runs (dg-lsp {state.version}) speaks another protocol than this dg-lsp and is in use; "
+                "close what uses it, or stop it with: dg-lsp engine stop --now"
+            )
+        await _until(lambda: meeting.read_state(place) != state, END_PATIENCE_S)
+        return None
+
+    async def _start(self, place: Place) -> Link | None:
+        """Return a link to a new engine; None when the new process ended, to be tried again."""
+        now = time.monotonic()
+        if closed_for_s := self._breaker.closed_for_s(now):
+            minutes = max(1, round(closed_for_s / 60))
+            raise EngineError(
+                self._with_log(f"the engine failed {self._breaker.most} times; it may start again in {minutes} min")
+            )
+        await asyncio.sleep(self._breaker.pause_s(now))
+        process = meeting.start_engine(place, self.options.which, self.options.settings)
+        answered = partial(self._answers, place, process)
+        await _until(answered, BIND_PATIENCE_S)
+        link = await self._reach(place)
+        if link is None:
+            self._crashed()
+        return link
+
+    def _answers(self, place: Place, process: subprocess.Popen[bytes]) -> bool:
+        state = meeting.read_state(place)
+        return process.poll() is not None or (state is not None and state.pid == process.pid)
+
+    def _note(self, link: Link, *, crashed: bool) -> None:
+        """Count the end of a link, once, however many requests it ended."""
+        if crashed and not link.counted:
+            link.counted = True
+            self._crashed()
+        link.lost = True
+
+    def _crashed(self) -> None:
+        self._breaker = self._breaker.crashed(time.monotonic())
+
+    def _with_log(self, sentence: str) -> str:
+        with contextlib.suppress(MeetingError):
+            tail = meeting.log_tail(meeting.place(self.options.which))
+            return sentence + ("; the end of its log:\n  " + "\n  ".join(tail) if tail else "")
+        return sentence
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    engine: ResidentEngine
+    document: str
+    on_draft: OnDraft | None
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        return await self.engine.fill(request, document=self.document, on_draft=self.on_draft)
+
+
+async def _until(check: Callable[[], bool], patience_s: float) -> None:
+    """Wait until a check holds, or patience ends."""
+    give_up, pause_s = time.monotonic() + patience_s, 0.01
+    while not check() and time.monotonic() < give_up:
+        await asyncio.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, 0.2)

@@ -1,0 +1,162 @@
+"""Real engine processes around the toy model, for tests: started, watched and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+import pytest
+
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
+from dg_lsp.wire import meeting, messages
+from dg_lsp.wire.fields import parse
+from dg_lsp.wire.meeting import Place, State, Which
+from dg_lsp.wire.messages import Ask, Event
+
+ROOT = Path(__file__).parents[2]
+FILLER = "tests.engine.toy_filler:load"
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A private directory for engines; whoever is left in it at the end is killed."""
+    # pytest's own directories have names too long for a socket.
+    folder = Path(tempfile.mkdtemp(prefix="dg"))
+    monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    try:
+        yield folder
+    finally:
+        for place in meeting.places():
+            state = meeting.read_state(place)
+            if state is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(state.pid, signal.SIGKILL)
+        shutil.rmtree(folder)
+
+
+def wait_until(check: Callable[[], T | None], patience_s: float = 30.0) -> T:
+    """Return the first true value of a check; fail when patience ends."""
+    give_up = time.monotonic() + patience_s
+    while not (found := check()):
+        assert time.monotonic() < give_up, "waited in vain"
+        time.sleep(0.005)
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, or only waits for its parent to ask how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def which(model: str = "toy") -> Which:
+    return Which(model=model, filler=FILLER)
+
+
+@dataclass
+class Running:
+    """An engine process, and a client with its token."""
+
+    process: subprocess.Popen[bytes]
+    place: Place
+    state: State
+    http: httpx.Client = field(repr=False)
+
+    def info(self) -> dict[str, object]:
+        found = self.http.get("/v1/info").json()
+        assert isinstance(found, dict)
+        return found
+
+    def count(self, name: str) -> float:
+        """A value of /metrics."""
+        lines = self.http.get("/metrics").text.splitlines()
+        return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"dg_lsp_{name} "))
+
+
+@contextlib.contextmanager
+def running(*options: str, model: str = "toy", wait_for: str = "ready") -> Iterator[Running]:
+    """An engine that runs as a child of the test."""
+    place = meeting.place(which(model))
+    command = [sys.executable, "-m", "dg_lsp.engine.commands", "run", f"--model={model}", f"--filler={FILLER}", *options]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        try:
+            state = wait_until(lambda: told_by(process, place))
+            transport = httpx.HTTPTransport(uds=state.address)
+            headers = {"Authorization": f"Bearer {state.token}"}
+            with httpx.Client(transport=transport, base_url="http://localhost", headers=headers, timeout=30) as http:
+                engine = Running(process, place, state, http)
+                wait_until(lambda: engine.info()["state"] == wait_for)
+                yield engine
+        finally:
+            process.terminate()
+            if process.wait(30) != 0:
+                sys.stderr.write("\n".join(meeting.log_tail(place, 30)))
+
+
+def told_by(process: subprocess.Popen[bytes], place: Place) -> State | None:
+    """The state that this process told, not one that was killed before it."""
+    assert process.poll() is None, "the engine ended while starting"
+    state = meeting.read_state(place)
+    return state if state is not None and state.pid == process.pid else None
+
+
+@dataclass
+class Gate:
+    """A file that lets as many steps through as it is long."""
+
+    path: Path
+
+    def let(self, n_steps: int) -> None:
+        with self.path.open("ab") as file:
+            file.write(b"." * n_steps)
+
+
+def gate(folder: Path, name: str = "gate") -> Gate:
+    path = folder / name
+    path.touch()
+    return Gate(path)
+
+
+def request(script: Mapping[str, object] | None = None, *, ms: int = 0, n: int = 1) -> InfillRequest:
+    """A request with one hole, whose prefix tells the toy how to behave."""
+    prefix = json.dumps(script) if script else "def f():\n    "
+    return InfillRequest(prefix, "\n", (Hole(Span(0, 0), "cursor"),), budget=Budget(ms=ms, candidates=n))
+
+
+def body(script: Mapping[str, object] | None = None, *, ms: int = 0, n: int = 1, **envelope: object) -> dict[str, object]:
+    return {**messages.encode_ask(Ask(request(script, ms=ms, n=n))), **envelope}
+
+
+def events(lines: Iterator[str]) -> Iterator[Event]:
+    """The events of a stream's lines."""
+    name = ""
+    for line in lines:
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        if line.startswith("data: "):
+            event = messages.decode_event(name, parse(line.removeprefix("data: ")))
+            if event is not None:
+                yield event
+
+
+def post(http: httpx.Client, data: dict[str, object]) -> list[Event]:
+    """All events that answer an infill."""
+    with http.stream("POST", "/v1/infill", json=data) as response:
+        assert response.status_code == 200, response.read()
+        return list(events(response.iter_lines()))

@@ -1,0 +1,309 @@
+"""What the routes answer, asked of a real engine process around the toy model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from dg_lsp.wire.messages import Accepted, Done, Draft, Event, Found, Problem, Status
+from tests.engine.engine_kit import Running, body, events, gate, home, post, running, wait_until
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Running]:
+    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--port=0", "--queued=4") as made:
+        yield made
+
+
+def error(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["message"]
+
+
+def last(heard: list[Event]) -> Done:
+    assert isinstance(heard[-1], Done), heard
+    return heard[-1]
+
+
+def test_an_infill_streams_what_was_accepted_its_candidates_and_the_end(engine: Running) -> None:
+    heard = post(engine.http, body({"steps": 2, "text": "return 1\n"}, n=2))
+    assert [type(event) for event in heard] == [Accepted, Found, Found, Done]
+    assert [event.candidate.texts for event in heard if isinstance(event, Found)] == [("return 1\n",)] * 2
+    done = last(heard)
+    assert (done.reason, done.steps, done.cache.reused) == ("finished", 2, 1)
+
+
+def test_drafts_are_streamed_to_those_who_ask(engine: Running) -> None:
+    heard = post(engine.http, body({"steps": 2}, drafts=True))
+    assert Draft(("draft 1",), 1) in heard
+
+
+def test_a_deadline_gives_the_best_so_far_marked_as_such(engine: Running) -> None:
+    heard = post(engine.http, body({"steps": 10_000, "pause_s": 0.005}, ms=50))
+    assert last(heard).reason == "deadline"
+    assert [event.candidate.finished for event in heard if isinstance(event, Found)] == [False]
+
+
+def test_closing_the_response_stops_the_work_within_one_step(engine: Running, tmp_path: Path) -> None:
+    stop, journal = gate(tmp_path), tmp_path / "journal"
+    script: dict[str, object] = {"steps": 99, "gate": str(stop.path), "journal": str(journal), "name": "x"}
+    cancelled = engine.count('requests_total{outcome="cancelled"}')
+    with engine.http.stream("POST", "/v1/infill", json=body(script)) as response:
+        heard = events(response.iter_lines())
+        assert isinstance(next(heard), Accepted)
+        stop.let(3)
+        wait_until(lambda: journal.exists() and len(journal.read_text().split()) == 3)
+    # The step under way waits at the gate, and is the last one.
+    stop.let(96)
+    wait_until(lambda: engine.count('requests_total{outcome="cancelled"}') == cancelled + 1)
+    wait_until(lambda: (engine.info()["running"], engine.info()["waiting"]) == (0, 0))
+    assert len(journal.read_text().split()) < 99
+
+
+def test_a_plain_answer_is_no_longer_worked_on_when_its_client_hangs_up(engine: Running, tmp_path: Path) -> None:
+    stop = gate(tmp_path)
+    cancelled = engine.count('requests_total{outcome="cancelled"}')
+    sent = json.dumps({"prompt": json.dumps({"steps": 99, "gate": str(stop.path)})}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {engine.state.token}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n\r\n"
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(engine.state.address)
+        client.sendall(head.encode() + sent)
+        wait_until(lambda: engine.info()["running"] == 1)
+    stop.let(1)
+    wait_until(lambda: engine.count('requests_total{outcome="cancelled"}') == cancelled + 1)
+
+
+def test_a_newer_request_of_the_same_document_replaces_the_older(engine: Running, tmp_path: Path) -> None:
+    stop = gate(tmp_path)
+    mine: dict[str, Any] = {"client": "me", "document": "a.py"}
+    with engine.http.stream("POST", "/v1/infill", json=body({"gate": str(stop.path)}, **mine)) as response:
+        heard = events(response.iter_lines())
+        assert isinstance(next(heard), Accepted)
+        wait_until(lambda: engine.info()["running"] == 1)
+        with engine.http.stream("POST", "/v1/infill", json=body(**mine)) as newer:
+            stop.let(1)
+            assert last(list(events(newer.iter_lines()))).reason == "finished"
+        assert last(list(heard)).reason == "superseded"
+
+
+def test_a_full_queue_is_answered_at_once(engine: Running, tmp_path: Path) -> None:
+    stop = gate(tmp_path)
+    with contextlib.ExitStack() as stack:
+        for _ in range(1 + 4):  # one in its step, and as many as may wait
+            sent = engine.http.stream("POST", "/v1/infill", json=body({"steps": 1, "gate": str(stop.path)}))
+            assert stack.enter_context(sent).status_code == 200
+            wait_until(lambda: engine.info()["running"] == 1)
+        refused = engine.http.post("/v1/infill", json=body())
+        assert error(refused) == (429, "the engine is busy: 4 requests are waiting already")
+        assert refused.headers["retry-after"] == "1"
+        stop.let(1)
+    wait_until(lambda: (engine.info()["running"], engine.info()["waiting"]) == (0, 0))
+
+
+def test_a_request_that_fails_is_told_why_and_the_engine_goes_on(engine: Running) -> None:
+    assert post(engine.http, body({"raise": "OutOfMemoryError"}))[-1] == Problem(
+        "out_of_memory", "the engine ran out of memory on this request; a smaller model or context may fit"
+    )
+    assert last(post(engine.http, body())).reason == "finished"
+
+
+def test_the_log_holds_no_code(engine: Running) -> None:
+    post(engine.http, body({"raise": "RuntimeError", "text": "secret"}))
+    log = engine.place.log.read_text()
+    assert "RuntimeError" in log
+    assert "toy_filler.py" in log
+    assert "secret" not in log
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", "Basic TOKEN", "bearer\u00e9"])
+@pytest.mark.parametrize("path", ["/health", "/v1/info", "/metrics", "/v1/lease", "/nowhere"])
+def test_nothing_is_told_without_the_token(engine: Running, path: str, header: str) -> None:
+    given = header.replace("TOKEN", engine.state.token).encode("latin-1")
+    response = engine.http.get(path, headers={b"Authorization": given})
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "sentence"),
+    [
+        ({"Origin": "http://localhost"}, 403, "requests from web pages are refused"),
+        ({"Host": "evil.example"}, 403, "the Host header must name this machine: localhost or 127.0.0.1"),
+        ({"Host": "localhost.evil.example:80"}, 403, "the Host header must name this machine: localhost or 127.0.0.1"),
+        ({"Host": "[::1]:80"}, 400, "request must be an object, but is null"),
+        ({"Host": "127.0.0.1:80"}, 400, "request must be an object, but is null"),
+        ({"Content-Type": "text/plain"}, 415, "the body must be JSON, with the header `Content-Type: application/json`"),
+    ],
+)
+def test_browsers_and_strangers_are_refused(engine: Running, headers: dict[str, str], status: int, sentence: str) -> None:
+    response = engine.http.post("/v1/infill", content=b"{}", headers={**JSON, **headers})
+    assert error(response) == (status, sentence)
+
+
+def test_a_large_body_is_refused_whether_its_length_is_told_or_not(engine: Running) -> None:
+    large = b" " * 3_000_000
+    assert error(engine.http.post("/v1/infill", content=large, headers=JSON)) == (413, "the body is larger than 2 MB")
+    chunked = engine.http.post("/v1/infill", content=iter([large]), headers=JSON)
+    assert error(chunked) == (413, "the body is larger than 2 MB")
+
+
+def test_unknown_addresses_and_methods_are_errors_in_json(engine: Running) -> None:
+    assert error(engine.http.get("/v2/infill")) == (404, "there is no such address here")
+    assert error(engine.http.get("/v1/infill")) == (405, "this address does not take that method")
+
+
+def test_another_protocol_is_refused(engine: Running) -> None:
+    assert error(engine.http.post("/v1/infill", json=body(protocol=99))) == (400, "this engine speaks protocols 1 to 1, not 99")
+
+
+def test_two_thousand_malformed_requests_do_no_harm(engine: Running) -> None:
+    rng = random.Random(7)
+    whole = json.dumps(body()).encode()
+    for number in range(2000):
+        sent = bytearray(whole)
+        for _ in range(rng.randint(1, 8)):
+            at = rng.randrange(len(sent))
+            sent[at : at + rng.randint(0, 9)] = rng.randbytes(rng.randint(0, 6))
+        path = ("/v1/infill", "/v1/completions", "/infill", "/v1/shutdown")[number % 4]
+        if path == "/v1/shutdown":
+            sent[:1] = b"["
+        with engine.http.stream("POST", path, content=bytes(sent), headers=JSON) as response:
+            assert response.status_code in (200, 400)
+    assert last(post(engine.http, body())).reason == "finished"
+
+
+def test_bytes_that_are_no_http_do_no_harm(engine: Running) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(engine.state.address)
+        client.sendall(b"\x00\xff not http\r\n\r\n")
+        assert b"400" in client.recv(4096)
+    assert engine.http.get("/health").json() == {"status": "ok", "state": "ready"}
+
+
+def test_info_and_models_tell_what_runs(engine: Running) -> None:
+    info = engine.info()
+    assert {name: info[name] for name in ("pid", "state", "model", "device", "dtype", "leases", "protocol")} == {
+        "pid": engine.process.pid,
+        "state": "ready",
+        "model": "toy",
+        "device": "toy",
+        "dtype": "int8",
+        "leases": 0,
+        "protocol": {"min": 1, "max": 1},
+    }
+    assert info["memory"]["rss_bytes"] > 0  # type: ignore[index]
+    assert [model["id"] for model in engine.http.get("/v1/models").json()["data"]] == ["toy"]
+
+
+def test_a_lease_counts_for_as_long_as_it_is_open(engine: Running) -> None:
+    with engine.http.stream("GET", "/v1/lease") as response:
+        heard = events(response.iter_lines())
+        assert next(heard) == Status("ready", "", 1.0)
+        assert engine.info()["leases"] == 1
+    wait_until(lambda: engine.info()["leases"] == 0)
+
+
+@pytest.fixture(scope="module")
+def client(engine: Running) -> Iterator[openai.OpenAI]:
+    """The `openai` package, which knows no Unix sockets."""
+    log = engine.place.log.read_text()
+    port = next(line.rpartition(":")[2] for line in log.splitlines() if "also listens" in line)
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=engine.state.token, max_retries=0) as made:
+        yield made
+
+
+def prompt(**script: object) -> str:
+    return json.dumps(script)
+
+
+def test_openai_completes_with_a_suffix(client: openai.OpenAI) -> None:
+    made = client.completions.create(model="toy", prompt=prompt(text="return a + b"), suffix="\n", n=2, logprobs=1, seed=3)
+    assert [choice.text for choice in made.choices] == ["return a + b"] * 2
+    assert [choice.finish_reason for choice in made.choices] == ["stop"] * 2
+    logprobs = made.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens == list("return a + b")
+    assert logprobs.text_offset == list(range(12))
+    assert made.usage is not None
+    assert made.usage.completion_tokens == 24
+
+
+def test_openai_streams(client: openai.OpenAI) -> None:
+    chunks = list(
+        client.completions.create(
+            model="toy", prompt=prompt(text="one\ntwo"), stop=["\n"], stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == "one"
+    assert chunks[-1].usage is not None
+
+
+def test_openai_cuts_and_echoes(client: openai.OpenAI) -> None:
+    script = prompt(text="abcdef")
+    made = client.completions.create(model="toy", prompt=[script], max_tokens=3, echo=True)
+    assert (made.choices[0].text, made.choices[0].finish_reason) == (script + "abc", "length")
+
+
+def test_openai_gets_its_own_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="prompt must be one text"):
+        client.completions.create(model="toy", prompt=[1, 2])
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").completions.create(model="toy", prompt="x")
+    with pytest.raises(openai.InternalServerError, match="RuntimeError"):
+        client.completions.create(model="toy", prompt=prompt(**{"raise": "RuntimeError"}))
+    with pytest.raises(openai.APIError, match="ran out of memory"):
+        list(client.completions.create(model="toy", prompt=prompt(**{"raise": "MemoryError"}), stream=True))
+
+
+def test_openai_lists_the_model(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["toy"]
+
+
+def llama(engine: Running, **fields: object) -> dict[str, Any]:
+    found = engine.http.post("/infill", json=fields).json()
+    assert isinstance(found, dict)
+    return found
+
+
+def test_llama_fills_between_prefix_and_suffix(engine: Running) -> None:
+    extra = [{"filename": "b.py", "text": "x = 1\n"}]
+    made = llama(engine, input_prefix=prompt(text="x\ny"), input_suffix="\n", input_extra=extra, seed=-1, n_predict=-1)
+    assert {name: made[name] for name in ("content", "stop", "stop_type", "tokens_predicted", "has_new_line")} == {
+        "content": "x\ny",
+        "stop": True,
+        "stop_type": "eos",
+        "tokens_predicted": 3,
+        "has_new_line": True,
+    }
+
+
+def test_llama_gets_the_fields_it_asked_for_by_their_paths(engine: Running) -> None:
+    made = llama(engine, input_prefix="a", input_suffix="", response_fields=["content", "timings/predicted_n", "no/such"])
+    assert made == {"content": "answer", "timings/predicted_n": 6}
+    assert llama(engine, input_prefix="a", input_suffix="", n_predict=0, response_fields=[""]) == {}
+
+
+def test_llama_stops_and_limits(engine: Running) -> None:
+    stopped = llama(engine, input_prefix=prompt(text="one\ntwo"), stop=["\n"])
+    assert (stopped["content"], stopped["stop_type"], stopped["stopping_word"]) == ("one", "word", "\n")
+    limited = llama(engine, input_prefix=prompt(text="abcdef"), n_predict=2)
+    assert (limited["content"], limited["stop_type"]) == ("ab", "limit")
+    late = llama(engine, input_prefix=prompt(steps=10_000, pause_s=0.005), t_max_predict_ms=20)
+    assert late["content"] == "answer"
+
+
+def test_llama_streams_without_an_end_mark(engine: Running) -> None:
+    with engine.http.stream("POST", "/infill", json={"input_prefix": "a", "input_suffix": "", "stream": True}) as response:
+        parts = [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line]
+    assert [(part["content"], part["stop"]) for part in parts] == [("answer", False), ("", True)]

@@ -1,0 +1,301 @@
+"""The engine's life: one of a kind, private, ended when nobody needs it, and gone without a trace."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.engine.daemon import DaemonError, Discreet, Moment, loader, next_action
+from dg_lsp.wire import meeting
+from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
+from tests.engine.engine_kit import FILLER, ROOT, body, home, is_gone, post, running, wait_until, which
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with home(monkeypatch) as made:
+        yield made
+
+
+def moment(**changed: object) -> Moment:
+    usual: dict[str, object] = {"state": "ready", "n_leases": 0, "n_jobs": 0, "last_lease": 0.0, "last_used": 0.0}
+    return Moment(**{**usual, **changed})  # type: ignore[arg-type]
+
+
+NEVER = Settings(unload_after_s=0, exit_after_s=0)
+TIMES = Settings(unload_after_s=10, exit_after_s=30)
+
+
+@pytest.mark.parametrize(
+    ("at", "settings", "now", "expected"),
+    [
+        (moment(), NEVER, 1e9, ("wait", None)),
+        (moment(), TIMES, 4, ("wait", 6)),
+        (moment(), TIMES, 10, ("unload", None)),
+        (moment(state="unloaded"), TIMES, 10, ("wait", 20)),
+        (moment(state="unloaded"), TIMES, 30, ("exit", None)),
+        (moment(state="unloaded", n_leases=1), TIMES, 99, ("wait", None)),
+        (moment(n_leases=1), TIMES, 99, ("unload", None)),
+        (moment(state="unloaded", last_lease=5.0), TIMES, 30, ("wait", 5)),
+        (moment(state="unloaded", last_used=5.0), TIMES, 30, ("wait", 5)),
+        (moment(n_jobs=1), TIMES, 99, ("wait", None)),
+        (moment(state="loading"), TIMES, 99, ("wait", None)),
+        (moment(state="failed"), NEVER, 1, ("wait", 1)),
+        (moment(state="failed"), NEVER, 2, ("exit", None)),
+        (moment(state="failed", n_leases=1), TIMES, 99, ("wait", None)),
+        (moment(stop_when_idle=True), NEVER, 0, ("exit", None)),
+        (moment(stop_when_idle=True, n_jobs=1), NEVER, 0, ("wait", None)),
+        (moment(stop_when_idle=True, n_leases=1), NEVER, 0, ("wait", None)),
+    ],
+)
+def test_what_is_needed_stays_and_what_is_not_goes(
+    at: Moment, settings: Settings, now: float, expected: tuple[str, float | None]
+) -> None:
+    assert next_action(at, settings, now) == expected
+
+
+def test_files_are_the_users_alone_and_gone_at_the_end(folder: Path) -> None:
+    with running() as engine:
+        modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+        assert modes == {".lock": 0o600, ".sock": 0o600, ".json": 0o600, ".log": 0o600}
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert len(engine.state.token) == 64
+    assert [path.suffix for path in folder.iterdir()] == [".log"]
+
+
+def test_a_second_engine_of_the_same_kind_does_not_start(folder: Path) -> None:
+    with running() as engine:
+        told = command("run", *OPTIONS, code=2)
+        assert told == f"dg-lsp engine: an engine for toy is running already (process {engine.process.pid})\n"
+        with running(model="other"):
+            assert len(meeting.places()) == 2
+
+
+def test_what_a_killed_engine_left_does_not_hinder_the_next(folder: Path) -> None:
+    with running() as killed:
+        killed.process.kill()
+        killed.process.wait()
+        assert killed.place.state.exists()
+    with running() as fresh:
+        assert fresh.state.token != killed.state.token
+        assert post(fresh.http, body())
+
+
+def test_a_socket_whose_path_would_be_too_long_goes_to_a_short_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = folder / ("d" * 100)
+    monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(deep))
+    with running() as engine:
+        path = Path(engine.state.address)
+        assert len(os.fsencode(path)) < meeting.MAX_SOCKET_PATH
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert post(engine.http, body())
+    assert not path.exists()
+    path.parent.rmdir()
+
+
+def test_a_directory_open_to_others_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.chmod(0o755)
+    with pytest.raises(MeetingError, match=r"is open to other users; make it private \(chmod 700\)"):
+        meeting.runtime_dir()
+    link = folder.with_name(folder.name + "-link")
+    link.symlink_to(folder)
+    monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(link))
+    try:
+        with pytest.raises(MeetingError):
+            meeting.runtime_dir()
+    finally:
+        link.unlink()
+        folder.chmod(0o700)
+        monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(folder))
+
+
+def test_a_socket_of_someone_else_is_not_talked_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    impostor = folder / "x.sock"
+    impostor.write_text("no socket")
+    with pytest.raises(MeetingError, match="belongs to someone else"):
+        meeting.check_owner(str(impostor))
+    with running() as engine:
+        meeting.check_owner(engine.state.address)
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        with pytest.raises(MeetingError, match="belongs to someone else"):
+            meeting.check_owner(engine.state.address)
+        monkeypatch.undo()
+        monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(folder))
+
+
+def test_loading_can_be_watched_from_the_start(folder: Path) -> None:
+    door = folder / "door"
+    with running(model=f"gate:{door}", wait_for="loading") as engine:
+        wait_until(lambda: engine.info()["message"] == "reading weights")
+        health = engine.http.get("/health")
+        assert (health.status_code, health.json()) == (
+            503,
+            {"status": "loading", "state": "loading", "message": "reading weights", "fraction": 0.5},
+        )
+        door.touch()
+        wait_until(lambda: engine.http.get("/health").status_code == 200)
+
+
+def test_a_model_that_can_not_be_loaded_is_told_and_the_process_ends(folder: Path) -> None:
+    with running(model="fails", wait_for="failed") as engine:
+        assert engine.info()["message"] == "the model could not be loaded: there is no checkpoint of that name"
+        assert engine.http.post("/v1/infill", json=body()).status_code == 503
+        wait_until(lambda: engine.process.poll() is not None)
+
+
+def test_weights_are_dropped_after_idling_and_come_back_on_demand(folder: Path) -> None:
+    with running("--unload-after=0.05") as engine:
+        wait_until(lambda: engine.http.get("/health").json() == {"status": "ok", "state": "unloaded"})
+        assert post(engine.http, body())
+        wait_until(lambda: engine.http.get("/health").json()["state"] == "unloaded")
+
+
+def test_the_process_ends_after_its_last_lease(folder: Path) -> None:
+    with running("--exit-after=0.3", "--unload-after=0") as engine:
+        with engine.http.stream("GET", "/v1/lease") as lease:
+            lines = lease.iter_lines()
+            assert next(lines) == "event: state"
+            assert engine.info()["leases"] == 1
+        wait_until(lambda: engine.process.poll() is not None)
+        assert engine.process.returncode == 0
+
+
+def test_a_lease_is_told_when_the_engine_ends_on_purpose(folder: Path) -> None:
+    with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
+        lines = lease.iter_lines()
+        next(lines)
+        engine.process.send_signal(signal.SIGTERM)
+        assert "event: bye" in list(lines)
+        assert engine.process.wait(30) == 0
+
+
+def test_told_to_end_when_idle_it_waits_for_its_users(folder: Path) -> None:
+    with running() as engine:
+        with engine.http.stream("GET", "/v1/lease") as lease:
+            lines = lease.iter_lines()
+            next(lines)
+            answer = engine.http.post("/v1/shutdown", json={"when": "idle"}).json()
+            assert answer == {"when": "idle", "leases": 1, "requests": 0}
+            assert post(engine.http, body())
+            assert engine.process.poll() is None
+        wait_until(lambda: engine.process.poll() is not None)
+
+
+def test_told_to_end_now_it_does_in_the_middle_of_its_work(folder: Path) -> None:
+    with running() as engine:
+        sent = body({"steps": 10_000, "pause_s": 0.005})
+        with engine.http.stream("POST", "/v1/infill", json=sent) as response:
+            lines = response.iter_lines()
+            next(lines)
+            engine.http.post("/v1/shutdown", json={"when": "now"})
+            assert "the engine is stopping" in "".join(lines)
+        assert engine.process.wait(30) == 0
+
+
+def test_state_is_read_whole_or_not_at_all(folder: Path) -> None:
+    place = Place(folder, "engine-x")
+    state = State(1, "/x.sock", "secret", "0.1", 1, 2, Which("m", "r", "bf16", "cpu", "f"))
+    meeting.write_state(place, state)
+    assert meeting.read_state(place) == state
+    assert "secret" not in repr(state)
+    place.state.write_text(place.state.read_text()[:-9])
+    assert meeting.read_state(place) is None
+
+
+def test_a_lock_is_held_by_one_until_it_lets_go(folder: Path) -> None:
+    path = folder / "x.lock"
+    held = meeting.hold(path)
+    assert held is not None
+    assert meeting.hold(path) is None
+    held.release()
+    assert not path.exists()
+    again = meeting.hold(path)
+    assert again is not None
+    again.release()
+
+
+def test_a_folder_is_the_same_model_however_it_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "model").mkdir()
+    assert Which("model").name == Which(str(folder / "model")).name == Which("./model/").name
+    assert Which("model").name != Which("model", device="cuda").name
+
+
+def test_the_log_starts_anew_when_it_has_grown(folder: Path) -> None:
+    place = meeting.place(which("fails"))
+    place.log.write_bytes(b"x" * (meeting.MAX_LOG_BYTES + 1))
+    process = meeting.start_engine(place, which("fails"), Settings())
+    wait_until(lambda: process.poll() is not None)
+    assert place.log.stat().st_size < meeting.MAX_LOG_BYTES
+    assert place.log.with_suffix(".log.1").exists()
+
+
+def test_a_loader_that_is_not_there_says_what_to_install() -> None:
+    with pytest.raises(DaemonError, match=r"nowhere is not installed; .* pip install 'dg-lsp\[engine\]'"):
+        loader(Which(filler="nowhere:load"), Settings())(lambda _text, _share: None)
+    with pytest.raises(DaemonError, match="a revision can't be chosen for this model"):
+        loader(Which(filler=FILLER, revision="main"), Settings())(lambda _text, _share: None)
+
+
+def test_errors_are_logged_without_what_they_say() -> None:
+    try:
+        raise ValueError("def secret(): pass")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "a request failed", None, sys.exc_info())
+    told = Discreet("%(message)s").format(record)
+    assert told.startswith("a request failed\n  ")
+    assert told.endswith("ValueError")
+    assert "secret" not in told
+
+
+OPTIONS = ["--model=toy", f"--filler={FILLER}"]
+
+
+def command(*arguments: str, code: int = 0) -> str:
+    found = subprocess.run(
+        [sys.executable, "-m", "dg_lsp.engine.commands", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert found.returncode == code, found
+    return found.stdout + found.stderr
+
+
+def test_an_engine_by_hand_from_start_to_stop(folder: Path) -> None:
+    assert json.loads(command("status", "--json", *OPTIONS, code=1))["state"] == "absent"
+    assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
+    assert command("start", *OPTIONS).startswith("The engine for toy is ready (process ")
+    told = json.loads(command("status", "--json", *OPTIONS))
+    assert list(told)[:6] == ["pid", "state", "model", "device", "leases", "memory"]
+    assert (told["state"], told["model"], told["device"], told["leases"]) == ("ready", "toy", "toy", 0)
+    assert command("start", *OPTIONS) == f"The engine for toy is ready (process {told['pid']}).\n"
+    assert command("status", "--all").startswith(f"toy: ready, process {told['pid']}, device toy, 0 users, ")
+    assert "model ready" in command("logs", *OPTIONS)
+    assert command("logs", "--path", *OPTIONS).strip() == told["log"]
+    assert command("stop", *OPTIONS) == f"Process {told['pid']} has ended.\n"
+    wait_until(lambda: is_gone(told["pid"]))
+    assert command("stop", *OPTIONS) == "No engine is running.\n"
+
+
+def test_stop_waits_for_users_unless_told_not_to(folder: Path) -> None:
+    with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
+        lines = lease.iter_lines()
+        next(lines)
+        assert "is used by 1 clients and has 0 requests" in command("stop", *OPTIONS)
+        assert engine.process.poll() is None
+        assert command("stop", "--now", "--all") == f"Process {engine.process.pid} has ended.\n"
+        assert "event: bye" in list(lines)
+
+
+def test_starting_what_can_not_be_loaded_says_why(folder: Path) -> None:
+    told = command("start", "--model=fails", f"--filler={FILLER}", code=2)
+    assert told.startswith("dg-lsp engine: the model could not be loaded: there is no checkpoint of that name")
+    told = command("start", "--model=toy", "--filler=nowhere:load", code=2)
+    assert "nowhere is not installed; install the engine's parts with: pip install 'dg-lsp[engine]'" in told

@@ -1,0 +1,387 @@
+"""Whose turn it is, and what becomes of jobs that are cancelled, late, newer, too many or broken."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
+from dg_lsp.engine.scheduler import BusyError, Job, Limits, Scheduler, UnavailableError, choose, is_crowded, superseded
+from dg_lsp.engine.task import Filler
+from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status
+from tests.engine import toy_filler
+from tests.engine.engine_kit import gate, request, wait_until
+
+
+def ask(client: str = "c", document: str = "", priority: Priority = "interactive") -> Ask:
+    return Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),)), client, document, priority)
+
+
+def job(order: int, priority: Priority = "interactive", *, begun: bool = False, last_turn: int = -1, document: str = "") -> Job:
+    made = Job(ask(document=document, priority=priority), lambda _: None, order, 0.0, last_turn=last_turn)
+    made.begun = 0.0 if begun else None
+    return made
+
+
+def check_choice(jobs: list[Job], order: int | None, limits: Limits | None = None) -> None:
+    chosen = choose(jobs, limits or Limits())
+    assert (chosen.order if chosen else None) == order
+
+
+def test_nothing_to_do_is_nobodys_turn() -> None:
+    check_choice([], None)
+
+
+def test_interactive_goes_before_batch_that_came_first_and_is_under_way() -> None:
+    check_choice([job(0, "batch", begun=True, last_turn=4), job(1)], 1)
+
+
+def test_a_new_one_has_its_first_step_before_others_have_their_next() -> None:
+    check_choice([job(0, begun=True, last_turn=0), job(1, begun=True, last_turn=1), job(2)], 2)
+
+
+def test_equals_take_turns() -> None:
+    check_choice([job(0, begun=True, last_turn=7), job(1, begun=True, last_turn=6)], 1)
+
+
+def test_of_those_who_never_had_a_turn_the_oldest_goes_first() -> None:
+    check_choice([job(3), job(2)], 2)
+
+
+def test_no_more_are_begun_than_may_run_at_once() -> None:
+    check_choice([job(0, begun=True, last_turn=9), job(1)], 0, Limits(running=1))
+
+
+def test_batch_under_way_takes_no_room_from_interactive() -> None:
+    check_choice([job(0, "batch", begun=True, last_turn=9), job(1)], 1, Limits(running=1))
+
+
+def test_batch_leaves_half_of_the_queue_to_others() -> None:
+    jobs = [job(order, "batch") for order in range(2)]
+    assert is_crowded(jobs, ask(priority="batch"), Limits(queued=4))
+    assert not is_crowded(jobs, ask(), Limits(queued=4))
+    assert is_crowded(jobs * 2, ask(), Limits(queued=4))
+
+
+def test_only_the_same_client_and_document_are_superseded() -> None:
+    mine, other = job(0, document="a.py"), job(1, document="b.py")
+    assert superseded([mine, other], ask(document="a.py")) == (mine,)
+    assert superseded([mine, other], ask(client="d", document="a.py")) == ()
+    assert superseded([job(0)], ask()) == ()
+
+
+@dataclass
+class Heard:
+    """The events of one job."""
+
+    events: list[Event] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, Done | Problem):
+            self.over.set()
+
+    def all(self) -> list[Event]:
+        assert self.over.wait(30)
+        return self.events
+
+    def last(self) -> Event:
+        return self.all()[-1]
+
+    def reason(self) -> str:
+        last = self.last()
+        assert isinstance(last, Done)
+        return last.reason
+
+    def candidates(self) -> list[Candidate]:
+        return [event.candidate for event in self.all() if isinstance(event, Found)]
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@contextmanager
+def scheduler(
+    load: Callable[[Callable[[str, float], None]], Filler] | None = None,
+    *,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+) -> Iterator[tuple[Scheduler, list[Status]]]:
+    """The real thread around the toy model."""
+    told: list[Status] = []
+    made = Scheduler(
+        load or (lambda say: toy_filler.load("toy", device="auto", threads=0, say=say)),
+        limits=limits,
+        on_status=told.append,
+        clock=clock or Clock(),
+    )
+    made.start()
+    try:
+        yield made, told
+    finally:
+        made.close()
+
+
+def submit(to: Scheduler, script: dict[str, object], *, ms: int = 0, n: int = 1, **envelope: object) -> tuple[Job, Heard]:
+    heard = Heard()
+    return to.submit(Ask(request(script, ms=ms, n=n), **envelope), heard), heard  # type: ignore[arg-type]
+
+
+def refuses(scheduler: Scheduler) -> bool:
+    try:
+        submit(scheduler, {})
+    except UnavailableError as error:
+        return str(error) == "the engine is stopping"
+    return False
+
+
+def test_a_request_is_accepted_worked_on_and_answered_best_first() -> None:
+    with scheduler() as (made, told):
+        heard = submit(made, {"steps": 4}, n=2)[1]
+        assert [type(event) for event in heard.all()] == [Accepted, Found, Found, Done]
+        assert [candidate.score for candidate in heard.candidates()] == [0.9, 0.89]
+        assert heard.last().steps == 4  # type: ignore[union-attr]
+        assert [status.state for status in told] == ["loading", "loading", "ready"]
+
+
+def test_several_take_turns_step_by_step(tmp_path: Path) -> None:
+    with scheduler() as (made, _):
+        stop, journal = gate(tmp_path), tmp_path / "journal"
+        first = submit(made, {"steps": 1, "gate": str(stop.path)})[1]
+        wait_until(lambda: made.load_of()[0])
+        others = [submit(made, {"steps": 3, "journal": str(journal), "name": name})[1] for name in "ab"]
+        stop.let(1)
+        assert [heard.reason() for heard in [first, *others]] == ["finished"] * 3
+        assert journal.read_text().split() == ["a", "b"] * 3
+
+
+def test_batch_delays_interactive_by_one_step_at_most(tmp_path: Path) -> None:
+    with scheduler() as (made, _):
+        stop, journal = gate(tmp_path), tmp_path / "journal"
+        script: dict[str, object] = {"steps": 5, "gate": str(stop.path), "journal": str(journal), "name": "batch"}
+        batch = submit(made, script, priority="batch")[1]
+        wait_until(lambda: made.load_of()[0])
+        typed = submit(made, {"steps": 3, "journal": str(journal), "name": "typed"})[1]
+        stop.let(5)
+        assert [typed.reason(), batch.reason()] == ["finished", "finished"]
+        assert journal.read_text().split() == ["batch", "typed", "typed", "typed", *["batch"] * 4]
+
+
+def test_a_cancelled_job_does_not_take_another_step(tmp_path: Path) -> None:
+    with scheduler() as (made, _):
+        stop, journal = gate(tmp_path), tmp_path / "journal"
+        job, heard = submit(made, {"steps": 9, "gate": str(stop.path), "journal": str(journal), "name": "x"})
+        wait_until(lambda: made.load_of()[0])
+        made.cancel(job)
+        stop.let(9)
+        assert heard.reason() == "cancelled"
+        assert heard.candidates() == []
+        # None at all when the cancellation came just before the step.
+        assert not journal.exists() or journal.read_text().split() == ["x"]
+
+
+def test_a_job_that_waits_is_cancelled_at_once_though_the_thread_is_busy(tmp_path: Path) -> None:
+    with scheduler(limits=Limits(running=1)) as (made, _):
+        stop = gate(tmp_path)
+        submit(made, {"steps": 1, "gate": str(stop.path)})
+        wait_until(lambda: made.load_of()[0])
+        job, heard = submit(made, {})
+        made.cancel(job)
+        assert heard.reason() == "cancelled"
+        stop.let(1)
+
+
+def test_a_deadline_gives_the_best_so_far_and_says_so(tmp_path: Path) -> None:
+    clock = Clock()
+    with scheduler(clock=clock) as (made, _):
+        stop = gate(tmp_path)
+        heard = submit(made, {"steps": 9, "gate": str(stop.path), "journal": str(tmp_path / "j"), "name": "x"}, ms=50)[1]
+        stop.let(1)
+        wait_until(lambda: (tmp_path / "j").exists())
+        clock.now += 0.06
+        stop.let(1)
+        assert heard.reason() == "deadline"
+        assert [candidate.finished for candidate in heard.candidates()] == [False]
+
+
+def test_a_deadline_while_waiting_gives_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    with scheduler(clock=clock) as (made, _):
+        stop = gate(tmp_path)
+        submit(made, {"steps": 1, "gate": str(stop.path)})
+        wait_until(lambda: made.load_of()[0])
+        heard = submit(made, {}, ms=50)[1]
+        clock.now += 1
+        made.sweep()
+        assert (heard.reason(), heard.candidates()) == ("deadline", [])
+        stop.let(1)
+
+
+def test_a_newer_request_replaces_the_one_under_way_and_the_one_that_waits(tmp_path: Path) -> None:
+    with scheduler(limits=Limits(running=1)) as (made, _):
+        stop = gate(tmp_path)
+        script: dict[str, object] = {"steps": 9, "gate": str(stop.path)}
+        running = submit(made, script, client="c", document="a.py")[1]
+        wait_until(lambda: made.load_of()[0])
+        waiting = submit(made, {}, client="c", document="a.py")[1]
+        newest = submit(made, {}, client="c", document="a.py")[1]
+        other = submit(made, {}, client="d", document="a.py")[1]
+        assert waiting.reason() == "superseded"
+        stop.let(1)
+        assert [heard.reason() for heard in (running, newest, other)] == ["superseded", "finished", "finished"]
+
+
+def test_a_full_queue_is_said_to_be_busy(tmp_path: Path) -> None:
+    with scheduler(limits=Limits(running=1, queued=1)) as (made, _):
+        stop = gate(tmp_path)
+        first = submit(made, {"steps": 1, "gate": str(stop.path)})[1]
+        wait_until(lambda: made.load_of()[0])
+        second = submit(made, {})[1]
+        with pytest.raises(BusyError, match="the engine is busy: 1 requests are waiting already"):
+            submit(made, {})
+        stop.let(1)
+        assert [first.reason(), second.reason()] == ["finished", "finished"]
+
+
+def test_a_newer_request_is_not_busy_with_the_one_it_replaces(tmp_path: Path) -> None:
+    with scheduler(limits=Limits(running=1, queued=1)) as (made, _):
+        stop = gate(tmp_path)
+        submit(made, {"steps": 1, "gate": str(stop.path)})
+        wait_until(lambda: made.load_of()[0])
+        submit(made, {}, document="a.py")
+        newer = submit(made, {}, document="a.py")[1]
+        stop.let(1)
+        assert newer.reason() == "finished"
+
+
+def test_drafts_come_only_if_asked_and_not_too_often() -> None:
+    clock = Clock()
+    with scheduler(clock=clock) as (made, _):
+        quiet, told = submit(made, {"steps": 5})[1], submit(made, {"steps": 5}, drafts=True)[1]
+        assert not [event for event in quiet.all() if isinstance(event, Draft)]
+        # The clock stands still, so 30 ms never pass after the first.
+        assert [event for event in told.all() if isinstance(event, Draft)] == [Draft(("draft 1",), 1)]
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "sentence"),
+    [
+        ({"raise": "ValueError"}, "bad_request", "the prefix is longer than the model's window"),
+        ({"raise": "RuntimeError", "at": 1}, "engine_failed", "the engine failed on this request (RuntimeError)"),
+        ({"raise": "OutOfMemoryError"}, "out_of_memory", "the engine ran out of memory on this request"),
+        ({"raise": "MemoryError"}, "out_of_memory", "the engine ran out of memory on this request"),
+    ],
+)
+def test_one_bad_request_does_not_end_the_engine(script: dict[str, object], code: str, sentence: str) -> None:
+    with scheduler() as (made, _):
+        problem = submit(made, script)[1].last()
+        assert isinstance(problem, Problem)
+        assert (problem.code, problem.message.partition(";")[0]) == (code, sentence)
+        assert "secret" not in problem.message
+        assert submit(made, {})[1].reason() == "finished"
+
+
+def test_caches_are_let_go_when_memory_runs_out() -> None:
+    model = toy_filler.load("toy", device="auto", threads=0, say=lambda _text, _share: None)
+    with scheduler(lambda _: model) as (made, _):
+        submit(made, {"raise": "MemoryError"})[1].all()
+        submit(made, {})[1].all()
+        assert model.trimmed == 1
+
+
+def test_a_model_that_fails_to_load_answers_all_who_wait_and_all_who_come(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
+    with scheduler(lambda say: toy_filler.load("fails", device="auto", threads=0, say=say)) as (made, told):
+        problem = submit(made, {})[1].last()
+        sentence = "the model could not be loaded: there is no checkpoint of that name"
+        assert problem == Problem("not_loaded", sentence)
+        assert told[-1] == Status("failed", sentence)
+        with pytest.raises(UnavailableError, match=sentence):
+            submit(made, {})
+
+
+def test_a_model_too_large_for_memory_is_said_to_be() -> None:
+    with scheduler(lambda say: toy_filler.load("no-memory", device="auto", threads=0, say=say)) as (made, told):
+        made.warm()
+        wait_until(lambda: made.status().state == "failed")
+        assert told[-1].message == "the model could not be loaded: there is not enough memory for it"
+
+
+def test_an_unloaded_model_is_loaded_again_for_the_next_request() -> None:
+    with scheduler() as (made, told):
+        assert submit(made, {})[1].reason() == "finished"
+        made.unload()
+        wait_until(lambda: made.status().state == "unloaded")
+        assert made.filler() is None
+        assert submit(made, {})[1].reason() == "finished"
+        states = [status.state for status in told]
+        assert states == ["loading", "loading", "ready", "unloaded", "loading", "loading", "ready"]
+
+
+def test_a_waiting_job_meets_its_deadline_though_the_model_is_still_loading(tmp_path: Path) -> None:
+    clock, door = Clock(), tmp_path / "door"
+    with scheduler(lambda say: toy_filler.load(f"gate:{door}", device="auto", threads=0, say=say), clock=clock) as (made, _):
+        heard = submit(made, {}, ms=10)[1]
+        wait_until(lambda: made.status().state == "loading")
+        clock.now += 1
+        made.sweep()
+        assert heard.reason() == "deadline"
+        door.touch()
+
+
+def test_all_are_answered_when_the_engine_stops(tmp_path: Path) -> None:
+    with scheduler(limits=Limits(running=1)) as (made, _):
+        stop = gate(tmp_path)
+        heard = [submit(made, {"steps": 9, "gate": str(stop.path)})[1] for _ in range(3)]
+        wait_until(lambda: made.load_of()[0])
+        closing = threading.Thread(target=made.close)
+        closing.start()
+        wait_until(lambda: refuses(made))
+        stop.let(9)
+        closing.join(30)
+        assert [one.last() for one in heard] == [Problem("stopping", "the engine is stopping")] * 3
+        assert refuses(made)
+
+
+def test_a_thousand_cancelled_jobs_leave_nothing_behind(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    with scheduler(limits=Limits(queued=2000)) as (made, _):
+        stop = gate(tmp_path)
+        submit(made, {"steps": 1, "gate": str(stop.path)})
+        wait_until(lambda: made.load_of()[0])
+        jobs = [submit(made, {"steps": 9, "journal": str(journal), "name": str(idx)}) for idx in range(1000)]
+        for job, _ in jobs:
+            made.cancel(job)
+        stop.let(1)
+        assert {heard.reason() for _, heard in jobs} == {"cancelled"}
+        assert not journal.exists()
+        wait_until(lambda: made.load_of() == (0, 0))
+
+
+def test_time_and_steps_are_counted() -> None:
+    with scheduler() as (made, _):
+        for script in ({"steps": 4}, {"steps": 2}, {"raise": "MemoryError"}):
+            submit(made, dict(script))[1].all()
+        assert (made.counts["requests"], made.counts["done_finished"], made.counts["failed"]) == (3, 2, 1)
+        assert made.counts["steps"] == 6
+
+
+def test_budget_bounds_the_candidates() -> None:
+    with scheduler() as (made, _):
+        heard = Heard()
+        made.submit(Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),), budget=Budget(candidates=3))), heard)
+        assert len(heard.candidates()) == 3

@@ -1,0 +1,174 @@
+"""Messages come back equal, and what is malformed is named in a sentence."""
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Snippet, Span
+from dg_lsp.wire import fields, messages
+from dg_lsp.wire.fields import WireError, parse
+from dg_lsp.wire.messages import Accepted, Ask, Bye, CacheUse, Done, Draft, Found, Problem, Status, Timings
+
+TEXTS = st.text(st.characters(), max_size=20)
+LINES = st.sampled_from(["\n", "\r\n", "\u2028", "\x0b", "\x85", "data: x\n\n"])
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e30, max_value=1e30)
+COUNTS = st.integers(0, 2**31)
+CHANCES = st.floats(0, 1)
+
+
+@st.composite
+def holes(draw: st.DrawFn) -> Hole:
+    start = draw(COUNTS)
+    return Hole(
+        Span(start, start + draw(COUNTS)),
+        draw(st.sampled_from(["cursor", "body", "marker", "selection", "error"])),
+        *(draw(TEXTS), draw(st.booleans()), draw(TEXTS), draw(TEXTS), draw(TEXTS)),
+    )
+
+
+@st.composite
+def asks(draw: st.DrawFn) -> Ask:
+    wanted = tuple(draw(st.lists(holes(), min_size=1, max_size=3)))
+    request = InfillRequest(
+        prefix=draw(TEXTS) + draw(LINES),
+        suffix=draw(TEXTS),
+        holes=wanted,
+        between=tuple(draw(TEXTS) for _ in wanted[1:]),
+        language=draw(TEXTS),
+        path=draw(TEXTS),
+        related=tuple(draw(st.lists(st.builds(Snippet, TEXTS, TEXTS), max_size=2))),
+        budget=Budget(draw(COUNTS), draw(COUNTS), draw(st.integers(1, messages.MAX_CANDIDATES))),
+        seed=draw(st.integers(-(2**63), 2**63 - 1)),
+    )
+    return Ask(request, draw(TEXTS), draw(TEXTS), "batch" if draw(st.booleans()) else "interactive", draw(st.booleans()))
+
+
+CANDIDATES = st.builds(
+    Candidate,
+    texts=st.lists(TEXTS, max_size=3).map(tuple),
+    score=NUMBERS,
+    confidences=st.lists(st.lists(CHANCES, max_size=4).map(tuple), max_size=3).map(tuple),
+    row=st.sampled_from(["noise", "copy", "causal", "previous"]),
+    steps=COUNTS,
+    finished=st.booleans(),
+)
+MS = st.floats(0, 1e9)
+EVENTS = st.one_of(
+    st.builds(Accepted, TEXTS, COUNTS),
+    st.builds(Draft, st.lists(TEXTS | LINES, max_size=3).map(tuple), COUNTS),
+    st.builds(Found, CANDIDATES),
+    st.builds(
+        Done,
+        st.sampled_from(["finished", "deadline", "superseded", "cancelled"]),
+        COUNTS,
+        st.builds(Timings, MS, MS, MS, MS, MS),
+        st.builds(CacheUse, COUNTS, COUNTS),
+    ),
+    st.builds(Problem, st.sampled_from(["busy", "engine_failed", "out_of_memory"]), TEXTS),
+    st.builds(Status, st.sampled_from(["loading", "ready", "unloaded", "failed"]), TEXTS, CHANCES),
+    st.builds(Bye, TEXTS),
+)
+
+
+@given(asks())
+def test_an_ask_comes_back_equal(ask: Ask) -> None:
+    assert messages.decode_ask(parse(messages.as_json(messages.encode_ask(ask)))) == ask
+
+
+@given(EVENTS)
+def test_an_event_comes_back_equal_from_three_lines_of_ascii(event: messages.Event) -> None:
+    sent = messages.to_sse(event)
+    assert sent.isascii()
+    name, data, blank, end = sent.decode().split("\n")
+    assert (blank, end) == ("", "")
+    assert len(sent.decode().splitlines()) == 3
+    assert messages.decode_event(name.removeprefix("event: "), parse(data.removeprefix("data: "))) == event
+
+
+def test_an_event_of_a_newer_engine_is_passed_over() -> None:
+    assert messages.decode_event("surprise", parse("{}")) is None
+
+
+def test_fields_of_a_newer_client_are_ignored() -> None:
+    ask = Ask(InfillRequest("a", "b", (Hole(Span(0, 0), "cursor"),)))
+    assert messages.decode_ask(parse(json.dumps({**messages.encode_ask(ask), "new": 1}))) == ask
+
+
+def test_numbers_that_are_none_become_zero() -> None:
+    candidate = Candidate(("x",), float("nan"), ((float("inf"),),))
+    back = messages.decode_event("candidate", parse(messages.to_sse(Found(candidate)).split(b"data: ")[1]))
+    assert back == Found(Candidate(("x",), 0.0, ((0.0,),)))
+
+
+def test_an_error_of_a_newer_engine_is_still_an_error() -> None:
+    assert messages.decode_problem(parse('{"error": {"code": "new", "message": "Sorry"}}')) == Problem("engine_failed", "Sorry")
+
+
+def hole(**changed: object) -> dict[str, object]:
+    return {"span": [0, 0], "kind": "cursor", **changed}
+
+
+def body(**changed: object) -> dict[str, object]:
+    return {"request": {"prefix": "a", "suffix": "b", "holes": [hole()], **changed}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "sentence"),
+    [
+        ("[]", "the message must be an object, but is a list"),
+        ("{", "the message is not valid JSON"),
+        ("[" * 100_000, "the message is not valid JSON"),
+        ("1" * 5000, "the message is not valid JSON"),
+        ("{}", "request must be an object, but is null"),
+        ({"request": {}}, "request.prefix is missing"),
+        (body(prefix=1), "request.prefix must be a text, but is a number"),
+        (body(suffix=None), "request.suffix is missing"),
+        (body(holes=[]), "request: a request has at least one hole"),
+        (body(holes={}), "request.holes must be a list, but is an object"),
+        (body(holes=[1]), "request.holes[0] must be an object, but is a number"),
+        (body(holes=[hole(kind="pit")]), "request.holes[0].kind must be one of cursor, body, marker, selection, error"),
+        (body(holes=[hole(span=[0])]), "request.holes[0].span must be two offsets"),
+        (body(holes=[hole(span=[5, 4])]), f"request.holes[0].span.end must lie between 5 and {2**53}"),
+        (body(holes=[hole(span=[-1, 4])]), f"request.holes[0].span.start must lie between 0 and {2**53}"),
+        (body(holes=[hole(block="yes")]), "request.holes[0].block must be true or false, but is a text"),
+        (body(holes=[hole()] * 300), "request.holes has 300 entries, more than the 256 allowed"),
+        (body(between=["x"]), "request: 1 holes need 0 texts between them, not 1"),
+        (body(between=[1]), "request.between must be a list of texts, but holds a number"),
+        (body(related=[{"path": "x"}]), "request.related[0].text is missing"),
+        (body(budget={"ms": -1}), f"request.budget.ms must lie between 0 and {2**53}"),
+        (body(budget={"ms": 1.5}), "request.budget.ms must be a whole number, but is a number"),
+        (body(budget={"ms": True}), "request.budget.ms must be a whole number, but is true or false"),
+        (body(budget={"candidates": 65}), "request.budget.candidates must lie between 1 and 64"),
+        (body(budget=[]), "request.budget must be an object, but is a list"),
+        (body(seed=2**63), f"request.seed must lie between {-(2**63)} and {2**63 - 1}"),
+        ({**body(), "priority": "urgent"}, "priority must be one of interactive, batch"),
+        ({**body(), "drafts": 1}, "drafts must be true or false, but is a number"),
+    ],
+)
+def test_what_is_malformed_is_named(sent: str | dict[str, object], sentence: str) -> None:
+    with pytest.raises(WireError) as caught:
+        messages.decode_ask(parse(sent if isinstance(sent, str) else json.dumps(sent)))
+    assert str(caught.value) == sentence
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+PLACES = st.sampled_from(["prefix", "suffix", "holes", "between", "related", "budget", "seed", "language", "path"])
+
+
+@given(PLACES, JSON)
+def test_any_value_in_any_field_is_read_or_named(name: str, value: Any) -> None:
+    with contextlib.suppress(WireError):
+        messages.decode_ask(fields.of(body(**{name: value}), "the message"))
+
+
+@pytest.mark.parametrize(("low", "high", "common"), [(1, 1, 1), (0, 1, 1), (1, 9, 1), (0, 0, None), (2, 3, None)])
+def test_two_sides_speak_the_highest_protocol_that_both_know(low: int, high: int, common: int | None) -> None:
+    assert messages.common_protocol(low, high) == common

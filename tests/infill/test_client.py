@@ -1,0 +1,401 @@
+"""The client against real engine processes around the toy model: joined, started, shared, killed, and told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.infill import client
+from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, EngineError, ResidentEngine, connect
+from dg_lsp.infill.port import Engine
+from dg_lsp.wire import meeting
+from dg_lsp.wire.messages import Status
+from tests.engine.engine_kit import FILLER, gate, home, is_gone, request, running, wait_until
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with home(monkeypatch) as made:
+        yield made
+
+
+def options(model: str = "toy", *, interactive: bool = True, autostart: bool = True) -> ConnectOptions:
+    return ConnectOptions(model, filler=FILLER, interactive=interactive, autostart=autostart, exit_after_s=60)
+
+
+async def until(check: Callable[[], Awaitable[object]]) -> None:
+    """Wait until a check holds; fail when patience ends."""
+    for _ in range(3000):
+        if await check():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("waited in vain")
+
+
+async def info(engine: ResidentEngine, name: str) -> object:
+    return (await engine.info())[name]
+
+
+async def text(engine: Engine, **script: object) -> str:
+    return (await engine.fill(request(script)))[0].texts[0]
+
+
+def pids() -> set[int]:
+    """Engines that run."""
+    states = [meeting.read_state(place) for place in meeting.places()]
+    return {state.pid for state in states if state is not None and not is_gone(state.pid)}
+
+
+def test_an_engine_is_started_watched_while_it_loads_and_left_running(folder: Path) -> None:
+    async def scenario() -> None:
+        heard: list[tuple[str, float]] = []
+        told: list[Status] = []
+        async with connect(
+            options(), on_loading=lambda said, share: heard.append((said, share)), on_status=told.append
+        ) as engine:
+            assert await text(engine, text="return 1") == "return 1"
+            assert (await info(engine, "state"), await info(engine, "leases")) == ("ready", 1)
+            assert engine.status == Status("ready", "", 1.0)
+            assert told[-1].state == "ready"
+        async with connect(options(autostart=False)) as again:
+            assert await text(again, text="x") == "x"
+
+    asyncio.run(scenario())
+    assert len(pids()) == 1
+
+
+def test_loading_is_told_to_the_one_who_waits(folder: Path) -> None:
+    async def scenario() -> None:
+        door, heard = folder / "door", asyncio.Event()
+
+        def hear(said: str, share: float) -> None:
+            if (said, share) == ("reading weights", 0.5):
+                heard.set()
+
+        async with connect(options(f"gate:{door}"), on_loading=hear, wait=False) as engine:
+            ready = asyncio.ensure_future(engine.ready())
+            await heard.wait()
+            assert not ready.done()
+            door.touch()
+            await ready
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_started_when_it_may_not_be(folder: Path) -> None:
+    async def scenario() -> None:
+        with pytest.raises(EngineError, match="no engine is running, and this client may not start one"):
+            async with connect(options(autostart=False)):
+                pass
+
+    asyncio.run(scenario())
+    assert pids() == set()
+
+
+def test_all_of_a_request_and_its_candidates_pass(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(options()) as engine:
+            found = await engine.fill(request({"steps": 2, "text": "né\u2028\U0001f40d"}, n=3))
+            assert [candidate.texts for candidate in found] == [("né\u2028\U0001f40d",)] * 3
+            assert [candidate.score for candidate in found] == [0.9, 0.89, 0.88]
+            late = await engine.fill(request({"steps": 10_000, "pause_s": 0.005}, ms=50))
+            assert [candidate.finished for candidate in late] == [False]
+
+    asyncio.run(scenario())
+
+
+def test_drafts_are_heard_while_the_answer_is_made(folder: Path) -> None:
+    async def scenario() -> None:
+        drafts: list[tuple[tuple[str, ...], int]] = []
+        async with connect(options()) as engine:
+            await engine.fill(request({"steps": 2}), on_draft=lambda texts, step: drafts.append((texts, step)))
+        assert drafts == [(("draft 1",), 1)]
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_fill_stops_the_engine_within_one_step(folder: Path) -> None:
+    async def scenario() -> None:
+        stop, journal = gate(folder), folder / "journal"
+        script = {"steps": 99, "gate": str(stop.path), "journal": str(journal), "name": "x"}
+        async with connect(options()) as engine:
+            filling = asyncio.ensure_future(engine.fill(request(script)))
+            stop.let(2)
+            await until(lambda: asyncio.to_thread(lambda: journal.exists() and len(journal.read_text().split()) == 2))
+            filling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await filling
+            stop.let(1)
+            await until(lambda: is_idle(engine))
+            # The third step was under way; no fourth was begun, or it would wait at the gate.
+            assert len(journal.read_text().split()) == 3
+
+    asyncio.run(scenario())
+
+
+async def is_idle(engine: ResidentEngine) -> bool:
+    told = await engine.info()
+    return (told["running"], told["waiting"]) == (0, 0)
+
+
+def test_a_newer_fill_of_a_document_leaves_the_older_without_an_answer(folder: Path) -> None:
+    async def scenario() -> None:
+        stop = gate(folder)
+        async with connect(options()) as engine:
+            document = engine.bound("a.py")
+            older = asyncio.ensure_future(document.fill(request({"gate": str(stop.path)})))
+            await until(lambda: info(engine, "running"))
+            newer = asyncio.ensure_future(document.fill(request({"text": "new"})))
+            await until(lambda: info(engine, "waiting"))
+            stop.let(1)
+            assert await older == ()
+            assert (await newer)[0].texts == ("new",)
+
+    asyncio.run(scenario())
+
+
+def test_two_who_start_at_the_same_moment_share_one_engine(folder: Path) -> None:
+    async def one(all_there: asyncio.Event) -> object:
+        async with connect(options()) as engine:
+            if await info(engine, "leases") == 4:
+                all_there.set()
+            await all_there.wait()
+            return await info(engine, "pid")
+
+    async def scenario() -> list[object]:
+        all_there = asyncio.Event()
+        return await asyncio.gather(*(one(all_there) for _ in range(4)))
+
+    found = asyncio.run(scenario())
+    assert len(set(found)) == 1
+    (place,) = meeting.places()
+    assert place.log.read_text().count("model loading: reading weights") == 1
+
+
+def test_two_processes_that_start_at_the_same_moment_share_one_engine(folder: Path) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from dg_lsp.infill.client import ConnectOptions, connect\n"
+        "async def main():\n"
+        f"    async with connect(ConnectOptions('toy', filler={FILLER!r})) as engine:\n"
+        "        print((await engine.info())['pid'])\n"
+        "asyncio.run(main())\n"
+    )
+
+    async def scenario() -> list[bytes]:
+        starters = [
+            await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE) for _ in range(3)
+        ]
+        return [(await starter.communicate())[0] for starter in starters]
+
+    found = asyncio.run(scenario())
+    assert [int(pid) for pid in found] == [next(iter(pids()))] * 3
+
+
+def test_after_a_kill_the_next_fill_works_on_a_fresh_engine(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(options()) as engine:
+            killed = await info(engine, "pid")
+            assert isinstance(killed, int)
+            os.kill(killed, signal.SIGKILL)
+            assert await text(engine, text="again") == "again"
+            assert await info(engine, "pid") != killed
+            await asyncio.to_thread(wait_until, lambda: is_gone(killed))
+
+    asyncio.run(scenario())
+    assert len(pids()) == 1
+
+
+def test_a_kill_under_a_hundred_requests_leaves_all_answered_and_nothing_behind(folder: Path) -> None:
+    async def scenario() -> None:
+        stop = gate(folder)
+        async with connect(options(interactive=False)) as engine:
+            killed = await info(engine, "pid")
+            assert isinstance(killed, int)
+            script: dict[str, object] = {"steps": 2, "gate": str(stop.path)}
+            filling = [asyncio.ensure_future(engine.fill(request(script))) for _ in range(100)]
+            await until(lambda: info(engine, "waiting"))
+            os.kill(killed, signal.SIGKILL)
+            stop.let(2)
+            answers = await asyncio.gather(*filling, return_exceptions=True)
+            assert all(isinstance(answer, tuple | EngineError) for answer in answers)
+            assert sum(isinstance(answer, tuple) for answer in answers) >= 90
+            assert await text(engine, text="next") == "next"
+
+    asyncio.run(scenario())
+    (pid,) = pids()
+    assert sorted(path.suffix for path in folder.iterdir() if path.name != "gate") == [".json", ".lock", ".log", ".sock"]
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: is_gone(pid))
+    assert [path.suffix for path in folder.iterdir() if path.name != "gate"] == [".log"]
+
+
+def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker_opens(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(options()) as engine:
+            with pytest.raises(EngineError, match=r"the engine ended while it was answering, twice; the end of its log:\n  "):
+                await engine.fill(request({"die": signal.SIGKILL}))
+            with pytest.raises(
+                EngineError, match=r"the engine failed 3 times; it may start again in 5 min; the end of its log:"
+            ):
+                await engine.fill(request({"die": signal.SIGKILL}))
+            with pytest.raises(EngineError, match="the engine failed 3 times"):
+                await engine.fill(request())
+
+    asyncio.run(scenario())
+    assert pids() == set()
+
+
+def test_a_model_that_can_not_be_loaded_is_told_and_not_tried_forever(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(options("fails"), wait=False) as engine:
+            for _ in range(2):
+                with pytest.raises(EngineError, match="the model could not be loaded: there is no checkpoint of that name"):
+                    await engine.fill(request())
+            assert engine.status is None
+
+    asyncio.run(scenario())
+    wait_until(lambda: pids() == set())
+
+
+def test_an_engine_that_can_not_even_start_shows_its_log(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(ConnectOptions("toy", filler=FILLER, device="auto", threads=-1), wait=False) as engine:
+            with pytest.raises(EngineError, match=r"the engine failed 3 times(.|\n)*threads"):
+                await engine.ready()
+
+    asyncio.run(scenario())
+
+
+def test_one_bad_request_is_its_own_problem(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(options()) as engine:
+            before = await info(engine, "pid")
+            for script, sentence in [
+                ({"raise": "ValueError"}, "the prefix is longer than the model's window"),
+                ({"raise": "MemoryError"}, "the engine ran out of memory on this request"),
+                ({"raise": "RuntimeError"}, "the engine failed on this request"),
+            ]:
+                with pytest.raises(EngineError, match=sentence):
+                    await engine.fill(request(script))
+            with pytest.raises(EngineError, match="the body is larger than 2 MB"):
+                await engine.fill(request({"text": "x" * 3_000_000}))
+            assert await text(engine, text="x") == "x"
+            assert await info(engine, "pid") == before
+
+    asyncio.run(scenario())
+
+
+def test_typing_hears_of_a_busy_engine_and_batch_work_waits(folder: Path) -> None:
+    async def scenario() -> None:
+        stop = gate(folder)
+        async with connect(options()) as typing, connect(options(interactive=False)) as batch:
+            script = {"steps": 1, "gate": str(stop.path)}
+            filling = [asyncio.ensure_future(batch.fill(request(script))) for _ in range(70)]
+            await until(lambda: info(batch, "running"))
+            typed = [asyncio.ensure_future(typing.fill(request(script))) for _ in range(70)]
+            done, _ = await asyncio.wait(typed, return_when=asyncio.FIRST_COMPLETED)
+            assert all(isinstance(one.exception(), EngineBusyError) for one in done)
+            stop.let(1)
+            assert all(await asyncio.gather(*filling))
+            await asyncio.wait(typed)
+            assert [one.exception() for one in typed].count(None) > 0
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_of_another_protocol_is_left_alone_while_others_use_it(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(options(), wait=False) as engine:
+            with pytest.raises(EngineError, match="speaks another protocol than this dg-lsp and is in use"):
+                await engine.ready()
+
+    with running("--protocol=0:0") as old:
+        with old.http.stream("GET", "/v1/lease") as lease:
+            lines = lease.iter_lines()
+            next(lines)
+            asyncio.run(scenario())
+            assert old.process.poll() is None
+        wait_until(lambda: old.info()["leases"] == 0)
+
+
+def test_an_engine_of_another_protocol_makes_room_when_nobody_uses_it(folder: Path) -> None:
+    async def scenario(pid: int) -> None:
+        async with connect(options()) as engine:
+            assert await info(engine, "pid") != pid
+
+    with running("--protocol=0:0") as old:
+        asyncio.run(scenario(old.process.pid))
+        assert old.process.wait(30) == 0
+
+
+def test_an_engine_that_ended_on_purpose_is_started_again_without_blame(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(options()) as engine:
+            for _ in range(4):
+                pid = await info(engine, "pid")
+                assert isinstance(pid, int)
+                os.kill(pid, signal.SIGTERM)
+                await until(lambda: status_is_none(engine))
+                assert await text(engine, text="x") == "x"
+
+    asyncio.run(scenario())
+
+
+async def status_is_none(engine: ResidentEngine) -> bool:
+    return engine.status is None
+
+
+def test_a_thousand_cancelled_fills_leave_the_engine_as_it_was(folder: Path) -> None:
+    async def scenario() -> None:
+        rng = random.Random(3)
+
+        async def one(engine: ResidentEngine) -> None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(engine.fill(request({"steps": 50, "pause_s": 0.001})), rng.uniform(0.0005, 0.05))
+
+        async with connect(options(interactive=False)) as engine:
+            for n_left in range(1000, 0, -20):
+                await asyncio.gather(*(one(engine) for _ in range(20)))
+                if n_left == 800:  # warm
+                    before = await memory(engine)
+            await until(lambda: is_idle(engine))
+            assert await memory(engine) <= 1.05 * before
+            assert await text(engine, text="x") == "x"
+
+    asyncio.run(scenario())
+
+
+async def memory(engine: ResidentEngine) -> int:
+    told = await info(engine, "memory")
+    assert isinstance(told, dict)
+    return int(told["rss_bytes"])
+
+
+def test_a_breaker_counts_what_is_recent() -> None:
+    breaker = Breaker()
+    assert (breaker.closed_for_s(0), breaker.pause_s(0)) == (0, 0)
+    breaker = breaker.crashed(0)
+    assert (breaker.closed_for_s(1), breaker.pause_s(1)) == (0, 0)
+    breaker = breaker.crashed(10)
+    assert (breaker.closed_for_s(11), breaker.pause_s(11)) == (0, 1)
+    breaker = breaker.crashed(20)
+    assert breaker.closed_for_s(21) == 279
+    assert breaker.closed_for_s(300) == 0
+    assert breaker.pause_s(1000) == 0
+
+
+def test_the_client_needs_no_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; import dg_lsp.infill.client; print('pygls' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
+    assert client.__doc__
