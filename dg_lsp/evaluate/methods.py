@@ -38,7 +38,7 @@ COPY = Method("copy", "copy")
 # Only where a length says where to stop.
 SPANS = ("span", "RandomSpanInfilling", "RandomSpanInfillingLight")
 TOLD_COPY = Method("copy, told the length", "told copy", kinds=SPANS)
-AR = Method("ar", without=("copy", "noise", "scorer"), profile=(("causal_rows", 1), ("refine_steps", 0)))
+AR = Method("ar", without=("copy", "file", "noise", "scorer"), profile=(("causal_rows", 1), ("refine_steps", 0)))
 ORACLE_LENGTH = Method("oracle length", without=("delete",), told_length=True)
 NO_SUFFIX = Method("no suffix", without=("held_suffix",), suffix=False)
 
@@ -55,6 +55,7 @@ ABLATION: tuple[Method, ...] = (
     Method("without held suffix", without=("held_suffix",)),
     Method("without self-conditioning", without=("conditioning",)),
     Method("without the copy row", without=("copy",)),
+    Method("without the file's statistics", without=("file",)),
     Method("without delete tokens", without=("delete",)),
     Method("without scorer", without=("scorer",)),
     Method("without causal rows", without=("causal",)),
