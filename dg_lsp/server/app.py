@@ -46,6 +46,9 @@ T = TypeVar("T")
 LOOK_AROUND_S = 2.0
 WRITE_STATISTICS_S = 60.0
 
+# Whoever waits for the work tells of these.
+_TOLD = (EngineError, JsonRpcException, ValueError)
+
 _TITLES = {
     "body": "Filling the function body",
     "hole": "Filling the hole",
@@ -89,6 +92,7 @@ class Server(LanguageServer):
         self.roots: dict[str, None] = {}
         self._registered = False
         self._told = ""
+        self._is_ready = False
         self._pulls = 0
         self.protocol.experimental = {"dgLsp": {"version": methods.VERSION}}
         self.protocol.unreadable = self._unreadable
@@ -120,7 +124,11 @@ class Server(LanguageServer):
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Write to the log; a popup at each keystroke helps nobody."""
-        log.error("%s", error, exc_info=error)
+        if isinstance(error, JsonRpcException):
+            # Answered with this very sentence.
+            log.info("%s", error)
+        else:
+            log.error("%s", error, exc_info=error)
 
     async def serve(self, reader: BinaryIO, writer: BinaryIO) -> int:
         """Serve one client over two streams until it ends; return the exit code."""
@@ -164,7 +172,10 @@ class Server(LanguageServer):
             self.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions())(partial(_completion, self))
 
     async def ready(self) -> None:
-        """Ask for the settings and join the engine; the client is ready for requests."""
+        """Ask for the settings and join the engine, once; the client is ready for requests."""
+        if self._is_ready:
+            return
+        self._is_ready = True
         await self.pull_settings()
         if self.client.registers_configuration:
             options = lsp.DidChangeConfigurationRegistrationOptions(section=settings.SECTION)
@@ -236,8 +247,13 @@ class Server(LanguageServer):
         """Run in the background, until it is done or the server ends."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, _TOLD):
+            log.error("something in the background failed", exc_info=error)
 
     async def _look_around(self) -> None:
         """End when the process that started us is gone, and write statistics now and then."""
@@ -418,8 +434,8 @@ def _add_handlers(server: Server) -> None:
         server.begin(params)
 
     @server.feature(lsp.INITIALIZED)
-    async def _(params: lsp.InitializedParams) -> None:
-        await server.ready()
+    def _(params: lsp.InitializedParams) -> None:
+        server.spawn(server.ready())
 
     @server.feature(lsp.SHUTDOWN)
     def _(params: None) -> None:
@@ -476,9 +492,9 @@ def _add_handlers(server: Server) -> None:
         server.protocol.fm.commands[name] = None
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)
-    async def _(params: lsp.DidChangeConfigurationParams) -> None:
+    def _(params: lsp.DidChangeConfigurationParams) -> None:
         if server.client.pulls_configuration:
-            await server.pull_settings()
+            server.spawn(server.pull_settings())
         else:
             server.configure(_section(params.settings))
 

@@ -22,7 +22,7 @@ class Progresses:
 
     def cancel(self, token: str | int) -> None:
         """The user wants this to end; unknown tokens are those of work that has ended."""
-        if (cancel := self._cancels.get(token)) is not None:
+        if isinstance(token, (str, int)) and (cancel := self._cancels.get(token)) is not None:
             cancel()
 
     @asynccontextmanager

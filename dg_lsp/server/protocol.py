@@ -92,6 +92,8 @@ class RpcProtocol(LanguageServerProtocol):
             structured = self.structure_message(message)
         except Exception as error:
             return self._unreadable(message, error)
+        if is_request and not hasattr(structured, "id"):
+            return self._refuse(msg_id, INVALID_REQUEST, f"{method} is a notification, and has no id")
         # A failed `initialize` may be tried again.
         self.initialized = self.initialized or method == lsp.INITIALIZE
         self.handle_message(structured)
@@ -152,7 +154,7 @@ class RpcProtocol(LanguageServerProtocol):
     def _handle_cancel_notification(self, msg_id: str | int) -> None:
         # Unlike pygls' own, leaves the future where it is until it is done, and says nothing of ids it does not know: the
         # answer was on its way.
-        future = self._request_futures.get(msg_id)
+        future = self._request_futures.get(msg_id) if _is_id(msg_id) else None
         if future is not None:
             future.cancel()
 

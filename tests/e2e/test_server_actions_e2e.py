@@ -1,0 +1,169 @@
+"""Code actions as editors run them: resolve, command, progress, cancellation, drafts, stale documents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.editor import CODE, NEOVIM, PLAIN, URI, Editor, editor
+from tests.e2e.rpc import RpcError
+
+pytestmark = pytest.mark.e2e
+
+TWO = "def f():\n    raise NotImplementedError\n\n\ndef g():\n    raise NotImplementedError\n"
+
+
+def run(folder: Path, capabilities: Mapping[str, Any], test: Callable[[Editor], Awaitable[None]], **more: Any) -> None:
+    async def main() -> None:
+        async with editor(folder, capabilities, **more) as client:
+            await test(client)
+
+    asyncio.run(main())
+
+
+def says(**script: Any) -> str:
+    return f"# engine: {json.dumps(script)}\n"
+
+
+def test_an_action_is_resolved_to_an_edit_of_that_version(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(text="return 1") + TWO, version=7)
+        menu = await client.menu(2, 4)
+        assert [action["title"] for action in menu] == ["Fill function body", "Fill all 2 holes in this file"]
+        assert [action["tags"] for action in menu] == [[1], [1]]
+        assert not any("command" in action or "edit" in action for action in menu)
+        assert not client.asked
+        resolved = await client.request("codeAction/resolve", menu[0])
+        (change,) = resolved["edit"]["documentChanges"]
+        assert change["textDocument"] == {"uri": URI, "version": 7}
+        (edit,) = change["edits"]
+        assert edit["newText"] == "return 1"
+        assert edit["range"] == {"start": {"line": 2, "character": 4}, "end": {"line": 2, "character": 29}}
+        assert edit["annotationId"] in resolved["edit"]["changeAnnotations"]
+
+    run(tmp_path, CODE, test)
+
+
+def test_progress_and_drafts_are_seen_while_it_runs(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(texts=["return 1", "return 2"]) + TWO)
+        menu = await client.menu(2, 4)
+        resolved = await client.request("codeAction/resolve", menu[1])
+        assert [edit["newText"] for edit in resolved["edit"]["documentChanges"][0]["edits"]] == ["return 1", "return 2"]
+        bar = [params["value"] for params in client.said("$/progress")]
+        assert [value["kind"] for value in bar] == ["begin", "report", "end"]
+        assert bar[0]["title"] == "Filling all holes"
+        assert bar[0]["cancellable"]
+        assert bar[1]["message"] == "2 of 2"
+        first, last = client.said("dgLsp/draft")
+        assert first["textDocument"] == {"uri": URI, "version": 1}
+        assert [hole["text"] for hole in first["holes"]] == ["...", "..."]
+        assert first["holes"][0]["range"]["start"] == {"line": 2, "character": 4}
+        assert not first["done"]
+        assert last["done"]
+        assert first["token"] == last["token"]
+        assert [params["busy"] for params in client.said("dgLsp/status")][-2:] == [True, False]
+
+    run(tmp_path, CODE, test)
+
+
+def test_the_user_can_cancel_it(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(gate=str(tmp_path / "never")) + TWO)
+        menu = await client.menu(2, 4)
+        _, resolving = client.start("codeAction/resolve", menu[0])
+        await until_asked(client)
+        token = client.said("$/progress")[0]["token"]
+        client.notify("window/workDoneProgress/cancel", {"token": token})
+        with pytest.raises(RpcError) as error:
+            await resolving
+        assert error.value.code == -32800
+        await until_asked(client, "cancelled")
+        msg_id, resolving = client.start("codeAction/resolve", menu[0])
+        await until_asked(client, n=2)
+        client.notify("$/cancelRequest", {"id": msg_id})
+        with pytest.raises(RpcError) as error:
+            await resolving
+        assert error.value.code == -32800
+        await until_asked(client, "cancelled", n=2)
+        await client.until(lambda: not client.said("dgLsp/status")[-1]["busy"])
+
+    run(tmp_path, CODE, test)
+
+
+async def until_asked(client: Editor, what: str = "asked", n: int = 1) -> None:
+    while len([entry for entry in client.asked if entry["what"] == what]) < n:
+        await client.status()
+
+
+def test_an_action_for_an_older_version_is_refused(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    async def test(client: Editor) -> None:
+        client.open(says(gate=str(gate)) + TWO)
+        menu = await client.menu(2, 4)
+        _, resolving = client.start("codeAction/resolve", menu[0])
+        await until_asked(client)
+        client.change(2, {"text": "x = 1\n"})
+        gate.touch()
+        for answer in (resolving, client.start("codeAction/resolve", menu[0])[1]):
+            with pytest.raises(RpcError) as error:
+                await answer
+            assert error.value.code == -32801
+
+    run(tmp_path, CODE, test)
+
+
+@pytest.mark.parametrize(("capabilities", "where"), [(NEOVIM, "changes"), (CODE, "documentChanges")])
+def test_a_command_applies_the_edit(tmp_path: Path, capabilities: Mapping[str, Any], where: str) -> None:
+    async def test(client: Editor) -> None:
+        client.answers["workspace/applyEdit"] = lambda params: {"applied": True}
+        client.open(says(text="g(b)") + "x = f(a)\n")
+        menu = await client.menu(1, 4, end=(1, 8))
+        (action,) = [action for action in menu if action["title"] == "Regenerate selection"]
+        call = action.get("command") or {"command": "dgLsp.fill", "arguments": [action["data"]]}
+        call["arguments"][0]["instruction"] = "call g"
+        assert await client.request("workspace/executeCommand", call) == {"applied": True}
+        (applied,) = [request["params"]["edit"] for request in client.requests if request["method"] == "workspace/applyEdit"]
+        assert where in applied
+
+    run(tmp_path, capabilities, test)
+
+
+def test_an_editor_that_knows_only_commands_gets_commands(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(text="return 1") + TWO)
+        menu = await client.menu(2, 4)
+        assert [entry["command"] for entry in menu] == ["dgLsp.fill"] * 2
+        answer = await client.request("workspace/executeCommand", {k: menu[0][k] for k in ("command", "arguments")})
+        assert not answer["applied"]
+        assert answer["edit"]["changes"][URI][0]["newText"] == "return 1"
+
+    run(tmp_path, PLAIN, test)
+
+
+def test_what_comes_to_nothing_is_said(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(text="return (") + TWO)
+        resolved = await client.request("codeAction/resolve", (await client.menu(2, 4))[0])
+        assert "edit" not in resolved
+        await client.until(lambda: client.said("window/showMessage"))
+        assert client.said("window/showMessage")[0]["message"].startswith("dg-lsp: nothing was filled: the answer ")
+
+    run(tmp_path, CODE, test)
+
+
+@pytest.mark.parametrize("data", [None, {}, {"do": "dance", "textDocument": {"uri": URI}, "range": {}}, {"do": "body"}, 5])
+def test_an_action_that_no_menu_offered_is_refused(tmp_path: Path, data: object) -> None:
+    async def test(client: Editor) -> None:
+        client.open(TWO)
+        with pytest.raises(RpcError) as error:
+            await client.request("codeAction/resolve", {"title": "x", "data": data})
+        assert error.value.code == -32602
+
+    run(tmp_path, CODE, test)

@@ -1,0 +1,330 @@
+"""The server from its first byte to its exit code, and what no message may do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dg_lsp.core import positions
+from dg_lsp.core.positions import Encoding
+from dg_lsp.server.sync import Change, changed
+from tests.e2e.editor import CODE, NEOVIM, ROOT, URI, Editor, command, editor, environment
+from tests.e2e.rpc import PATIENCE_S, Rpc, RpcError
+
+pytestmark = pytest.mark.e2e
+
+Test = Callable[[Editor], Awaitable[None]]
+
+
+def run(folder: Path, capabilities: Mapping[str, Any] | None, test: Test, **more: Any) -> None:
+    async def main() -> None:
+        async with editor(folder, capabilities, **more) as client:
+            await test(client)
+
+    asyncio.run(main())
+
+
+async def code_of(client: Editor, method: str, params: object = None) -> int:
+    with pytest.raises(RpcError) as error:
+        await client.request(method, params)
+    assert "Traceback" not in error.value.message
+    return error.value.code
+
+
+def test_the_order_of_life_is_kept(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        assert await code_of(client, "textDocument/inlineCompletion", client.inline(0, 0)) == -32002
+        client.notify("textDocument/didOpen", {"textDocument": {"uri": URI, "languageId": "python", "version": 1, "text": ""}})
+        assert await code_of(client, "initialize", {"capabilities": 1}) == -32602
+        await client.hello(CODE)
+        assert client.capabilities["experimental"] == {"dgLsp": {"version": 1}}
+        assert client.capabilities["textDocumentSync"]["change"] == 2
+        assert await code_of(client, "initialize", {"capabilities": {}, "processId": None, "rootUri": None}) == -32600
+        assert await code_of(client, "no/such", {}) == -32601
+        assert await code_of(client, "workspace/executeCommand", {"command": "nope"}) == -32602
+        assert await code_of(client, "textDocument/inlineCompletion", {"textDocument": {}}) == -32602
+        await client.request("shutdown")
+        assert await code_of(client, "textDocument/inlineCompletion", client.inline(0, 0)) == -32600
+        client.notify("exit")
+        assert await asyncio.wait_for(client.process.wait(), PATIENCE_S) == 0
+        client.stderr = b""
+
+    run(tmp_path, None, test)
+
+
+@pytest.mark.parametrize("how", ["exit", "eof", "eof at once"])
+def test_an_end_without_shutdown_is_exit_code_1(tmp_path: Path, how: str) -> None:
+    async def test(client: Editor) -> None:
+        if how != "eof at once":
+            await client.hello(NEOVIM)
+        if how == "exit":
+            client.notify("exit")
+        else:
+            client.process.stdin.close()  # type: ignore[union-attr]
+        assert await asyncio.wait_for(client.process.wait(), PATIENCE_S) == 1
+
+    run(tmp_path, None, test)
+
+
+def test_requests_under_way_are_answered_when_the_server_shuts_down(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(f"# engine: {json.dumps({'gate': str(tmp_path / 'never')})}\nx = \n")
+        _, under_way = client.start("textDocument/inlineCompletion", client.inline(1, 4))
+        while not client.asked:
+            await client.status()
+        assert await client.end() == 0
+        with pytest.raises(RpcError) as error:
+            await under_way
+        assert error.value.code == -32800
+
+    run(tmp_path, NEOVIM, test)
+
+
+def test_the_server_goes_when_its_parent_is_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        async with Rpc(*command(), env=environment(tmp_path)) as client:
+            await client.request("initialize", {"processId": parent.pid, "rootUri": None, "capabilities": {}})
+            client.notify("initialized", {})
+            parent.communicate(b"\n")
+            assert await asyncio.wait_for(client.process.wait(), PATIENCE_S) == 1
+
+    asyncio.run(main())
+
+
+def test_one_client_over_tcp(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = await asyncio.create_subprocess_exec(
+            *command("--tcp", "127.0.0.1:0"), env=environment(tmp_path), stderr=asyncio.subprocess.PIPE
+        )
+        assert process.stderr is not None
+        line = (await asyncio.wait_for(process.stderr.readline(), PATIENCE_S)).decode()
+        host, port = re.search(r"at (\S+):(\d+)", line).groups()  # type: ignore[union-attr]
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for msg_id, method in enumerate(("initialize", "shutdown")):
+            params = {"processId": None, "rootUri": None, "capabilities": {}} if not msg_id else None
+            body = json.dumps({"jsonrpc": "2.0", "id": msg_id, "method": method, "params": params}).encode()
+            writer.write(b"content-length: %d\r\n\r\n%s" % (len(body), body))
+            length = int((await reader.readline()).split(b":")[1])
+            while (await reader.readline()).strip():
+                pass
+            assert json.loads(await reader.readexactly(length))["id"] == msg_id
+        writer.write(b'Content-Length: 33\r\n\r\n{"jsonrpc":"2.0","method":"exit"}')
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
+        writer.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--tcp", "nowhere"], "--tcp must be HOST:PORT, not nowhere"),
+        (["--tcp", "127.0.0.1:99999"], "--tcp must be HOST:PORT, not 127.0.0.1:99999"),
+        (["--stdio", "--tcp", "a:1"], "--stdio and --tcp exclude each other"),
+        (["--log", "loud"], "--log must be debug, info, warning or error, not loud"),
+        (["--engine", "nowhere:at_all"], "there is no engine nowhere:at_all: No module named 'nowhere'"),
+    ],
+)
+def test_wrong_options_are_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    found = subprocess.run(command(*arguments), env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (found.returncode, found.stderr, found.stdout) == (2, f"dg-lsp: {sentence}\n", "")
+
+
+def test_what_prints_does_not_reach_the_client(tmp_path: Path) -> None:
+    script = tmp_path / "printing.py"
+    script.write_text(
+        "from tests.server.scripted import engine\nimport os\nprint('hello')\nos.system('echo hello from below')\n"
+    )
+    env = environment(tmp_path, DG_LSP_SERVE_ENGINE="printing:engine", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
+
+    async def main() -> None:
+        async with Rpc(*command(), env=env) as client:
+            await client.request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
+            assert await client.end() == 0
+            assert client.stderr.count(b"hello") == 2
+
+    asyncio.run(main())
+
+
+# Settings
+
+
+def test_settings_are_pulled_and_pulled_again_and_bad_ones_are_said(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(f"# engine: {json.dumps({'text': 'f(a)', 'score': 0.4})}\nx = \n")
+        assert len(await client.suggestions(1, 4)) == 1
+        client.answers["workspace/configuration"] = lambda params: [{"completion": {"threshold": 0.5, "debounce": 0, "x": 1}}]
+        client.notify("workspace/didChangeConfiguration", {"settings": None})
+        await client.until(lambda: client.said("window/showMessage"))
+        assert client.said("window/showMessage")[0]["message"].startswith("dgLsp.completion.x is no setting; there are ")
+        assert await client.suggestions(1, 4) == []
+        assert (await client.status())["suppressed"]["code"] == "unsure"
+        client.stderr = b""
+
+    run(tmp_path, CODE, test)
+
+
+def test_settings_are_taken_where_a_client_only_pushes_them(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(f"# engine: {json.dumps({'text': 'f(a)', 'score': 0.4})}\nx = \n")
+        assert len(await client.suggestions(1, 4)) == 1
+        client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": {"completion": {"threshold": 0.5}}}})
+        assert await client.suggestions(1, 4) == []
+
+    run(tmp_path, {"textDocument": {"inlineCompletion": {}}}, test, options={"dgLsp": {"completion": {"debounce": 0}}})
+
+
+def test_another_model_needs_no_restart_of_the_server(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": {"engine": {"model": "broken"}}}})
+        await client.until(lambda: client.said("window/showMessage"))
+        assert client.said("window/showMessage")[0]["message"] == "dg-lsp: the model is broken"
+        status = await client.status()
+        assert (status["state"], status["model"]) == ("failed", "broken")
+        client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": {"engine": {"model": "embedded"}}}})
+        while (await client.status())["state"] != "ready":
+            pass
+        client.stderr = b""
+
+    run(tmp_path, {"textDocument": {"inlineCompletion": {}}}, test)
+
+
+# Text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+def test_the_servers_text_is_the_editors(tmp_path: Path, encoding: Encoding) -> None:
+    dice = random.Random(encoding)
+    pieces = ["x", "\n", "\r\n", "\r", "\f", "\x85", "\u2028", "é", "漢", "𝕏", "\t", "#", '"', "\x00"]
+
+    async def test(client: Editor) -> None:
+        text = "start"
+        client.open(text)
+        for version in range(2, 402):
+            if version % 50 == 0:
+                change = Change("".join(dice.choices(pieces, k=30)))
+                sent: dict[str, Any] = {"text": change.text}
+            else:
+                start, end = sorted((dice.randrange(8), dice.randrange(10)) for _ in range(2))
+                change = Change("".join(dice.choices(pieces, k=dice.randrange(4))), start, end)
+                range_ = {name: {"line": at[0], "character": at[1]} for name, at in (("start", start), ("end", end))}
+                sent = {"text": change.text, "range": range_}
+            text = changed(positions.lines(text), change, encoding).text
+            client.change(version, sent)
+        await client.suggestions(0, 0, trigger=1)
+        (asked,) = [entry for entry in client.asked if entry["what"] == "asked"]
+        assert asked["prefix"] + asked["suffix"] == re.sub("\r\n|\r", "\n", text)
+
+    capabilities = {"general": {"positionEncodings": [encoding]}, "textDocument": {"inlineCompletion": {}}}
+    run(tmp_path, capabilities, test, options={"completion": {"debounce": 0, "speculate": False}})
+
+
+def test_a_change_that_can_not_be_read_stops_suggestions_until_the_text_is_known_again(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open("x = \n")
+        client.change(2, {"text": "y", "range": {"start": "nowhere"}})
+        assert await client.suggestions(0, 4, trigger=1) == []
+        assert (await client.status())["suppressed"]["code"] == "lost"
+        client.change(3, {"text": "z = \n"})
+        assert await client.suggestions(0, 4, trigger=1)
+        assert b"could not be read" in client.stderr
+        client.stderr = b""
+
+    run(tmp_path, NEOVIM, test)
+
+
+# Anything
+
+
+METHODS = [
+    "textDocument/inlineCompletion", "textDocument/codeAction", "codeAction/resolve", "workspace/executeCommand",
+    "textDocument/didOpen", "textDocument/didChange", "textDocument/didClose", "textDocument/didSave",
+    "notebookDocument/didOpen", "notebookDocument/didChange", "notebookDocument/didClose",
+    "workspace/didChangeConfiguration", "workspace/didChangeWorkspaceFolders", "$/cancelRequest", "$/setTrace",
+    "window/workDoneProgress/cancel", "textDocument/didShowCompletion", "textDocument/didPartiallyAcceptCompletion",
+    "initialize", "initialized", "textDocument/hover", "no/such", "dgLsp/status",
+]  # fmt: skip
+NAMES = [
+    "textDocument", "uri", "position", "line", "character", "range", "start", "end", "context", "triggerKind",
+    "version", "contentChanges", "text", "data", "arguments", "command", "event", "settings", "id", "token", "title",
+    "do", "item", "notebookDocument", "change", "cells", "languageId", "selectedCompletionInfo", "diagnostics",
+    "jsonrpc",
+]  # fmt: skip
+
+
+def junk(dice: random.Random, depth: int = 0) -> Any:
+    """Return a value that looks a little like what the protocol has."""
+    if depth < 4 and dice.random() < 0.6:
+        if dice.random() < 0.2:
+            return [junk(dice, depth + 1) for _ in range(dice.randrange(3))]
+        return {dice.choice(NAMES): junk(dice, depth + 1) for _ in range(dice.randrange(5))}
+    values = [
+        None,
+        True,
+        0,
+        1,
+        -1,
+        2**40,
+        1.5,
+        "",
+        URI,
+        "dgLsp.fill",
+        "dgLsp.accepted",
+        "é\ud800",
+        [],
+        {},
+        {"line": 0, "character": 0},
+    ]
+    return dice.choice(values)
+
+
+def test_no_message_kills_the_server_or_goes_unanswered(tmp_path: Path) -> None:
+    dice = random.Random(5)
+
+    async def test(client: Editor) -> None:
+        client.open("x = 1\n" * 20)
+        futures = []
+        for n in range(2000):
+            kind = dice.random()
+            method, params = dice.choice(METHODS), junk(dice)
+            if kind < 0.5 and method not in ("shutdown", "exit"):
+                futures.append(client.start(method, params)[1])
+            elif kind < 0.8:
+                client.notify(method, params)
+            elif kind < 0.9:
+                client.send(
+                    dice.choice([[], [{}], 1, "x", None, {"id": n}, {"jsonrpc": "1.0", "id": n, "method": "x"}, junk(dice)])
+                )
+            elif kind < 0.95:
+                client.send(
+                    {"jsonrpc": "2.0", "id": dice.choice([None, True, [], {}, 1.5]), "method": method, "params": params}
+                )
+            else:
+                client.write(
+                    dice.choice([b"Content-Length: x\r\n\r\n", b"Content-Length: 3\r\n\r\n{,}", b"\r\n\r\n", b"Nonsense\r\n"])
+                )
+            if n % 100 == 0:
+                await client.status()
+        answers = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), PATIENCE_S)
+        assert all(not isinstance(answer, BaseException) or isinstance(answer, RpcError) for answer in answers)
+        # What the server could not blame on a request of ours is answered without an id.
+        assert all(stray["id"] is None or not isinstance(stray["id"], dict) for stray in client.strays)
+        client.strays.clear()
+        client.open("y = \n")
+        assert await client.suggestions(0, 4, trigger=1)
+        assert b"could not be handled" not in client.stderr
+        assert b"a request failed" not in client.stderr
+        client.stderr = b""
+
+    run(tmp_path, NEOVIM, test)
