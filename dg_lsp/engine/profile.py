@@ -7,7 +7,7 @@ Knows nothing of tensors.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,6 +96,24 @@ def parse(stated: dict[str, Any]) -> Profile:
     if "calibration" in values:
         values["calibration"] = Calibration(**values["calibration"])
     return Profile(**values)
+
+
+def as_instruct(profile: Profile) -> Profile:
+    """Return the profile of the same model used in the instruct layout.
+
+    That layout writes the window twice, in the question and, its last lines, in the answer: a third of the budget is
+    left for each. It has no delete token, so the lengths of gaps are those of a profile that was made for it.
+    """
+    plain, most = Profile(), max(profile.block_gaps)
+    return replace(
+        profile,
+        layout="instruct",
+        prefix_tokens=profile.prefix_tokens // 3,
+        suffix_tokens=profile.suffix_tokens // 2,
+        held_tokens=min(profile.held_tokens, 16),
+        line_gaps=tuple(gap for gap in plain.line_gaps if gap <= most),
+        block_gaps=tuple(gap for gap in plain.block_gaps if gap <= most),
+    )
 
 
 def dump(profile: Profile) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.profile import Profile
+from dg_lsp.engine.profile import as_instruct
 from dg_lsp.evaluate import execute, methods, score
 from dg_lsp.evaluate.methods import Method
 from dg_lsp.evaluate.score import Row
@@ -137,11 +137,7 @@ def with_layout(loaded: Loaded, name: str) -> Loaded:
     """
     if name in ("", loaded.profile.layout):
         return loaded
-    if name == "instruct":
-        plain = Profile()
-        profile = replace(loaded.profile, layout="instruct", line_gaps=plain.line_gaps, block_gaps=plain.block_gaps)
-    else:
-        profile = replace(loaded.profile, layout="infill-trained")
+    profile = as_instruct(loaded.profile) if name == "instruct" else replace(loaded.profile, layout="infill-trained")
     return replace(loaded, profile=profile)
 
 

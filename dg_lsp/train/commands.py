@@ -138,6 +138,21 @@ def calibrate(
     typer.echo(json.dumps(report, indent=2))
 
 
+@app.command()
+def card(
+    run: Folder,
+    model: Annotated[Path, typer.Option(help="The checkpoint that the card describes; its README.md is written.")],
+    results: Annotated[Path, typer.Option(help="A Markdown table, as `dg-lsp eval --markdown` prints it.")],
+    ablation: Annotated[Path, typer.Option(help="A Markdown table, as `dg-lsp eval --ablation` prints it.")],
+) -> None:
+    """Write the model card from what the other commands measured."""
+    from dg_lsp.train import card as stage
+
+    text = stage.write(run, model, results=results.read_text("utf-8"), ablation=ablation.read_text("utf-8"))
+    (model / "README.md").write_text(text, encoding="utf-8")
+    typer.echo(f"{model / 'README.md'}: {len(text.splitlines())} lines")
+
+
 def shape_of(run: Path, hidden: int, layers: int, feed_forward: int) -> Shape:
     """Return the shape that the options and the run's tokenizer give."""
     from tokenizers import Tokenizer

@@ -21,7 +21,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from dg_lsp.engine.passes import KV, Passes
+from dg_lsp.engine.profile import Profile
 from dg_lsp.train import pack
+from dg_lsp.train.export import PROFILE
 from dg_lsp.train.losses import head_loss
 from dg_lsp.train.objective import N_SPECIAL, CanvasBatch, CausalBatch, Sampler
 from dg_lsp.train.shape import Shape, build
@@ -47,6 +49,8 @@ class Plan:
     threads: int = 1
     device: str = "cpu"
     compiled: bool = False
+    instruct_share: float = 0.2  # of the windows with canvases: the layout of the 26B checkpoint
+    profile: Profile = PROFILE
 
 
 @dataclass(slots=True)
@@ -81,7 +85,14 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
             optimizer.load_state_dict(saved)
         progress = Progress(**state["progress"])
     torch.manual_seed(plan.seed + progress.tokens)
-    sampler = Sampler(pack.load(folder / "train.npz"), tokenizer, seed=plan.seed + progress.tokens, canvas=shape.canvas)
+    sampler = Sampler(
+        pack.load(folder / "train.npz"),
+        tokenizer,
+        seed=plan.seed + progress.tokens,
+        canvas=shape.canvas,
+        instruct=plan.instruct_share,
+        profile=plan.profile,
+    )
     valid = Sampler(pack.load(folder / "valid.npz"), tokenizer, seed=7, canvas=shape.canvas)
     checks = [valid.canvases(12, plan.mixed_length, 6, noise=noise) for noise in (1.0, 0.5)]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -14,6 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from dg_lsp.core.values import Hole, InfillRequest, Span
+from dg_lsp.engine.layout import Instruct
+from dg_lsp.engine.profile import Profile, as_instruct
+from dg_lsp.engine.vocabulary import Vocabulary
+
 Ids = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -22,6 +27,7 @@ N_SPECIAL = 32
 SUFFIX_TOKENS = 96
 HELD_TOKENS = 32
 GAPS = (8, 16, 24, 32, 48)
+MAX_MIDDLE = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +71,38 @@ class CanvasBatch:
     starts: Ids  # [N], how many encoder positions the canvas sees
 
 
-class Sampler:
-    """Draws windows and canvases at random; two samplers with one seed draw the same."""
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One canvas over a window: where it begins among the window's ids, what its gap holds and what is held after it.
 
-    def __init__(self, packed: Packed, tokenizer: Tokenizer, *, seed: int, canvas: int = 64) -> None:
-        self.packed, self.tokenizer, self.canvas = packed, tokenizer, canvas
+    A cut without `slack` has a gap of just the length of what it holds: its layout has no delete token.
+    """
+
+    begin: int
+    middle: list[int]
+    held: list[int]
+    slack: bool = True
+
+
+class Sampler:
+    """Draws windows and canvases at random; two samplers with one seed draw the same.
+
+    `instruct` is the share of windows with canvases that are written in the instruct layout of `profile`.
+    """
+
+    def __init__(
+        self,
+        packed: Packed,
+        tokenizer: Tokenizer,
+        *,
+        seed: int,
+        canvas: int = 64,
+        instruct: float = 0.0,
+        profile: Profile | None = None,
+    ) -> None:
+        self.packed, self.tokenizer, self.canvas, self.instruct = packed, tokenizer, canvas, instruct
+        self._vocabulary = Vocabulary(tokenizer)
+        self._layout = Instruct(as_instruct(profile), self._vocabulary) if instruct and profile else None
         self.random = np.random.default_rng(seed)
         self.vocabulary = tokenizer.get_vocab_size()
         texts = [tokenizer.decode([token]) for token in range(self.vocabulary)]
@@ -83,16 +116,18 @@ class Sampler:
 
     def canvases(self, rows: int, length: int, per_row: int, *, noise: float | None = None) -> CanvasBatch:
         """Return `rows` windows with `per_row` canvases each; `noise` fixes the noise level instead of drawing it."""
-        windows = [self._window(length + 1) for _ in range(rows)]
+        drawn = [self._drawn(length + 1, per_row) for _ in range(rows)]
+        windows = [window for window, _ in drawn]
         n, width = rows * per_row, self.canvas
         clean, noisy = np.zeros((n, width), np.int64), np.zeros((n, width), np.int64)
         gap, used = np.zeros((n, width), np.bool_), np.zeros((n, width), np.bool_)
         weights, starts = np.zeros((n, width), np.float32), np.zeros(n, np.int64)
         for index in range(n):
             window = windows[index // per_row]
-            begin, middle, held = self._cut(window)
-            free = self._gap_length(len(middle))
-            held = held[: width - free]
+            cut = drawn[index // per_row][1][index % per_row]
+            middle = cut.middle
+            free = self._gap_length(len(middle)) if cut.slack else len(middle)
+            held = cut.held[: width - free]
             filled = free + len(held)
             clean[index, :filled] = middle + [DELETE] * (free - len(middle)) + held
             gap[index, :free] = used[index, :filled] = True
@@ -101,8 +136,35 @@ class Sampler:
             weights[index, free:] = 0
             noisy[index] = clean[index]
             noisy[index, :free] = self._noised(middle, free, window, noise)
-            starts[index] = window.prefix_at + begin
+            starts[index] = cut.begin
         return CanvasBatch(self._batch([window.ids for window in windows], length), clean, noisy, gap, weights, used, starts)
+
+    def _drawn(self, length: int, per_row: int) -> tuple[Window, list[Cut]]:
+        """Return a window and the canvases over it."""
+        window = self._window(length)
+        if self._layout and self.random.random() < self.instruct and (asked := self._asked(window, length)):
+            return asked[0], [asked[1]] * per_row
+        cuts = [self._cut(window) for _ in range(per_row)]
+        return window, [Cut(window.prefix_at + begin, middle, held) for begin, middle, held in cuts]
+
+    def _asked(self, window: Window, length: int) -> tuple[Window, Cut] | None:
+        """Return one hole of a window written as a question and its answer; None where that is too long."""
+        assert self._layout is not None
+        begin, middle, _ = self._cut(window)
+        decode = self._vocabulary.decode
+        before, text = decode(window.prefix[:begin]), decode(middle)
+        after = decode([*window.prefix[begin + len(middle) :], *window.suffix])
+        comment = before.rstrip().rpartition("\n")[2].strip()
+        wish = comment.lstrip("# ") if comment.startswith("#") and self.random.random() < 0.5 else ""
+        hole = Hole(Span(0, 0), "cursor", block="\n" in text, instruction=wish)
+        sheet = self._layout.lay_out(InfillRequest(before, after, (hole,), language="python"))
+        written = self._vocabulary.encode(sheet.heal.decode("utf-8", "ignore") + text)
+        ids = [*sheet.kv, *written, *sheet.tail]
+        if not written or len(written) > self.canvas // 2 or len(ids) > length:
+            return None
+        return Window(ids, len(sheet.kv), window.prefix, window.suffix), Cut(
+            len(sheet.kv), written, list(sheet.tail), slack=False
+        )
 
     def _batch(self, rows: list[list[int]], length: int) -> CausalBatch:
         ids = np.zeros((len(rows), length + 1), np.int64)
@@ -158,7 +220,11 @@ class Sampler:
             if random.random() < 0.6:
                 while end < len(prefix) and prefix[end] != self.newline:
                     end += 1
-        kind, floor = random.random(), max(0, end - 48)
+        kind, floor = random.random(), max(0, end - MAX_MIDDLE)
+        if random.random() < 0.15 and (inside := self._arguments(prefix, floor, end)):
+            return inside[0], prefix[inside[0] : inside[1]], self._held(prefix, inside[1], window)
+        if random.random() < 0.1 and (block := self._block(prefix, floor, end)):
+            return block[0], prefix[block[0] : block[1]], self._held(prefix, block[1], window)
         lines = [index + 1 for index in range(floor, end) if prefix[index] == self.newline and index + 1 < end]
         if kind < 0.4 and lines:  # the rest of a line
             begin = int(random.integers(lines[-1], end)) if lines[-1] < end else end
@@ -169,9 +235,45 @@ class Sampler:
         else:
             begin = max(0, end - int(random.integers(0, 13)))
         begin = max(begin, floor, min(4, end))
-        after = prefix[end:] + window.suffix
-        n_held = HELD_TOKENS if random.random() < 0.6 else int(random.integers(0, HELD_TOKENS + 1))
-        return begin, prefix[begin:end], after[:n_held]
+        return begin, prefix[begin:end], self._held(prefix, end, window)
+
+    def _held(self, prefix: list[int], end: int, window: Window) -> list[int]:
+        n_held = HELD_TOKENS if self.random.random() < 0.6 else int(self.random.integers(0, HELD_TOKENS + 1))
+        return (prefix[end:] + window.suffix)[:n_held]
+
+    def _arguments(self, prefix: list[int], floor: int, end: int) -> tuple[int, int] | None:
+        """Return where the tokens between the brackets of a call begin and end."""
+        texts = [self.texts[token] for token in prefix[floor:end]]
+        opening = [index + 1 for index, text in enumerate(texts) if text.endswith("(")]
+        if not opening:
+            return None
+        begin, depth = opening[int(self.random.integers(len(opening)))], 1
+        for index in range(begin, len(texts)):
+            # A token that closes this call and goes on can't be cut in two here.
+            if depth == 1 and texts[index].startswith(")"):
+                return floor + begin, floor + index
+            depth += texts[index].count("(") - texts[index].count(")")
+            if depth < 1:
+                return None
+        return None
+
+    def _block(self, prefix: list[int], floor: int, end: int) -> tuple[int, int] | None:
+        """Return where a block begins and ends: a line and those behind it that are indented as far, or blank."""
+        starts = [index + 1 for index in range(floor, end - 1) if prefix[index] == self.newline]
+        starts = [start for start in starts if len(self.texts[prefix[start]]) > 1 and not self.texts[prefix[start]].strip(" ")]
+        if not starts:
+            return None
+        begin = starts[int(self.random.integers(len(starts)))]
+        indent, stop = len(self.texts[prefix[begin]]), begin
+        for index in range(begin, min(begin + MAX_MIDDLE, len(prefix) - 1)):
+            if prefix[index] != self.newline:
+                continue
+            if prefix[index - 1] != self.newline:
+                stop = index  # before the line end: the suffix begins with it
+            following = self.texts[prefix[index + 1]]
+            if prefix[index + 1] != self.newline and (following.strip(" ") or len(following) < indent):
+                break
+        return (begin, stop) if stop > begin else None
 
     def _gap_length(self, needed: int) -> int:
         fitting = [gap for gap in GAPS if gap >= needed]

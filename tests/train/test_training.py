@@ -152,3 +152,33 @@ def test_the_packed_file_gives_back_what_was_packed(run_folder: Path, tmp_path: 
     np.testing.assert_array_equal(again.ids, packed.ids)
     assert (again.starts.tolist(), again.names) == (packed.starts.tolist(), packed.names)
     assert made.decode(again.names[0]) == "b/c.py"
+
+
+def test_a_share_of_windows_is_written_as_questions_and_answers(run_folder: Path) -> None:
+    made = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
+    sampler = Sampler(pack.load(run_folder / "train.npz"), made, seed=4, instruct=1.0, profile=export.PROFILE)
+    batch = sampler.canvases(12, 700, 2, noise=0.0)
+    asked = 0
+    for index in range(0, 24, 2):
+        text = made.decode(batch.causal.ids[index // 2].tolist(), skip_special_tokens=False)
+        if "<|turn>user" not in text:
+            continue  # a window that was too long for a question
+        asked += 1
+        start, gap = int(batch.starts[index]), batch.clean[index][batch.gap[index]]
+        assert DELETE not in gap
+        # What the canvas writes is what the answer goes on with.
+        np.testing.assert_array_equal(batch.causal.ids[index // 2][start : start + len(gap)], gap)
+        held = batch.clean[index][batch.used[index] & ~batch.gap[index]]
+        assert made.decode(held.tolist(), skip_special_tokens=False).endswith("```<turn|><eos>")
+    assert asked >= 6
+
+
+def test_gaps_are_cut_as_people_meet_them(sampler: Sampler) -> None:
+    prefix = [int(token) for token in sampler.packed.ids[:150]]
+    text = sampler.tokenizer.decode
+    calls = {text(prefix[a:b]) for _ in range(40) if (found := sampler._arguments(prefix, 0, 90)) for a, b in [found]}
+    assert calls <= {"self", "self, value", ""}
+    assert calls
+    blocks = {text(prefix[a:b]) for _ in range(40) if (found := sampler._block(prefix, 0, 90)) for a, b in [found]}
+    assert "        return self.value + 0" in blocks
+    assert all(block.startswith("    ") and not block.endswith("\n\n\n") for block in blocks)

@@ -1,0 +1,88 @@
+"""Write the model card: what the model is, what it was trained on, how, and what it scores.
+
+Every figure comes from a file that a command wrote. Knows those files. Knows nothing of how they were made.
+"""
+
+# ruff: noqa: E501  (prose: one sentence a line, as in every Markdown file)
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.train import curve
+
+LIMITS = """\
+## Limits
+
+* It is small and has seen few tokens: it knows Python's shapes and the phrases of common libraries, not what your code means. Read what it writes.
+* Other languages than Python were not in its training data. What it fills there comes from copying the file and from what all languages share.
+* It reads 496 tokens before a hole and 96 after it, and writes 48 tokens at most in one hole.
+* Its canvas alone, started from noise, hardly ever writes what stood there: the rows that start from copies and from causal drafts give most answers. The table above says how much each kind of row is worth.
+* HumanEval-Infilling could not be had where it was trained, so no figure on it is stated.
+"""
+
+
+def write(run: Path, folder: Path, *, results: str, ablation: str) -> str:
+    """Return the card of the checkpoint in `folder`, trained in `run`; `results` and `ablation` are Markdown tables."""
+    sources = json.loads((run / "corpus" / "sources.json").read_text(encoding="utf-8"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    lines = curve.read(run / "curve.jsonl")
+    return "\n".join(
+        [
+            _head(config["text_config"], lines, folder),
+            "## What it scores\n",
+            results,
+            "## What each part is worth\n",
+            ablation,
+            LIMITS,
+            _training(lines),
+            _data(sources),
+        ]
+    )
+
+
+def _head(text: dict[str, Any], lines: Sequence[dict[str, Any]], folder: Path) -> str:
+    size = (folder / "model.safetensors").stat().st_size / 1024**2
+    last = lines[-1]
+    return f"""\
+---
+license: apache-2.0
+library_name: transformers
+tags: [code, infilling, text-diffusion, diffusion_gemma]
+---
+
+# The embedded model of dg-lsp
+
+A `DiffusionGemmaForBlockDiffusion` of {text["num_hidden_layers"]} layers, width {text["hidden_size"]}, {text["num_attention_heads"]} heads,
+feed-forward {text["intermediate_size"]} and {text["vocab_size"]} tokens, in bf16: {size:.1f} MiB.
+It was made from nothing, on one thread of a CPU, in {last["causal_minutes"] + last["mixed_minutes"]:.0f} minutes and {last["tokens"] / 1e6:.1f} million tokens.
+transformers loads it unchanged; `dg_lsp.json` says how dg-lsp uses it.
+"""
+
+
+def _training(lines: Sequence[dict[str, Any]]) -> str:
+    shown = [*lines[:: max(1, len(lines) // 12)], *([lines[-1]] if (len(lines) - 1) % max(1, len(lines) // 12) else [])]
+    return (
+        "## How it was trained\n\n"
+        "`dg_lsp/train/README.md` has the commands and the objective. Losses in nats a token, on files of the training packages\n"
+        "that were kept out: `causal`, and of the gap at full noise, at half noise, and at half noise conditioned by a first pass.\n\n"
+        + curve.table(shown)
+    )
+
+
+def _data(sources: dict[str, Any]) -> str:
+    rows = sorted(sources["sources"], key=lambda source: -source["chars"])
+    total = sum(source["chars"] for source in rows)
+    head = (
+        "## What it was trained on\n\n"
+        f"{total / 1e6:.0f} MB of Python from {len(rows)} packages, deduplicated by content; tests, data, generated and vendored files left out.\n"
+        f"Held out by name before anything else, for evaluation: {', '.join(sources['held_out'])}.\n\n"
+        "| package | version | licence as stated | files | MB |\n| --- | --- | --- | --- | --- |\n"
+    )
+    return head + "".join(
+        f"| {s['name']} | {s['version']} | {s['licence'].replace('|', '/')} | {s['files']} | {s['chars'] / 1e6:.2f} |\n"
+        for s in rows
+    )
