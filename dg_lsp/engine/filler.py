@@ -372,6 +372,7 @@ class CanvasTask:
         if self.filler.switches.scorer:
             logps = dict(zip(texts, self._log_probabilities(texts), strict=True))
             self.scored = [replace(item, tokens=logps[item.text][0], after=logps[item.text][1]) for item in self.scored]
+        self.scored = [replace(item, block=self.block) for item in self.scored]
         ranked = rank.best_first(self.scored, self.profile.calibration)
         steps = max(self.denoiser.canvas.steps) if self.denoiser else 0
         self.answers = tuple(

@@ -30,6 +30,7 @@ class Scored:
     entropy: float | None = None
     left: int = 0
     right: int = 0
+    block: bool = False
 
 
 def features(item: Scored, others: Sequence[Scored]) -> dict[str, float]:
@@ -55,6 +56,10 @@ def features(item: Scored, others: Sequence[Scored]) -> dict[str, float]:
         "right": math.log1p(min(right, 24)),
         "settled": -min(settled) if settled else 0.0,
         "blank": float(not item.text.strip()),
+        "block": float(item.block),
+        "block_copied": float(item.block and "copy" in rows),
+        "block_left": math.log1p(left) if item.block else 0.0,
+        "whole": float(right > 0) * math.log1p(left),
     }
 
 

@@ -79,6 +79,7 @@ def evaluate(
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object with all figures instead of a table.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the figures as a Markdown table.")] = False,
     csv_file: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--csv", metavar="FILE", help="Also write a line for each answer, to commit and compare."),
@@ -117,7 +118,7 @@ def evaluate(
         rows = _rows(chosen, setup, workers, execute=execute)
         if csv_file is not None:
             _write(csv_file, rows)
-        _show(rows, setup, file, as_json=as_json, ablation=ablation)
+        _show(rows, setup, file, as_json=as_json, as_markdown=as_markdown or ablation)
     except EvalError as error:
         say(str(error))
         raise typer.Exit(2) from error
@@ -199,7 +200,7 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
         raise EvalError(f"{path} can't be written: {(error.strerror or str(error)).lower()}") from error
 
 
-def _show(rows: Sequence[Row], setup: Setup, file: Path, *, as_json: bool, ablation: bool) -> None:
+def _show(rows: Sequence[Row], setup: Setup, file: Path, *, as_json: bool, as_markdown: bool) -> None:
     from rich.console import Console
 
     from dg_lsp.evaluate import report
@@ -207,7 +208,7 @@ def _show(rows: Sequence[Row], setup: Setup, file: Path, *, as_json: bool, ablat
     if as_json:
         facts = {"file": file.name, "model": setup.model, "layout": setup.layout or "the checkpoint's", "seed": setup.seed}
         typer.echo(json.dumps(report.as_object(rows, facts, setup.seed), indent=2))
-    elif ablation:
+    elif as_markdown:
         typer.echo(report.markdown(rows, setup.seed), nl=False)
     else:
         console = Console(width=None if sys.stdout.isatty() else WIDTH)
