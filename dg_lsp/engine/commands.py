@@ -34,6 +34,9 @@ UnloadAfter = Annotated[float, typer.Option(help="Seconds without work before th
 ExitAfter = Annotated[float, typer.Option(help="Seconds without users before the process ends; 0: never.", min=0)]
 
 
+Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)]
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """An engine's files, and what it answers; `info` is None when nothing answers."""
@@ -45,7 +48,7 @@ class Seen:
 
 @app.command()
 def run(
-    model: Model = "embedded",
+    model: Model = meeting.EMBEDDED,
     revision: Revision = "",
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -53,7 +56,7 @@ def run(
     threads: Threads = 0,
     unload_after: UnloadAfter = 900.0,
     exit_after: ExitAfter = 600.0,
-    port: Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)] = -1,
+    port: Port = -1,
     running: Annotated[int, typer.Option(help="Requests of one priority under way at once.", min=1)] = 8,
     queued: Annotated[int, typer.Option(help="Requests that may wait.", min=1)] = 64,
     protocol: Annotated[str, typer.Option(hidden=True, help="Speak MIN:MAX.")] = f"{PROTOCOL_MIN}:{PROTOCOL_MAX}",
@@ -80,7 +83,7 @@ def run(
 
 @app.command()
 def start(
-    model: Model = "embedded",
+    model: Model = meeting.EMBEDDED,
     revision: Revision = "",
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -88,9 +91,10 @@ def start(
     threads: Threads = 0,
     unload_after: UnloadAfter = 900.0,
     exit_after: ExitAfter = 600.0,
+    port: Port = -1,
 ) -> None:
     """Start an engine in the background, and wait until it has loaded its model."""
-    which = Which(model, revision, dtype, device, filler)
+    which, settings = Which(model, revision, dtype, device, filler), Settings(threads, unload_after, exit_after)
     place = _place(which)
     seen = look(place)
     if seen.info is None:
@@ -99,7 +103,7 @@ def start(
             # Without the lock somebody else is starting it just now.
             if starting is not None and look(place).info is None:
                 try:
-                    process = meeting.start_engine(place, which, Settings(threads, unload_after, exit_after))
+                    process = meeting.start_engine(place, which, settings, {"port": str(port)})
                 except MeetingError as error:
                     _fail(str(error))
                 _wait(lambda: look(place).info is not None or process.poll() is not None, START_PATIENCE_S)
@@ -113,12 +117,14 @@ def start(
     if _state(seen) not in ("ready", "unloaded"):
         reason = seen.info.text("message", "") if seen.info else ""
         _fail_with_log(place, reason or "the engine did not start")
-    typer.echo(f"The engine for {model} is {_state(seen)} (process {seen.state.pid if seen.state else '?'}).")
+    told = f"The engine for {model} is {_state(seen)} (process {seen.state.pid if seen.state else '?'})."
+    url = seen.info.text("url", "") if seen.info else ""
+    typer.echo(f"{told} Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else told)
 
 
 @app.command()
 def stop(
-    model: Model = "embedded",
+    model: Model = meeting.EMBEDDED,
     revision: Revision = "",
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -153,7 +159,7 @@ def stop(
 
 @app.command()
 def status(
-    model: Model = "embedded",
+    model: Model = meeting.EMBEDDED,
     revision: Revision = "",
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -177,7 +183,7 @@ def status(
 
 @app.command()
 def logs(
-    model: Model = "embedded",
+    model: Model = meeting.EMBEDDED,
     revision: Revision = "",
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -192,6 +198,21 @@ def logs(
         return
     for line in meeting.log_tail(place, n_lines):
         typer.echo(line)
+
+
+@app.command()
+def token(
+    model: Model = meeting.EMBEDDED,
+    revision: Revision = "",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    filler: FillerName = "",
+) -> None:
+    """Print the token that an engine wants from other clients, as their API key."""
+    state = meeting.read_state(_place(Which(model, revision, dtype, device, filler)))
+    if state is None:
+        _fail(f"no engine for {model} is running")
+    typer.echo(state.token)
 
 
 def look(place: Place) -> Seen:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Snippet, Span
+from dg_lsp.core import polish
+from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.messages import MAX_CANDIDATES, Ask, Done
 
@@ -52,6 +53,7 @@ class Cut:
     text: str
     why: str
     n_tokens: int
+    stop: str = ""
 
 
 def from_openai(fields: Fields) -> Wish:
@@ -121,12 +123,13 @@ def cut(candidate: Candidate, wish: Wish) -> Cut:
     kept, why = text, "end"
     if wish.max_tokens is not None and n_tokens > wish.max_tokens:
         kept, why = text[: len(text) * wish.max_tokens // n_tokens], "length"
-    ends = [at for stop in wish.stops if stop and (at := kept.find(stop)) >= 0]
-    if ends:
-        kept, why = kept[: min(ends)], "stop"
+    found = [(at, stop) for stop in wish.stops if stop and (at := kept.find(stop)) >= 0]
+    end, stop = min(found, default=(len(kept), ""))
+    if found:
+        kept, why = kept[:end], "stop"
     if len(kept) < len(text):
         n_tokens = math.ceil(n_tokens * len(kept) / len(text))
-    return Cut(kept, why, n_tokens)
+    return Cut(kept, why, n_tokens, stop)
 
 
 def to_openai(wish: Wish, answer: Answer, facts: Mapping[str, object], pieces: Pieces) -> dict[str, object]:
@@ -176,7 +179,7 @@ def to_llama(wish: Wish, answer: Answer, model: str) -> dict[str, object]:
         "has_new_line": "\n" in made.text,
         "truncated": False,
         "stop_type": {"end": "eos", "stop": "word", "length": "limit"}[made.why],
-        "stopping_word": next((stop for stop in wish.stops if made.why == "stop"), ""),
+        "stopping_word": made.stop,
         "timings": {
             "cache_n": done.cache.reused,
             "prompt_n": n_prompt,
@@ -213,9 +216,17 @@ def _stops(fields: Fields) -> tuple[str, ...]:
 
 
 def _cuts(wish: Wish, answer: Answer) -> list[tuple[Candidate, Cut]]:
+    polished = (_polished(candidate, wish.ask.request) for candidate in answer.candidates[: wish.n])
+    candidates = tuple(candidate for candidate in polished if candidate is not None)
     # These clients read the first choice without asking whether there is one.
-    candidates = answer.candidates[: wish.n] or (Candidate(("",), 0.0, finished=False),)
-    return [(candidate, cut(candidate, wish)) for candidate in candidates]
+    return [(candidate, cut(candidate, wish)) for candidate in candidates or (Candidate(("",), 0.0, finished=False),)]
+
+
+def _polished(candidate: Candidate, request: InfillRequest) -> Candidate | None:
+    """Return a candidate as our own front ends would show it, or None where they would not: these clients don't polish."""
+    document = Document("", request.language, request.prefix + request.suffix)
+    edits = polish.to_edits(candidate, request.holes, document).edits
+    return replace(candidate, texts=tuple(edit.text for edit in edits)) if edits else None
 
 
 def _usage(answer: Answer, cuts: list[tuple[Candidate, Cut]]) -> dict[str, object]:

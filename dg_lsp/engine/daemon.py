@@ -40,7 +40,7 @@ from dg_lsp.wire.messages import EngineState
 log = logging.getLogger("dg_lsp.engine")
 
 TOKEN_VARIABLE = "DG_LSP_ENGINE_TOKEN"  # noqa: S105 -- the name of a variable
-LOCK_PATIENCE_S = 15.0
+LOCK_PATIENCE_S = 30.0
 FAILED_LINGER_S = 2.0
 USUAL_FILLER = "dg_lsp.engine.filler:load"
 
@@ -170,6 +170,7 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], gone: C
             options.settings,
             token,
             options.protocol,
+            url=next((f"http://127.0.0.1:{one.getsockname()[1]}" for one in listeners if one.family == socket.AF_INET), ""),
         )
         service.scheduler.start()
         service.scheduler.warm()
@@ -266,9 +267,9 @@ def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
         except OSError as error:
             for other in [listener, *listeners]:
                 other.close()
+            _remove(place, address)
             raise DaemonError(f"port {options.port} of this machine can't be used: {error.strerror}") from error
         listeners.append(listener)
-        log.info("also listens at http://127.0.0.1:%d", listener.getsockname()[1])
         address = address or f"127.0.0.1:{listener.getsockname()[1]}"
     for listener in listeners:
         listener.listen(128)

@@ -67,12 +67,15 @@ class Service:
         settings: Settings,
         token: str,
         protocol: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
+        *,
+        url: str = "",
     ) -> None:
         """Make the scheduler, which tells its state to this service; call from within the loop."""
         self.which = which
         self.settings = settings
         self.token = token
         self.protocol = protocol
+        self.url = url
         self.started = time.monotonic()
         self.last_lease = self.started
         self.stop_when_idle = False
@@ -137,6 +140,7 @@ class Service:
             "version": __version__,
             "protocol": {"min": self.protocol[0], "max": self.protocol[1]},
             "pid": os.getpid(),
+            "url": self.url,
             "state": status.state,
             "message": status.message,
             "fraction": status.fraction,

@@ -29,6 +29,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+EMBEDDED = "embedded"
+"""The model that comes with the package; no folder of that name is meant."""
 RUNTIME_DIR_VARIABLE = "DG_LSP_RUNTIME_DIR"
 MAX_SOCKET_PATH = 100
 """Bytes; the smallest limit among the systems we know is 104, with its closing zero."""
@@ -43,19 +45,22 @@ class MeetingError(Exception):
 class Which:
     """What makes two engines different. `filler` names another loader than the usual one, as `module:function`."""
 
-    model: str = "embedded"
+    model: str = EMBEDDED
     revision: str = ""
     dtype: str = "auto"
     device: str = "auto"
     filler: str = ""
 
     @property
+    def place_of_model(self) -> str:
+        """Return the model, a folder by its full path: it is the same from whichever directory it was named."""
+        folder = Path(self.model).expanduser()
+        return str(folder.resolve()) if self.model != EMBEDDED and folder.is_dir() else self.model
+
+    @property
     def name(self) -> str:
         """Return a short name that is the same for equal engines of one protocol major."""
-        folder = Path(self.model).expanduser()
-        # A model's folder is the same engine from whichever directory it was named.
-        model = str(folder.resolve()) if folder.is_dir() else self.model
-        parts = [PROTOCOL_MAJOR, model, self.revision, self.dtype, self.device, self.filler]
+        parts = [PROTOCOL_MAJOR, self.place_of_model, self.revision, self.dtype, self.device, self.filler]
         return f"engine-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
 
@@ -221,7 +226,7 @@ def start_engine(
 ) -> subprocess.Popen[bytes]:
     """Return a new engine process, detached from this one and its terminal, its output in the log; raise MeetingError."""
     options = {
-        "model": which.model,
+        "model": which.place_of_model,
         "revision": which.revision,
         "dtype": which.dtype,
         "device": which.device,
@@ -231,9 +236,6 @@ def start_engine(
         "exit-after": str(settings.exit_after_s),
         **(more or {}),
     }
-    folder = Path(which.model).expanduser()
-    if folder.is_dir():
-        options["model"] = str(folder.resolve())
     arguments = [f"--{name}={value}" for name, value in options.items() if value]
     command = [sys.executable, "-m", "dg_lsp.engine.commands", "run", "--detached", *arguments]
     _roll(place.log)

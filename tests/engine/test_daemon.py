@@ -6,12 +6,14 @@ import json
 import logging
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from dg_lsp.engine.daemon import DaemonError, Discreet, Moment, loader, next_action
@@ -228,6 +230,8 @@ def test_a_folder_is_the_same_model_however_it_is_named(folder: Path, monkeypatc
     (folder / "model").mkdir()
     assert Which("model").name == Which(str(folder / "model")).name == Which("./model/").name
     assert Which("model").name != Which("model", device="cuda").name
+    (folder / "embedded").mkdir()
+    assert Which().place_of_model == "embedded"
 
 
 def test_the_log_starts_anew_when_it_has_grown(folder: Path) -> None:
@@ -282,6 +286,24 @@ def test_an_engine_by_hand_from_start_to_stop(folder: Path) -> None:
     assert command("stop", *OPTIONS) == f"Process {told['pid']} has ended.\n"
     wait_until(lambda: is_gone(told["pid"]))
     assert command("stop", *OPTIONS) == "No engine is running.\n"
+
+
+def test_an_engine_started_with_a_port_tells_other_clients_how_to_reach_it(folder: Path) -> None:
+    told = command("start", "--port=0", *OPTIONS)
+    url = json.loads(command("status", "--json", *OPTIONS))["url"]
+    assert told.endswith(f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints.\n")
+    bearer = {"Authorization": f"Bearer {command('token', *OPTIONS).strip()}"}
+    assert httpx.get(f"{url}/health", headers=bearer).json()["status"] == "ok"
+    command("stop", *OPTIONS)
+    assert command("token", *OPTIONS, code=2) == "dg-lsp engine: no engine for toy is running\n"
+
+
+def test_a_port_that_is_taken_is_said_to_be(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = command("run", f"--port={port}", *OPTIONS, code=2)
+    assert told.endswith(f"\ndg-lsp engine: port {port} of this machine can't be used: Address already in use\n")
+    assert [path.suffix for path in folder.iterdir()] == [".log"]
 
 
 def test_stop_waits_for_users_unless_told_not_to(folder: Path) -> None:

@@ -1,0 +1,313 @@
+"""What the user has configured: one TOML file, one in the workspace that may say less, and the environment over both.
+
+Front ends and the engine read the same file, so this is shared. A bad value never stops the reading: it is left out, and
+a sentence names the file, the key and what is allowed. The workspace's file comes with other people's repositories: it
+may not say where code is sent, with which key, or what is run. Knows nothing of what settings do.
+
+Keys read the same in camelCase and in snake_case, as they do in editors' settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+FILE = "config.toml"
+WORKSPACE_FILE = ".dg-lsp.toml"
+FILE_VARIABLE = "DG_LSP_CONFIG"
+KEY_VARIABLE = "DG_LSP_API_KEY"
+MAX_BYTES = 1 << 20
+
+EMBEDDED = "embedded"
+REMOTE = ("vllm:", "fim:")
+EVERYTHING = ("*",)
+
+# Settings of editors alone. Their values are checked where they are used (`server.settings`, which has the same names).
+EDITOR_KEYS = (
+    "enable",
+    "statistics",
+    "completion.trigger",
+    "completion.debounce",
+    "completion.deadline",
+    "completion.threshold",
+    "completion.token_threshold",
+    "completion.candidates",
+    "completion.in_comments",
+    "completion.in_strings",
+    "completion.disabled_languages",
+    "completion.max_file_chars",
+    "completion.speculate",
+    "completion.in_lists",
+    "actions.deadline",
+    "context.window_chars",
+    "context.related_chars",
+)
+
+Origin = Literal["user", "workspace", "environment"]
+
+
+class ConfigError(Exception):
+    """The configuration is wrong; the message says in which file, which key, and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What was configured. `local_only` are patterns, as in `.gitignore`, of files that no remote model ever sees.
+
+    `keys` maps hosts to API keys; "" is the one from the environment, for whichever host the model names. `editor` holds
+    the settings that editors know, those of the engine among them, as far as they were given.
+    """
+
+    model: str = EMBEDDED
+    device: str = "auto"
+    threads: int = 0
+    unload_after_s: float = 900.0
+    exit_after_s: float = 600.0
+    deadline_ms: int = 0
+    candidates: int = 4
+    local_only: tuple[str, ...] = ()
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    editor: Mapping[str, object] = field(default_factory=dict)
+
+    def key_for(self, host: str) -> str:
+        """Return the API key for a host (`name` or `name:port`), or ""."""
+        host = host.casefold()
+        return self.keys.get("") or self.keys.get(host) or self.keys.get(host.partition(":")[0], "")
+
+
+def is_remote(model: str) -> bool:
+    """Return whether a model's name means that code leaves this process for a server, be it on this machine."""
+    return model.startswith(REMOTE)
+
+
+def stays_local(path: str, patterns: tuple[str, ...]) -> bool:
+    """Return whether a file, named by its path below its workspace, must not be sent anywhere."""
+    if not patterns or not path:
+        return False
+    from pathspec import GitIgnoreSpec  # most runs have no such pattern
+
+    return GitIgnoreSpec.from_lines(patterns).match_file(path)
+
+
+def load(workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """Return what is configured; raise ConfigError when something in it is wrong."""
+    config, problems = read(workspace, file=file, environ=environ)
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return config
+
+
+def read(
+    workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[Config, tuple[str, ...]]:
+    """Return what is configured, and a sentence for each thing in it that is wrong and was left out.
+
+    `workspace` is a folder whose own file counts too. Where nobody can tell which files should stay local, all do.
+    """
+    environ = os.environ if environ is None else environ
+    named = environ.get(FILE_VARIABLE, "")
+    file = file or (Path(named).expanduser() if named else user_file())
+    config, problems = Config(), list[str]()
+    sources: list[tuple[Path, Origin]] = [(file, "user")]
+    if workspace is not None:
+        sources.append((workspace / WORKSPACE_FILE, "workspace"))
+    for path, origin in sources:
+        stated, problem = _parse(path, needed=bool(named) and origin == "user")
+        if problem:
+            problems.append(problem)
+            config = replace(config, local_only=EVERYTHING)
+        config, more = _with(config, stated, origin, str(path), path.parent)
+        problems += more
+    config, more = _with(config, _of_environment(environ), "environment", "the environment", Path.cwd())
+    return config, (*problems, *more)
+
+
+def user_file() -> Path:
+    """Return where the user's file is, if there is one."""
+    import platformdirs  # only this function needs it, and front ends start fast
+
+    return Path(platformdirs.user_config_dir("dg-lsp", appauthor=False)) / FILE
+
+
+def _parse(path: Path, *, needed: bool) -> tuple[dict[str, Any], str]:
+    """Return what a TOML file states, or why it can't be told."""
+    # The library stands in the standard one since Python 3.11, and is the same.
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        with path.open("rb") as opened:
+            data = opened.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            return {}, f"{path} is larger than a configuration ever is"
+        stated: dict[str, Any] = toml.loads(data.decode("utf-8").removeprefix("\ufeff"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}, f"there is no {path}, which {FILE_VARIABLE} names" if needed else ""
+    except OSError as error:
+        return {}, f"{path} can't be read: {(error.strerror or str(error)).lower()}"
+    except UnicodeDecodeError:
+        return {}, f"{path} is not UTF-8"
+    except (ValueError, RecursionError) as error:
+        return {}, f"{path} is not valid TOML: {error}"
+    return stated, ""
+
+
+class _WrongError(ValueError):
+    """A value is not allowed; the message ends a sentence that begins with its key."""
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _WrongError("must be a text that is not empty")
+    return value
+
+
+def _between(low: int, high: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value):
+            value = int(value)  # the environment has texts alone
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise _WrongError(f"must be a whole number from {low} to {high}")
+        return value
+
+    return check
+
+
+def _seconds(value: object) -> float:
+    return float(_between(0, 1_000_000)(value))
+
+
+def _patterns(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
+        raise _WrongError("must be a list of patterns as in .gitignore")
+    # What one place keeps local, another must not give away.
+    if any(item.lstrip().startswith("!") for item in value):
+        raise _WrongError("must be a list of patterns that do not begin with !")
+    from pathspec import GitIgnoreSpec
+
+    try:
+        GitIgnoreSpec.from_lines(value)
+    # Patterns become regular expressions, whose own errors get through as well.
+    except (ValueError, re.error) as error:
+        raise _WrongError("must be a list of patterns as in .gitignore") from error
+    return tuple(value)
+
+
+# The key, the field, what is allowed, the environment's name for it.
+_TABLE: tuple[tuple[str, str, Callable[[object], object], str], ...] = (
+    ("engine.model", "model", _text, "DG_LSP_MODEL"),
+    ("engine.device", "device", _text, "DG_LSP_DEVICE"),
+    ("engine.threads", "threads", _between(0, 1024), "DG_LSP_THREADS"),
+    ("engine.unload_after", "unload_after_s", _seconds, "DG_LSP_UNLOAD_AFTER"),
+    ("engine.exit_after", "exit_after_s", _seconds, "DG_LSP_EXIT_AFTER"),
+    ("batch.deadline", "deadline_ms", _between(0, 3_600_000), "DG_LSP_DEADLINE"),
+    ("batch.candidates", "candidates", _between(1, 64), "DG_LSP_CANDIDATES"),
+    ("privacy.local_only", "local_only", _patterns, "DG_LSP_LOCAL_ONLY"),
+)
+
+KEYS = tuple(key for key, _, _, _ in _TABLE)
+# Of the engine's settings, those that editors have as well.
+_SHARED = ("engine.model", "engine.device", "engine.threads", "engine.unload_after")
+
+
+def _squeezed(key: str) -> str:
+    return key.replace("_", "").replace("-", "").lower()
+
+
+_BY_NAME = {_squeezed(key): key for key in (*KEYS, *EDITOR_KEYS)}
+_FIELDS = {key: (name, check) for key, name, check, _ in _TABLE}
+_GROUPS = tuple(dict.fromkeys(key.partition(".")[0] for key in (*KEYS, *EDITOR_KEYS) if "." in key))
+
+
+def _of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    stated: dict[str, Any] = {key: environ[variable] for key, _, _, variable in _TABLE if environ.get(variable)}
+    if environ.get(KEY_VARIABLE):
+        stated["keys"] = {"": environ[KEY_VARIABLE]}
+    return stated
+
+
+def _with(config: Config, stated: Mapping[str, Any], origin: Origin, where: str, folder: Path) -> tuple[Config, list[str]]:
+    """Return the configuration with what one source states in place of what was there before."""
+    found: dict[str, Any] = {}
+    editor = dict(config.editor)
+    problems: list[str] = []
+    keys, problem = _keys(stated.get("keys", {}), origin, where)
+    problems += [problem] if problem else []
+    for spelled, value in _flat({name: value for name, value in stated.items() if name != "keys"}):
+        key = _BY_NAME.get(_squeezed(spelled))
+        if key is None:
+            problems.append(f"{where}: {spelled} is no setting; {_instead(spelled)}")
+        elif key in EDITOR_KEYS:
+            editor[key] = value
+        else:
+            name, check = _FIELDS[key]
+            try:
+                made = _model(_text(value), origin, folder) if key == "engine.model" else check(value)
+            except _WrongError as error:
+                problems.append(f"{where}: {_named(key, origin)} {error}")
+                made = EVERYTHING if name == "local_only" else None
+            if made is None:
+                continue
+            found[name] = (*config.local_only, *made) if isinstance(made, tuple) else made
+            if key in _SHARED:
+                editor[key] = int(made) if isinstance(made, float) else made
+    return replace(config, **found, keys={**config.keys, **keys}, editor=editor), problems
+
+
+def _named(key: str, origin: Origin) -> str:
+    if origin != "environment":
+        return key
+    return next(variable for other, _, _, variable in _TABLE if other == key)
+
+
+def _model(name: str, origin: Origin, folder: Path) -> str:
+    """Return the model's name, as an absolute path where it means a folder beside the file that names it."""
+    place = Path(name).expanduser()
+    if not is_remote(name) and (folder / place).is_dir():
+        return str((folder / place).resolve())
+    if origin == "workspace" and name != EMBEDDED:
+        raise _WrongError(
+            f"may only be {EMBEDDED} or a folder in this file, which comes with the workspace; "
+            "name other models in your own configuration"
+        )
+    return name
+
+
+def _keys(stated: object, origin: Origin, where: str) -> tuple[dict[str, str], str]:
+    """Return API keys by host; nothing that goes wrong repeats one."""
+    if not stated:
+        return {}, ""
+    if origin == "workspace":
+        return {}, f"{where}: keys must not stand in a workspace, where others read them; put them into {user_file()}"
+    hosts = dict(_flat(stated, anything=True)) if isinstance(stated, Mapping) else {}
+    if not hosts or not all(
+        isinstance(key, str) and key.strip() and key.isascii() and key.isprintable() for key in hosts.values()
+    ):
+        return {}, f'{where}: keys must be a table of texts by host, as in "api.deepseek.com" = "…"'
+    return {host.casefold(): str(key).strip() for host, key in hosts.items()}, ""
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "", *, anything: bool = False) -> Iterator[tuple[str, object]]:
+    for name, value in data.items():
+        key = f"{prefix}{re.sub(r'[^ -~]', '?', str(name))}"
+        if isinstance(value, Mapping) and (anything or _squeezed(key) in _GROUPS):
+            yield from _flat(value, f"{key}.", anything=anything)
+        else:
+            yield key, value
+
+
+def _instead(spelled: str) -> str:
+    """Return which settings there are, as the end of a sentence: the one that was meant, or those of its group."""
+    squeezed = _squeezed(spelled)
+    if close := difflib.get_close_matches(squeezed, _BY_NAME, n=1, cutoff=0.8):
+        return f"did you mean {_BY_NAME[close[0]]}?"
+    group = squeezed.partition(".")[0]
+    same = [key for key in _BY_NAME.values() if key.startswith(f"{group}.")]
+    return f"there are {', '.join(sorted(same or [*_BY_NAME.values(), 'keys']))}"
