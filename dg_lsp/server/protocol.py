@@ -256,6 +256,7 @@ async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, backgro
     A thread reads, so that the client can always write. `background` runs beside, and ends with us.
     """
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_on_loop_error)
     over = asyncio.Event()
     protocol.ended = over.set
     protocol.set_writer(StreamWriter(writer, over.set))
@@ -282,6 +283,15 @@ async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, backgro
         beside.cancel()
         await asyncio.gather(beside, return_exceptions=True)
     return 0 if protocol.was_shut_down else 1
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # A Unix socket of anyio's that becomes readable in the very turn in which its reader is cancelled ends here; the
+    # reader is gone, and nothing is lost.
+    if isinstance(context.get("exception"), asyncio.InvalidStateError):
+        log.debug("%s", context.get("message"))
+    else:
+        loop.default_exception_handler(context)
 
 
 class Wire:
