@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 ENGINE_VARIABLE = "DG_LSP_SERVE_ENGINE"
-STATISTICS_VARIABLE = "DG_LSP_STATISTICS_DIR"
 
 
 @app.command()
@@ -60,7 +59,7 @@ def _server(engine: str) -> Server:
         opener = resident.named(engine) if engine else resident.resident
     except ValueError as error:
         _refuse(str(error))
-    named = os.environ.get(STATISTICS_VARIABLE)
+    named = os.environ.get(stats.FOLDER_VARIABLE)
     return Server(opener, statistics=Path(named) if named else stats.default_folder())
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+FOLDER_VARIABLE = "DG_LSP_STATISTICS_DIR"
 KEPT_DAYS = 90
 # The upper ends of the latency classes, in milliseconds; one more holds what took longer.
 LATENCIES_MS = (1, 2, 5, 10, 20, 50, 100, 200, 350, 500, 750, 1000, 1500, 2000, 3000, 5000)

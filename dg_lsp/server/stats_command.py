@@ -1,0 +1,33 @@
+"""`dg-lsp stats`: what became of suggestions on this machine."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dg_lsp.server import stats
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command()
+def show(
+    days: Annotated[int, typer.Option(min=1, max=stats.KEPT_DAYS, help="How many days, with today.")] = 7,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object instead.")] = False,
+) -> None:
+    """Show how many suggestions were shown and accepted, and how long answers took. Nothing of it ever leaves this machine."""
+    named = os.environ.get(stats.FOLDER_VARIABLE)
+    folder = Path(named) if named else stats.default_folder()
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    stats.prune(folder, today)
+    counts = stats.load(folder, today - datetime.timedelta(days=days - 1))
+    if as_json:
+        latencies = {"p50": counts.quantile_ms(0.5), "p95": counts.quantile_ms(0.95)}
+        typer.echo(json.dumps({"days": days, "counts": dict(sorted(counts.numbers.items())), "latencyMs": latencies}, indent=2))
+    else:
+        typer.echo(stats.report(counts))

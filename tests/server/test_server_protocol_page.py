@@ -1,0 +1,73 @@
+"""The page for clients and the code say the same names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from dg_lsp.server import methods, settings, when
+from dg_lsp.server.methods import BadParamsError, Draft, Part, Status, Wanted
+from dg_lsp.server.resident import State
+from dg_lsp.server.settings import Settings
+
+PAGE = (Path(__file__).parents[2] / "editors" / "PROTOCOL.md").read_text(encoding="utf-8")
+
+
+def test_every_message_and_command_is_on_the_page_and_no_other() -> None:
+    notifications = re.findall(r"^### `(\S+)`$", PAGE, re.MULTILINE)
+    assert tuple(notifications) == methods.NOTIFICATIONS_OUT
+    bullets = re.findall(r"^\* `([\w/.]+)` ", PAGE, re.MULTILINE)
+    assert tuple(bullets) == (*methods.NOTIFICATIONS_IN, *methods.COMMANDS)
+    assert set(re.findall(r"`(dgLsp[/.]\w+)`", PAGE)) == {*methods.NOTIFICATIONS_OUT, *methods.COMMANDS}
+    assert f"version **{methods.VERSION}**" in PAGE
+
+
+def test_every_setting_is_on_the_page_with_its_default() -> None:
+    rows = re.findall(r"^\| (`.*?`) \| `(.*?)` \| ", PAGE, re.MULTILINE)
+    written = {key: default for keys, default in rows for key in re.findall(r"`([\w.]+)`", keys)}
+    assert set(written) == set(settings.KEYS)
+    for key, default in written.items():
+        data = {"true": True, "false": False, "[]": []}.get(default, default.strip('"') if '"' in default else default)
+        value = data if not isinstance(data, str) or '"' in default else float(data)
+        changed = replace(Settings(), model="other", threshold=0.9, debounce=1, enable=False)
+        found, problems = settings.read({key: value}, changed)
+        assert problems == ()
+        assert settings.read({key: None}, changed)[0] == found
+
+
+def test_the_fields_of_each_message_are_on_the_page() -> None:
+    draft = Draft("t", "u", 1, (Part((0, 0), (0, 1), "x"),))
+    wanted = Wanted("body", "u", 1, (0, 0), (0, 1))
+    for name, data in (("Status", Status("off", "m").to_json()), ("Draft", draft.to_json()), ("Wanted", wanted.to_json())):
+        block = re.search(rf"interface {name} \{{\n(.*?)^\}}", PAGE, re.MULTILINE | re.DOTALL)
+        assert block is not None
+        fields = set(re.findall(r"^  (\w+)\??:", block[1], re.MULTILINE))
+        assert fields | {"version"} == set(data)
+    assert set(get_args(State)) == set(re.findall(r'"(\w+)"', re.search(r"state: (.*);", PAGE)[1]))  # type: ignore[index]
+    assert set(methods.KINDS) == set(re.findall(r'"(\w+)"', re.search(r"do: (.*);", PAGE)[1]))  # type: ignore[index]
+
+
+def test_every_reason_is_on_the_page() -> None:
+    listed = set(re.findall(r"`(\w+)`", re.search(r"codes of `suppressed`: (.*)\.", PAGE)[1]))  # type: ignore[index]
+    sources = "".join(path.read_text() for path in Path(when.__file__).parent.glob("*.py"))
+    codes = set(re.findall(r'Reason\(\s*"(\w+)"', sources))
+    assert listed == codes - {"superseded", "moved"}
+
+
+def test_what_is_wanted_survives_the_way() -> None:
+    wanted = Wanted("regenerate", "untitled:a", None, (1, 2), (3, 4), "shorter")
+    assert methods.to_wanted(wanted.to_json()) == wanted
+
+
+@pytest.mark.parametrize("data", [None, [], {"do": []}, {"do": "all", "textDocument": 1, "range": {}}, {"do": "all"}])
+def test_what_can_not_be_read_is_refused(data: object) -> None:
+    with pytest.raises(BadParamsError):
+        methods.to_wanted(data)
+    with pytest.raises(BadParamsError):
+        methods.to_shown(data)
+    with pytest.raises(BadParamsError):
+        methods.to_accepted_length(data)

@@ -1,0 +1,86 @@
+"""Numbers of several servers and days, added up."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dg_lsp.server import stats, stats_command
+from dg_lsp.server.stats import Counts, Statistics
+
+DAY = datetime.date(2026, 3, 14)
+
+
+def test_servers_and_days_add_up(tmp_path: Path) -> None:
+    for _ in range(2):
+        server = Statistics(tmp_path / "stats")
+        server.counts.add("shown", 3)
+        server.counts.took(80)
+        server.write(DAY)
+        server.counts.add("shown")
+        server.write(DAY)
+        server.counts.add("shown", 5)
+        server.write(DAY + datetime.timedelta(days=1))
+        server.counts.add("shown", 7)
+        server.write(DAY + datetime.timedelta(days=1))
+    assert len(list((tmp_path / "stats").iterdir())) == 4
+    assert stats.load(tmp_path / "stats", DAY).numbers["shown"] == 2 * (3 + 1 + 5 + 7)
+    assert stats.load(tmp_path / "stats", DAY + datetime.timedelta(days=1)).numbers["shown"] == 2 * 7
+    assert stats.load(tmp_path / "stats", DAY).latencies == {6: 2}
+
+
+def test_broken_files_and_missing_folders_cost_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "2026-03-14-1-a.json").write_text("{")
+    (tmp_path / "2026-03-14-1-b.json").write_text('{"counts": {"shown": 2}, "latencies": {}}')
+    (tmp_path / "2026-03-14-1-c.json").write_text('{"counts": [], "latencies": {"x": 1}}')
+    assert stats.load(tmp_path, DAY).numbers["shown"] == 2
+    assert not stats.load(tmp_path / "nowhere", DAY).numbers
+    blocked = Statistics(tmp_path / "2026-03-14-1-a.json" / "inside")
+    blocked.counts.add("shown")
+    blocked.write(DAY)
+
+
+def test_old_files_go(tmp_path: Path) -> None:
+    old = DAY - datetime.timedelta(days=stats.KEPT_DAYS + 1)
+    for day in (old, DAY):
+        server = Statistics(tmp_path)
+        server.counts.add("shown")
+        server.write(day)
+    stats.prune(tmp_path, DAY)
+    assert [path.name[:10] for path in tmp_path.iterdir()] == [DAY.isoformat()]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 100), (0.95, 1000), (1.0, None)])
+def test_quantiles_are_bounds(share: float, expected: int | None) -> None:
+    counts = Counts()
+    for ms in [80] * 12 + [900] * 7 + [9000]:
+        counts.took(ms)
+    assert counts.quantile_ms(share) == expected
+    assert Counts().quantile_ms(0.5) is None
+
+
+def test_the_report_is_for_people(tmp_path: Path) -> None:
+    counts = Counts()
+    assert stats.report(counts) == "nothing has been counted yet"
+    for name, n in {"shown": 10, "accepted": 4, "typed through": 3, "not: midWord": 2, "not: unsure": 5}.items():
+        counts.add(name, n)
+    counts.took(120)
+    report = stats.report(counts)
+    assert "accepted               4 (40 %)" in report
+    assert report.index("unsure") < report.index("midWord")
+    assert "at most 200 ms" in report
+
+
+def test_the_command_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(stats.FOLDER_VARIABLE, str(tmp_path))
+    assert CliRunner().invoke(stats_command.app, []).stdout == "nothing has been counted yet\n"
+    server = Statistics(tmp_path)
+    server.counts.add("shown", 2)
+    server.write(datetime.datetime.now(datetime.timezone.utc).date())
+    found = CliRunner().invoke(stats_command.app, ["--json", "--days", "1"])
+    assert json.loads(found.stdout)["counts"] == {"shown": 2}
+    assert found.exit_code == 0
