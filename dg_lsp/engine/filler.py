@@ -8,6 +8,7 @@ nothing of how requests arrive.
 
 from __future__ import annotations
 
+import codecs
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +31,17 @@ PREFILL_CHUNK = 512  # tokens encoded in one uninterruptible step
 MAX_CAUSAL_TOKENS = 128
 
 
-def load(name: str = EMBEDDED, *, device: str = "auto", threads: int = 0, say: Say = lambda _text, _share: None) -> LocalFiller:
+def load(
+    name: str = EMBEDDED,
+    *,
+    device: str = "auto",
+    threads: int = 0,
+    revision: str = "",
+    dtype: str = "",
+    say: Say = lambda _text, _share: None,
+) -> LocalFiller:
     """Return a filler on the model called `name`; see `engine.model.load` for what it raises."""
-    return LocalFiller(load_model(name, device=device, threads=threads, say=say))
+    return LocalFiller(load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,24 @@ class LocalFiller:
     def start(self, request: InfillRequest) -> InfillTask:
         """Return the request as a task, not yet begun."""
         return InfillTask(self, request)
+
+    def about(self) -> dict[str, object]:
+        """Return where the model runs and what it takes there."""
+        parameters = self.loaded.passes.model.parameters()
+        size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        loaded = self.loaded
+        return {
+            "device": loaded.device,
+            "dtype": loaded.dtype,
+            "revision": loaded.revision,
+            "device_bytes": size + self.cache.bytes,
+        }
+
+    def pieces(self, text: str) -> tuple[str, ...]:
+        """Return a text's tokens as text; a character that several tokens share stands with the last of them."""
+        vocabulary = self.loaded.vocabulary
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        return tuple(decoder.decode(vocabulary.pieces[token]) for token in vocabulary.encode(text))
 
     def trim(self) -> None:
         """Forget what could be computed again."""

@@ -40,16 +40,25 @@ class Loaded:
     profile: Profile
     device: str
     dtype: str
+    revision: str = ""
 
 
-def load(name: str = EMBEDDED, *, device: str = "auto", threads: int = 0, say: Say = lambda _text, _share: None) -> Loaded:
-    """Return the model called `name`: "embedded", a folder, or a hub id.
+def load(
+    name: str = EMBEDDED,
+    *,
+    device: str = "auto",
+    threads: int = 0,
+    revision: str = "",
+    dtype: str = "",
+    say: Say = lambda _text, _share: None,
+) -> Loaded:
+    """Return the model called `name`: "embedded", a folder, or a hub id, of a `revision` where one is named.
 
     `say` hears what is being done and how much of it is done. Raises LoadError with a sentence.
     """
     device = _device(device)
     say("finding the checkpoint", 0.0)
-    folder = find(name)
+    folder = find(name, revision)
     if threads or device == "cpu":
         torch.set_num_threads(threads or _threads(folder))
     say("reading the tokenizer", 0.1)
@@ -64,18 +73,20 @@ def load(name: str = EMBEDDED, *, device: str = "auto", threads: int = 0, say: S
 
         logging.disable_progress_bar()  # the engine says itself how far it is
 
-        dtype = _dtype(folder, device)
+        wide = _named_dtype(dtype) if dtype else _dtype(folder, device)
         model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(
-            str(folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
+            str(folder), dtype=wide, use_safetensors=True, trust_remote_code=False, local_files_only=True
         )
         model = model.eval().requires_grad_(False).to(device)
+    except LoadError:
+        raise
     except Exception as error:
         raise LoadError(f"{name} can't be loaded as a DiffusionGemma checkpoint: {error}") from error
     say("ready", 1.0)
-    return Loaded(name, Passes(model), vocabulary, profile, device, str(dtype).removeprefix("torch."))
+    return Loaded(name, Passes(model), vocabulary, profile, device, str(wide).removeprefix("torch."), revision)
 
 
-def find(name: str) -> Path:
+def find(name: str, revision: str = "") -> Path:
     """Return the folder of a model; a hub id is fetched when the network allows. Raises LoadError."""
     if name == EMBEDDED:
         folder = Path(str(resources.files("dg_lsp.models"))) / EMBEDDED
@@ -89,7 +100,9 @@ def find(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "tokenizer*"]))
+        return Path(
+            snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors", "tokenizer*"])
+        )
     except Exception as error:
         first = str(error).strip().split("\n")[0]
         raise LoadError(f"{name} is neither a folder here nor to be had from the hub: {first}") from error
@@ -103,6 +116,13 @@ def _device(wanted: str) -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _named_dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise LoadError(f"there is no dtype {name!r}; float32, bfloat16 and float16 are usual ones")
+    return found
 
 
 def _threads(folder: Path) -> int:

@@ -150,3 +150,20 @@ def test_the_cache_forgets_the_least_recently_used_first() -> None:
     assert cache.longest(range(100, 110))[0] == 0
     assert cache.longest([*range(200, 205), 7])[0] == 5
     assert cache.bytes <= 700
+
+
+def test_a_model_tells_where_it_runs(trained: LocalFiller) -> None:
+    about = trained.about()
+    assert (about["device"], about["dtype"]) == ("cpu", "float32")
+    assert isinstance(about["device_bytes"], int)
+
+
+def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) -> None:
+    assert filler.load(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
+    with pytest.raises(LoadError, match="there is no dtype 'int8'"):
+        filler.load(str(trained_layout), device="cpu", dtype="int8")
+
+
+@pytest.mark.parametrize("text", ["def f(a):\n    return a", "日本 😀", ""])
+def test_a_text_is_its_pieces(trained: LocalFiller, text: str) -> None:
+    assert "".join(trained.pieces(text)) == text
