@@ -1,26 +1,179 @@
-"""One code action at work: the holes, the engine, the bar, the drafts. Imported when the first action runs."""
+"""Code actions, from the menu to the edit: the holes, the engine, the bar, the drafts. Imported when a menu is first wanted."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Snippet
+from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequestCancelled
+
+from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.port import Engine
-from dg_lsp.server import actions, convert, filling
+from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.server import actions, convert, filling, methods
+from dg_lsp.server.actions import Action
 from dg_lsp.server.filling import Filled, Job
-from dg_lsp.server.methods import Draft, Part, Wanted
+from dg_lsp.server.methods import BadParamsError, Draft, Part, Wanted
 from dg_lsp.server.progress import Bar
+from dg_lsp.server.protocol import CONTENT_MODIFIED
 from dg_lsp.server.sync import Open
 
 if TYPE_CHECKING:
     from dg_lsp.server.app import Server
 
+log = logging.getLogger(__name__)
 
-async def run(server: Server, wanted: Wanted, found: Open, bar: Bar) -> Filled:
-    """Return what the action comes to. Raises EngineError, and ValueError for an action that does not exist."""
+_TITLES = {
+    "body": "Filling the function body",
+    "hole": "Filling the hole",
+    "all": "Filling all holes",
+    "regenerate": "Writing the selection anew",
+    "repair": "Repairing the syntax",
+    "docstring": "Writing the docstring",
+}
+
+
+def menu(server: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
+    """Return the code actions at a place, in the form that the client reads."""
+    found = server.documents.get(params.text_document.uri)
+    automatic = params.context.trigger_kind == lsp.CodeActionTriggerKind.Automatic
+    if found is None or found.lost or not server.settings.enable or server.nearby.refused(params.text_document.uri):
+        return []
+    if automatic and len(found.index.text) > server.settings.max_file_chars:
+        return []
+    span = convert.to_span(found.index, params.range, server.documents.encoding)
+    only = [str(getattr(kind, "value", kind)) for kind in params.context.only] if params.context.only is not None else None
+    offered = actions.offered(found.document, found.syntax(), span, only)
+    written = [_to_action(server, found.document, found, action) for action in offered]
+    if server.client.action_literals:
+        return [*written]
+    return [lsp.Command(action.title, methods.FILL, arguments=[action.data]) for action in written]
+
+
+async def execute(server: Server, params: lsp.ExecuteCommandParams) -> Any:
+    """Run a command of ours; raise JsonRpcInvalidParams for another's."""
+    arguments = params.arguments or []
+    first = arguments[0] if arguments else None
+    if params.command == methods.ACCEPTED:
+        if isinstance(first, int):
+            server.completer.accepted(first)
+        return None
+    if params.command == methods.GET_STATUS:
+        return server.reporter.status.to_json()
+    if params.command == methods.RESTART:
+        server.restart_engine()
+        return None
+    if params.command == methods.FILL:
+        return await _fill(server, to_wanted(first))
+    raise JsonRpcInvalidParams(f"there is no command {params.command!r}; there are {', '.join(methods.COMMANDS)}")
+
+
+async def _fill(server: Server, wanted: Wanted) -> dict[str, Any]:
+    found = await edit(server, wanted)
+    if found is None:
+        return {"applied": False}
+    if not server.client.applies_edits:
+        return {"applied": False, "edit": server.protocol._converter.unstructure(found)}
+    label = _TITLES[wanted.what]
+    result = await server.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit=found, label=label))
+    if not result.applied:
+        log.warning("the editor did not apply the edit: %s", result.failure_reason)
+    return {"applied": bool(result.applied)}
+
+
+def to_wanted(data: object) -> Wanted:
+    """Return what a code action's data asks for; raise JsonRpcInvalidParams when it can't be read."""
+    try:
+        return methods.to_wanted(data)
+    except BadParamsError as error:
+        raise JsonRpcInvalidParams(str(error)) from error
+
+
+def _to_action(server: Server, document: Document, found: Open, action: Action) -> lsp.CodeAction:
+    """Return an entry of the menu, with what it takes to do it later."""
+    ends = convert.to_points(found.index, action.span, server.documents.encoding)
+    wanted = Wanted(action.what, document.uri, document.version, *ends).to_json()
+    by_command = lsp.Command(action.title, methods.FILL, arguments=[wanted])
+    return lsp.CodeAction(
+        title=action.title,
+        kind=methods.KINDS[action.what],
+        data=wanted,
+        command=None if server.client.resolves_edits else by_command,
+        tags=[lsp.CodeActionTag.LlmGenerated] if server.client.tags_actions else None,
+    )
+
+
+async def edit(server: Server, wanted: Wanted) -> lsp.WorkspaceEdit | None:
+    """Return what an action comes to, None when it comes to nothing, of which the user is told.
+
+    Raises JsonRpcException when the document is another by now, or the work was cancelled.
+    """
+    found = _unchanged(server, wanted)
+    index, document, encoding = found.index, found.document, server.documents.encoding
+    if refused := server.nearby.refused(wanted.uri):
+        server.say(f"this file is not given to a model: it {refused}")
+        return None
+    server.statistics.counts.add("actions")
+    filled = await _filled(server, wanted, found)
+    if found.index.text is not index.text:
+        raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
+    if not filled.edits:
+        server.say(f"nothing was filled: {'; '.join(filled.reasons)}")
+        return None
+    server.statistics.counts.add("actions filled")
+    if len(filled.edits) < filled.n_holes:
+        server.say(f"{len(filled.edits)} of {filled.n_holes} holes were filled: {'; '.join(filled.reasons)}")
+    return convert.to_workspace_edit(
+        wanted.uri,
+        document.version,
+        index,
+        filled.edits,
+        encoding,
+        versioned=server.client.versioned_edits,
+        label=_TITLES[wanted.what] if server.client.annotates else "",
+    )
+
+
+async def _filled(server: Server, wanted: Wanted, found: Open) -> Filled:
+    work: asyncio.Task[Filled] | None = None
+
+    def cancel() -> None:
+        if work is not None:
+            work.cancel()
+
+    server.reporter.busy(1)
+    try:
+        async with server.progresses.bar(_TITLES[wanted.what], cancel, wanted=server.client.progress) as bar:
+            work = server.spawn(_run(server, wanted, found, bar))
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                if work.cancelled():
+                    raise JsonRpcRequestCancelled("the user cancelled it") from None
+                work.cancel()
+                raise
+    except EngineError as error:
+        await server.tell(str(error))
+        return Filled(reasons=(str(error),))
+    finally:
+        server.reporter.busy(-1)
+
+
+def _unchanged(server: Server, wanted: Wanted) -> Open:
+    found = server.documents.get(wanted.uri)
+    if found is None:
+        raise JsonRpcException("the document is not open", CONTENT_MODIFIED)
+    if found.lost or (wanted.version is not None and wanted.version != found.document.version):
+        raise JsonRpcException("the document has changed since the action was offered", CONTENT_MODIFIED)
+    return found
+
+
+async def _run(server: Server, wanted: Wanted, found: Open, bar: Bar) -> Filled:
+    """Return what the action comes to. Raises EngineError."""
     document, syntax, index = found.document, found.syntax(), found.index
     encoding, settings = server.documents.encoding, server.settings
     span = convert.from_points(index, wanted.start, wanted.end, encoding)

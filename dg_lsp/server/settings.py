@@ -80,6 +80,16 @@ def read(data: object, base: Settings) -> tuple[Settings, tuple[str, ...]]:
     return replace(base, **found), tuple(problems)
 
 
+def section(data: object) -> object:
+    """Return our settings of what an editor sends: what stands under our name, or all of it."""
+    if isinstance(data, Mapping):
+        inner = data.get(SECTION, data.get("dg-lsp"))
+        # The same section says which notifications are understood.
+        data = inner if isinstance(inner, Mapping) else {} if SECTION in data else data
+        return {key: value for key, value in data.items() if key not in ("status", "draft")}
+    return data
+
+
 def restarts_engine(old: Settings, new: Settings) -> bool:
     """Return whether the change means another engine."""
     return any(getattr(old, name) != getattr(new, name) for name in ("model", "device", "threads", "unload_after"))

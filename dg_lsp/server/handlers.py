@@ -1,0 +1,174 @@
+"""Which message is handled by what. A handler converts, awaits, converts back; the work is elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types as lsp
+
+from dg_lsp.server import convert, methods, settings
+from dg_lsp.server.methods import BadParamsError
+
+if TYPE_CHECKING:
+    from dg_lsp.server.app import Server
+
+log = logging.getLogger(__name__)
+
+
+def add(server: Server) -> None:
+    """Say which message is handled by what."""
+    documents = server.documents
+
+    @server.feature(lsp.INITIALIZE)
+    def _(params: lsp.InitializeParams) -> None:
+        server.begin(params)
+
+    @server.feature(lsp.INITIALIZED)
+    def _(params: lsp.InitializedParams) -> None:
+        server.spawn(server.ready())
+
+    @server.feature(lsp.SHUTDOWN)
+    def _(params: None) -> None:
+        for task in list(server.tasks):
+            task.cancel()
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
+    def _(params: lsp.DidOpenTextDocumentParams) -> None:
+        new = params.text_document
+        opened = documents.open(new.uri, new.language_id, new.version, new.text)
+        if not server.nearby.refused(new.uri):
+            server.nearby.related(opened.document, server.settings.related_chars)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
+    def _(params: lsp.DidChangeTextDocumentParams) -> None:
+        old = params.text_document
+        if documents.change(old.uri, old.version, convert.to_changes(params.content_changes)) is not None:
+            server.completer.typed(old.uri)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
+    def _(params: lsp.DidCloseTextDocumentParams) -> None:
+        documents.close(params.text_document.uri)
+        server.completer.forget(params.text_document.uri)
+        server.nearby.forget(params.text_document.uri)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
+    def _(params: lsp.DidSaveTextDocumentParams) -> None:
+        server.nearby.forget(params.text_document.uri)
+
+    _add_notebook_handlers(server)
+
+    @server.feature(lsp.TEXT_DOCUMENT_INLINE_COMPLETION)
+    async def _(params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
+        from dg_lsp.server import suggesting
+
+        return await suggesting.inline_completion(server, params)
+
+    @server.feature(
+        lsp.TEXT_DOCUMENT_CODE_ACTION,
+        lsp.CodeActionOptions(code_action_kinds=sorted(set(methods.KINDS.values())), resolve_provider=True),
+    )
+    def _(params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
+        from dg_lsp.server import running
+
+        return running.menu(server, params)
+
+    @server.feature(lsp.CODE_ACTION_RESOLVE)
+    async def _(params: lsp.CodeAction) -> lsp.CodeAction:
+        from dg_lsp.server import running
+
+        params.edit = await running.edit(server, running.to_wanted(params.data))
+        return params
+
+    @server.feature(lsp.WORKSPACE_EXECUTE_COMMAND)
+    async def _(params: lsp.ExecuteCommandParams) -> Any:
+        from dg_lsp.server import running
+
+        return await running.execute(server, params)
+
+    for name in methods.COMMANDS:
+        # Only their names are used, for the capabilities; `running.execute` runs them.
+        server.protocol.fm.commands[name] = None
+
+    @server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)
+    def _(params: lsp.DidChangeConfigurationParams) -> None:
+        if server.client.pulls_configuration:
+            server.spawn(server.pull_settings())
+        else:
+            server.configure(settings.section(params.settings))
+
+    @server.feature(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
+    def _(params: lsp.DidChangeWorkspaceFoldersParams) -> None:
+        for folder in params.event.removed:
+            server.roots.pop(folder.uri, None)
+        server.roots.update(dict.fromkeys(folder.uri for folder in params.event.added))
+        server.nearby.set_roots(server.roots)
+
+    @server.feature(lsp.WINDOW_WORK_DONE_PROGRESS_CANCEL)
+    def _(params: lsp.WorkDoneProgressCancelParams) -> None:
+        server.progresses.cancel(params.token)
+
+    @server.feature(methods.DID_SHOW)
+    def _(params: Any) -> None:
+        _heard(params, lambda: methods.to_shown(params))
+
+    @server.feature(methods.DID_PARTIALLY_ACCEPT)
+    def _(params: Any) -> None:
+        _heard(
+            params,
+            lambda: server.completer.accepted_in_part(methods.to_shown(params), methods.to_accepted_length(params)),
+        )
+
+
+def add_lists(server: Server) -> None:
+    """Offer suggestions in ordinary completion lists as well."""
+
+    @server.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions())
+    async def _(params: lsp.CompletionParams) -> lsp.CompletionList:
+        from dg_lsp.server import suggesting
+
+        return await suggesting.completion(server, params)
+
+
+def _add_notebook_handlers(server: Server) -> None:
+    documents = server.documents
+
+    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_OPEN)
+    def _(params: lsp.DidOpenNotebookDocumentParams) -> None:
+        documents.open_notebook(params.notebook_document.uri, [cell.document for cell in params.notebook_document.cells])
+        for cell in params.cell_text_documents:
+            documents.open(cell.uri, cell.language_id, cell.version, cell.text)
+
+    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CHANGE)
+    def _(params: lsp.DidChangeNotebookDocumentParams) -> None:
+        cells = params.change.cells
+        if cells is None:
+            return
+        if cells.structure is not None:
+            array = cells.structure.array
+            new = [cell.document for cell in array.cells or ()]
+            documents.splice_cells(params.notebook_document.uri, array.start, array.delete_count, new)
+            for opened in cells.structure.did_open or ():
+                documents.open(opened.uri, opened.language_id, opened.version, opened.text)
+            for closed in cells.structure.did_close or ():
+                documents.close(closed.uri)
+                server.completer.forget(closed.uri)
+        for content in cells.text_content or ():
+            uri = content.document.uri
+            if documents.change(uri, content.document.version, convert.to_changes(content.changes)) is not None:
+                server.completer.typed(uri)
+
+    @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE)
+    def _(params: lsp.DidCloseNotebookDocumentParams) -> None:
+        documents.close_notebook(params.notebook_document.uri)
+        for cell in params.cell_text_documents:
+            documents.close(cell.uri)
+            server.completer.forget(cell.uri)
+
+
+def _heard(params: object, take: Callable[[], object]) -> None:
+    try:
+        take()
+    except BadParamsError as error:
+        log.warning("a notification of the client's says too little: %s", error)

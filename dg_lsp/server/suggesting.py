@@ -1,0 +1,95 @@
+"""Requests for suggestions, between the protocol and `completion`. Imported when the first one comes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lsprotocol import types as lsp
+
+from dg_lsp.core import positions
+from dg_lsp.infill.port import EngineError
+from dg_lsp.server import convert, methods
+from dg_lsp.server.completion import Answer, Ask
+from dg_lsp.server.sync import Open
+from dg_lsp.server.when import Reason
+
+if TYPE_CHECKING:
+    from dg_lsp.server.app import Server
+
+log = logging.getLogger(__name__)
+
+
+async def inline_completion(server: Server, params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
+    """Return the items in the shape that the editor shows; never null, which some take for "keep what is shown"."""
+    encoding, context = server.documents.encoding, params.context
+    chosen = context.selected_completion_info
+
+    def ask(found: Open, offset: int) -> Ask:
+        return Ask(
+            params.text_document.uri,
+            offset,
+            automatic=context.trigger_kind == lsp.InlineCompletionTriggerKind.Automatic,
+            selected=(convert.to_span(found.index, chosen.range, encoding), chosen.text) if chosen else None,
+            client_ms=server.client.own_wait_ms,
+        )
+
+    answer, _ = await _answer(server, params.text_document.uri, params.position, ask)
+    items = []
+    for offer in answer.offers:
+        command = lsp.Command("Accepted", methods.ACCEPTED, arguments=[offer.id])
+        if answer.replaced is not None:
+            items.append(
+                convert.to_replacing_item(answer.index, answer.replaced, offer.text, encoding=encoding, command=command)
+            )
+        else:
+            to_line_end = server.client.to_line_end
+            items.append(
+                convert.to_item(
+                    answer.index, answer.at, offer.text, to_line_end=to_line_end, encoding=encoding, command=command
+                )
+            )
+    return lsp.InlineCompletionList(items)
+
+
+async def completion(server: Server, params: lsp.CompletionParams) -> lsp.CompletionList:
+    """Return an item for an ordinary list."""
+    encoding = server.documents.encoding
+    invoked = params.context is None or params.context.trigger_kind == lsp.CompletionTriggerKind.Invoked
+
+    def ask(found: Open, offset: int) -> Ask:
+        # Editors say "invoked" for each letter typed; only in a place where none was may it have been by hand.
+        return Ask(params.text_document.uri, offset, automatic=invoked, client_ms=server.client.own_wait_ms)
+
+    answer, _ = await _answer(server, params.text_document.uri, params.position, ask)
+    items = [
+        convert.to_completion_item(answer.index, answer.at, offer.text, encoding=encoding, detail="dg-lsp")
+        for offer in answer.offers
+    ]
+    return lsp.CompletionList(is_incomplete=True, items=items)
+
+
+async def _answer(
+    server: Server, uri: str, position: lsp.Position, ask: Callable[[Open, int], Ask]
+) -> tuple[Answer, Open | None]:
+    """Return the answer to a request at a position; trouble with the engine is told, not raised."""
+    found = server.documents.get(uri)
+    if found is None:
+        server.noted(Reason("unknown", "the document is not open"))
+        return Answer(positions.lines("")), None
+    offset = convert.to_offset(found.index, position, server.documents.encoding)
+    try:
+        return await server.completer.complete(ask(found, offset)), found
+    except EngineError as error:
+        server.noted(Reason("engine", str(error)))
+        await server.tell(str(error))
+        return Answer(found.index), found
+    except Exception as error:
+        # Editors pop up an error for each keystroke; one failed suggestion is worth a line in the log.
+        log.exception("a request for suggestions failed")
+        server.noted(Reason("internal", f"dg-lsp failed on this request ({type(error).__name__}); its log says where"))
+        return Answer(found.index), found
+    finally:
+        if latencies := server.completer.rhythm.latencies_ms:
+            server.reporter.latency(latencies[-1])
