@@ -287,9 +287,8 @@ def _keys(stated: object, origin: Origin, where: str) -> tuple[dict[str, str], s
     if origin == "workspace":
         return {}, f"{where}: keys must not stand in a workspace, where others read them; put them into {user_file()}"
     hosts = dict(_flat(stated, anything=True)) if isinstance(stated, Mapping) else {}
-    if not hosts or not all(
-        isinstance(key, str) and key.strip() and key.isascii() and key.isprintable() for key in hosts.values()
-    ):
+    # What no header can hold is no key.
+    if not hosts or not all(isinstance(key, str) and re.fullmatch(r"\s*[!-~]+\s*", key) for key in hosts.values()):
         return {}, f'{where}: keys must be a table of texts by host, as in "api.deepseek.com" = "…"'
     return {host.casefold(): str(key).strip() for host, key in hosts.items()}, ""
 

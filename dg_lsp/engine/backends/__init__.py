@@ -1,1 +1,90 @@
-"""Who runs the denoising: the local model, a vLLM server, or a plain fill-in-the-middle endpoint."""
+"""Models that run elsewhere: which backend a model's name means, and its filler with the user's keys and privacy.
+
+Imports no torch, and neither does what it loads for a remote name. Knows names; each backend knows its protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dg_lsp.wire import config
+from dg_lsp.wire.config import is_remote
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.backends.remote import RemoteFiller
+    from dg_lsp.engine.task import Filler
+
+__all__ = ["Name", "is_remote", "load", "load_remote", "parse"]
+
+log = logging.getLogger("dg_lsp.engine")
+
+Say = Callable[[str, float], None]
+
+HELP = "vllm:URL[#MODEL], or fim:DIALECT[:URL][#MODEL]"
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A remote model's name, taken apart. `url` is "" for a dialect's usual server, `model` "" for the server's own choice."""
+
+    backend: str
+    dialect: str
+    url: str
+    model: str
+
+
+def parse(name: str) -> Name:
+    """Return what a remote model's name says; raise RemoteError, with a sentence, when it says nothing of the kind."""
+    from dg_lsp.engine.backends.calls import RemoteError
+
+    address, _, model = name.partition("#")
+    backend, _, rest = address.partition(":")
+    dialect, url = "", rest
+    if backend == "fim":
+        dialect, _, url = rest.partition(":")
+        if not dialect or "/" in dialect or dialect in ("http", "https"):
+            raise RemoteError(f"{name} names no dialect; a remote model is named {HELP}")
+    elif backend != "vllm" or not url:
+        raise RemoteError(f"{name} is no remote model; one is named {HELP}")
+    return Name(backend, dialect, url.rstrip("/"), model.strip())
+
+
+def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFiller:
+    """Return a filler on a remote model; raise RemoteError, with a sentence, when there is none to be had.
+
+    Keys and privacy come from the user's configuration and the environment, never from a workspace.
+    """
+    from dg_lsp.engine.backends import fim, vllm
+
+    configured, problems = config.read()
+    for problem in problems:
+        log.warning("%s", problem)
+    stated = parse(name)
+    say("asking the server", 0.2)
+    if stated.backend == "vllm":
+        made = vllm.load(stated.url, stated.model, configured, say)
+    else:
+        made = fim.load(stated.dialect, stated.url, stated.model, configured, os.environ)
+    say("ready", 1.0)
+    return made
+
+
+def load(
+    name: str,
+    *,
+    device: str = "auto",
+    threads: int = 0,
+    revision: str = "",
+    dtype: str = "",
+    say: Say = lambda _text, _share: None,
+) -> Filler:
+    """Return a filler on any model, here or elsewhere; torch is imported for one that runs here."""
+    if is_remote(name):
+        return load_remote(name, say=say)
+    from dg_lsp.engine import filler
+
+    return filler.load(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say)

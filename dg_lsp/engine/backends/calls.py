@@ -1,0 +1,241 @@
+"""HTTP to a model's server: calls run on a thread of their own, end when nobody wants them, and fail with a sentence.
+
+Knows HTTP, keys and errors. Knows nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httpx
+
+from dg_lsp import __version__
+from dg_lsp.wire.config import KEY_VARIABLE
+from dg_lsp.wire.fields import Fields, WireError, parse
+
+CONNECT_S = 5.0
+ANSWER_S = 120.0
+MAX_ANSWER_BYTES = 16 << 20
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class RemoteError(Exception):
+    """A server can't serve; the message is a sentence for the user, and holds no code. `status` is HTTP's, 0 without one.
+
+    `said` is what the server itself said.
+    """
+
+    def __init__(self, message: str, status: int = 0, said: str = "") -> None:
+        """Hold the sentence."""
+        super().__init__(message)
+        self.status = status
+        self.said = said
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a model is served, and the key that opens it."""
+
+    url: str
+    key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.url)
+            known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        except ValueError:
+            known = False
+        if not known:
+            raise RemoteError(f"{self.url or 'nothing'} is no server's URL; one begins with http:// or https://")
+        if parts.username or parts.password:
+            raise RemoteError(f"a URL must hold no password; put the key of {parts.hostname} into {KEY_VARIABLE}")
+        if parts.query or parts.fragment:
+            raise RemoteError(f"the URL of {parts.hostname} must end with its path")
+
+    @property
+    def host(self) -> str:
+        """The server's name, with its port where one is given."""
+        parts = urlsplit(self.url)
+        return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine, so that no proxy is in between."""
+        return urlsplit(self.url).hostname in LOOPBACK
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One question: a POST of `body`, or a GET where there is none. `about` is for who asks alone."""
+
+    path: str
+    body: Mapping[str, object] | None = None
+    about: object = None
+
+
+class Line:
+    """A client for one server, on a thread with an event loop. `close` ends both."""
+
+    def __init__(self, server: Server) -> None:
+        """Start the thread; nothing is sent yet."""
+        self.server = server
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="dg-lsp-remote", daemon=True)
+        self._closed = False
+        self._thread.start()
+        headers = {"User-Agent": f"dg-lsp/{__version__}", "Accept": "application/json"}
+        if server.key:
+            headers["Authorization"] = f"Bearer {server.key}"
+        self._http = httpx.AsyncClient(
+            headers=headers,
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S, pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
+            # A key must not follow a redirect to somebody else.
+            follow_redirects=False,
+            trust_env=not server.is_here,
+        )
+
+    def send(self, call: Call, done: Callable[[], None] = lambda: None) -> Future[Fields]:
+        """Return the answer to come; cancelling it closes its connection. It fails with RemoteError alone.
+
+        `done` is called, on the client's thread, when it is there or has failed.
+        """
+        if self._closed:
+            failed: Future[Fields] = Future()
+            failed.set_exception(RemoteError("the connection to the server is closed"))
+            done()
+            return failed
+        future = asyncio.run_coroutine_threadsafe(self._ask(call), self._loop)
+        future.add_done_callback(lambda _: done())
+        return future
+
+    def ask(self, call: Call) -> Fields:
+        """Return the answer; raise RemoteError when there is none."""
+        try:
+            return self.send(call).result()
+        except CancelledError as error:
+            raise RemoteError("the connection to the server is closed") from error
+
+    def close(self) -> None:
+        """Drop what is under way and end the thread; a second time does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._end()))
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CONNECT_S)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    async def _end(self) -> None:
+        own = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not own]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        with contextlib.suppress(Exception):  # whatever a broken connection says, it is gone
+            await self._http.aclose()
+        self._loop.stop()
+
+    async def _ask(self, call: Call) -> Fields:
+        host = self.server.host
+        try:
+            method, sent = ("GET", None) if call.body is None else ("POST", json.dumps(call.body).encode())
+            headers = {"Content-Type": "application/json"} if sent is not None else {}
+            url = joined(self.server.url, call.path)
+            async with self._http.stream(method, url, content=sent, headers=headers) as response:
+                data = bytearray()
+                async for chunk in response.aiter_bytes():
+                    data += chunk
+                    if len(data) > MAX_ANSWER_BYTES:
+                        raise RemoteError(f"{host} answered with more than {MAX_ANSWER_BYTES >> 20} MB")
+        except httpx.ConnectTimeout as error:
+            raise RemoteError(f"{host} could not be reached within {CONNECT_S:.0f} seconds") from error
+        except httpx.TimeoutException as error:
+            raise RemoteError(f"{host} did not answer within {ANSWER_S:.0f} seconds") from error
+        except httpx.ConnectError as error:
+            raise RemoteError(
+                f"{host} can't be reached: {_reason(error)}; is the server running, and the URL right?"
+            ) from error
+        except httpx.HTTPError as error:
+            raise RemoteError(f"the connection to {host} broke: {_reason(error)}") from error
+        if response.status_code != httpx.codes.OK:
+            raise refusal(response.status_code, bytes(data), self.server, call, response.headers.get("retry-after", ""))
+        try:
+            return parse(bytes(data))
+        except WireError as error:
+            raise RemoteError(
+                f"{host} answered {call.path} with something that is no JSON object; is the URL right?"
+            ) from error
+
+
+def joined(base: str, path: str) -> str:
+    """Return the URL of a path; what the base ends with already, such as /v1, is not said twice."""
+    base = base.rstrip("/")
+    own = urlsplit(base).path
+    if own and own.endswith(path):
+        return base
+    parts = path.strip("/").split("/")
+    for size in range(len(parts) - 1, 0, -1):
+        if own.endswith("/" + "/".join(parts[:size])):
+            return "/".join([base, *parts[size:]])
+    return base + path
+
+
+def refusal(status: int, data: bytes, server: Server, call: Call, retry_after: str = "") -> RemoteError:
+    """Return a server's refusal as a sentence that says what to do."""
+    said = _said(data)
+    tail = f": {said}" if said else ""
+    host, model = server.host, (call.body or {}).get("model")
+    match status:
+        case 401 | 403 if server.key:
+            text = f"{host} refuses the API key ({status}); set another in {KEY_VARIABLE} or in the configuration's [keys]"
+        case 401 | 403:
+            text = f"{host} wants an API key ({status}); set {KEY_VARIABLE}, or name it in the configuration's [keys]"
+        case 402:
+            text = f"{host} wants to be paid first (402){tail}"
+        case 404 | 405:
+            named = f", or no model {model}" if model else ""
+            text = f"{host} has no {call.path}{named} ({status}); check the URL, and the model after the #"
+        case 413:
+            text = f"{host} takes no request of this size (413)"
+        case 429:
+            # The header may hold a date as well; who reads it can count seconds better.
+            wait = f" in {retry_after} seconds" if retry_after.isdecimal() and len(retry_after) < 6 else " later"
+            text = f"{host} has too many requests, or the quota is used up (429); try again{wait}"
+        case _ if 300 <= status < 400:
+            text = f"{host} wants to be asked elsewhere ({status}); give the URL that it leads to"
+        case _ if status < 500:
+            text = f"{host} refuses the request ({status}){tail}"
+        case _:
+            text = f"{host} failed ({status}){tail}"
+    return RemoteError(text, status, said)
+
+
+def _said(data: bytes) -> str:
+    """Return the message of an error's body, on one short line; "" where there is none to be found."""
+    try:
+        value: object = json.loads(data)
+    except (ValueError, RecursionError):
+        return ""
+    for name in ("error", "message", "detail"):
+        while isinstance(value, dict) and name in value:
+            value = value[name]
+    text = " ".join(value.split()) if isinstance(value, str) else ""
+    text = "".join(letter for letter in text if letter.isprintable())
+    return text if len(text) <= 300 else f"{text[:299]}…"
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,314 @@
+"""Any server that fills in the middle from text: one request for each answer, written in the server's own dialect.
+
+A dialect is a row of `DIALECTS`: where to ask, how a question is written and an answer read, and what the server can do.
+Nothing is sent that a server does not document, as some refuse what they do not know. Such models write past the end of a
+hole; what repeats the suffix is cut by `core.polish`, as for every model. Knows dialects. Knows nothing of tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
+
+from dg_lsp.core import languages
+from dg_lsp.core.values import Candidate, InfillRequest, Snippet
+from dg_lsp.engine.backends.calls import Call, Line, RemoteError, Server
+from dg_lsp.engine.backends.remote import Answer, RemoteFiller, merged, trimmed
+from dg_lsp.wire.config import Config
+from dg_lsp.wire.fields import Fields, WireError
+
+LINE_TOKENS = 96
+BLOCK_TOKENS = 512
+MAX_ANSWERS = 8
+WARMTH = 0.6  # the temperature of all answers but the first, which is the likeliest
+# What an answer is worth whose server tells no probabilities: about every other one is kept.
+PLAIN_SCORE = 0.5
+CUT_SCORE = 0.3  # the same for one that ended only because there was no more room
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What every dialect says in its own way. `number` counts the answers that are asked for, from 0."""
+
+    model: str
+    prefix: str
+    suffix: str
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    number: int = 0
+    seed: int = 0
+    ms: int = 0
+    related: tuple[Snippet, ...] = ()
+
+    @property
+    def temperature(self) -> float:
+        """Nothing but the likeliest for one answer, and the first of several that are asked for one by one."""
+        return WARMTH if self.number or self.n > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One answer: its text, the probability of each token where the server tells, and whether it ran out of room."""
+
+    text: str
+    chances: tuple[float, ...] = ()
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What a server can do. Where answers can't be varied, more than one would only cost more.
+
+    `window_chars` bounds both sides together, well below the model's window.
+    """
+
+    n: bool = False
+    varies: bool = True
+    max_tokens: int = BLOCK_TOKENS
+    window_chars: int = 48_000
+    needs_model: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One way to ask. `url` and `model` are the usual ones, `variable` names the usual key, which only `url` is given."""
+
+    name: str
+    path: str
+    build: Callable[[Question], Mapping[str, object]]
+    parse: Callable[[Fields], tuple[Written, ...]]
+    caps: Caps = field(default_factory=Caps)
+    url: str = ""
+    model: str = ""
+    variable: str = ""
+
+
+def _completion(question: Question) -> dict[str, object]:
+    """Return what all relatives of OpenAI's older endpoint have in common."""
+    body: dict[str, object] = {
+        "model": question.model,
+        "prompt": question.prefix,
+        "suffix": question.suffix,
+        "max_tokens": question.max_tokens,
+    }
+    return {**body, "stop": list(question.stop)} if question.stop else body
+
+
+def _openai(question: Question) -> dict[str, object]:
+    return {**_completion(question), "n": question.n, "temperature": question.temperature, "logprobs": 1}
+
+
+def _mercury(question: Question) -> dict[str, object]:
+    # Its default would punish a name for standing in the prompt already. A temperature is not its to choose.
+    return {**_completion(question), "presence_penalty": 0}
+
+
+def _deepseek(question: Question) -> dict[str, object]:
+    return {**_completion(question), "temperature": question.temperature, "logprobs": 1}
+
+
+def _codestral(question: Question) -> dict[str, object]:
+    return {
+        **_completion(question),
+        "temperature": question.temperature,
+        "random_seed": (question.seed + question.number) % 2**31,
+    }
+
+
+def _llama(question: Question) -> dict[str, object]:
+    body: dict[str, object] = {
+        "input_prefix": question.prefix,
+        "input_suffix": question.suffix,
+        "input_extra": [{"filename": item.path, "text": item.text} for item in question.related],
+        "prompt": "",
+        "n_predict": question.max_tokens,
+        "temperature": question.temperature,
+        "seed": (question.seed + question.number) % 2**31,
+        "cache_prompt": True,
+        "stream": False,
+    }
+    if question.stop:
+        body["stop"] = list(question.stop)
+    if question.ms:
+        body["t_max_predict_ms"] = question.ms
+    return body
+
+
+def _ollama(question: Question) -> dict[str, object]:
+    options: dict[str, object] = {
+        "num_predict": question.max_tokens,
+        "temperature": question.temperature,
+        "seed": (question.seed + question.number) % 2**31,
+    }
+    if question.stop:
+        options["stop"] = list(question.stop)
+    # Left to itself it would answer in many lines.
+    return {
+        "model": question.model,
+        "prompt": question.prefix,
+        "suffix": question.suffix,
+        "stream": False,
+        "options": options,
+    }
+
+
+def _texts(fields: Fields) -> tuple[Written, ...]:
+    """Read `choices[].text`."""
+    return tuple(
+        Written(choice.text("text"), _chances(choice), choice.text("finish_reason", "") == "length")
+        for choice in _choices(fields)
+    )
+
+
+def _messages(fields: Fields) -> tuple[Written, ...]:
+    """Read `choices[].message.content`."""
+    return tuple(
+        Written(choice.inner("message").text("content", ""), (), choice.text("finish_reason", "") == "length")
+        for choice in _choices(fields)
+    )
+
+
+def _content(fields: Fields) -> tuple[Written, ...]:
+    """Read llama.cpp's `content`."""
+    return (Written(fields.text("content"), (), fields.text("stop_type", "") == "limit"),)
+
+
+def _response(fields: Fields) -> tuple[Written, ...]:
+    """Read Ollama's `response`."""
+    return (Written(fields.text("response"), (), fields.text("done_reason", "") == "length"),)
+
+
+def _choices(fields: Fields) -> tuple[Fields, ...]:
+    choices = fields.objects("choices")
+    if not choices:
+        raise WireError("choices is empty")
+    return choices
+
+
+def _chances(choice: Fields) -> tuple[float, ...]:
+    """Return the probability of each token; none where they are not told in full, as nothing depends on them."""
+    if not isinstance(choice.values.get("logprobs"), dict):
+        return ()
+    told = choice.inner("logprobs").values.get("token_logprobs")
+    if not isinstance(told, list) or not all(isinstance(value, (int, float)) for value in told):
+        return ()
+    return tuple(math.exp(min(float(value), 0.0)) for value in told)
+
+
+DIALECTS: tuple[Dialect, ...] = (
+    Dialect("openai", "/v1/completions", _openai, _texts, Caps(n=True), variable="OPENAI_API_KEY", url="https://api.openai.com"),
+    Dialect(
+        "mercury", "/v1/fim/completions", _mercury, _texts, Caps(varies=False),
+        url="https://api.inceptionlabs.ai", model="mercury-edit-2", variable="INCEPTION_API_KEY",
+    ),
+    Dialect(
+        "deepseek", "/beta/completions", _deepseek, _texts, Caps(max_tokens=4096),
+        url="https://api.deepseek.com", model="deepseek-v4-pro", variable="DEEPSEEK_API_KEY",
+    ),
+    Dialect(
+        "codestral", "/v1/fim/completions", _codestral, _messages,
+        url="https://codestral.mistral.ai", model="codestral-latest", variable="CODESTRAL_API_KEY",
+    ),
+    Dialect("llama", "/infill", _llama, _content, Caps(window_chars=24_000, needs_model=False), url="http://127.0.0.1:8080"),
+    Dialect("ollama", "/api/generate", _ollama, _response, Caps(window_chars=24_000), url="http://127.0.0.1:11434"),
+)  # fmt: skip
+
+
+def load(name: str, url: str, model: str, configured: Config, environ: Mapping[str, str]) -> RemoteFiller:
+    """Return a filler on a server that speaks the dialect of that name; raise RemoteError, with a sentence, if there is none.
+
+    Nothing is asked yet: most of these servers bill by the request. A key that the environment has under the dialect's
+    usual name is given to the usual server alone, not to whoever is named instead of it.
+    """
+    dialect = next((dialect for dialect in DIALECTS if dialect.name == name.casefold()), None)
+    if dialect is None:
+        known = ", ".join(dialect.name for dialect in DIALECTS)
+        raise RemoteError(f"there is no dialect {name}; there are {known}")
+    model = model or dialect.model
+    if dialect.caps.needs_model and not model:
+        raise RemoteError(f"{name} needs a model's name at the end, as in fim:{name}:URL#MODEL")
+    server = Server(url or dialect.url)
+    key = configured.key_for(server.host)
+    if not key and dialect.variable and _same_place(server.url, dialect.url):
+        key = environ.get(dialect.variable, "").strip()
+    return RemoteFiller(Fim(dialect, model), Line(replace(server, key=key)), configured.local_only)
+
+
+class Fim:
+    """How a server is asked in one dialect."""
+
+    def __init__(self, dialect: Dialect, model: str) -> None:
+        """Hold the dialect and the model's name."""
+        self.dialect, self.model = dialect, model
+
+    @property
+    def holes_at_once(self) -> int:
+        """One: there is a text before and a text after."""
+        return 1
+
+    def about(self) -> Mapping[str, object]:
+        """Return facts about the server by name."""
+        return {"remote": {"model": self.model, "dialect": self.dialect.name}}
+
+    def calls(self, request: InfillRequest) -> Sequence[Call]:
+        """Return one call for all answers where the server gives several at a time, else one for each."""
+        caps, [hole] = self.dialect.caps, request.holes
+        prefix, suffix = window(request.prefix + wish(request), request.suffix, caps.window_chars)
+        wanted = min(request.budget.candidates, MAX_ANSWERS) if caps.varies else 1
+        question = Question(
+            model=self.model,
+            prefix=prefix,
+            suffix=suffix,
+            max_tokens=min(BLOCK_TOKENS if hole.block else LINE_TOKENS, caps.max_tokens),
+            stop=() if hole.block else ("\n",),
+            n=wanted if caps.n else 1,
+            seed=request.seed,
+            ms=request.budget.ms,
+            related=request.related,
+        )
+        numbers = range(1 if caps.n else wanted)
+        return [Call(self.dialect.path, self.dialect.build(replace(question, number=number))) for number in numbers]
+
+    def best(self, request: InfillRequest, answers: Sequence[Answer]) -> tuple[Candidate, ...]:
+        """Return a candidate for each text, best first; raise WireError when an answer has another shape."""
+        written = [each for answer in answers for each in self.dialect.parse(answer.fields)]
+        [hole] = request.holes
+        return merged([_candidate(each, block=hole.block) for each in written])
+
+
+def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
+    """Return the nearest text on both sides, two thirds of it before, cut where lines begin and end."""
+    room_after = max(most // 3, most - len(prefix))
+    if len(suffix) > room_after:
+        suffix = suffix[: suffix.rfind("\n", 0, room_after) + 1 or room_after]
+    room_before = most - len(suffix)
+    if len(prefix) > room_before:
+        start = len(prefix) - room_before
+        prefix = prefix[prefix.find("\n", start) + 1 or start :]
+    return prefix, suffix
+
+
+def wish(request: InfillRequest) -> str:
+    """Return the instruction as a comment to stand before the hole: such a model knows no other way to be told."""
+    [hole] = request.holes
+    language = languages.get(request.language) if request.language else None
+    if not hole.instruction or language is None or not language.line_comments:
+        return ""
+    return f"{language.line_comments[0]} {' '.join(hole.instruction.split())}\n{hole.indent}"
+
+
+def _candidate(written: Written, *, block: bool) -> Candidate:
+    text, chances = trimmed(written.text, written.chances, block=block)
+    if chances:
+        score = math.exp(sum(math.log(max(chance, 1e-9)) for chance in chances) / len(chances))
+    else:
+        score = CUT_SCORE if written.is_cut and text == written.text else PLAIN_SCORE
+    return Candidate((text,), score, (chances,) if chances else ())
+
+
+def _same_place(url: str, usual: str) -> bool:
+    one, other = urlsplit(url), urlsplit(usual)
+    return (one.scheme, one.hostname, one.port) == (other.scheme, other.hostname, other.port)

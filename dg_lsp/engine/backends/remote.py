@@ -1,0 +1,290 @@
+"""A request on a remote model as a task: its calls are sent at once, looked at as they come in, and dropped with the task.
+
+A step waits for an answer, but never long, so that cancellation, deadlines and other requests get their turn. Knows calls
+and candidates; what is asked and what an answer means is the backend's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.backends.calls import Call, Line, RemoteError
+from dg_lsp.wire.config import stays_local
+from dg_lsp.wire.fields import Fields, WireError
+
+STEP_S = 0.04
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call came to."""
+
+    call: Call
+    fields: Fields
+
+
+class Backend(Protocol):
+    """How one kind of server is asked."""
+
+    @property
+    def holes_at_once(self) -> int:
+        """How many holes one request may have."""
+
+    def calls(self, request: InfillRequest) -> Sequence[Call]:
+        """Return what to ask, all at the same time; raise RemoteError when the request can't be asked."""
+
+    def best(self, request: InfillRequest, answers: Sequence[Answer]) -> tuple[Candidate, ...]:
+        """Return what the answers so far come to, best first; raise RemoteError or WireError when they make no sense."""
+
+    def about(self) -> Mapping[str, object]:
+        """Return facts about the model by name."""
+
+
+class Board:
+    """Which tasks have answers that they have not looked at. A step that waits ends when any task has one."""
+
+    def __init__(self) -> None:
+        """Know of no task."""
+        # Not a plain lock: a task may be collected, and leave, on a thread that has it.
+        self._changed = threading.Condition(threading.RLock())
+        self._numbers = itertools.count()
+        self._members: set[int] = set()
+        self._fresh: set[int] = set()
+
+    def join(self) -> int:
+        """Return the number of a new task."""
+        with self._changed:
+            number = next(self._numbers)
+            self._members.add(number)
+            return number
+
+    def leave(self, number: int) -> None:
+        """Forget a task; answers that still come for it are nobody's."""
+        with self._changed:
+            self._members.discard(number)
+            self._fresh.discard(number)
+
+    def add(self, number: int) -> None:
+        """Note that a task has an answer."""
+        with self._changed:
+            if number in self._members:
+                self._fresh.add(number)
+                self._changed.notify_all()
+
+    def seen(self, number: int) -> None:
+        """Note that a task has looked."""
+        with self._changed:
+            self._fresh.discard(number)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until any task has an answer to look at, or the time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._fresh, timeout_s)
+
+
+class RemoteFiller:
+    """A remote model that is ready to fill."""
+
+    def __init__(self, backend: Backend, line: Line, local_only: tuple[str, ...] = ()) -> None:
+        """Take over the line; it is closed with the filler."""
+        self.backend, self.line, self.local_only = backend, line, local_only
+        self._board = Board()
+        self._end = weakref.finalize(self, line.close)
+
+    def start(self, request: InfillRequest) -> RemoteTask:
+        """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine."""
+        if stays_local(request.path, self.local_only):
+            raise ValueError(f"{request.path} is for local models only (privacy.local_only), and this model is remote")
+        related = tuple(item for item in request.related if not stays_local(item.path, self.local_only))
+        return RemoteTask(self.backend, self.line, self._board, replace(request, related=related))
+
+    def about(self) -> Mapping[str, object]:
+        """Return where the model runs, and what else is known of it."""
+        return {"device": self.line.server.host, "dtype": "", **self.backend.about()}
+
+    def close(self) -> None:
+        """End the connection; tasks under way fail."""
+        self._end()
+
+
+@dataclass(slots=True)
+class Sent:
+    """Calls under way and over, apart from their task: its end finds them here."""
+
+    calls: list[tuple[Call, Future[Fields]]] = field(default_factory=list)
+
+    def drop(self) -> None:
+        """Cancel what is under way, which closes its connections."""
+        for _, future in self.calls:
+            future.cancel()
+        self.calls.clear()
+
+
+class RemoteTask:
+    """One request under way; holes that the server can't fill together are filled one after another."""
+
+    def __init__(self, backend: Backend, line: Line, board: Board, request: InfillRequest) -> None:
+        """Hold the request."""
+        self._backend, self._line, self._board, self._request = backend, line, board, request
+        self._part: InfillRequest | None = None
+        self._sent = Sent()
+        self._found: list[Candidate] = []
+        self._answers: tuple[Candidate, ...] = ()
+        self._tokens = {"tokens": 0, "reused": 0}
+        self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
+        self._number = board.join()
+        weakref.finalize(self, _forget, self._sent, board, self._number)
+
+    def step(self) -> bool:
+        """Send what is next, or wait a moment for an answer; return whether more is to do. Raises RemoteError."""
+        began = time.perf_counter()
+        try:
+            if self._part is None:
+                self._send()
+                return True
+            self._board.wait(STEP_S)
+            self._board.seen(self._number)
+            return not all(future.done() for _, future in self._sent.calls) or self._settle()
+        finally:
+            self.milliseconds["denoise"] += (time.perf_counter() - began) * 1000
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the best answers so far, best first; unfinished ones while answers are to come."""
+        if self._answers:
+            return self._answers
+        now = self._now()
+        if len(self._request.holes) == self._together:
+            return tuple(replace(candidate, finished=False) for candidate in now)
+        texts = self.drafts()
+        return (Candidate(texts, 0.0, finished=False),) if any(texts) else ()
+
+    def drafts(self) -> tuple[str, ...]:
+        """Return one text for each hole as the best answer so far has it."""
+        if self._answers:
+            return self._answers[0].texts
+        texts = [text for part in self._found for text in part.texts]
+        texts += [text for candidate in self._now()[:1] for text in candidate.texts]
+        return (*texts, *[""] * (len(self._request.holes) - len(texts)))
+
+    def cache(self) -> Mapping[str, int]:
+        """Return how many tokens the server read, and how many of them it had read before, as far as it tells."""
+        return dict(self._tokens)
+
+    @property
+    def _together(self) -> int:
+        n_holes = len(self._request.holes)
+        return n_holes if n_holes <= self._backend.holes_at_once else 1
+
+    def _send(self) -> None:
+        """Ask for the next hole, or all of them."""
+        self._part = self._next()
+        board, number = self._board, self._number
+        for call in self._backend.calls(self._part):
+            self._sent.calls.append((call, self._line.send(call, lambda: board.add(number))))
+
+    def _next(self) -> InfillRequest:
+        request, index = self._request, len(self._found)
+        if self._together == len(request.holes):
+            return request
+        filled = [part.texts[0] for part in self._found]
+        before = request.prefix + "".join(text + gap for text, gap in zip(filled, request.between, strict=False))
+        rest = "".join([*request.between[index:], request.suffix])
+        return replace(
+            request, prefix=before, suffix=rest, holes=(request.holes[index],), between=(), seed=request.seed + index
+        )
+
+    def _settle(self) -> bool:
+        """Make of all answers what they come to; return whether holes are left."""
+        assert self._part is not None
+        outcomes = [(call, _outcome(future)) for call, future in self._sent.calls]
+        answers = [Answer(call, outcome) for call, outcome in outcomes if isinstance(outcome, Fields)]
+        failures = [outcome for _, outcome in outcomes if isinstance(outcome, RemoteError)]
+        # One answer of several is an answer.
+        if failures and not answers:
+            raise failures[0]
+        for answer in answers:
+            self._count(answer.fields)
+        found = self._best(answers)
+        self._sent.drop()
+        if self._together == len(self._request.holes):
+            self._answers = found
+            return False
+        if not found:
+            return False
+        self._found.append(found[0])
+        self._part = None
+        if len(self._found) < len(self._request.holes):
+            return True
+        score = 1.0
+        for part in self._found:
+            score *= part.score
+        texts = tuple(part.texts[0] for part in self._found)
+        confidences = tuple(part.confidences[0] if part.confidences else () for part in self._found)
+        self._answers = (Candidate(texts, score, confidences, steps=sum(part.steps for part in self._found)),)
+        return False
+
+    def _best(self, answers: Sequence[Answer]) -> tuple[Candidate, ...]:
+        assert self._part is not None
+        try:
+            return self._backend.best(self._part, answers)
+        except WireError as error:
+            raise RemoteError(f"the answer of {self._line.server.host} can't be understood: {error}") from error
+
+    def _now(self) -> tuple[Candidate, ...]:
+        """Return what the answers that are there already come to."""
+        done = []
+        for call, future in self._sent.calls:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                done.append(Answer(call, future.result()))
+        if self._part is not None and done:
+            # What is wrong with them is told when all are there.
+            with contextlib.suppress(RemoteError):
+                return self._best(done)
+        return ()
+
+    def _count(self, fields: Fields) -> None:
+        """Add up the tokens that a server tells of in OpenAI's shape; others are not counted."""
+        with contextlib.suppress(WireError):
+            usage = fields.inner("usage")
+            self._tokens["tokens"] += usage.integer("prompt_tokens", 0)
+            self._tokens["reused"] += usage.inner("prompt_tokens_details").integer("cached_tokens", 0)
+
+
+def trimmed(text: str, confidences: tuple[float, ...], *, block: bool) -> tuple[str, tuple[float, ...]]:
+    """Return a text up to the end of its line unless its hole is a block, with the confidences of about as many tokens."""
+    ends = [at for mark in "\r\n" if (at := text.find(mark)) >= 0]
+    if block or not ends:
+        return text, confidences
+    kept = text[: min(ends)]
+    return kept, confidences[: -(-len(confidences) * len(kept) // len(text))]
+
+
+def merged(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return each distinct answer once, with its best score, best first."""
+    ranked: dict[tuple[str, ...], Candidate] = {}
+    for candidate in sorted(candidates, key=lambda candidate: -candidate.score):
+        ranked.setdefault(candidate.texts, candidate)
+    return tuple(ranked.values())
+
+
+def _outcome(future: Future[Fields]) -> Fields | RemoteError:
+    try:
+        return future.result()
+    except CancelledError:
+        return RemoteError("the connection to the server was closed")
+    except RemoteError as error:
+        return error
+
+
+def _forget(sent: Sent, board: Board, number: int) -> None:
+    sent.drop()
+    board.leave(number)

@@ -1,0 +1,94 @@
+"""From what the user has configured to an engine that keeps to it: the client's options, and which files stay at home.
+
+Knows workspaces and the engine's client. How the configuration is read is `wire.config`'s, which the engine shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.infill.client import ConnectOptions
+from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.wire import config as shared
+from dg_lsp.wire.config import Config, ConfigError, is_remote, load, read, stays_local
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Guarded",
+    "Privacy",
+    "connect_options",
+    "is_remote",
+    "load",
+    "privacy",
+    "read",
+    "workspace_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """Which files no remote model may see: patterns as in `.gitignore`, for paths below a workspace."""
+
+    patterns: tuple[str, ...] = ()
+
+    def keeps(self, name: str) -> bool:
+        """Return whether a file, named by its path below its workspace, stays here."""
+        return stays_local(name, self.patterns)
+
+    def keeps_file(self, path: Path) -> bool:
+        """Return whether a file stays here."""
+        path = path.resolve()
+        return self.keeps(path.relative_to(workspace_of(path)).as_posix())
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """An engine with a remote model that is shown nothing that should stay here."""
+
+    inner: Engine
+    privacy: Privacy
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        """Return what the engine does; raise EngineError for a file that stays here, and leave such files out as context."""
+        if self.privacy.keeps(request.path):
+            raise EngineError(refusal(request.path))
+        related = tuple(snippet for snippet in request.related if not self.privacy.keeps(snippet.path))
+        return await self.inner.fill(replace(request, related=related))
+
+
+def refusal(name: str) -> str:
+    """Return why a file gets no fills from a remote model, as a sentence."""
+    return f"{name} is for local models only (privacy.local_only), and the chosen model is remote"
+
+
+def connect_options(config: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
+    """Return how to join the engine that is configured, or the one with another `model`."""
+    chosen = model or config.model
+    # The engine has a current folder of its own, from which a relative path would lead elsewhere.
+    folder = Path(chosen).expanduser()
+    return ConnectOptions(
+        model=str(folder.resolve()) if not is_remote(chosen) and folder.is_dir() else chosen,
+        device=config.device,
+        threads=config.threads,
+        unload_after_s=config.unload_after_s,
+        exit_after_s=config.exit_after_s,
+        interactive=interactive,
+    )
+
+
+def workspace_of(path: Path) -> Path:
+    """Return the folder that a file or folder belongs to: the nearest with a `.dg-lsp.toml` or a repository, or its own."""
+    own = path if path.is_dir() else path.parent
+    marks = (shared.WORKSPACE_FILE, ".git")
+    return next((folder for folder in (own, *own.parents) if any((folder / mark).exists() for mark in marks)), own)
+
+
+def privacy(paths: Iterable[Path]) -> Privacy:
+    """Return what the user and the workspaces of these files together keep here."""
+    roots = dict.fromkeys(workspace_of(path.resolve()) for path in paths)
+    kept = [pattern for root in roots for pattern in read(root)[0].local_only]
+    return Privacy(tuple(dict.fromkeys(kept)))
