@@ -45,7 +45,15 @@ def environment(**more: str) -> dict[str, str]:
 
 def start(engine: str, *args: str, cwd: Path, **more: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", SCRIPTED, engine, "infill", *args]
-    return subprocess.Popen(command, cwd=cwd, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell's background jobs ignore interrupts, and so would what a test run in one starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
