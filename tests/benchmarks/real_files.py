@@ -54,7 +54,8 @@ def without_bodies(text: str) -> tuple[str, int]:
         return text, 0
     lines, removed, last = text.split("\n"), 0, len(text)
     for node in sorted(ast.walk(tree), key=lambda node: -getattr(node, "lineno", 0)):
-        if not isinstance(node, ast.FunctionDef) or not ast.get_docstring(node) or len(node.body) < 2 or removed == BODIES:
+        documented = isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) > 1
+        if not isinstance(node, ast.FunctionDef) or not documented or removed == BODIES:
             continue
         first, end = node.body[1].lineno, node.end_lineno or 0
         if end >= last:
