@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 LOOK_AROUND_S = 2.0
 WRITE_STATISTICS_S = 60.0
+CLIENT_PATIENCE_S = 10.0
 
 # Whoever waits for the work tells of these.
 _TOLD = (EngineError, JsonRpcException, ValueError)
@@ -167,7 +168,7 @@ class Server(LanguageServer):
         await self.pull_settings()
         if self.client.registers_configuration:
             options = lsp.DidChangeConfigurationRegistrationOptions(section=settings.SECTION)
-            await self._register("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options)
+            self.spawn(self._register("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options))
         self.resident.start(self.settings)
 
     async def pull_settings(self) -> None:
@@ -177,11 +178,15 @@ class Server(LanguageServer):
         self._pulls += 1
         mine = self._pulls
         try:
-            found = await self.workspace_configuration_async(
+            asked = self.workspace_configuration_async(
                 lsp.ConfigurationParams([lsp.ConfigurationItem(section=settings.SECTION)])
             )
+            found = await asyncio.wait_for(asked, CLIENT_PATIENCE_S)
         except JsonRpcException as error:
             log.warning("the editor's settings could not be had: %s", error)
+            return
+        except asyncio.TimeoutError:
+            log.warning("the editor does not tell its settings")
             return
         if mine == self._pulls:
             self.configure(found[0] if found else None)
@@ -205,8 +210,7 @@ class Server(LanguageServer):
         if problems and self.protocol.initialized:
             self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, "; ".join(problems)))
         self.reporter.model(self.settings.model)
-        if not self.settings.statistics:
-            self.statistics.folder = None
+        self.statistics.writes = self.settings.statistics
 
     def _engine_changed(self) -> None:
         condition = self.resident.condition

@@ -12,6 +12,9 @@ from typing import Any
 from lsprotocol import types as lsp
 from pygls.lsp.server import LanguageServer
 
+# An editor that never says whether it has a bar gets its edit without one.
+CLIENT_PATIENCE_S = 2.0
+
 
 @dataclass(slots=True)
 class Progresses:
@@ -40,11 +43,12 @@ class Progresses:
 
     async def _created(self, token: str) -> bool:
         try:
-            await self.server.window_work_done_progress_create_async(lsp.WorkDoneProgressCreateParams(token))
+            created = self.server.window_work_done_progress_create_async(lsp.WorkDoneProgressCreateParams(token))
+            await asyncio.wait_for(created, CLIENT_PATIENCE_S)
         except asyncio.CancelledError:
             raise
         except Exception:
-            # The editor may say no, in any form; the work goes on without a bar.
+            # The editor may say no, in any form, or nothing; the work goes on without a bar.
             return False
         return True
 

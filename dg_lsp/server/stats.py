@@ -58,6 +58,7 @@ class Statistics:
     def __init__(self, folder: Path | None) -> None:
         """Write below the folder; None counts without writing."""
         self.folder = folder
+        self.writes = True
         self.counts = Counts()
         self._name = f"{os.getpid()}-{secrets.token_hex(3)}.json"
         self._day: str | None = None
@@ -75,7 +76,7 @@ class Statistics:
 
     def _put(self, day: str) -> None:
         now = (self.counts.numbers.copy(), self.counts.latencies.copy())
-        if self.folder is None or now == self._written or not any(self.counts.numbers.values()):
+        if self.folder is None or not self.writes or now == self._written or not any(self.counts.numbers.values()):
             return
         data = {"counts": dict(now[0]), "latencies": {str(key): value for key, value in now[1].items()}}
         with contextlib.suppress(OSError):
