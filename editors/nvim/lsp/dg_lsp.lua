@@ -1,0 +1,28 @@
+-- How Neovim starts and speaks to the server; `require("dg_lsp").setup()` puts the user's options on top.
+
+local config = require("dg_lsp.config")
+
+---@type vim.lsp.Config
+return {
+  cmd = config.current.cmd,
+  filetypes = config.current.filetypes,
+  root_markers = { ".git", "pyproject.toml", "package.json", "Cargo.toml", "go.mod" },
+  settings = { dgLsp = config.server_settings() },
+  -- The server sends its own notifications only to those who say that they understand them.
+  capabilities = { experimental = { dgLsp = { status = true, draft = true } } },
+  handlers = {
+    ["dgLsp/status"] = function(_, params, context)
+      require("dg_lsp.status").heard(params, context)
+    end,
+    ["dgLsp/draft"] = function(_, params, context)
+      require("dg_lsp.draft").heard(params, context)
+    end,
+  },
+  on_attach = function(client, bufnr)
+    require("dg_lsp.fill")
+    require("dg_lsp.ghost").attach(client, bufnr)
+  end,
+  on_exit = function(code, signal, client_id)
+    require("dg_lsp.server").ended(code, signal, client_id)
+  end,
+}

@@ -1,0 +1,97 @@
+-- The running server: which client it is, how it is told new settings, and what happens when it crashes.
+
+local config = require("dg_lsp.config")
+
+local M = {}
+
+M.NAME = "dg_lsp"
+
+local WINDOW_MS = 5 * 60 * 1000
+---@type number[]
+local crashes = {}
+
+---Return the client of a buffer, the current one by default; nil where there is none.
+---@param bufnr? integer
+---@return vim.lsp.Client?
+function M.client(bufnr)
+  return vim.lsp.get_clients({ name = M.NAME, bufnr = bufnr or 0 })[1]
+end
+
+---Return the client of a buffer, or tell the user why there is none.
+---@param bufnr? integer
+---@return vim.lsp.Client?
+function M.needed(bufnr)
+  local client = M.client(bufnr)
+  if client then
+    return client
+  end
+  if vim.fn.executable(config.current.cmd[1]) == 0 then
+    M.say(("%s can't be run; :checkhealth dg-lsp says more"):format(config.current.cmd[1]), "WARN")
+  elseif not vim.lsp.is_enabled(M.NAME) then
+    M.say('it is not switched on; call require("dg_lsp").setup()', "WARN")
+  else
+    M.say("it does not run for this buffer; :checkhealth dg-lsp says more", "WARN")
+  end
+end
+
+---@param sentence string
+---@param level? "INFO"|"WARN"|"ERROR"
+function M.say(sentence, level)
+  vim.notify("dg-lsp: " .. sentence, vim.log.levels[level or "INFO"])
+end
+
+---Tell all servers new settings, for as long as Neovim runs.
+---@param change fun(settings: table)
+function M.tell(change)
+  local settings = config.server_settings()
+  change(settings)
+  config.current.settings = settings
+  vim.lsp.config(M.NAME, { settings = { dgLsp = settings } })
+  for _, client in ipairs(vim.lsp.get_clients({ name = M.NAME })) do
+    client.settings = { dgLsp = settings }
+    client:notify("workspace/didChangeConfiguration", { settings = client.settings })
+  end
+end
+
+---The server's process ended: start it again for the buffers that had it, unless it was meant to end or does so again
+---and again.
+---@param code integer
+---@param signal integer
+---@param client_id integer
+function M.ended(code, signal, client_id)
+  vim.schedule(function()
+    require("dg_lsp.status").forget(client_id)
+    require("dg_lsp.draft").forget(client_id)
+    if vim.v.exiting ~= vim.NIL or not vim.lsp.is_enabled(M.NAME) or (code == 0 and signal == 0) then
+      return
+    end
+    local now = vim.uv.now()
+    crashes = vim.tbl_filter(function(at)
+      return now - at < WINDOW_MS
+    end, crashes)
+    if #crashes >= config.current.restarts then
+      M.say(
+        ("the server ended with %s; :Dg restart starts it again"):format(
+          signal ~= 0 and "signal " .. signal or "code " .. code
+        ),
+        "ERROR"
+      )
+      return
+    end
+    table.insert(crashes, now)
+    vim.lsp.enable(M.NAME)
+  end)
+end
+
+---Start the engine anew, and the server where it has ended.
+function M.restart()
+  crashes = {}
+  local client = M.client()
+  if client then
+    client:exec_cmd({ title = "restart the engine", command = "dgLsp.restartEngine" })
+  else
+    vim.lsp.enable(M.NAME)
+  end
+end
+
+return M

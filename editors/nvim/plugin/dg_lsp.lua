@@ -1,0 +1,108 @@
+-- Commands and <Plug> maps. Nothing of the plugin is loaded before one of them is used.
+
+if vim.g.loaded_dg_lsp then
+  return
+end
+vim.g.loaded_dg_lsp = true
+
+vim.api.nvim_set_hl(0, "DgLspDraft", { default = true, link = "ComplHint" })
+
+---@type table<string, fun(arguments: string[])>
+local commands = {
+  status = function()
+    vim.api.nvim_echo({ { table.concat(require("dg_lsp.status").story(), "\n") } }, true, {})
+  end,
+  pause = function(arguments)
+    require("dg_lsp").pause(arguments[1])
+  end,
+  resume = function(arguments)
+    require("dg_lsp").resume(arguments[1])
+  end,
+  model = function(arguments)
+    if arguments[1] then
+      require("dg_lsp").use_model(arguments[1])
+    else
+      local status = require("dg_lsp").status()
+      vim.api.nvim_echo({ { status and status.model or "dg-lsp does not run for this buffer." } }, true, {})
+    end
+  end,
+  restart = function()
+    require("dg_lsp").restart()
+  end,
+  repair = function()
+    require("dg_lsp.fill").repair()
+  end,
+  docstring = function()
+    require("dg_lsp.fill").docstring()
+  end,
+  cancel = function()
+    require("dg_lsp.fill").cancel()
+  end,
+  log = function()
+    vim.cmd.edit(vim.lsp.log.get_filename())
+  end,
+}
+
+vim.api.nvim_create_user_command("Dg", function(call)
+  local command = commands[call.fargs[1]]
+  if not command then
+    local names = vim.tbl_keys(commands)
+    table.sort(names)
+    vim.notify(
+      ("dg-lsp: there is no :Dg %s; there are %s"):format(call.fargs[1], table.concat(names, ", ")),
+      vim.log.levels.ERROR
+    )
+    return
+  end
+  command(vim.list_slice(call.fargs, 2))
+end, {
+  nargs = "+",
+  desc = "dg-lsp: status, pause, resume, model, restart, repair, docstring, cancel, log",
+  complete = function(lead, line)
+    local names = line:match("^%s*Dg%s+%S*$") and vim.tbl_keys(commands)
+      or line:match("^%s*Dg%s+%a+%s+%S*$") and { vim.bo.filetype }
+      or {}
+    table.sort(names)
+    return vim.tbl_filter(function(name)
+      return vim.startswith(name, lead)
+    end, names)
+  end,
+})
+
+vim.api.nvim_create_user_command("DgFill", function(call)
+  local fill = require("dg_lsp.fill")
+  if call.range > 0 then
+    fill.regenerate(call.line1, call.line2, call.args)
+  elseif call.args ~= "" then
+    vim.notify(
+      "dg-lsp: an instruction needs a selection, as in :'<,'>DgFill sort by name",
+      vim.log.levels.ERROR
+    )
+  elseif call.bang then
+    fill.all()
+  else
+    fill.here()
+  end
+end, {
+  bang = true,
+  range = true,
+  nargs = "*",
+  desc = "dg-lsp: fill at the cursor, ! all holes of the buffer, with a range write these lines anew",
+})
+
+for name, method in pairs({
+  accept = "accept",
+  ["accept-word"] = "accept_word",
+  ["accept-line"] = "accept_line",
+  next = "next",
+  previous = "previous",
+  dismiss = "dismiss",
+  request = "request",
+}) do
+  vim.keymap.set("i", ("<Plug>(dg-lsp-%s)"):format(name), function()
+    require("dg_lsp")[method]()
+  end, { desc = "dg-lsp: " .. name:gsub("-", " ") })
+end
+vim.keymap.set("n", "<Plug>(dg-lsp-fill)", "<Cmd>DgFill<CR>", { desc = "dg-lsp: fill at the cursor" })
+vim.keymap.set("n", "<Plug>(dg-lsp-fill-all)", "<Cmd>DgFill!<CR>", { desc = "dg-lsp: fill all holes" })
+vim.keymap.set("x", "<Plug>(dg-lsp-fill)", ":DgFill<CR>", { desc = "dg-lsp: write the selection anew" })

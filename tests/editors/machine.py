@@ -1,0 +1,58 @@
+"""The machine that the editors run on: where their programs are, and the one engine that serves them all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Where `make test-editors` puts what it installs, and what tests leave behind to look at.
+EDITORS = Path(os.environ.get("DG_LSP_EDITORS", ROOT / "build" / "editors"))
+PICTURES = ROOT / "build" / "editor-pictures"
+
+
+def program(name: str) -> Path:
+    """Return an editor's program: the one that was installed for these tests, else the machine's own."""
+    if (installed := EDITORS / "bin" / name).exists():
+        return installed
+    found = shutil.which(name)
+    if found is None:
+        pytest.fail(f"{name} is not there; make test-editors installs it")
+    return Path(found)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return an environment in which all that is dg-lsp's or an editor's own is below this folder."""
+    kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
+    made = {
+        **kept,
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}",
+        "DG_LSP_RUNTIME_DIR": str(home / "run"),
+        "DG_LSP_STATISTICS_DIR": str(home / "statistics"),
+        "XDG_RUNTIME_DIR": str(home),
+    }
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        made[f"XDG_{name}_HOME"] = str(home / name.lower())
+    return made
+
+
+def engine(environment: Mapping[str, str], *arguments: str) -> str:
+    """Run `dg-lsp engine`; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dg_lsp", "engine", *arguments],
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,0 +1,473 @@
+"""The plugin in a real Neovim, with the real server and the real engine with the model that ships with dg-lsp."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.editors import machine
+from tests.editors.machine import program
+from tests.editors.neovim import LOOK, PLUGIN, Neovim
+from tests.editors.waiting import until
+
+# Show what the model has, however sure it is: these tests are about editors.
+OPTIONS = "{ settings = { ['completion.threshold'] = 0, ['completion.tokenThreshold'] = 0 } }"
+
+SHOP = """\
+class Cart:
+    def __init__(self):
+        self.items = []
+
+    def add(self, item):
+
+
+cart = Cart()
+cart.add("tea")
+print(cart.items)
+"""
+INSIDE = (4, len("    def add(self, item):"))
+
+
+@pytest.fixture
+def nvim(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Neovim]:
+    with Neovim(program("nvim"), tmp_path, environment, OPTIONS) as editor:
+        yield editor
+
+
+def test_a_suggestion_appears_and_is_accepted(nvim: Neovim) -> None:
+    path = nvim.edit("shop.py", SHOP)
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    ghost = nvim.until_ghost()
+    before = nvim.text()
+    nvim.type("<C-l>")
+    until(lambda: nvim.text() != before, "the accepted text")
+    assert not nvim.ghost()
+    saved = nvim.save(path)
+    head, tail = SHOP.split("item):\n", 1)
+    assert saved.startswith(head + "item):\n        self." + ghost.split("\n")[0])
+    assert saved.endswith(tail)
+    ast.parse(saved)
+
+
+def test_a_suggestion_is_one_step_to_undo(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until_ghost()
+    before = nvim.text()
+    nvim.type("<C-l>")
+    until(lambda: nvim.text() != before, "the accepted text")
+    nvim.type("<Esc>u")
+    until(lambda: nvim.text() == before, "what was typed", tell=nvim.text)
+
+
+def test_words_and_lines_are_accepted_one_by_one(nvim: Neovim) -> None:
+    path = nvim.edit("shop.py", SHOP)
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    whole = nvim.until_ghost()
+    before = nvim.text()
+    nvim.type("<C-j>")
+    until(lambda: nvim.text() != before, "the accepted word", tell=nvim.picture)
+    word = accepted(before, nvim.text())
+    assert whole.startswith(word)
+    assert len(word.split()) == 1
+    rest = nvim.ghost()
+    if whole != word:
+        assert whole == word + rest, "the rest stays on the screen without waiting for the server"
+        before = nvim.text()
+        nvim.type("<C-g>l")
+        until(lambda: nvim.text() != before, "the accepted line", tell=nvim.picture)
+        assert accepted(before, nvim.text()) == rest.split("\n")[0]
+    saved = nvim.save(path)
+    assert saved.endswith(SHOP.split("item):\n", 1)[1])
+
+
+def test_other_suggestions_are_shown_in_turn(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.put(*INSIDE)
+    nvim.type("<CR>")
+    first = nvim.until_ghost()
+    nvim.type("<M-n>")
+    until(lambda: "/" in nvim.hint(), "the number of suggestions", tell=nvim.picture)
+    seen = {first, nvim.ghost()}
+    nvim.type("<M-p>")
+    until(lambda: nvim.ghost() not in ("", *(seen - {first})), "another suggestion", tell=nvim.picture)
+    assert len(seen | {nvim.ghost()}) > 1
+
+
+def test_a_dismissed_suggestion_is_gone(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until_ghost()
+    before = nvim.text()
+    nvim.type("<C-x><C-d>")
+    until(lambda: not nvim.ghost(), "no ghost text")
+    nvim.type("<C-l>")
+    assert nvim.lua("return require('dg_lsp').is_shown()") is False
+    assert nvim.text() == before
+
+
+def test_what_no_longer_fits_is_neither_shown_nor_accepted(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until_ghost()
+    # In one go, so that no answer comes between: a key that no suggestion begins with, and the wish to accept.
+    nvim.type("?<C-l>")
+    until(lambda: "self.?" in nvim.text(), "the typed character")
+    assert "        self.?\n" in nvim.text()
+
+
+def test_what_was_typed_of_a_suggestion_is_not_inserted_again(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    ghost = nvim.until_ghost()
+    before = nvim.text()
+    nvim.type(f"{'<lt>' if ghost[0] == '<' else ghost[0]}<C-l>")
+    until(lambda: accepted(before, nvim.text()) not in ("", ghost[0]), "the accepted text", tell=nvim.picture)
+    assert accepted(before, nvim.text()) == ghost
+
+
+BODIES = """\
+class Item:
+    def __init__(self, name, price, stock):
+        self.name = name
+        self.price = price
+        self.stock = stock
+
+    def get_name(self):
+        return self.name
+
+    def get_price(self):
+        ...
+
+    def get_stock(self):
+        ...
+
+    def set_name(self, name):
+        self.name = name
+
+    def set_price(self, price):
+        ...
+
+
+item = Item("tea", 3, 10)
+item.set_price(4)
+print(item.get_name(), item.get_price(), item.get_stock())
+"""
+
+WATCH = """
+_G.seen = { bars = {}, drafts = {}, states = {} }
+vim.api.nvim_create_autocmd("LspProgress", { callback = function(event)
+  table.insert(_G.seen.bars, event.data.params.value.kind)
+end })
+vim.api.nvim_create_autocmd("User", { pattern = "DgLspStatus", callback = function(event)
+  table.insert(_G.seen.states, event.data.state .. (event.data.busy and " busy" or ""))
+end })
+local heard = require("dg_lsp.draft").heard
+require("dg_lsp.draft").heard = function(params, context)
+  heard(params, context)
+  vim.cmd.redraw()
+  LOOK
+  table.insert(_G.seen.drafts, seen_now)
+end
+""".replace("LOOK", "local seen_now = (function() " + LOOK.replace("HIGHLIGHT", '"DgLspDraft"') + " end)()")
+
+
+def test_fill_body_shows_its_drafts_and_is_one_step_to_undo(nvim: Neovim) -> None:
+    path = nvim.edit("item.py", BODIES)
+    nvim.lua(WATCH)
+    nvim.command("11")
+    nvim.command("DgFill")
+    until(lambda: nvim.text() != BODIES, "the filled body", tell=nvim.picture)
+    filled = nvim.text()
+    head, tail = BODIES.split("        ...\n", 1)
+    assert filled.startswith(head)
+    assert filled.endswith(tail)
+    ast.parse(nvim.save(path))
+    seen = nvim.lua("return _G.seen")
+    assert seen["bars"][0] == "begin"
+    assert len({draft for draft in seen["drafts"] if draft}) >= 2, seen["drafts"]
+    assert "ready busy" in seen["states"]
+    until(lambda: not nvim.draft(), "the drafts to go")
+    nvim.command("undo")
+    assert nvim.text() == BODIES
+
+
+def test_fill_all_fills_every_hole(nvim: Neovim) -> None:
+    path = nvim.edit("item.py", BODIES)
+    nvim.command("DgFill!")
+    until(lambda: nvim.text() != BODIES, "the filled bodies", tell=nvim.picture)
+    saved = nvim.save(path)
+    assert "..." not in saved
+    ast.parse(saved)
+    for line in BODIES.splitlines():
+        assert line == "        ..." or line in saved
+    nvim.command("undo")
+    assert nvim.text() == BODIES
+
+
+def test_a_selection_is_written_anew(nvim: Neovim) -> None:
+    text = "def area(width, height):\n    return 0\n\n\nprint(area(2, 3))\n"
+    path = nvim.edit("area.py", text)
+    nvim.type("2GV")
+    nvim.type(":DgFill multiply them<CR>")
+    until(lambda: nvim.text() != text or nvim.notes(), "an answer", tell=nvim.picture)
+    saved = nvim.save(path)
+    assert saved.startswith("def area(width, height):\n")
+    assert saved.endswith("\n\n\nprint(area(2, 3))\n")
+    ast.parse(saved)
+
+
+def test_a_fill_can_be_cancelled(nvim: Neovim) -> None:
+    nvim.edit("item.py", BODIES)
+    nvim.lua(WATCH)
+    nvim.command("DgFill!")
+    nvim.until("vim.list_contains(_G.seen.bars, 'begin')", "the progress bar")
+    nvim.command("Dg cancel")
+    nvim.until("vim.list_contains(_G.seen.bars, 'end')", "the end")
+    nvim.until("not require('dg_lsp').status().busy", "the server to be idle")
+    assert nvim.text() == BODIES
+    assert not nvim.draft()
+
+
+def test_a_killed_engine_comes_back(nvim: Neovim, environment: Mapping[str, str]) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.lua(WATCH)
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until_ghost()
+    nvim.type("<Esc>")
+    os.kill(engine_pid(environment), signal.SIGKILL)
+    # Another text than before, so that no answer is at hand.
+    nvim.type("S        value = self.")
+    nvim.until_ghost()
+    states = nvim.lua("return _G.seen.states")
+    assert [state for state in states if state != "ready"], states
+    assert nvim.status()["state"] == "ready"
+
+
+def test_a_killed_server_comes_back(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    client_id = nvim.lua("return vim.lsp.get_clients({ name = 'dg_lsp' })[1].id")
+    server = nvim.lua(
+        """
+        for _, pid in ipairs(vim.api.nvim_get_proc_children(vim.uv.os_getpid())) do
+          local line = table.concat(vim.fn.readfile("/proc/" .. pid .. "/cmdline", "b"), " ")
+          if line:find("serve", 1, true) then return pid end
+        end
+        """
+    )
+    os.kill(server, signal.SIGKILL)
+    nvim.until(f"(vim.lsp.get_clients({{ name = 'dg_lsp' }})[1] or {{ id = {client_id} }}).id ~= {client_id}", "a new server")
+    nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until_ghost()
+
+
+def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(nvim: Neovim) -> None:
+    nvim.edit(".env", "API_KEY=\n")
+    nvim.type("A")
+    nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'ignored'", "the reason")
+    assert not nvim.ghost()
+    assert "secrets" in nvim.status()["suppressed"]["message"]
+    assert nvim.lua("return table.concat(require('dg_lsp.status').story(), ' ')").count("secrets") == 1
+    assert nvim.lua("return require('dg_lsp').statusline()") == "DG -"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "at"),
+    [
+        ("crlf", SHOP.replace("\n", "\r\n"), INSIDE),
+        ("tabs", SHOP.replace("    ", "\t"), (4, len("\tdef add(self, item):"))),
+        (
+            "wide",
+            SHOP.replace("def add(self, item):", "def add(self, item='😀日本語'):"),
+            (4, len("    def add(self, item='😀日本語'):".encode())),
+        ),
+    ],
+)
+def test_other_texts_stay_whole(nvim: Neovim, name: str, text: str, at: tuple[int, int]) -> None:
+    path = nvim.edit(f"{name}.py", text)
+    indent = "\t\t" if "\t" in text else "        "
+    nvim.lua("vim.bo.expandtab = not ...", "\t" in text)
+    nvim.put(*at)
+    # What autoindent puts there is the editor's; the line is written as it should be.
+    nvim.type(f"<CR><C-u>{indent}x = '😀日'; self.")
+    ghost = nvim.until_ghost()
+    assert "\r" not in ghost
+    before = nvim.text()
+    nvim.type("<C-l>")
+    until(lambda: nvim.text() != before, "the accepted text")
+    saved = nvim.save(path)
+    eol = "\r\n" if name == "crlf" else "\n"
+    lines = text.split(eol)
+    head, tail = eol.join(lines[: at[0] + 1]), eol.join(lines[at[0] + 1 :])
+    assert saved.startswith(f"{head}{eol}{indent}x = '😀日'; self.{ghost.split(chr(10))[0]}")
+    assert saved.endswith(tail)
+    if name == "crlf":
+        assert saved.count("\n") == saved.count("\r\n") == saved.count("\r")
+    ast.parse(saved)
+
+
+def test_fast_typing_is_exactly_what_was_typed(nvim: Neovim) -> None:
+    nvim.edit("fast.py", "\n")
+    nvim.lua(
+        """
+        _G.sent, _G.most = 0, 0
+        vim.api.nvim_create_autocmd("LspRequest", { callback = function(event)
+          if event.data.request.method ~= "textDocument/inlineCompletion" then return end
+          if event.data.request.type == "pending" then _G.sent = _G.sent + 1 end
+          -- Once the handlers have run, among which is the one that cancels older requests.
+          vim.schedule(function()
+            local n = 0
+            for _, client in ipairs(vim.lsp.get_clients({ name = "dg_lsp" })) do
+              for _, request in pairs(client.requests) do
+                if request.method == "textDocument/inlineCompletion" and request.type == "pending" then n = n + 1 end
+              end
+            end
+            _G.most = math.max(_G.most, n)
+          end)
+        end })
+        vim.bo.autoindent, vim.bo.indentexpr = false, ""
+        """
+    )
+    written, keys = paced()
+    nvim.put(0, 0)
+    for key in keys:
+        nvim.type(key)
+        if key == "<CR>":
+            # Neovim asks when the keys rest for a moment; typing goes on while the request is alive.
+            n_sent = nvim.lua("return _G.sent")
+            nvim.until(f"_G.sent > {n_sent}", "a request")
+        else:
+            # Twelve keys a second is what is tested; there is no state to wait for.
+            time.sleep(1 / 12)
+    until(lambda: nvim.text() == written + "\n", "what was typed", tell=nvim.picture)
+    nvim.until(
+        "vim.iter(pairs(vim.lsp.get_clients({ name = 'dg_lsp' })[1].requests)):all("
+        "function(_, request) return request.type ~= 'pending' end)",
+        "all requests to be answered",
+    )
+    assert nvim.text() == written + "\n"
+    assert nvim.lua("return _G.most") == 1
+    # A suggestion may stand there, but it must be one for this very place.
+    if ghost := nvim.ghost():
+        nvim.type("<C-l>")
+        until(lambda: nvim.text() != written + "\n", "the accepted text")
+        assert nvim.text() == written + ghost + "\n"
+
+
+def test_two_editors_share_one_engine(environment: Mapping[str, str], tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    with (
+        Neovim(program("nvim"), one, environment, OPTIONS) as left,
+        Neovim(program("nvim"), other, environment, OPTIONS) as right,
+    ):
+        for editor in (left, right):
+            editor.edit("shop.py", SHOP)
+            editor.put(*INSIDE)
+            editor.type("<CR>self.")
+        left.until_ghost()
+        right.until_ghost()
+        told = json.loads(machine.engine(environment, "status", "--all", "--json"))
+        assert len([each for each in told if each.get("pid")]) == 1
+
+
+def test_a_pause_lasts_until_it_is_ended(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.command("Dg pause")
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'manual'", "the reason")
+    assert not nvim.ghost()
+    nvim.lua("require('dg_lsp').request()")
+    nvim.until_ghost()
+    nvim.type("<C-x><C-d>")
+    nvim.command("Dg resume")
+    # Elsewhere: what was dismissed a moment ago is not offered again.
+    nvim.type("<Esc>S        value = self.")
+    nvim.until_ghost()
+
+
+def test_a_nameless_buffer_gets_suggestions(nvim: Neovim) -> None:
+    nvim.command("enew")
+    nvim.command("setfiletype python")
+    nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+    nvim.type("icart.add(item)<CR>cart.add(item)<CR>cart.")
+    nvim.until_ghost()
+
+
+def test_wrong_options_are_named(nvim: Neovim) -> None:
+    for options, sentence in (("{ atuo = true }", 'no option "atuo"'), ("{ cmd = {} }", "dg_lsp: cmd")):
+        with pytest.raises(RuntimeError, match=sentence):
+            nvim.lua(f"require('dg_lsp').setup({options})")
+
+
+def test_the_health_check_finds_everything_well(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.command("checkhealth dg-lsp")
+    text = nvim.text()
+    assert "ERROR" not in text
+    assert "WARNING" not in text
+    assert "the engine is ready" in text
+    assert "accepts suggestions" in text
+
+
+def test_the_help_names_every_command_map_and_option(nvim: Neovim, tmp_path: Path) -> None:
+    text = (PLUGIN / "doc" / "dg-lsp.txt").read_text()
+    named = nvim.lua("return vim.tbl_keys(require('dg_lsp.config').defaults)")
+    maps = nvim.lua(
+        "return vim.tbl_map(function(map) return map.lhs end, vim.tbl_filter(function(map) "
+        "return vim.startswith(map.lhs, '<Plug>(dg-lsp') end, vim.list_extend(vim.api.nvim_get_keymap('i'), "
+        "vim.api.nvim_get_keymap('n'))))"
+    )
+    subcommands = nvim.lua("return vim.fn.getcompletion('Dg ', 'cmdline')")
+    assert [name for name in (*named, *maps, *(f":Dg {name}" for name in subcommands)) if name not in text] == []
+    (tmp_path / "doc").mkdir()
+    (tmp_path / "doc" / "dg-lsp.txt").write_text(text)
+    nvim.command(f"helptags {tmp_path / 'doc'}")
+    assert "dg-lsp-maps" in (tmp_path / "doc" / "tags").read_text()
+
+
+def accepted(before: str, after: str) -> str:
+    """Return what stands in one text and not in the other."""
+    start = next((idx for idx, (one, two) in enumerate(zip(before, after, strict=False)) if one != two), len(before))
+    n_new = len(after) - len(before)
+    while start > 0 and after[start + n_new :] != before[start:]:
+        start -= 1
+    return after[start : start + n_new]
+
+
+def engine_pid(environment: Mapping[str, str]) -> int:
+    return int(json.loads(machine.engine(environment, "status", "--json"))["pid"])
+
+
+def paced() -> tuple[str, list[str]]:
+    """Return a text of some three hundred keys, and the keys, among which are mistakes and their correction."""
+    lines = ["def mean(numbers):", "    total = sum(numbers)", "    return total / len(numbers)", "", "print(mean([1, 2, 3]))"]
+    written, keys = "", list[str]()
+    for round_ in range(3):
+        for line in lines:
+            text = line.replace("mean", f"mean{round_}")
+            for idx, character in enumerate(text):
+                if idx % 7 == 5:
+                    keys += ["x", "<BS>"]
+                keys.append("<lt>" if character == "<" else character)
+            keys.append("<CR>")
+            written += text + "\n"
+    return written, keys

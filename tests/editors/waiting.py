@@ -1,0 +1,23 @@
+"""Wait for a state, never for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+
+
+def until(look: Callable[[], T], what: str, *, patience_s: float = PATIENCE_S, tell: Callable[[], object] = lambda: "") -> T:
+    """Return what `look` sees as soon as it is true; fail when that takes too long, and tell what was there instead."""
+    end = time.monotonic() + patience_s
+    while True:
+        if found := look():
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {patience_s:.0f} s for {what}: {tell()}")
+        # Between two looks the editor gets the machine.
+        time.sleep(0.02)
