@@ -23,6 +23,7 @@ from dg_lsp.infill.port import EngineError
 from dg_lsp.server import debounce, reuse, show, when
 from dg_lsp.server.debounce import Rhythm
 from dg_lsp.server.nearby import Nearby
+from dg_lsp.server.outline import Outlines
 from dg_lsp.server.resident import Resident
 from dg_lsp.server.reuse import Cache, Offer, Place, Rejections
 from dg_lsp.server.settings import Settings
@@ -99,6 +100,7 @@ class Completer:
         self._settings, self._clock, self._noted = settings, clock, noted
         self.rhythm = Rhythm()
         self._cache, self._rejections = Cache(), Rejections()
+        self._outlines = Outlines(clock)
         self._ids = itertools.count(1)
         self._turns: dict[str, asyncio.Event] = {}
         self._jobs: dict[str, _Job] = {}
@@ -237,7 +239,8 @@ class Completer:
         )
         started = self._clock()
         self._statistics.counts.add("asked")
-        answer = await pipeline.infill(engine, now.document, (hole,), asked, syntax=syntax, related=related)
+        quick = self._outlines.quick(now.document.uri, syntax, settings.window_chars)
+        answer = await pipeline.infill(engine, now.document, (hole,), asked, syntax=quick, related=related)
         latency_ms = 1000 * (self._clock() - started)
         self.rhythm = self.rhythm.answered(latency_ms)
         self._statistics.counts.took(latency_ms)
@@ -371,6 +374,7 @@ class Completer:
             turn.set()
         self._shown.pop(uri, None)
         self._cache.forget(uri)
+        self._outlines.forget(uri)
         self._rejections = self._rejections.without(uri)
 
     def reset(self) -> None:
@@ -385,6 +389,7 @@ class Completer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._outlines.close()
 
     def _moment(self, ask: Ask, found: Open) -> Moment:
         index = found.index

@@ -86,6 +86,9 @@ class Open:
                 self._syntax = syntaxes.of(self.document, self._syntax)
             except languages.GrammarError:
                 return None
+            if self._syntax is not None:
+                # The index is at hand; finding it again would cost more than the parse.
+                self._syntax.__dict__["lines"] = self.index
         return self._syntax
 
 

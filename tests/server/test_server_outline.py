@@ -1,0 +1,35 @@
+"""The outline of a long file is found beside the requests, and is there a moment later."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.values import Document
+from dg_lsp.server.outline import FRESH_S, Outlines
+
+
+def test_a_request_takes_the_outline_of_a_moment_ago() -> None:
+    async def main() -> None:
+        now = 0.0
+        outlines = Outlines(lambda: now)
+        found = syntaxes.of(Document("u", "python", "def f():\n    pass\n\n\ndef g():\n    pass\n"))
+        assert found is not None
+        quick = outlines.quick("u", found, 5)
+        assert quick is not None
+        assert quick.outline() == ()
+        assert quick.n_errors == found.n_errors
+        while not (quick := outlines.quick("u", found, 5)) or not quick.outline():
+            await asyncio.sleep(0)
+        assert [text for _, text in quick.outline()] == ["def f():", "def g():"]
+        assert outlines.quick("u", found, 1000).outline() == ()  # type: ignore[union-attr]
+        assert outlines.quick("u", None, 5) is None
+        longer = syntaxes.of(Document("u", "python", found.text + "def h():\n    pass\n"), found)
+        now = FRESH_S
+        while len(outlines.quick("u", longer, 5).outline()) < 3:  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+        outlines.forget("u")
+        assert outlines.quick("u", longer, 5).outline() == ()  # type: ignore[union-attr]
+        await outlines.close()
+
+    asyncio.run(main())
