@@ -1,0 +1,413 @@
+"""Each dialect's question and answer as its server documents them, and every way in which a server can fail."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dg_lsp.core import polish
+from dg_lsp.core.values import Candidate, Document, Hole, Snippet, Span
+from dg_lsp.engine import backends
+from dg_lsp.engine.backends import fim
+from dg_lsp.engine.backends.calls import Call, RemoteError, Server, joined
+from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, WARMTH, window
+from dg_lsp.engine.backends.remote import Board, RemoteFiller
+from dg_lsp.wire.config import Config
+from tests.engine.backends_kit import BODY, LINE, Recorder, finish, request, serving
+from tests.engine.engine_kit import wait_until
+
+PATHS = {dialect.name: dialect.path for dialect in fim.DIALECTS}
+COMPLETION = {"choices": [{"text": "x + y", "finish_reason": "stop"}]}
+MESSAGE = {"choices": [{"message": {"role": "assistant", "content": "x + y"}, "finish_reason": "stop"}]}
+ANSWERS: dict[str, Any] = {
+    "openai": COMPLETION,
+    "mercury": COMPLETION,
+    "deepseek": COMPLETION,
+    "codestral": MESSAGE,
+    "llama": {"content": "x + y", "stop": True, "stop_type": "word"},
+    "ollama": {"response": "x + y", "done": True, "done_reason": "stop"},
+}
+
+
+class Served:
+    """A dialect's server and a filler that asks it."""
+
+    def __init__(self, name: str, *answers: Any, hold: threading.Event | None = None, **settings: Any) -> None:
+        self.recorder = Recorder(answers or (ANSWERS[name],), hold=hold)
+        self._serving = serving({f"POST {PATHS[name]}": self.recorder.answer})
+        self._name, self._settings = name, settings
+
+    def __enter__(self) -> Served:
+        self.url = self._serving.__enter__()
+        configured = Config(**self._settings)
+        self.filler = fim.load(self._name, self.url, "a-model", configured, {})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.filler.close()
+        self._serving.__exit__(None, None, None)
+
+    def fill(self, *arguments: Any, **more: Any) -> tuple[Candidate, ...]:
+        return finish(self.filler.start(request(*arguments, **more))).candidates()
+
+
+@pytest.fixture
+def openai() -> Iterator[Served]:
+    with Served("openai") as served:
+        yield served
+
+
+PROMPT = {"model": "a-model", "prompt": "f(", "suffix": ")\n", "max_tokens": LINE_TOKENS, "stop": ["\n"]}
+ASKED: dict[str, dict[str, Any]] = {
+    "openai": {**PROMPT, "n": 1, "temperature": 0.0, "logprobs": 1},
+    "mercury": {**PROMPT, "presence_penalty": 0},
+    "deepseek": {**PROMPT, "temperature": 0.0, "logprobs": 1},
+    "codestral": {**PROMPT, "temperature": 0.0, "random_seed": 5},
+    "llama": {
+        "input_prefix": "f(",
+        "input_suffix": ")\n",
+        "input_extra": [{"filename": "b.py", "text": "b = 1\n"}],
+        "prompt": "",
+        "n_predict": LINE_TOKENS,
+        "temperature": 0.0,
+        "seed": 5,
+        "cache_prompt": True,
+        "stream": False,
+        "stop": ["\n"],
+        "t_max_predict_ms": 900,
+    },
+    "ollama": {
+        "model": "a-model",
+        "prompt": "f(",
+        "suffix": ")\n",
+        "stream": False,
+        "options": {"num_predict": LINE_TOKENS, "temperature": 0.0, "seed": 5, "stop": ["\n"]},
+    },
+}
+
+
+@pytest.mark.parametrize("name", list(ASKED))
+def test_each_dialect_asks_as_its_server_documents_and_no_more(name: str) -> None:
+    with Served(name, keys={"": "secret"}) as served:
+        found = served.fill("f(", ")\n", seed=5, ms=900, related=(Snippet("b.py", "b = 1\n"),))
+        assert served.recorder.bodies == [ASKED[name]]
+        assert served.recorder.headers[0]["authorization"] == "Bearer secret"
+        assert served.recorder.headers[0]["content-type"] == "application/json"
+        assert [candidate.texts for candidate in found] == [("x + y",)]
+
+
+@pytest.mark.parametrize("name", list(ASKED))
+def test_a_block_has_more_room_and_no_stop(name: str) -> None:
+    with Served(name) as served:
+        served.fill("def f():\n    ", "\n", BODY)
+        told = served.recorder.bodies[0]
+        told = {**told, **told.get("options", {})}
+        assert BLOCK_TOKENS in (told.get("max_tokens"), told.get("n_predict"), told.get("num_predict"))
+        assert "stop" not in told
+        assert "t_max_predict_ms" not in told
+        assert "authorization" not in served.recorder.headers[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"), [("openai", 1), ("mercury", 1), ("deepseek", 3), ("codestral", 3), ("llama", 3), ("ollama", 3)]
+)
+def test_several_answers_are_asked_for_at_once_where_they_can_differ(name: str, sent: int) -> None:
+    hold = threading.Event()
+    with Served(name, hold=hold) as served:
+        task = served.filler.start(request("f(", ")", n=3, seed=5))
+        task.step()
+        wait_until(lambda: served.recorder.most_at_once == sent)
+        hold.set()
+        finish(task)
+        bodies = [{**body, **body.get("options", {})} for body in served.recorder.bodies]
+        if name == "openai":
+            assert (bodies[0]["n"], bodies[0]["temperature"]) == (3, WARMTH)
+        elif name != "mercury":
+            assert sorted(body["temperature"] for body in bodies) == [0.0, WARMTH, WARMTH]
+
+
+def test_equal_answers_are_one_and_the_surest_comes_first(openai: Served) -> None:
+    def choice(text: str, *logprobs: float | None) -> dict[str, Any]:
+        return {"text": text, "logprobs": {"tokens": list(text), "token_logprobs": list(logprobs)}}
+
+    openai.recorder.answers = [{"choices": [choice("a", -2.0), choice("b", -0.1), choice("b", -0.5), choice("c", None)]}]
+    found = openai.fill("f(", ")", n=4)
+    assert [candidate.texts for candidate in found] == [("b",), ("c",), ("a",)]
+    assert found[0].confidences[0] == pytest.approx((0.905,), abs=0.001)
+    assert found[1].confidences == ()
+    assert all(0 < candidate.score <= 1 for candidate in found)
+
+
+def test_so_many_answers_and_no_more_are_paid_for() -> None:
+    with Served("llama") as served:
+        served.fill("f(", ")", n=64)
+        assert len(served.recorder.bodies) == MAX_ANSWERS
+
+
+def test_a_hole_in_a_line_ends_with_it(openai: Served) -> None:
+    openai.recorder.answers = [{"choices": [{"text": "x)\ny", "logprobs": {"token_logprobs": [-0.1] * 4}}]}]
+    [found] = openai.fill("f(", ")\n")
+    assert (found.texts, len(found.confidences[0])) == (("x)",), 2)
+    assert openai.fill("def f():\n    ", "\n", BODY)[0].texts == ("x)\ny",)
+
+
+def test_an_answer_that_ran_out_of_room_is_worth_less(openai: Served) -> None:
+    cut = {"text": "a = 1\nb =", "finish_reason": "length"}
+    openai.recorder.answers = [{"choices": [cut, {"text": "a = 1\n", "finish_reason": "stop"}]}]
+    assert [candidate.texts[0] for candidate in openai.fill("", "", BODY, n=2)] == ["a = 1\n", "a = 1\nb ="]
+
+
+def test_what_repeats_the_suffix_is_cut_with_every_other_answer(openai: Served) -> None:
+    openai.recorder.answers = [{"choices": [{"text": "1, 2)"}]}]
+    document = Document("file:///a.py", "python", "f()\n")
+    hole = Hole(Span(2, 2), "cursor")
+    [found] = openai.fill("f(", ")\n", hole)
+    [edit] = polish.to_edits(found, (hole,), document).edits
+    assert edit.text == "1, 2"
+
+
+def test_several_holes_are_filled_one_after_another_each_knowing_the_last(openai: Served) -> None:
+    openai.recorder.answers = [{"choices": [{"text": text}]} for text in ("a", "b", "c")]
+    [found] = openai.fill("f(", ")\n", LINE, LINE, LINE, between=(", ", "; "), seed=9)
+    assert found.texts == ("a", "b", "c")
+    assert found.score == pytest.approx(0.125)
+    assert [(body["prompt"], body["suffix"]) for body in openai.recorder.bodies] == [
+        ("f(", ", ; )\n"),
+        ("f(a, ", "; )\n"),
+        ("f(a, b; ", ")\n"),
+    ]
+
+
+def test_an_instruction_stands_before_the_hole_as_a_comment(openai: Served) -> None:
+    hole = Hole(Span(0, 0), "marker", indent="    ", block=True, instruction="add\nthem")
+    openai.fill("def f():\n    ", "\n", hole, language="python")
+    assert openai.recorder.bodies[0]["prompt"] == "def f():\n    # add them\n    "
+
+
+def test_a_deadline_leaves_the_holes_that_are_filled() -> None:
+    hold = threading.Event()
+    with Served("llama", hold=hold) as served:
+        task = served.filler.start(request("f(", ")\n", LINE, LINE, between=(", ",)))
+        task.step()
+        hold.set()
+        wait_until(lambda: task.step() and task.drafts()[0])
+        hold.clear()
+        [found] = task.candidates()
+        assert (found.texts, found.finished) == (("x + y", ""), False)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "suffix", "most", "expected"),
+    [
+        ("abc", "def", 100, ("abc", "def")),
+        ("a\nb\nc", "d\ne\nf", 6, ("b\nc", "d\n")),
+        ("aaaaaaaa", "bbbbbbbb", 6, ("aaaa", "bb")),
+        ("a", "b\nc\nd\n", 6, ("a", "b\nc\n")),
+    ],
+)
+def test_a_window_keeps_what_is_near(prefix: str, suffix: str, most: int, expected: tuple[str, str]) -> None:
+    assert window(prefix, suffix, most) == expected
+
+
+def error(status: int, body: Any = None, *, key: str = "") -> str:
+    with Served(
+        "openai", (status, body if body is not None else {"error": {"message": "no\n such thing"}}), keys={"": key}
+    ) as made:
+        with pytest.raises(RemoteError) as raised:
+            made.fill("secret_code(", ")")
+        assert raised.value.status == (status if status != 200 else 0)
+        return str(raised.value).replace(made.filler.line.server.host, "HOST")
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (401, "HOST wants an API key (401); set DG_LSP_API_KEY, or name it in the configuration's [keys]"),
+        (402, "HOST wants to be paid first (402): no such thing"),
+        (404, "HOST has no /v1/completions, or no model a-model (404); check the URL, and the model after the #"),
+        (413, "HOST takes no request of this size (413)"),
+        (422, "HOST refuses the request (422): no such thing"),
+        (429, "HOST has too many requests, or the quota is used up (429); try again later"),
+        (301, "HOST wants to be asked elsewhere (301); give the URL that it leads to"),
+        (503, "HOST failed (503): no such thing"),
+    ],
+)
+def test_a_refusal_says_what_to_do(status: int, sentence: str) -> None:
+    assert error(status) == sentence
+
+
+def test_a_key_that_is_refused_is_not_asked_for_as_if_there_were_none() -> None:
+    assert (
+        error(403, key="secret")
+        == "HOST refuses the API key (403); set another in DG_LSP_API_KEY or in the configuration's [keys]"
+    )
+
+
+@pytest.mark.parametrize("body", [b"<html>", {"detail": "why"}, {"error": "why"}, {"message": "x" * 999}, b"[" * 99_999])
+def test_a_refusal_in_any_shape_is_one_short_line(body: Any) -> None:
+    told = error(400, body)
+    assert told.startswith("HOST refuses the request (400)")
+    assert len(told) < 400
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"<html>", "HOST answered /v1/completions with something that is no JSON object; is the URL right?"),
+        (b"[]", "HOST answered /v1/completions with something that is no JSON object; is the URL right?"),
+        ({}, "the answer of HOST can't be understood: choices is missing"),
+        ({"choices": []}, "the answer of HOST can't be understood: choices is empty"),
+        ({"choices": [{"text": 7}]}, "the answer of HOST can't be understood: choices[0].text must be a text, but is a number"),
+        (b"x" * (17 << 20), "HOST answered with more than 16 MB"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_told(body: Any, sentence: str) -> None:
+    assert error(200, body) == sentence
+
+
+def test_one_answer_of_several_is_enough() -> None:
+    with Served("llama", (500, {}), ANSWERS["llama"], (500, {})) as served:
+        assert [candidate.texts for candidate in served.fill("f(", ")", n=3)] == [("x + y",)]
+
+
+def test_a_server_that_does_not_run_is_told() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        made = fim.load("llama", f"http://127.0.0.1:{unused.getsockname()[1]}", "", Config(), {})
+        with pytest.raises(RemoteError, match=r"^127\.0\.0\.1:\d+ can't be reached: .*; is the server running, and the URL right\?$"):
+            finish(made.start(request("a", "b")))
+        made.close()
+
+
+def test_a_server_that_never_answers_is_given_up(openai: Served) -> None:
+    openai.recorder.hold = threading.Event()
+    openai.filler.line._http.timeout = httpx.Timeout(0.05)
+    with pytest.raises(RemoteError, match="did not answer within"):
+        openai.fill("a", "b")
+
+
+def test_a_redirect_is_not_followed_with_the_key() -> None:
+    with Served("openai", (307, {}), keys={"": "secret"}) as served:
+        with pytest.raises(RemoteError, match="wants to be asked elsewhere"):
+            served.fill("a", "b")
+        assert len(served.recorder.bodies) == 1
+
+
+def test_a_usual_key_goes_to_its_usual_server_alone() -> None:
+    environ = {"INCEPTION_API_KEY": "secret"}
+    for url, key in (
+        ("", "secret"),
+        ("https://api.inceptionlabs.ai/v1", "secret"),
+        ("https://else.example", ""),
+        ("http://api.inceptionlabs.ai", ""),
+    ):
+        made = fim.load("mercury", url, "", Config(), environ)
+        assert made.line.server.key == key
+        made.close()
+    made = fim.load("mercury", "", "", Config(keys={"api.inceptionlabs.ai": "mine"}), environ)
+    assert made.line.server.key == "mine"
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "url"),
+    [
+        ("http://a", "/v1/completions", "http://a/v1/completions"),
+        ("http://a/", "/infill", "http://a/infill"),
+        ("http://a/v1", "/v1/completions", "http://a/v1/completions"),
+        ("http://a/v1/fim", "/v1/fim/completions", "http://a/v1/fim/completions"),
+        ("http://a/v1/fim/completions", "/v1/fim/completions", "http://a/v1/fim/completions"),
+        ("http://a/proxy", "/v1/completions", "http://a/proxy/v1/completions"),
+        ("https://api.deepseek.com/beta", "/beta/completions", "https://api.deepseek.com/beta/completions"),
+    ],
+)
+def test_what_a_url_ends_with_is_not_said_twice(base: str, path: str, url: str) -> None:
+    assert joined(base, path) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("", "is no server's URL"),
+        ("gpu01:8000", "is no server's URL"),
+        ("ftp://a", "is no server's URL"),
+        ("http://a:99999", "is no server's URL"),
+        ("http://user:word@a", "must hold no password; put the key of a into DG_LSP_API_KEY"),
+        ("http://a?key=1", "must end with its path"),
+    ],
+)
+def test_a_url_is_one_of_a_server_without_secrets(url: str, sentence: str) -> None:
+    with pytest.raises(RemoteError, match=sentence) as raised:
+        Server(url)
+    assert "word" not in str(raised.value).replace("password", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vllm:http://gpu01:8000", ("vllm", "", "http://gpu01:8000", "")),
+        (
+            "vllm:https://a/v1/#google/diffusiongemma-26B-A4B-it",
+            ("vllm", "", "https://a/v1", "google/diffusiongemma-26B-A4B-it"),
+        ),
+        ("fim:ollama:http://b:11434#qwen2.5-coder:7b", ("fim", "ollama", "http://b:11434", "qwen2.5-coder:7b")),
+        ("fim:codestral", ("fim", "codestral", "", "")),
+        ("fim:ollama#qwen2.5-coder:7b", ("fim", "ollama", "", "qwen2.5-coder:7b")),
+    ],
+)
+def test_a_name_is_a_backend_a_url_and_a_model(name: str, expected: tuple[str, ...]) -> None:
+    found = backends.parse(name)
+    assert (found.backend, found.dialect, found.url, found.model) == expected
+    assert backends.is_remote(name)
+
+
+@pytest.mark.parametrize("name", ["vllm:", "fim:", "fim:http://a", "embedded", "owner/name"])
+def test_a_name_that_says_less_is_told(name: str) -> None:
+    with pytest.raises(RemoteError, match=r"vllm:URL\[#MODEL\], or fim:DIALECT"):
+        backends.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("fim:klingon:http://a", "there is no dialect klingon; there are openai, mercury, deepseek, codestral, llama, ollama"),
+        ("fim:ollama", "ollama needs a model's name at the end, as in fim:ollama:URL#MODEL"),
+        ("fim:llama:a", "a is no server's URL"),
+    ],
+)
+def test_a_filler_that_can_not_be_made_says_why(
+    name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.toml").touch()
+    monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "config.toml"))
+    with pytest.raises(RemoteError, match=sentence):
+        backends.load_remote(name)
+
+
+def test_one_tasks_answer_ends_anothers_wait() -> None:
+    board = Board()
+    one, other = board.join(), board.join()
+    thread = threading.Thread(target=lambda: board.wait(60))
+    thread.start()
+    board.add(one)
+    thread.join(30)
+    assert not thread.is_alive()
+    board.seen(one)
+    board.leave(other)
+    board.add(other)
+    assert not board._fresh
+
+
+def test_what_is_not_told_of_a_server_is_its_key(openai: Served) -> None:
+    assert isinstance(openai.filler, RemoteFiller)
+    assert openai.filler.about() == {
+        "device": openai.url.removeprefix("http://"), "dtype": "", "remote": {"model": "a-model", "dialect": "openai"},
+    }  # fmt: skip
+    assert openai.filler.line.send(Call("/nowhere")).exception() is not None

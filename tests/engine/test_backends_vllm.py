@@ -1,0 +1,379 @@
+"""Requests to a vLLM that judges them as the real one does, and what becomes of its canvases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from dg_lsp.core.values import Hole, Snippet, Span
+from dg_lsp.engine import filler
+from dg_lsp.engine.backends import load as load_any
+from dg_lsp.engine.backends.calls import RemoteError
+from dg_lsp.engine.backends.remote import STEP_S, RemoteFiller
+from dg_lsp.engine.backends.vllm import MAX_ROWS, Canvas, Row, Vllm, agreement, load
+from dg_lsp.engine.profile import Profile, dump
+from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.wire.config import Config
+from tests.engine.backends_kit import BODY, LINE, Judge, Recorder, StandIn, finish, own_judge, request, rules, serving
+from tests.engine.conftest import gemma_like_tokenizer
+from tests.engine.engine_kit import wait_until
+
+Opened = Callable[..., AbstractContextManager[tuple[RemoteFiller, StandIn]]]
+
+PREFIX, SUFFIX = "def add(x, y):\n    return ", "\n\n\nprint(add(1, 2))\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer's folder, with short canvases and every gap length that the answers of the tests need."""
+    made = tmp_path_factory.mktemp("served")
+    gemma_like_tokenizer().save(str(made / "tokenizer.json"))
+    profile = Profile(held_tokens=8, line_gaps=(3, 5, 9), block_gaps=(12, 24, 29), prefix_tokens=512, suffix_tokens=64)
+    (made / "dg_lsp.json").write_text(dump(profile))
+    return made
+
+
+@pytest.fixture(scope="module")
+def vocabulary(folder: Path) -> Vocabulary:
+    return Vocabulary.from_file(folder / "tokenizer.json")
+
+
+@pytest.fixture(scope="module", params=["known rules", "vLLM's own code"])
+def judge(request: pytest.FixtureRequest) -> Iterator[Judge]:
+    if request.param == "known rules":
+        yield rules
+    else:
+        with own_judge() as made:
+            yield made
+
+
+@pytest.fixture
+def opened(folder: Path, vocabulary: Vocabulary) -> Opened:
+    @contextlib.contextmanager
+    def open_(judge: Judge = rules, *, configured: Config | None = None, model: str = "", **settings: Any) -> Iterator[Any]:
+        made = StandIn(vocabulary, judge, **settings)
+        with serving(made.routes()) as url:
+            remote = load(url, model or str(folder), configured or Config())
+            try:
+                yield remote, made
+            finally:
+                remote.close()
+
+    return open_
+
+
+def texts(remote: RemoteFiller, *arguments: Any, **more: Any) -> list[tuple[str, ...]]:
+    return [candidate.texts for candidate in finish(remote.start(request(*arguments, **more))).candidates()]
+
+
+def test_the_answer_that_fits_its_gap_comes_first(opened: Opened, judge: Judge, vocabulary: Vocabulary) -> None:
+    assert len(vocabulary.encode("x + y")) + 1 == 5  # the space before is healed, so that the gap holds it no more
+    with opened(judge, answers=["x +y"]) as (remote, server):
+        found = finish(remote.start(request(PREFIX, SUFFIX, language="python"))).candidates()
+        assert found[0].texts == ("x +y",)
+        assert found[0].finished
+        assert 0.9 < found[0].score <= 1
+        assert len(found[0].confidences[0]) == len(vocabulary.encode("x +y"))
+        assert [candidate.score for candidate in found] == sorted((candidate.score for candidate in found), reverse=True)
+        assert len(server.asked) == 3
+        assert server.refused == ["diffusion_seed_canvas must hold exactly 64 ids, got 1."] or judge is not rules
+
+
+def test_nothing_is_sent_that_the_server_refuses(opened: Opened, judge: Judge) -> None:
+    with opened(judge) as (remote, server):
+        n_refused = len(server.refused)
+        finish(remote.start(request(PREFIX, SUFFIX, BODY, n=8, seed=7)))
+        finish(remote.start(request(PREFIX, SUFFIX, LINE, BODY, between=("\n    ",))))
+        assert len(server.refused) == n_refused == 1
+        for body in server.asked:
+            assert set(body) == {
+                "model", "prompt", "max_tokens", "logprobs", "return_token_ids", "return_tokens_as_token_ids", "vllm_xargs",
+            }  # fmt: skip
+            xargs = body["vllm_xargs"]
+            width = xargs["diffusion_canvas_length"]
+            assert width <= 64
+            assert body["max_tokens"] == len(xargs["diffusion_seed_canvas"]) == width
+            assert xargs["diffusion_read_only"] == 1
+            assert body["logprobs"] == 1
+
+
+def test_held_text_stands_around_free_noise(opened: Opened, vocabulary: Vocabulary) -> None:
+    with opened() as (remote, server):
+        finish(remote.start(request("x = (a, ", ")\ny = 1\n")))
+        for body in server.asked:
+            seed, pinned = body["vllm_xargs"]["diffusion_seed_canvas"], body["vllm_xargs"]["diffusion_pinned"]
+            free = sorted(set(range(len(seed))) - set(pinned))
+            assert free == list(range(free[0], free[-1] + 1))
+            assert len(free) in (3, 5, 9)
+            assert vocabulary.decode(seed[: free[0]]) == " "  # healed: the prefix's last token is written again
+            assert vocabulary.decode(seed[free[-1] + 1 :]).startswith(")\ny")
+            assert not {seed[place] for place in free} & vocabulary.special
+            assert vocabulary.decode(body["prompt"]).endswith("```\nx = (a,")
+
+
+def test_the_same_seed_draws_the_same_noise(opened: Opened) -> None:
+    with opened() as (remote, server):
+        for seed in (1, 1, 2):
+            finish(remote.start(request(PREFIX, SUFFIX, seed=seed)))
+        bodies = [sorted(str(body["vllm_xargs"]) for body in server.asked[idx : idx + 3]) for idx in (0, 3, 6)]
+        assert bodies[0] == bodies[1] != bodies[2]
+
+
+def test_more_candidates_are_more_canvases_within_a_bound(opened: Opened) -> None:
+    with opened() as (remote, server):
+        for wanted, sent in ((1, 3), (5, 5), (60, MAX_ROWS)):
+            server.asked.clear()
+            finish(remote.start(request(PREFIX, SUFFIX, n=wanted)))
+            assert len(server.asked) == sent
+            assert len({str(body["vllm_xargs"]["diffusion_seed_canvas"]) for body in server.asked}) == sent
+
+
+def test_a_budget_of_steps_is_the_servers_cap(opened: Opened) -> None:
+    with opened() as (remote, server):
+        asked = request(PREFIX, SUFFIX)
+        finish(remote.start(replace(asked, budget=replace(asked.budget, steps=3))))
+        assert {body["vllm_xargs"]["diffusion_max_steps"] for body in server.asked} == {3}
+
+
+@pytest.mark.parametrize(("canvas", "widths"), [(32, {32}), (256, {32})])
+def test_the_served_width_is_used_unless_it_is_much_too_wide(opened: Opened, canvas: int, widths: set[int]) -> None:
+    with opened(canvas=canvas) as (remote, server):
+        finish(remote.start(request(PREFIX, SUFFIX)))
+        assert {len(body["vllm_xargs"]["diffusion_seed_canvas"]) for body in server.asked} <= widths
+
+
+def test_a_line_ends_with_its_line_and_a_block_does_not(opened: Opened) -> None:
+    with opened(answers=["a\nb"]) as (remote, _):
+        assert texts(remote, PREFIX, SUFFIX)[0] == ("a",)
+        assert texts(remote, PREFIX, SUFFIX, Hole(Span(0, 0), "selection", block=True))[0][0].startswith("a\nb")
+
+
+def test_several_holes_share_a_canvas(opened: Opened, vocabulary: Vocabulary) -> None:
+    with opened(answers=["abc", "xyz"], canvas=128) as (remote, server):
+        asked = request("f(", ")\n", LINE, LINE, between=(", ",))
+        found = finish(remote.start(asked)).candidates()
+        assert found[0].texts == ("abc", "xyz")
+        assert len(found[0].confidences) == 2
+        assert len(server.asked) == 3
+
+
+def test_more_holes_than_a_canvas_takes_are_filled_one_after_another(opened: Opened) -> None:
+    with opened(answers=["abc"]) as (remote, server):
+        task = remote.start(request("f(", ")\n", *[LINE] * 5, between=(", ",) * 4))
+        [found] = finish(task).candidates()
+        assert found.texts == ("abc",) * 5
+        assert len(server.asked) == 15
+        assert task.cache()["tokens"] == sum(len(body["prompt"]) for body in server.asked)
+
+
+def test_a_mark_that_ends_the_answer_ends_it(opened: Opened, vocabulary: Vocabulary) -> None:
+    with opened() as (remote, _):
+        backend = remote.backend
+        assert isinstance(backend, Vllm)
+        end, letters = vocabulary.id("<turn|>"), vocabulary.encode("abc")
+        written = [(letters[0], 0.9), (end or 0, 0.9), (letters[1], 0.9)]
+        assert [token for token, _ in backend._written(written)] == [letters[0]]
+
+
+def test_a_longer_context_than_the_window_is_cut(opened: Opened, vocabulary: Vocabulary) -> None:
+    long = "".join(f"value_{number} = {number}\n" for number in range(200))
+    related = (Snippet("other.py", long),)
+    with opened(max_model_len=1024) as (remote, server):
+        finish(remote.start(request(long + PREFIX, SUFFIX + long, related=related)))
+        assert server.asked
+        assert all(len(body["prompt"]) + 64 <= 1024 for body in server.asked)
+        assert "value_199" in vocabulary.decode(server.asked[0]["prompt"])
+    with opened(max_model_len=128) as (remote, _), pytest.raises(RemoteError, match="larger --max-model-len"):
+        finish(remote.start(request(long + PREFIX, SUFFIX)))
+
+
+def test_a_canvas_too_short_for_the_request_is_told(opened: Opened) -> None:
+    with (
+        opened(canvas=16) as (remote, _),
+        pytest.raises(RemoteError, match=r"canvases of 16 tokens, too short .* canvas_length"),
+    ):
+        finish(remote.start(request("f(", ")\n", LINE, LINE, between=("\n" + "x = 1\n" * 4,))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"version": "0.29.0"}, r"runs vLLM 0\.29\.0: it is too old to infill.*upgrade it to vLLM 0\.33 or later"),
+        ({"old": True}, r"takes no canvas: it is too old to infill, or serves no DiffusionGemma"),
+        ({"old": True, "version": "?"}, "takes no canvas"),
+        ({"tokens": [1, 2, 3]}, "serves tiny-diffusion with another tokenizer"),
+        ({"key": "secret"}, r"wants an API key \(401\); set DG_LSP_API_KEY"),
+    ],
+)
+def test_a_server_that_can_not_infill_is_told_at_once(opened: Opened, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RemoteError, match=sentence), opened(**settings):
+        pass
+
+
+@pytest.mark.parametrize("version", ["0.33.0", "0.34.1+cu130", "1.0", "v0.33", "0.1.dev20+gabc", ""])
+def test_versions_that_may_infill_are_tried(opened: Opened, version: str) -> None:
+    with opened(version=version) as (remote, _):
+        assert remote.about()["remote"] == {"model": "tiny-diffusion", "canvas": 64, "vllm": version}
+
+
+def test_canvases_that_forget_what_was_held_are_no_answer(opened: Opened) -> None:
+    with opened(heedless=True) as (remote, _), pytest.raises(RemoteError, match="without the text that was held on them"):
+        finish(remote.start(request(PREFIX, SUFFIX)))
+
+
+@pytest.mark.parametrize(
+    ("choice", "sentence"),
+    [
+        ({"token_ids": [1, 2]}, "returned 2 tokens for a canvas of 32: it is too old"),
+        ({"token_ids": ["x"] * 32}, "can't be understood: token_ids must be whole numbers"),
+        ({"token_ids": [1] * 32}, "can't be understood: token_logprobs has 0 entries for 32 tokens"),
+        ({"token_ids": 7}, "can't be understood: choices\\[0\\].token_ids must be a list"),
+        (None, "can't be understood: choices is empty"),
+    ],
+)
+def test_an_answer_of_another_shape_is_told(opened: Opened, choice: Any, sentence: str) -> None:
+    with opened() as (remote, server):
+        body = {"choices": [choice] if choice else []}
+
+        async def odd(_: Request) -> Response:
+            return JSONResponse(body)
+
+        with serving({**server.routes(), "POST /v1/completions": odd}) as url:
+            object.__setattr__(remote.line.server, "url", url)
+            with pytest.raises(RemoteError, match=sentence):
+                finish(remote.start(request(PREFIX, SUFFIX)))
+
+
+def test_tokens_named_by_their_ids_will_do(opened: Opened) -> None:
+    with opened(answers=["x +y"]) as (remote, server):
+        write = server._completions
+
+        async def without(asked: Request) -> Response:
+            response = await write(asked)
+            return Response(bytes(response.body).replace(b'"token_ids"', b'"others"'), media_type="application/json")
+
+        with serving({"POST /v1/completions": without}) as url:
+            object.__setattr__(remote.line.server, "url", url)
+            assert texts(remote, PREFIX, SUFFIX)[0] == ("x +y",)
+
+
+def test_the_key_of_the_configuration_opens_the_server(opened: Opened) -> None:
+    with opened(key="secret", configured=Config(keys={"127.0.0.1": "secret"})) as (remote, _):
+        assert "secret" not in repr(remote.line.server)
+        assert texts(remote, PREFIX, SUFFIX)
+    with (
+        pytest.raises(RemoteError, match=r"refuses the API key \(401\)"),
+        opened(key="secret", configured=Config(keys={"": "no"})),
+    ):
+        pass
+
+
+def test_a_tokenizer_that_is_not_to_be_had_is_told(opened: Opened, tmp_path: Path) -> None:
+    for model, sentence in ((str(tmp_path), "holds no tokenizer.json"), ("/none/such", "can't be had here; name the served")):
+        with pytest.raises(RemoteError, match=sentence), opened(model=model):
+            pass
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(RemoteError, match="no tokenizer and profile that can be read"), opened(model=str(tmp_path)):
+        pass
+
+
+def test_files_that_stay_local_are_not_sent(opened: Opened, vocabulary: Vocabulary) -> None:
+    with opened(configured=Config(local_only=("vault/",))) as (remote, server):
+        related = (Snippet("vault/a.py", "hidden = 1\n"), Snippet("b.py", "shown = 1\n"))
+        finish(remote.start(request(PREFIX, SUFFIX, path="c.py", related=related)))
+        prompt = vocabulary.decode(server.asked[0]["prompt"])
+        assert "shown" in prompt
+        assert "hidden" not in prompt
+        with pytest.raises(ValueError, match=r"vault/b\.py is for local models only"):
+            remote.start(request(PREFIX, SUFFIX, path="vault/b.py"))
+
+
+def test_a_task_that_is_dropped_closes_its_connections(opened: Opened) -> None:
+    hold = threading.Event()
+    recorder = Recorder([{}], hold=hold)
+    with opened() as (remote, server), serving({**server.routes(), "POST /v1/completions": recorder.answer}) as url:
+        object.__setattr__(remote.line.server, "url", url)
+        task = remote.start(request(PREFIX, SUFFIX))
+        assert task.step()
+        wait_until(lambda: len(recorder.bodies) == 3)
+        assert recorder.most_at_once == 3
+        gc.disable()  # nothing but the last reference's end may be needed
+        try:
+            del task
+            wait_until(lambda: recorder.dropped == 3)
+        finally:
+            gc.enable()
+
+
+def test_a_step_never_waits_long_and_answers_so_far_count(opened: Opened, vocabulary: Vocabulary) -> None:
+    late = threading.Event()
+    with opened(answers=["x +y"]) as (remote, server):
+        write, seen = server._completions, []
+
+        async def slow(asked: Request) -> Response:
+            seen.append(await asked.json())
+            if len(seen) > 1:
+                while not late.is_set() and not await asked.is_disconnected():
+                    await asyncio.sleep(0.005)
+            return await write(asked)
+
+        with serving({"POST /v1/completions": slow}) as url:
+            object.__setattr__(remote.line.server, "url", url)
+            task = remote.start(request(PREFIX, SUFFIX))
+            assert task.candidates() == ()
+            assert task.drafts() == ("",)
+            wait_until(lambda: task.step() and task.candidates())
+            assert [candidate.finished for candidate in task.candidates()] == [False]
+            assert task.drafts() != ("",)
+            late.set()
+            assert all(candidate.finished for candidate in finish(task).candidates())
+    assert STEP_S <= 0.05
+
+
+def test_a_closed_filler_fails_its_tasks(opened: Opened) -> None:
+    with opened() as (remote, _):
+        task = remote.start(request(PREFIX, SUFFIX))
+        remote.close()
+        with pytest.raises(RemoteError, match="connection to the server is closed"):
+            finish(task)
+
+
+def test_agreement_is_the_share_of_held_positions_that_are_read_as_held() -> None:
+    canvas = Canvas((5, 6, 7, 8, 9, 0), (-1, 0, 0, -1, -1, -1), n_filled=5)
+    assert agreement(canvas, Row((5, 1, 1, 8, 1, 3), (1.0,) * 6)) == pytest.approx(2 / 3)
+    assert agreement(Canvas((1,), (0,), 1), Row((2,), (1.0,))) == 1.0
+
+
+def test_a_name_is_enough_to_fill_remotely(
+    folder: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").write_text("[keys]\n'127.0.0.1' = 'secret'")
+    server = StandIn(vocabulary, rules, answers=["x +y"], key="secret")
+    heard: list[str] = []
+    with serving(server.routes()) as url:
+        for load_named in (load_any, filler.load):
+            made: Any = load_named(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
+            assert texts(made, PREFIX, SUFFIX)[0] == ("x +y",)
+            made.close()
+    assert heard[-1] == "ready"
+
+
+def test_the_served_models_own_folder_has_its_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
+    server = StandIn(vocabulary, rules, root=str(folder))
+    with serving(server.routes()) as url:
+        made = load(url, "", Config())
+        made.close()
+    assert isinstance(made.backend, Vllm)
+    assert made.backend.served.model == "tiny-diffusion"

@@ -1,0 +1,254 @@
+"""Configurations drawn as files, and what is read of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
+from dg_lsp.infill import config
+from dg_lsp.infill.config import Config, ConfigError, Guarded, Privacy
+from dg_lsp.infill.port import EngineError
+from dg_lsp.server import settings
+from dg_lsp.wire import config as shared
+from tests.fakes import ScriptedEngine
+
+
+def read(tmp_path: Path, user: str = "", workspace: str | None = None, **environ: str) -> tuple[Config, tuple[str, ...]]:
+    """What is read of these files, and the problems with the places of the files left out."""
+    file, folder = tmp_path / "config.toml", tmp_path / "project"
+    folder.mkdir(exist_ok=True)
+    file.write_text(user, encoding="utf-8")
+    if workspace is not None:
+        (folder / ".dg-lsp.toml").write_text(workspace, encoding="utf-8")
+    found, problems = config.read(folder, file=file, environ=environ)
+    return found, tuple(problem.replace(f"{tmp_path}/", "") for problem in problems)
+
+
+def problem(tmp_path: Path, user: str = "", workspace: str | None = None, **environ: str) -> str:
+    _, [found] = read(tmp_path, user, workspace, **environ)
+    return found
+
+
+def test_nothing_configured_is_the_defaults(tmp_path: Path) -> None:
+    assert config.read(tmp_path, file=tmp_path / "absent.toml", environ={}) == (Config(), ())
+
+
+def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
+    found, problems = read(
+        tmp_path,
+        """
+        [engine]
+        model = "vllm:http://gpu01:8000"
+        device = "cpu"
+        threads = 3
+        unload_after = 60
+        exitAfter = 0
+        [batch]
+        deadline = 2000
+        candidates = 2
+        [privacy]
+        local_only = ["vault/", "*.pem"]
+        """,
+    )
+    assert problems == ()
+    assert (found.model, found.device, found.threads) == ("vllm:http://gpu01:8000", "cpu", 3)
+    assert (found.unload_after_s, found.exit_after_s, found.deadline_ms, found.candidates) == (60.0, 0.0, 2000, 2)
+    assert found.local_only == ("vault/", "*.pem")
+
+
+def test_the_workspace_says_more_than_the_user_and_the_environment_more_than_both(tmp_path: Path) -> None:
+    user, workspace = "[engine]\nthreads = 1\ndevice = 'cpu'\n[batch]\ncandidates = 1", "[engine]\nthreads = 2\ndevice = 'mps'"
+    found, problems = read(tmp_path, user, workspace, DG_LSP_THREADS="3")
+    assert (found.threads, found.device, found.candidates, problems) == (3, "mps", 1, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[engine]\nthread = 3", "config.toml: engine.thread is no setting; did you mean engine.threads?"),
+        ("[batch]\nspeed = 3", "config.toml: batch.speed is no setting; there are batch.candidates, batch.deadline"),
+        ("[engine]\nthreads = 'many'", "config.toml: engine.threads must be a whole number from 0 to 1024"),
+        ("[engine]\nthreads = true", "config.toml: engine.threads must be a whole number from 0 to 1024"),
+        ("[engine]\nmodel = ''", "config.toml: engine.model must be a text that is not empty"),
+        ("[batch]\ncandidates = 0", "config.toml: batch.candidates must be a whole number from 1 to 64"),
+        ("[privacy]\nlocal_only = 3", "config.toml: privacy.local_only must be a list of patterns as in .gitignore"),
+        (
+            "[privacy]\nlocal_only = ['!a.py']",
+            "config.toml: privacy.local_only must be a list of patterns that do not begin with !",
+        ),
+        ("engine = 3", "config.toml: engine is no setting"),
+        ('keys = "sk-1"', 'config.toml: keys must be a table of texts by host, as in "api.deepseek.com" = "…"'),
+        ("[keys]\na = 'two words'", 'config.toml: keys must be a table of texts by host, as in "api.deepseek.com" = "…"'),
+        ("[engine", "config.toml is not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_file_its_key_and_what_is_allowed(tmp_path: Path, text: str, sentence: str) -> None:
+    assert problem(tmp_path, text).startswith(sentence)
+
+
+def test_a_wrong_value_in_the_environment_is_named_by_its_variable(tmp_path: Path) -> None:
+    assert problem(tmp_path, DG_LSP_THREADS="-1") == ("the environment: DG_LSP_THREADS must be a whole number from 0 to 1024")
+
+
+def test_what_is_right_counts_beside_what_is_wrong(tmp_path: Path) -> None:
+    found, problems = read(tmp_path, "[engine]\nthreads = 'x'\ndevice = 'cpu'\nspeed = 1")
+    assert (found.device, found.threads, len(problems)) == ("cpu", 0, 2)
+
+
+def test_loading_raises_all_that_is_wrong_as_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("a = 1\nb = 2")
+    with pytest.raises(ConfigError, match=r"a is no setting.*; .*b is no setting"):
+        config.load(file=file, environ={})
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"x" * (1 << 20) + b"= 1"])
+def test_a_file_that_is_no_text_or_no_configuration_is_named(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(data)
+    _, [sentence] = config.read(file=file, environ={})
+    assert sentence.startswith(str(file))
+
+
+def test_a_file_that_the_environment_names_must_be_there(tmp_path: Path) -> None:
+    _, [sentence] = config.read(environ={"DG_LSP_CONFIG": str(tmp_path / "absent.toml")})
+    assert sentence == f"there is no {tmp_path / 'absent.toml'}, which DG_LSP_CONFIG names"
+
+
+@pytest.mark.parametrize("model", ["vllm:http://evil", "fim:mercury", "fim:openai:https://evil#m", "owner/huge-model"])
+def test_a_workspace_names_no_model_from_elsewhere(tmp_path: Path, model: str) -> None:
+    found, [sentence] = read(tmp_path, workspace=f"[engine]\nmodel = '{model}'")
+    assert found.model == "embedded"
+    assert sentence.startswith("project/.dg-lsp.toml: engine.model may only be embedded or a folder")
+
+
+def test_a_workspace_may_name_a_model_that_lies_in_it(tmp_path: Path) -> None:
+    (tmp_path / "project" / "model").mkdir(parents=True)
+    found, problems = read(tmp_path, "[engine]\nmodel = 'vllm:http://gpu01'", "[engine]\nmodel = 'model'")
+    assert (found.model, problems) == (str(tmp_path / "project" / "model"), ())
+
+
+def test_a_workspace_has_no_keys(tmp_path: Path) -> None:
+    found, [sentence] = read(tmp_path, workspace="[keys]\n'api.example' = 'sk-secret'")
+    assert found.key_for("api.example") == ""
+    assert "keys must not stand in a workspace" in sentence
+    assert "sk-secret" not in sentence
+
+
+def test_keys_are_told_apart_by_host(tmp_path: Path) -> None:
+    found, problems = read(tmp_path, "[keys]\n'Api.One.example' = 'one'\n'gpu01:8000' = 'two'\nlocal.host = 'three'")
+    assert problems == ()
+    hosts = ("api.one.example", "api.one.example:444", "gpu01:8000", "gpu01", "local.host", "other")
+    assert [found.key_for(host) for host in hosts] == ["one", "one", "two", "", "three", ""]
+
+
+def test_the_environments_key_goes_before_those_of_the_file(tmp_path: Path) -> None:
+    found, _ = read(tmp_path, "[keys]\n'a' = 'one'", DG_LSP_API_KEY="two")
+    assert found.key_for("a") == "two"
+
+
+def test_keys_are_never_shown(tmp_path: Path) -> None:
+    found, _ = read(tmp_path, "[keys]\n'a' = 'sk-secret'", DG_LSP_API_KEY="sk-other")
+    assert "sk-" not in repr(found)
+
+
+def test_what_one_place_keeps_local_another_adds_to(tmp_path: Path) -> None:
+    found, _ = read(
+        tmp_path, "[privacy]\nlocal_only = ['a.py']", "[privacy]\nlocal_only = ['b.py']", DG_LSP_LOCAL_ONLY="c.py, d/"
+    )
+    assert found.local_only == ("a.py", "b.py", "c.py", "d/")
+
+
+@pytest.mark.parametrize(
+    ("user", "workspace"),
+    [("[engine", None), ("", "[privacy"), ("[privacy]\nlocal_only = [1]", None), ("", "privacy.local_only = 'a\\n!b'\n[")],
+)
+def test_everything_stays_local_where_nobody_can_tell_what_should(tmp_path: Path, user: str, workspace: str | None) -> None:
+    found, problems = read(tmp_path, user, workspace)
+    assert len(problems) == 1
+    assert Privacy(found.local_only).keeps("any/file.py")
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [("vault/a.py", True), ("src/vault/a.py", True), ("src/a.py", False), ("a.pem", True), ("docs/x/y.md", True), ("", False)],
+)
+def test_patterns_are_those_of_gitignore(path: str, kept: bool) -> None:
+    assert Privacy(("vault/", "*.pem", "/docs/**")).keeps(path) == kept
+
+
+def test_the_settings_of_editors_pass_through_as_the_server_reads_them(tmp_path: Path) -> None:
+    found, problems = read(
+        tmp_path,
+        "enable = true\n[engine]\nmodel = 'fim:mercury'\nunload_after = 5\n[completion]\ninComments = true\nthreshold = 0.5",
+        DG_LSP_THREADS="2",
+    )
+    assert problems == ()
+    read_by_server, complaints = settings.read(found.editor, settings.Settings())
+    assert complaints == ()
+    assert (read_by_server.model, read_by_server.unload_after, read_by_server.threads) == ("fim:mercury", 5, 2)
+    assert (read_by_server.in_comments, read_by_server.threshold) == (True, 0.5)
+
+
+def test_every_setting_of_the_server_can_stand_in_the_file() -> None:
+    def spelled(key: str) -> str:
+        return key.replace("_", "").lower()
+
+    ours = {spelled(key) for key in (*shared.EDITOR_KEYS, *shared.KEYS)}
+    assert {spelled(key) for key in settings.KEYS} <= ours
+    assert {spelled(key) for key in shared.EDITOR_KEYS} <= {spelled(key) for key in settings.KEYS}
+
+
+def test_a_folder_is_told_by_its_path_wherever_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    options = config.connect_options(Config(model="model", device="cpu", threads=2, unload_after_s=5.0, exit_after_s=6.0))
+    assert (options.model, options.device, options.threads) == (str(tmp_path / "model"), "cpu", 2)
+    assert (options.unload_after_s, options.exit_after_s, options.interactive) == (5.0, 6.0, True)
+    assert config.connect_options(Config(), model="owner/name", interactive=False).model == "owner/name"
+
+
+def test_a_workspace_is_the_nearest_repository_or_configured_folder(tmp_path: Path) -> None:
+    (tmp_path / "a" / ".git").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    file = tmp_path / "a" / "b" / "c" / "x.py"
+    assert config.workspace_of(file) == tmp_path / "a"
+    (tmp_path / "a" / "b" / ".dg-lsp.toml").touch()
+    assert config.workspace_of(file) == tmp_path / "a" / "b"
+
+
+def test_files_are_judged_by_their_path_below_their_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "none.toml").touch()
+    monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "none.toml"))
+    (tmp_path / "vault").mkdir()
+    (tmp_path / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['/vault/']")
+    kept, other = tmp_path / "vault" / "a.py", tmp_path / "a.py"
+    privacy = config.privacy([kept, other])
+    assert (privacy.keeps_file(kept), privacy.keeps_file(other)) == (True, False)
+
+
+async def _fill(engine: Guarded, path: str, *related: str) -> None:
+    snippets = tuple(Snippet(name, "x = 1\n") for name in related)
+    await engine.fill(InfillRequest("a", "b", (Hole(Span(0, 0), "cursor"),), path=path, related=snippets))
+
+
+def test_a_guarded_engine_sees_nothing_that_stays_local() -> None:
+    import asyncio
+
+    inner = ScriptedEngine("1")
+    engine = Guarded(inner, Privacy(("vault/",)))
+    asyncio.run(_fill(engine, "a.py", "b.py", "vault/c.py"))
+    assert [snippet.path for snippet in inner.requests[0].related] == ["b.py"]
+    with pytest.raises(EngineError, match=r"^vault/a\.py is for local models only \(privacy\.local_only\)"):
+        asyncio.run(_fill(engine, "vault/a.py"))
+    assert len(inner.requests) == 1
+
+
+def test_reading_needs_nothing_of_weight() -> None:
+    code = "import sys, dg_lsp.wire.config as c; c.read(); print(sorted({'httpx', 'torch', 'pathspec', 'pygls'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
