@@ -133,7 +133,8 @@ class Rpc:
                 future.set_result(message["result"])
         elif "id" in message:
             self.requests.append(message)
-            answer = self.answers.get(message["method"], lambda _: None)(message.get("params"))
+            reply = self.answers.get(message["method"])
+            answer = reply(message.get("params")) if reply is not None else None
             self.send({"jsonrpc": "2.0", "id": message["id"], "result": answer})
         else:
             self.notes.append(message)

@@ -112,7 +112,7 @@ def test_one_client_over_tcp(tmp_path: Path) -> None:
         host, port = re.search(r"at (\S+):(\d+)", line).groups()  # type: ignore[union-attr]
         reader, writer = await asyncio.open_connection(host, int(port))
         for msg_id, method in enumerate(("initialize", "shutdown")):
-            params = {"processId": None, "rootUri": None, "capabilities": {}} if not msg_id else None
+            params: object = {"processId": None, "rootUri": None, "capabilities": {}} if not msg_id else None
             body = json.dumps({"jsonrpc": "2.0", "id": msg_id, "method": method, "params": params}).encode()
             writer.write(b"content-length: %d\r\n\r\n%s" % (len(body), body))
             length = int((await reader.readline()).split(b":")[1])

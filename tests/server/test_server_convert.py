@@ -1,0 +1,90 @@
+"""What clients are told apart by, and URIs as paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lsprotocol import converters
+from lsprotocol import types as lsp
+
+from dg_lsp.core import positions
+from dg_lsp.core.values import Edit, Span
+from dg_lsp.server import client, convert
+from dg_lsp.server.client import Client
+
+CONVERTER = converters.get_converter()
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///a/b.py", "/a/b.py"),
+        ("file:///a%20b/%C3%A9.py", "/a b/é.py"),
+        ("file:///a%2525.py", "/a%25.py"),
+        ("vscode-notebook-cell:/n/a.ipynb#X1", "/n/a.ipynb"),
+        ("untitled:Untitled-1", None),
+        ("file:///", None),
+        ("file:///a%00b", None),
+        ("http://[", None),
+        ("", None),
+    ],
+)
+def test_uris_name_files_or_nothing(uri: str, path: str | None) -> None:
+    assert convert.to_path(uri) == (Path(path) if path else None)
+
+
+def read(name: str = "", **capabilities: Any) -> Client:
+    return client.read(
+        CONVERTER.structure(
+            {"processId": None, "rootUri": None, "capabilities": capabilities, "clientInfo": {"name": name}},
+            lsp.InitializeParams,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text_document", "expected"),
+    [
+        ("Visual Studio Code", {"inlineCompletion": {"dynamicRegistration": True}}, {"to_line_end", "old_wire", "inline"}),
+        (
+            "Visual Studio Code",
+            {"inlineCompletion": {"dynamicRegistration": True}, "codeAction": {"tagSupport": {"valueSet": [1]}}},
+            {"to_line_end", "inline"},
+        ),
+        ("VSCodium", {}, {"to_line_end"}),
+        ("Neovim", {"inlineCompletion": {}}, {"inline"}),
+        ("emacs", {"inlineCompletion": None}, {"inline"}),
+        ("helix", {}, set()),
+    ],
+)
+def test_editors_are_known_by_name_and_capabilities(name: str, text_document: dict[str, Any], expected: set[str]) -> None:
+    found = read(name, textDocument=text_document)
+    assert {flag for flag in ("to_line_end", "old_wire", "inline") if getattr(found, flag)} == expected
+
+
+def test_edits_are_plain_versioned_or_annotated() -> None:
+    index = positions.lines("é = 1\n")
+    edits = (Edit(Span(4, 5), "2"),)
+    plain = convert.to_workspace_edit("u", 3, index, edits, "utf-8", versioned=False)
+    assert plain.changes is not None
+    assert plain.changes["u"][0].range == lsp.Range(lsp.Position(0, 5), lsp.Position(0, 6))
+    versioned = convert.to_workspace_edit("u", 3, index, edits, "utf-8", versioned=True, label="Filling")
+    assert versioned.document_changes is not None
+    (change,) = versioned.document_changes
+    assert isinstance(change, lsp.TextDocumentEdit)
+    assert change.text_document.version == 3
+    assert versioned.change_annotations
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "label", "new"),
+    [("x = fo", "o(a)", "foo(a)", "foo(a)"), ("x = ", "f(\n  a)", "f( …", "f(\n  a)"), ("é_1", "", "é_1", "é_1")],
+)
+def test_items_of_lists_replace_the_word_before_the_cursor(text: str, answer: str, label: str, new: str) -> None:
+    item = convert.to_completion_item(positions.lines(text), len(text), answer, encoding="utf-32", detail="d")
+    assert item.label == label
+    assert isinstance(item.text_edit, lsp.TextEdit)
+    assert item.text_edit.new_text == new
+    assert item.text_edit.range.end == lsp.Position(0, len(text))
