@@ -94,8 +94,6 @@ class RpcProtocol(LanguageServerProtocol):
             return self._unreadable(message, error)
         if is_request and not hasattr(structured, "id"):
             return self._refuse(msg_id, INVALID_REQUEST, f"{method} is a notification, and has no id")
-        # A failed `initialize` may be tried again.
-        self.initialized = self.initialized or method == lsp.INITIALIZE
         self.handle_message(structured)
         return None
 
@@ -171,6 +169,8 @@ class RpcProtocol(LanguageServerProtocol):
         """Answer with the capabilities, those that are our own among them."""
         result = yield from super().lsp_initialize(params)
         result.capabilities.experimental = self.experimental
+        # Only now: an `initialize` that failed may be tried again.
+        self.initialized = True
         return result
 
     @lsp_method(lsp.SHUTDOWN)

@@ -56,11 +56,10 @@ async def inline_completion(server: Server, params: lsp.InlineCompletionParams) 
 async def completion(server: Server, params: lsp.CompletionParams) -> lsp.CompletionList:
     """Return an item for an ordinary list."""
     encoding = server.documents.encoding
-    invoked = params.context is None or params.context.trigger_kind == lsp.CompletionTriggerKind.Invoked
 
     def ask(found: Open, offset: int) -> Ask:
-        # Editors say "invoked" for each letter typed; only in a place where none was may it have been by hand.
-        return Ask(params.text_document.uri, offset, automatic=invoked, client_ms=server.client.own_wait_ms)
+        # Editors ask at each letter and call that "invoked", so nothing tells who asked by hand.
+        return Ask(params.text_document.uri, offset, automatic=True, client_ms=server.client.own_wait_ms)
 
     answer, _ = await _answer(server, params.text_document.uri, params.position, ask)
     items = [

@@ -269,7 +269,7 @@ def junk(dice: random.Random, depth: int = 0) -> Any:
         if dice.random() < 0.2:
             return [junk(dice, depth + 1) for _ in range(dice.randrange(3))]
         return {dice.choice(NAMES): junk(dice, depth + 1) for _ in range(dice.randrange(5))}
-    values = [
+    values: list[Any] = [
         None,
         True,
         0,
