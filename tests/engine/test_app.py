@@ -299,7 +299,7 @@ def test_llama_stops_and_limits(engine: Running) -> None:
     assert (stopped["content"], stopped["stop_type"], stopped["stopping_word"]) == ("one\n", "word", "two")
     limited = llama(engine, input_prefix=prompt(text="abcdef"), n_predict=2)
     assert (limited["content"], limited["stop_type"]) == ("ab", "limit")
-    late = llama(engine, input_prefix=prompt(steps=10_000, pause_s=0.005), t_max_predict_ms=20)
+    late = llama(engine, input_prefix=prompt(steps=10_000, pause_s=0.005), t_max_predict_ms=1500)
     assert late["content"] == "answer"
 
 
