@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from dg_lsp.batch.journal import Journal
     from dg_lsp.batch.plan import Plan
     from dg_lsp.batch.report import Row
+    from dg_lsp.infill.config import Config, Privacy
     from dg_lsp.infill.port import Engine
+
+PRIVATE = "is for local models only (privacy.local_only), and the chosen model is remote"
 
 _COLOURS = {"@": "cyan", "+": "green", "-": "red"}
 
@@ -45,7 +49,13 @@ def infill(
     as_json: Annotated[bool, typer.Option("--json", help="Print one report object instead of a diff.")] = False,
     candidates: Annotated[int, typer.Option(min=1, max=64, help="How many answers to choose from for each hole.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
-    model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.")] = "embedded",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="ID_OR_PATH",
+            help="The model: embedded, a folder, a hub id, vllm:URL, or fim:DIALECT:URL#MODEL. Configurable.",
+        ),
+    ] = "embedded",
     deadline: Annotated[
         int, typer.Option(metavar="MS", min=0, help="Milliseconds for each hole; the best so far counts then. 0: no limit.")
     ] = 0,
@@ -66,24 +76,36 @@ def infill(
     Prints a diff that git apply and patch -p1 accept, and leaves the files alone unless told to write them.
     Ends with 0 when every hole is filled or there is none, 1 when some are not, 2 when it can't be done as asked.
     """
-    from dg_lsp.batch import plan
-    from dg_lsp.batch.job import Wanted
+    from dg_lsp.batch import job, plan
     from dg_lsp.batch.journal import JournalError
     from dg_lsp.batch.run import Options
+    from dg_lsp.infill import config
     from dg_lsp.infill.port import EngineError
 
+    def is_given(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return source is not None and source.name != "DEFAULT"
+
     try:
-        wanted = Wanted(
+        places = tuple(plan.parse_place(place) for place in at or ())
+        named = [*(paths or ()), *(Path(place.file) for place in places)]
+        configured = config.load(config.workspace_of(job.names_begin_at(named)))
+        wanted = job.Wanted(
             paths=tuple(paths or ()),
-            places=tuple(plan.parse_place(place) for place in at or ()),
+            places=places,
             kinds=plan.parse_kinds(holes),
-            model=model,
-            options=Options(candidates, seed, deadline),
+            model=model if is_given("model") else configured.model,
+            options=Options(
+                candidates if is_given("candidates") else configured.candidates,
+                seed,
+                deadline if is_given("deadline") else configured.deadline_ms,
+            ),
             write=write,
             check=check,
         )
-        code = asyncio.run(_infill(wanted, resume, context.obj or resident, as_json=as_json))
-    except (plan.PlanError, JournalError, EngineError) as error:
+        connect = context.obj or functools.partial(resident, configured=configured)
+        code = asyncio.run(_infill(wanted, resume, connect, as_json=as_json))
+    except (plan.PlanError, config.ConfigError, JournalError, EngineError) as error:
         say(str(error))
         raise typer.Exit(2) from error
     raise typer.Exit(code)
@@ -113,22 +135,29 @@ def say(text: str) -> None:
     typer.echo(f"dg-lsp: {text}", err=True)
 
 
-def resident(model: str, hear: Callable[[str], None]) -> AbstractAsyncContextManager[Engine]:
+def resident(
+    model: str, hear: Callable[[str], None], *, configured: Config | None = None
+) -> AbstractAsyncContextManager[Engine]:
     """Return the user's resident engine with this model, started where it is absent."""
-    from dg_lsp.infill import client
+    from dg_lsp.infill import client, config
 
-    # The engine has a current folder of its own, from which a relative path would lead elsewhere.
-    folder = Path(model).expanduser()
-    options = client.ConnectOptions(model=str(folder.resolve()) if folder.is_dir() else model, interactive=False)
+    options = config.connect_options(configured or config.Config(), model=model, interactive=False)
     return client.connect(options, on_loading=lambda text, share: hear(text))
 
 
 async def _infill(wanted: Wanted, resume: Path | None, connect: Connect, *, as_json: bool) -> int:
     from dg_lsp.batch import job, report
+    from dg_lsp.batch.discover import Skipped
     from dg_lsp.batch.journal import Journal
+    from dg_lsp.infill import config
 
     started = time.perf_counter()
     plans, skipped = job.plans(wanted)
+    if config.is_remote(wanted.model):
+        kept = config.privacy(plan.source.path for plan in plans)
+        skipped += [Skipped(plan.source.name, PRIVATE) for plan in plans if kept.keeps_file(plan.source.path)]
+        plans = [plan for plan in plans if not kept.keeps_file(plan.source.path)]
+        connect = functools.partial(_guarded, connect, kept)
     notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
     for skip in skipped:
         say(f"skipped {skip.name}: it {skip.reason}")
@@ -148,6 +177,14 @@ async def _infill(wanted: Wanted, resume: Path | None, connect: Connect, *, as_j
     if diffs and not wanted.write and not as_json and (root := _root(wanted)) != Path.cwd():
         say(f"the diff's names begin at {root}; apply it there")
     return report.exit_code(rows)
+
+
+@contextlib.asynccontextmanager
+async def _guarded(connect: Connect, kept: Privacy, model: str, hear: Callable[[str], None]) -> AsyncIterator[Engine]:
+    from dg_lsp.infill import config
+
+    async with connect(model, hear) as engine:
+        yield config.Guarded(engine, kept)
 
 
 async def _fill(wanted: Wanted, plans: Sequence[Plan], answers: Journal, connect: Connect) -> tuple[list[Row], list[str]]:

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn, TypeVar
 import httpx
 import typer
 
-from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, meeting
+from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting
 from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
 
@@ -44,6 +44,25 @@ class Seen:
     place: Place
     state: State | None
     info: Fields | None
+
+
+@app.callback()
+def configure(context: typer.Context) -> None:
+    """Take from the user's configuration what the command line does not say."""
+    found, problems = config.read()
+    for problem in problems:
+        typer.echo(f"dg-lsp engine: {problem}", err=True)
+    chosen = {
+        "model": found.model,
+        "device": found.device,
+        "threads": found.threads,
+        "unload_after": found.unload_after_s,
+        "exit_after": found.exit_after_s,
+    }
+    # Keyed by command; each takes what it has an option for.
+    context.default_map = dict.fromkeys(
+        (str(command.name or command.callback.__name__) for command in app.registered_commands if command.callback), chosen
+    )
 
 
 @app.command()

@@ -213,6 +213,7 @@ _TABLE: tuple[tuple[str, str, Callable[[object], object], str], ...] = (
 )
 
 KEYS = tuple(key for key, _, _, _ in _TABLE)
+VARIABLES = (FILE_VARIABLE, KEY_VARIABLE, *(variable for _, _, _, variable in _TABLE))
 # Of the engine's settings, those that editors have as well.
 _SHARED = ("engine.model", "engine.device", "engine.threads", "engine.unload_after")
 

@@ -281,7 +281,7 @@ def test_a_server_that_does_not_run_is_told() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         made = fim.load("llama", f"http://127.0.0.1:{unused.getsockname()[1]}", "", Config(), {})
-        with pytest.raises(RemoteError, match=r"^127\.0\.0\.1:\d+ can't be reached: .*; is the server running, and the URL right\?$"):
+        with pytest.raises(RemoteError, match=r"can't be reached: .*; is the server running, and the URL right"):
             finish(made.start(request("a", "b")))
         made.close()
 

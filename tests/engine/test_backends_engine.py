@@ -1,0 +1,111 @@
+"""A remote model behind the real resident engine, and nothing sent that should stay."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.infill.client import ConnectOptions, connect
+from dg_lsp.infill.port import EngineError
+from tests.engine.backends_kit import BODY, Recorder, StandIn, request, rules, serving
+from tests.engine.conftest import gemma_like_tokenizer
+from tests.engine.engine_kit import ROOT, home
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(autouse=True)
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with home(monkeypatch) as folder:
+        yield folder
+
+
+async def fill(model: str, asked: InfillRequest) -> tuple[tuple[Candidate, ...], Any]:
+    async with connect(ConnectOptions(model, exit_after_s=60)) as engine:
+        return await engine.fill(asked), await engine.info()
+
+
+def test_a_vllm_server_fills_through_the_resident_engine(tmp_path: Path) -> None:
+    gemma_like_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    server = StandIn(Vocabulary.from_file(tmp_path / "tokenizer.json"), rules, answers=["return x+y"], canvas=128)
+    with serving(server.routes()) as url:
+        found, info = asyncio.run(fill(f"vllm:{url}#{tmp_path}", request("def add(x, y):\n    ", "\n\nadd(1, 2)\n", BODY)))
+    assert found
+    assert info["remote"]["canvas"] == 128
+    assert info["device"] == url.removeprefix("http://")
+    assert server.asked
+
+
+def test_a_remote_model_that_is_not_there_is_told() -> None:
+    with pytest.raises(EngineError, match="there is no dialect klingon; there are openai"):
+        asyncio.run(fill("fim:klingon:http://127.0.0.1", request("a", "b")))
+
+
+def test_a_server_that_fails_fails_the_request_and_not_the_engine() -> None:
+    recorder = Recorder([(500, {}), {"content": "1"}])
+
+    async def twice(model: str) -> tuple[Candidate, ...]:
+        async with connect(ConnectOptions(model, exit_after_s=60)) as engine:
+            with pytest.raises(EngineError):
+                await engine.fill(request("a", "b"))
+            return await engine.fill(request("a", "b"))
+
+    with serving({"POST /infill": recorder.answer}) as url:
+        assert [candidate.texts for candidate in asyncio.run(twice(f"fim:llama:{url}"))] == [("1",)]
+
+
+def test_the_command_fills_with_what_is_configured_and_sends_no_file_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    (project / "vault").mkdir(parents=True)
+    (project / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['/vault/']\n")
+    body = 'def {}(a, b):\n    """Return the sum."""\n    raise NotImplementedError\n'
+    (project / "open.py").write_text("from vault.hidden import hidden\n\n\n" + body.format("shown"))
+    (project / "vault" / "hidden.py").write_text(body.format("hidden"))
+    recorder = Recorder([{"content": "return a + b\n"}])
+    with serving({"POST /infill": recorder.answer}) as url:
+        config = tmp_path / "config.toml"
+        config.write_text(f"[engine]\nmodel = 'fim:llama:{url}'\nexit_after = 60\n[batch]\ncandidates = 1\n")
+        monkeypatch.setenv("DG_LSP_CONFIG", str(config))
+        command = [sys.executable, "-m", "dg_lsp", "infill", "."]
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "+    return a + b" in done.stdout
+    assert "hidden.py: it is for local models only (privacy.local_only)" in done.stderr
+    assert len(recorder.bodies) == 1
+    assert "def hidden" not in str(recorder.bodies)
+
+
+def test_a_wrong_configuration_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("[engine]\nthread = 1\n")
+    monkeypatch.setenv("DG_LSP_CONFIG", str(config))
+    command = [sys.executable, "-m", "dg_lsp", "infill", str(ROOT / "fixtures" / "demo")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"dg-lsp: {config}: engine.thread is no setting; did you mean engine.threads?\n"
+
+
+def test_remote_models_need_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'transformers', 'numpy'):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "from dg_lsp.engine import backends\n"
+        "import dg_lsp.engine.backends.vllm, dg_lsp.engine.backends.fim\n"
+        "backends.load('fim:llama').close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
