@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,39 @@ def test_a_server_that_fails_fails_the_request_and_not_the_engine() -> None:
 
     with serving({"POST /infill": recorder.answer}) as url:
         assert [candidate.texts for candidate in asyncio.run(twice(f"fim:llama:{url}"))] == [("1",)]
+
+
+def test_a_request_that_nobody_waits_for_any_more_is_taken_back_from_the_server() -> None:
+    recorder = Recorder([{"content": "1"}], hold=threading.Event())
+
+    async def cancelled(model: str) -> None:
+        async with connect(ConnectOptions(model, exit_after_s=60)) as engine:
+            asking = asyncio.ensure_future(engine.fill(request("a", "b", n=3)))
+            while len(recorder.bodies) < 3:
+                await asyncio.sleep(0.005)
+            asking.cancel()
+            while recorder.dropped < 3:
+                await asyncio.sleep(0.005)
+
+    with serving({"POST /infill": recorder.answer}) as url:
+        asyncio.run(asyncio.wait_for(cancelled(f"fim:llama:{url}"), 60))
+
+
+def test_requests_at_the_same_time_do_not_wait_for_each_other() -> None:
+    hold = threading.Event()
+    recorder = Recorder([{"content": "1"}], hold=hold)
+
+    async def together(model: str) -> list[tuple[Candidate, ...]]:
+        async with connect(ConnectOptions(model, exit_after_s=60)) as engine:
+            asking = [asyncio.ensure_future(engine.fill(request("a", "b"))) for _ in range(8)]
+            while recorder.most_at_once < 8:
+                await asyncio.sleep(0.005)
+            hold.set()
+            return await asyncio.gather(*asking)
+
+    with serving({"POST /infill": recorder.answer}) as url:
+        found = asyncio.run(asyncio.wait_for(together(f"fim:llama:{url}"), 60))
+    assert [candidates[0].texts for candidates in found] == [("1",)] * 8
 
 
 def test_the_command_fills_with_what_is_configured_and_sends_no_file_that_stays(

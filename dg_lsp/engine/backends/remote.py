@@ -21,7 +21,8 @@ from dg_lsp.engine.backends.calls import Call, Line, RemoteError
 from dg_lsp.wire.config import stays_local
 from dg_lsp.wire.fields import Fields, WireError
 
-STEP_S = 0.04
+STEP_S = 0.01
+"""So long a step waits at most, and a new request with it: its own calls are sent in its first step."""
 
 
 @dataclass(frozen=True, slots=True)
