@@ -30,6 +30,9 @@ from dg_lsp.engine.rank import Scored
 
 PREFILL_CHUNK = 512  # tokens encoded in one uninterruptible step
 MAX_CAUSAL_TOKENS = 128
+MAX_ROWS = 32  # of one request: more candidates than rows can't be had
+MIDDLING = -1.5  # nats: the log-probability of a token that nobody has scored yet
+LARGEST_SEED = 2**63 - 1
 
 
 def load(
@@ -127,10 +130,13 @@ class InfillTask:
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the best answers so far, best first; unfinished ones when the task has not ended."""
-        if self._answers:
+        if self._answers or self._current is None:
             return self._answers
-        texts = self.drafts()
-        return (Candidate(texts, 0.0, finished=False),) if any(texts) else ()
+        rest = ("",) * (len(self._request.holes) - len(self._filled) - 1)
+        return tuple(
+            replace(candidate, texts=(*self._filled, *candidate.texts, *rest)[: len(self._request.holes)], confidences=())
+            for candidate in self._current.best_so_far()
+        )
 
     def drafts(self) -> tuple[str, ...]:
         """Return one text for each hole as the best canvas reads now, or the answer when there is one."""
@@ -148,9 +154,16 @@ class InfillTask:
         """Return what each row of the last canvas came to, with all that the ranking knows of it."""
         return tuple(self._current.scored) if self._current else ()
 
+    def _fit_one_canvas(self, request: InfillRequest) -> bool:
+        """Return whether the holes and the text between them stand on one canvas, each with room for an answer."""
+        profile, n_holes = self._filler.loaded.profile, len(request.holes)
+        gaps = profile.block_gaps if any(hole.block for hole in request.holes) else profile.line_gaps
+        fixed = sum(len(self._filler.loaded.vocabulary.encode(text)) for text in request.between) + profile.held_tokens
+        return n_holes <= profile.gaps_per_canvas and fixed + n_holes * min(gaps) <= profile.canvas_tokens
+
     def _run(self) -> Iterator[bool]:
-        request, most = self._request, self._filler.loaded.profile.gaps_per_canvas
-        if len(request.holes) <= most:
+        request = self._request
+        if len(request.holes) == 1 or self._fit_one_canvas(request):
             self._current = CanvasTask(self._filler, request, self.milliseconds, self.prefix)
             yield from self._current.run()
             self._answers = self._current.answers
@@ -216,9 +229,18 @@ class CanvasTask:
         """Return each hole's text as the surest row reads now."""
         if self.denoiser is None:
             return (self.scored[0].text,) if self.scored else ()
-        readings = [self.denoiser.read(row) for row in range(len(self.origins))]
-        best = min(range(len(readings)), key=lambda row: readings[row].entropy)
+        readings = {row: self.denoiser.read(row) for row, origin in enumerate(self.origins) if max(origin.gaps) >= 0}
+        best = min(readings, key=lambda row: readings[row].entropy)
         return self._texts(readings[best].places, readings[best].ids, self.origins[best])
+
+    def best_so_far(self) -> tuple[Candidate, ...]:
+        """Return what there is before the end: drafts, ranked as if each were middling likely, then the canvas."""
+        guessed = [replace(item, tokens=(MIDDLING,) * (len(item.text) // 4 + 1), block=self.block) for item in self.scored]
+        ranked = rank.best_first(guessed, self.profile.calibration)
+        found = [Candidate((item.text,), chance, row=item.row, finished=False) for chance, item in ranked]
+        if self.denoiser and (texts := self.read()) and any(texts):
+            found.append(Candidate(texts, 0.0, finished=False))
+        return tuple(found)
 
     def _timed(self, stage: str, work: Callable[[], Iterator[bool]]) -> Iterator[bool]:
         began = time.perf_counter()
@@ -322,19 +344,20 @@ class CanvasTask:
 
     def _keep_likely_lengths(self, denoiser: Denoiser) -> None:
         """Go on with the two gap lengths whose first tokens are surest for their length (CAL, arXiv 2602.00476)."""
-        by_chance = []
+        by_length: dict[int, list[float]] = {}
         for index, origin in enumerate(self.origins):
             reading = denoiser.read(index)
             chances = [c for place, c in zip(reading.places, reading.chances, strict=True) if origin.gaps[place] >= 0]
-            by_chance.append((sum(chances) / max(len(chances), 1) - layout.expected_confidence(len(chances)), index))
-        for _, index in sorted(by_chance, reverse=True)[2:]:
-            denoiser.drop(index)
-        # A row that was dropped says nothing any more: only what was worked out is ranked.
-        kept = {index for _, index in sorted(by_chance, reverse=True)[:2]}
-        self.origins = [
-            origin if index in kept else replace(origin, gaps=tuple(-1 for _ in origin.gaps))
-            for index, origin in enumerate(self.origins)
-        ]
+            if origin.kind == "noise":
+                expected = layout.expected_confidence(len(chances))
+                by_length.setdefault(len(chances), []).append(sum(chances) / max(len(chances), 1) - expected)
+        means = {length: sum(found) / len(found) for length, found in by_length.items()}
+        kept = sorted(means, key=lambda length: -means[length])[:2]
+        for index, origin in enumerate(self.origins):
+            if origin.kind == "noise" and sum(gap >= 0 for gap in origin.gaps) not in kept:
+                # A row that was dropped says nothing any more: only what was worked out is ranked.
+                denoiser.drop(index)
+                self.origins[index] = replace(origin, gaps=tuple(-1 for _ in origin.gaps))
 
     def _rows(self) -> list[Row]:
         """Return the canvases to denoise and remember where each came from in `origins`."""
@@ -342,10 +365,20 @@ class CanvasTask:
         steps = self.request.budget.steps or (sampling.block_steps if self.block else sampling.line_steps)
         rows: list[Row] = []
         if switches.noise or len(self.request.holes) > 1:
-            for number in range(max(self.profile.noise_rows, self.request.budget.candidates - len(self.scored))):
-                for gap in self._gaps():
+            lengths = self._gaps()
+            wanted = max(self.profile.noise_rows, self.request.budget.candidates - len(self.scored))
+            for number in range(max(1, min(wanted, MAX_ROWS // len(lengths)))):
+                for gap in lengths:
                     ids, gaps = self._canvas([[]] * len(self.request.holes), gap)
-                    rows.append(Row(ids, tuple(g >= 0 for g in gaps), steps, seed * 1000 + len(rows), greedy=number == 0))
+                    rows.append(
+                        Row(
+                            ids,
+                            tuple(g >= 0 for g in gaps),
+                            steps,
+                            (seed * 1000 + len(rows)) & LARGEST_SEED,
+                            greedy=number == 0,
+                        )
+                    )
                     self.origins.append(Origin("noise", gaps))
         if self.profile.refine_steps:
             for item in list({item.text: item for item in reversed(self.scored)}.values()):
@@ -357,7 +390,13 @@ class CanvasTask:
                     continue
                 ids, gaps = self._canvas([draft], room)
                 rows.append(
-                    Row(ids, tuple(g >= 0 for g in gaps), self.profile.refine_steps, seed * 1000 + len(rows), draft=True)
+                    Row(
+                        ids,
+                        tuple(g >= 0 for g in gaps),
+                        self.profile.refine_steps,
+                        (seed * 1000 + len(rows)) & LARGEST_SEED,
+                        draft=True,
+                    )
                 )
                 self.origins.append(Origin(item.row, gaps, item.left, item.right))
         return rows

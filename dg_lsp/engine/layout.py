@@ -58,7 +58,10 @@ def for_profile(profile: Profile, vocabulary: Vocabulary) -> Layout:
 
 
 class InfillTrained:
-    """Suffix first, prefix last, delete tokens; the layout of the embedded model and of fine-tunes like it."""
+    """Suffix first, prefix last, delete tokens; the layout of the embedded model and of fine-tunes like it.
+
+    Has no place for related snippets: no such model has been trained with any.
+    """
 
     def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
         self.profile, self.vocabulary = profile, vocabulary
@@ -98,7 +101,7 @@ class Instruct:
         lines = self.vocabulary.decode(prefix).split("\n")
         shown = self.vocabulary.decode(prefix) + heal.decode("utf-8", "ignore")
         window = shown + HOLE_MARK + "".join(text + HOLE_MARK for text in request.between) + self.vocabulary.decode(suffix)
-        related = "".join(f"File {item.path}:\n```{fence}\n{item.text}\n```\n" for item in request.related)
+        related = self._related(request, fence)
         wish = next((hole.instruction for hole in request.holes if hole.instruction), "")
         asked = (
             f"{related}Write the code that belongs at {HOLE_MARK} in {request.path or 'this file'}. "
@@ -116,6 +119,17 @@ class Instruct:
         closing = [*encode("\n```"), self.end_turn, self.eos]
         between = tuple(tuple(encode(text)) for text in request.between)
         return Sheet(tuple(kv), between, (*held, *closing), heal, heal_ids)
+
+    def _related(self, request: InfillRequest, fence: str) -> str:
+        """Return the snippets that fit the profile's budget, in their order."""
+        shown, left = "", self.profile.related_tokens
+        for item in request.related:
+            text = f"File {item.path}:\n```{fence}\n{item.text}\n```\n"
+            left -= len(self.vocabulary.encode(text))
+            if left < 0:
+                break
+            shown += text
+        return shown
 
 
 def allowed_first(vocabulary: Vocabulary, heal: bytes) -> tuple[int, ...]:

@@ -93,7 +93,11 @@ def find(name: str, revision: str = "") -> Path:
         if not (folder / "config.json").exists():
             raise LoadError("this installation has no embedded model; give one with --model FOLDER_OR_HUB_ID")
         return folder
-    if (folder := Path(name).expanduser()).is_dir():
+    try:
+        folder = Path(name).expanduser()
+    except RuntimeError as error:
+        raise LoadError(f"there is no model folder {name}: nobody of that name is known here") from error
+    if folder.is_dir():
         return folder
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise LoadError(f"there is no model folder {name}; give a folder, a hub id such as OWNER/NAME, or {EMBEDDED}")

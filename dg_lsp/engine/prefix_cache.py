@@ -19,6 +19,7 @@ class PrefixCache:
     def __init__(self, max_bytes: int = 256 * 1024 * 1024) -> None:
         self.max_bytes = max_bytes
         self.hits = self.reused_tokens = self.asked_tokens = 0
+        self.bytes = 0  # how much memory the cache holds; other threads may read it at any time
         self._entries: OrderedDict[tuple[int, ...], KV] = OrderedDict()
 
     def longest(self, ids: Sequence[int]) -> tuple[int, KV | None]:
@@ -38,16 +39,17 @@ class PrefixCache:
         """Remember a prefix; what it extends is forgotten, as it holds all of that."""
         key = tuple(ids)
         for other in [known for known in self._entries if common_prefix(known, key) == len(known)]:
-            del self._entries[other]
+            self.bytes -= _size(self._entries.pop(other))
         self._entries[key] = kv
+        self.bytes += _size(kv)
         while len(self._entries) > 1 and self.bytes > self.max_bytes:
-            self._entries.popitem(last=False)
-
-    @property
-    def bytes(self) -> int:
-        """How much memory the cache holds."""
-        return sum(tensor.numel() * tensor.element_size() for kv in self._entries.values() for pair in kv for tensor in pair)
+            self.bytes -= _size(self._entries.popitem(last=False)[1])
 
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
+        self.bytes = 0
+
+
+def _size(kv: KV) -> int:
+    return sum(tensor.numel() * tensor.element_size() for pair in kv for tensor in pair)

@@ -50,6 +50,7 @@ class Profile:
     layout: Literal["infill-trained", "instruct"] = "instruct"
     prefix_tokens: int = 6144
     suffix_tokens: int = 1024
+    related_tokens: int = 2048
     held_tokens: int = 24
     canvas_tokens: int = 256
     line_gaps: tuple[int, ...] = (6, 10, 16, 24, 32)

@@ -16,11 +16,13 @@ class Vocabulary:
     """Text to token ids and back; `pieces[id]` holds the bytes a token stands for, empty for special tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        # Code that reads `<pre>` is text: control tokens are written by their ids alone.
+        tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
         self.size = tokenizer.get_vocab_size()
         special = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         tokens = [tokenizer.id_to_token(index) for index in range(self.size)]
-        byte_level = "Ġ" in tokens or "Ċ" in tokens
+        byte_level = '"ByteLevel"' in tokenizer.to_str().partition('"decoder":')[2].partition('"model":')[0]
         self.pieces = tuple(
             b"" if i in special or token is None else _piece(token, byte_level) for i, token in enumerate(tokens)
         )

@@ -16,6 +16,7 @@ from dg_lsp.train.objective import Packed
 
 def pack(documents: Iterable[tuple[str, str]], tokenizer: Tokenizer, *, batch: int = 256) -> Packed:
     """Return the ids of every document, each keeping the last two parts of its path as its name."""
+    tokenizer.encode_special_tokens = True  # a file that names a control token does not hold one
     rows: list[np.ndarray[tuple[int], np.dtype[np.uint16]]] = []
     names: list[list[int]] = []
     starts, at = [0], 0

@@ -54,7 +54,7 @@ def instruct_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gemma_like_tokenizer() -> Tokenizer:
     """Return a small tokenizer built the way Gemma's is."""
     specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<image>", "<|turn>", "<turn|>", "<|channel>", "<channel|>"]
-    words = ["▁", "▁▁", "▁▁▁▁", "\n", "\n\n", *(chr(code) for code in range(33, 127)), "de", "def", "re", "return", "▁+"]
+    words = ["▁", "▁▁", "▁▁▁▁", "\n", "\n\n", *(chr(code) for code in range(33, 127)), "de", "def", "re", "return", "▁+", "Ġ"]
     vocabulary = {token: index for index, token in enumerate([*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *words])}
     merges = [("▁", "▁"), ("▁▁", "▁▁"), ("\n", "\n"), ("d", "e"), ("de", "f"), ("r", "e"), ("▁", "+")]
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>"))

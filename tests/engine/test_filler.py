@@ -85,9 +85,9 @@ def test_an_answer_cut_short_says_so(trained: LocalFiller) -> None:
     assert task.candidates() == ()
     while not any(task.drafts()):
         assert task.step()
-    (candidate,) = task.candidates()
-    assert not candidate.finished
-    assert candidate.texts == task.drafts()
+    assert task.candidates()
+    assert not any(candidate.finished for candidate in task.candidates())
+    assert task.drafts() in {candidate.texts for candidate in task.candidates()}
 
 
 def test_a_keystroke_encodes_only_what_it_added(trained: LocalFiller) -> None:
@@ -167,3 +167,41 @@ def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) ->
 @pytest.mark.parametrize("text", ["def f(a):\n    return a", "日本 😀", ""])
 def test_a_text_is_its_pieces(trained: LocalFiller, text: str) -> None:
     assert "".join(trained.pieces(text)) == text
+
+
+def test_before_the_end_the_drafts_count_as_well(trained: LocalFiller) -> None:
+    task = trained.start(InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,)))
+    while not any(candidate.row == "noise" for candidate in task.candidates()):
+        assert task.step()
+    found = task.candidates()
+    assert found[0].row in ("copy", "causal")
+    assert "ta + gamma" in {candidate.texts[0] for candidate in found}
+    assert not any(candidate.finished for candidate in found)
+
+
+@pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 2**60, -1])
+def test_any_seed_will_do(trained: LocalFiller, seed: int) -> None:
+    assert finish(trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
+
+
+def test_many_candidates_of_a_checkpoint_without_delete_tokens_are_honoured_within_bounds(instruct: LocalFiller) -> None:
+    task = instruct.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(candidates=500, steps=4)))
+    found = finish(task).candidates()
+    assert len(task.rows()) <= filler.MAX_ROWS + instruct.loaded.profile.copy_rows + instruct.loaded.profile.causal_rows
+    assert sum(candidate.row == "noise" for candidate in found) > 2
+
+
+def test_holes_far_apart_are_filled_one_after_another(trained: LocalFiller) -> None:
+    apart = "\n".join(f"x{n} = {n}" for n in range(40))
+    task = finish(trained.start(InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=(f"\n\n{apart}\n\n",))))
+    assert [len(candidate.texts) for candidate in task.candidates()] == [2]
+
+
+def test_text_that_reads_like_a_control_token_is_text(trained: LocalFiller) -> None:
+    vocabulary = trained.loaded.vocabulary
+    for name in ("<pre>", "<delete>", "<eos>", "<turn|>", "<path>"):
+        ids = vocabulary.encode(f"a {name} b")
+        assert vocabulary.decode(ids) == f"a {name} b"
+        assert not set(ids) & vocabulary.special
+        task = trained.start(InfillRequest(f'html = "{name}', f'{name}"\n', (LINE,)))
+        assert finish(task).candidates()

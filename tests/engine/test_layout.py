@@ -112,3 +112,10 @@ def test_text_survives_the_vocabulary(request: pytest.FixtureRequest, which: str
 def test_a_lone_surrogate_is_no_reason_to_fail(trained_layout: Path) -> None:
     vocabulary = Vocabulary.from_file(trained_layout / "tokenizer.json")
     assert vocabulary.decode(vocabulary.encode("a\ud800b")) == "a?b"
+
+
+def test_related_text_keeps_to_its_budget(instruct_layout: Path) -> None:
+    many = tuple(Snippet(f"{n}.py", "x = 1\n" * 200) for n in range(30))
+    text = drawn(instruct_layout, request("a\n", "", BODY, related=many))
+    assert "File 0.py" in text
+    assert "File 29.py" not in text
