@@ -97,16 +97,16 @@ def _named(path: Path) -> Path | Skipped:
         return Skipped(show(path), "is a link to a file that does not exist" if path.is_symlink() else "does not exist")
     except (OSError, RuntimeError) as error:  # Python before 3.13 reports a loop of links as RuntimeError
         return Skipped(show(path), f"can't be read: {_sentence(error)}")
-    reason = workspace.Ignore.for_root(real.parent).reason(real)
+    reason = workspace.Ignore.for_root(real.parent, is_named=True).reason(real)
     return Skipped(show(real), reason) if reason not in ("", _GIT_IGNORED) else real
 
 
 def _under(folder: Path) -> Iterator[Path | Skipped]:
     root = folder.resolve()
     ignore = workspace.Ignore.for_root(root)
-    if (reason := ignore.reason(root)) == _GIT_IGNORED:
-        ignore = workspace.Ignore(root, root)
-    elif reason:
+    if ignore.reason(root) == _GIT_IGNORED:
+        ignore = workspace.Ignore.for_root(root, is_named=True)
+    if reason := ignore.reason(root):
         yield Skipped(show(root), reason)
         return
     problems: list[OSError] = []
@@ -128,6 +128,9 @@ def _under(folder: Path) -> Iterator[Path | Skipped]:
 
 def _names_interpreter(path: Path) -> bool:
     try:
+        # Looked at first, since opening a pipe or a device may never return.
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
         with path.open("rb") as file:
             head = file.read(N_HEAD_BYTES)
     except OSError:

@@ -27,7 +27,9 @@ MAX_FILE_BYTES = 64_000
 MAX_GUESSES = 1_500
 MAX_ENTRIES = 500
 
-IGNORE_FILES = (".gitignore", ".dgignore")
+# What git ignores may be wanted all the same; what our own file names never is, so that is the reason to tell.
+IGNORE_FILES = (".dgignore", ".gitignore")
+_OWN_FILES = (".dgignore", ".dg-lsp.toml")
 
 _SECRET_FILES = (
     ".env*",
@@ -96,20 +98,29 @@ def is_secret(path: str | PurePath) -> bool:
 class Ignore:
     """Which files below a folder may be read; ignore files that change are read again.
 
-    Where the folder is part of a git repository, the ignore files of the folders above it count as well.
+    Where the folder is part of a git repository, the ignore files of the folders above it count as well; where it is not,
+    those of ours do, up to the highest.
     """
 
-    def __init__(self, root: Path, top: Path) -> None:
+    def __init__(self, root: Path, top: Path, git_top: Path | None = None) -> None:
+        """Make the rules for `root`; ignore files count from `top` on, git's from `git_top` on, both at or above it."""
         self.root = root
         self._top = top
+        self._n_above_git = len((git_top or top).relative_to(top).parts)
         self._rules: dict[Path, _Rules] = {}
 
     @classmethod
-    def for_root(cls, root: str | Path) -> Ignore:
-        """Return the rules for the folder, which need not exist."""
+    def for_root(cls, root: str | Path, *, is_named: bool = False) -> Ignore:
+        """Return the rules for the folder, which need not exist.
+
+        With `is_named` the user has named the folder for what is in it, so what git ignores is asked only within it.
+        """
         folder = Path(root).resolve()
-        top = next((above for above in (folder, *folder.parents) if (above / ".git").exists()), folder)
-        return cls(folder, top)
+        above = (folder, *folder.parents)
+        repository = next((place for place in above if (place / ".git").exists()), None)
+        own = [place for place in above if any((place / name).exists() for name in _OWN_FILES)]
+        top = repository or (own[-1] if own else folder)
+        return cls(folder, top, folder if is_named or repository is None else repository)
 
     def allows(self, path: str | Path) -> bool:
         """Return whether the file or folder may be read."""
@@ -149,8 +160,10 @@ class Ignore:
         """Return why the ignore files above rule this one place out; the nearest one that names it decides."""
         for name in IGNORE_FILES:
             verdict: bool | None = None
-            sources = [(self._top.joinpath(*parts[:depth]) / name, depth) for depth in range(len(parts))]
-            if name == ".gitignore":
+            is_git = name == ".gitignore"
+            depths = range(self._n_above_git if is_git else 0, len(parts))
+            sources = [(self._top.joinpath(*parts[:depth]) / name, depth) for depth in depths]
+            if is_git and not self._n_above_git:
                 sources.insert(0, (self._top / ".git" / "info" / "exclude", 0))
             for file, depth in sources:
                 rules = self._read(file)

@@ -82,6 +82,32 @@ def test_what_our_own_ignore_file_names_is_left_out_even_if_named(root: Path) ->
     assert found(root / "private", root=root) == ["private: is ignored by .dgignore"]
 
 
+def test_what_git_ignores_as_well_is_left_out_by_our_own_ignore_file(root: Path) -> None:
+    tree(root, "private/b.py", "out/c.py", "out/deep/d.py")
+    (root / ".git").mkdir()
+    (root / ".gitignore").write_text("private/\nout/\n")
+    (root / ".dgignore").write_text("private/\nout/deep/\n")
+    assert found(root / "private", root=root) == ["private: is ignored by .dgignore"]
+    assert found(root / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
+    assert found(root / "out", root=root) == ["out/c.py"]
+
+
+def test_our_own_ignore_file_counts_from_above_without_a_repository_too(root: Path) -> None:
+    tree(root, "in/a.py", "in/private/b.py")
+    (root / ".dgignore").write_text("private/\n")
+    assert found(root / "in", root=root) == ["in/a.py"]
+    assert found(root / "in" / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
+
+
+def test_a_pipe_in_a_folder_is_never_opened(root: Path) -> None:
+    os.mkfifo(root / "tool")
+    # Whoever opens it all the same finds a script in it, rather than waiting for ever.
+    handle = os.open(root / "tool", os.O_RDWR)
+    os.write(handle, b"#!/usr/bin/env python3\n" + b"#" * discover.N_HEAD_BYTES)
+    assert found(root, root=root) == []
+    os.close(handle)
+
+
 def test_secrets_are_left_out_even_if_named(root: Path) -> None:
     tree(root, "secrets.py", ".env")
     assert found(root, root=root) == []

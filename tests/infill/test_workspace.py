@@ -127,6 +127,26 @@ def test_a_repository_s_rules_hold_in_its_folders(tmp_path: Path) -> None:
     check_reason(tmp_path / "sub", "mine.py", "is ignored by .gitignore")
 
 
+@pytest.mark.parametrize("mark", [".dgignore", ".dg-lsp.toml"])
+def test_our_own_rules_hold_in_folders_below_without_a_repository_too(tmp_path: Path, mark: str) -> None:
+    make(tmp_path, {mark: "", "a/.dgignore": "b/private/\n", ".gitignore": "*\n"})
+    check_reason(tmp_path / "a" / "b" / "private", "x.py", "is ignored by .dgignore")
+    check_reason(tmp_path / "a" / "b", "x.py", "")
+
+
+def test_our_own_rules_count_from_the_highest_folder_that_has_some(tmp_path: Path) -> None:
+    make(tmp_path, {".dgignore": "*.py\n", "a/.dgignore": "!keep.py\n"})
+    check_reason(tmp_path / "a" / "b", "x.py", "is ignored by .dgignore")
+    check_reason(tmp_path / "a" / "b", "keep.py", "")
+
+
+def test_a_named_folder_is_wanted_though_git_ignores_it_and_not_though_we_do(tmp_path: Path) -> None:
+    make(tmp_path, {".git/x": "", ".gitignore": "out/\n", ".dgignore": "out/private/\n", "out/.gitignore": "*.log\n"})
+    ignore = Ignore.for_root(tmp_path / "out", is_named=True)
+    reasons = [ignore.reason(tmp_path / "out" / name) for name in ("", "a.py", "a.log", "private/a.py")]
+    assert reasons == ["", "", "is ignored by .gitignore", "is ignored by .dgignore"]
+
+
 @pytest.mark.parametrize("broken", ["ok\n!\n", "[z-a]\n"])
 def test_an_ignore_file_that_makes_no_sense_closes_its_folder(tmp_path: Path, broken: str) -> None:
     make(tmp_path, {"a.py": "", "sub/.dgignore": broken, "sub/b.py": "", "sub/deep/c.py": ""})
