@@ -198,12 +198,17 @@ def test_a_longer_context_than_the_window_is_cut(opened: Opened, vocabulary: Voc
         finish(remote.start(request(long + PREFIX, SUFFIX)))
 
 
-def test_a_canvas_too_short_for_the_request_is_told(opened: Opened) -> None:
-    with (
-        opened(canvas=16) as (remote, _),
-        pytest.raises(RemoteError, match=r"canvases of 16 tokens, too short .* canvas_length"),
-    ):
-        finish(remote.start(request("f(", ")\n", LINE, LINE, between=("\n" + "x = 1\n" * 4,))))
+def test_holes_with_more_text_between_than_a_canvas_takes_are_filled_one_after_another(opened: Opened) -> None:
+    with opened(answers=["abc"]) as (remote, server):
+        between = "\n" + "value = 1\n" * 8
+        [found] = finish(remote.start(request("f(", ")\n", LINE, LINE, between=(between,)))).candidates()
+        assert found.texts == ("abc", "abc")
+        assert len(server.asked) == 6
+
+
+def test_a_canvas_too_short_for_any_answer_is_told(opened: Opened) -> None:
+    with opened(canvas=8) as (remote, _), pytest.raises(RemoteError, match=r"canvases of 8 tokens, too short .* canvas_length"):
+        finish(remote.start(request("f(", ")\n")))
 
 
 @pytest.mark.parametrize(

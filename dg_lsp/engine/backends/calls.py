@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from dg_lsp import __version__
+from dg_lsp.engine.task import UserError
 from dg_lsp.wire.config import KEY_VARIABLE
 from dg_lsp.wire.fields import Fields, WireError, parse
 
@@ -26,7 +27,7 @@ MAX_ANSWER_BYTES = 16 << 20
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class RemoteError(Exception):
+class RemoteError(UserError):
     """A server can't serve; the message is a sentence for the user, and holds no code. `status` is HTTP's, 0 without one.
 
     `said` is what the server itself said.

@@ -244,10 +244,9 @@ class Fim:
         """Hold the dialect and the model's name."""
         self.dialect, self.model = dialect, model
 
-    @property
-    def holes_at_once(self) -> int:
-        """One: there is a text before and a text after."""
-        return 1
+    def takes_together(self, request: InfillRequest) -> bool:
+        """Never: there is one text before and one after."""
+        return False
 
     def about(self) -> Mapping[str, object]:
         """Return facts about the server by name."""

@@ -36,9 +36,8 @@ class Answer:
 class Backend(Protocol):
     """How one kind of server is asked."""
 
-    @property
-    def holes_at_once(self) -> int:
-        """How many holes one request may have."""
+    def takes_together(self, request: InfillRequest) -> bool:
+        """Return whether all holes of a request, which has several, can be asked for at once."""
 
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return what to ask, all at the same time; raise RemoteError when the request can't be asked."""
@@ -136,6 +135,8 @@ class RemoteTask:
     def __init__(self, backend: Backend, line: Line, board: Board, request: InfillRequest) -> None:
         """Hold the request."""
         self._backend, self._line, self._board, self._request = backend, line, board, request
+        n_holes = len(request.holes)
+        self._together = n_holes if n_holes == 1 or backend.takes_together(request) else 1
         self._part: InfillRequest | None = None
         self._sent = Sent()
         self._found: list[Candidate] = []
@@ -179,11 +180,6 @@ class RemoteTask:
     def cache(self) -> Mapping[str, int]:
         """Return how many tokens the server read, and how many of them it had read before, as far as it tells."""
         return dict(self._tokens)
-
-    @property
-    def _together(self) -> int:
-        n_holes = len(self._request.holes)
-        return n_holes if n_holes <= self._backend.holes_at_once else 1
 
     def _send(self) -> None:
         """Ask for the next hole, or all of them."""

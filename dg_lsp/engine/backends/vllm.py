@@ -32,6 +32,7 @@ COMPLETIONS = "/v1/completions"
 MAX_ROWS = 8  # canvases of one request; more would wait for each other in a server's usual batch
 WIDTHS = (256, 192, 128, 96, 64, 48, 32, 16)
 WIDTH_STEP = 16
+CLOSING_TOKENS = 8  # at most so many end a canvas behind the held text
 LEAST_AGREEMENT = 0.5
 MAX_CANVAS = 1 << 16
 SAMPLE = "def add(a, b):\n    return a + b  # naïve\n"
@@ -145,10 +146,12 @@ class Vllm:
         pad = vocabulary.id("<pad>")
         self.pad = pad if pad is not None else eos if eos is not None else 0
 
-    @property
-    def holes_at_once(self) -> int:
-        """How many holes one canvas may have."""
-        return self.profile.gaps_per_canvas
+    def takes_together(self, request: InfillRequest) -> bool:
+        """Return whether the holes and the text between them stand on one canvas, each with room for an answer."""
+        profile, n_holes = self.profile, len(request.holes)
+        gaps = profile.block_gaps if any(hole.block for hole in request.holes) else profile.line_gaps
+        fixed = sum(len(self.vocabulary.encode(text)) for text in request.between) + profile.held_tokens + CLOSING_TOKENS
+        return n_holes <= profile.gaps_per_canvas and fixed + n_holes * min(gaps) <= profile.canvas_tokens
 
     def about(self) -> Mapping[str, object]:
         """Return facts about the server by name."""
