@@ -150,12 +150,15 @@ def selection(document: Document, span: Span, syntax: Syntax | None, instruction
     """Return the selected range as a hole, a block when it spans lines or is all of one.
 
     Line ends at the selection's end are left out of it, so that the answer doesn't have to end with them. White space
-    before the first selected code on its line becomes the lead. A span that reaches beyond the text ends with it.
+    before the first selected code on its line becomes the lead. A span that reaches beyond the text ends with it; one that
+    starts inside a line end starts before it.
     """
     text = document.text
+    index = syntax.lines if syntax else positions.lines(text)
     start, end = min(span.start, len(text)), min(span.end, len(text))
     end = start + len(text[start:end].rstrip("\r\n"))
-    index = syntax.lines if syntax else positions.lines(text)
+    # Between \r and \n is no place to write.
+    start, end = (min(offset, index.ends[index.at(offset)]) for offset in (start, end))
     body = text[start:end]
     first = start + len(body) - len(body.lstrip()) if body.strip() else end
     line = index.at(first)
@@ -221,11 +224,16 @@ def _bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tuple[
         return ()
     facts = syntax.facts
     comments = _Comments(syntax)
-    found = [body for owner in facts.owners if (body := _body(owner, syntax, comments, empty=empty))]
-    taken = [body.hole.span for body in found]
+    kept: list[_Body] = []
+    for body in (_body(owner, syntax, comments, empty=empty) for owner in facts.owners):
+        # An outer body stands before those in it. Where code is broken, even a placeholder may hold another body.
+        if body and not any(body.hole.span.overlaps(other.hole.span) for other in kept):
+            kept.append(body)
     strays = {hole.span: hole for hole in (*_inline(syntax, facts), *_stranded(syntax, facts))}
-    found += [_Body(hole, span, bare=False) for span, hole in strays.items() if not any(_touches(span, one) for one in taken)]
-    return tuple(sorted(found, key=lambda body: body.hole.span))
+    for span in sorted(strays):
+        if not any(_touches(span, body.hole.span) for body in kept):
+            kept.append(_Body(strays[span], span, bare=False))
+    return tuple(sorted(kept, key=lambda body: body.hole.span))
 
 
 class _Comments:

@@ -469,9 +469,10 @@ def _statements(tree: Syntax, span: Span) -> Span:
     first = max((node.start_byte for node in nodes if node.start_byte <= start), default=start)
     last = max((node.end_byte for node in nodes), default=end)
     lines = tree.lines
+    # A hole between \r and \n reaches beyond what its line holds.
     return Span(
         lines.starts[lines.at(tree.offsets.to_point(first))],
-        lines.ends[lines.at(tree.offsets.to_point(max(last, end)))],
+        max(lines.ends[lines.at(tree.offsets.to_point(max(last, end)))], span.end),
     )
 
 

@@ -1079,3 +1079,16 @@ def test_an_inline_placeholder_is_no_block() -> None:
     (hole,) = holes.bodies(document, marked.parse(document))
     assert hole.block
     assert hole.indent == "    "
+
+
+def test_no_two_bodies_overlap_where_a_broken_placeholder_holds_another() -> None:
+    check(
+        """
+        void h() {
+          <hole>throw std::runtime_error( l = [](int a) {
+            throw std::logic_error("unimplemented");
+          };</hole>
+        }
+        """,
+        "cpp",
+    )

@@ -180,6 +180,11 @@ def test_a_selection_beyond_the_text_ends_with_it() -> None:
     assert holes.selection(Document("", "", "ab\n"), Span(1, 99), None).span == Span(1, 2)
 
 
+def test_a_selection_inside_a_line_end_is_before_it() -> None:
+    assert holes.selection(Document("", "", "a\r\nb\r\n"), Span(2, 3), None).span == Span(1, 1)
+    assert holes.selection(Document("", "", "a\r\nb\r\n"), Span(2, 5), None).span == Span(1, 4)
+
+
 def check_errors(text: str, language: str = "python") -> None:
     document, expected = marked.holes(text, language)
     found = holes.errors(document, marked.parse(document))

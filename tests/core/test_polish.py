@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.core import languages, polish, syntax
+from dg_lsp.core.holes import selection
 from dg_lsp.core.polish import Polished
 from dg_lsp.core.values import Candidate, Document, Edit, Hole, HoleKind, Span, apply
 from tests.fakes import drawn
@@ -569,6 +570,19 @@ def test_reading_code_keeps_its_length_and_lines(text: str, language: str) -> No
     code = polish._code(text, language)
     assert len(code) == len(text)
     assert all(one in (other, "\0") for one, other in zip(code, text, strict=True))
+
+
+@pytest.mark.parametrize("start", range(15))
+@pytest.mark.parametrize("selected", [False, True])
+def test_any_place_in_a_file_with_two_characters_a_line_end_may_be_filled(start: int, *, selected: bool) -> None:
+    document = Document("", "python", "x = 1\r\ny = 2\r\n")
+    tree = syntax.of(document)
+    for end in range(start, 15):
+        span = Span(start, end)
+        hole = selection(document, span, tree) if selected else Hole(span, "selection", block=True)
+        assert hole.span.end <= end
+        result = polish.to_edits(Candidate(("z",), 1.0), (hole,), document, syntax=tree)
+        assert bool(result.edits) != bool(result.dropped)
 
 
 def test_an_edit_is_one_for_each_hole() -> None:
