@@ -24,11 +24,18 @@ class Kept:
     reasons: Mapping[Hole, str]
 
 
+class _StuckError(Exception):
+    """The file is not what it was, or can't be written, so that no other attempt may be made; the message says why."""
+
+
 async def keep(plan: Plan, asked: Mapping[Hole, Asked], *, to_write: bool, command: str = "") -> Kept:
     """Return what is kept of the fills; with `to_write` the file holds them afterwards."""
     reasons = {hole: answer.reason for hole, answer in asked.items() if not answer.fills}
     fills = {hole: answer.fills for hole, answer in asked.items() if answer.fills}
-    attempts = _attempts(plan, fills)
+    try:
+        attempts = _attempts(plan, fills)
+    except ValueError as error:  # fills that can't be put into one text are this file's failure alone
+        return Kept(plan, {}, reasons | dict.fromkeys(fills, f"the fills can't be put into the file: {error}"))
     if not command:
         best = max(attempts, key=lambda attempt: len(attempt.kept), default=None)
         attempts = [best] if best else []
@@ -37,7 +44,11 @@ async def keep(plan: Plan, asked: Mapping[Hole, Asked], *, to_write: bool, comma
         reasons |= attempt.dropped
         if not attempt.kept:
             continue
-        problem = await _in_place(plan, attempt, to_write=to_write, command=command)
+        try:
+            problem = await _in_place(plan, attempt, to_write=to_write, command=command)
+        except _StuckError as error:
+            problem = str(error)
+            break
         if not problem:
             return Kept(plan, attempt.kept, {hole: why for hole, why in reasons.items() if hole not in attempt.kept})
     return Kept(plan, {}, reasons | {hole: problem for hole in fills if problem})
@@ -54,7 +65,10 @@ def _attempts(plan: Plan, fills: Mapping[Hole, tuple[Fill, ...]]) -> list[settle
 
 
 async def _in_place(plan: Plan, attempt: settle.Settled, *, to_write: bool, command: str) -> str:
-    """Put the fills in place, for good or for the check, and return why they can't stay, "" when they can."""
+    """Put the fills in place, for good or for the check, and return why they can't stay, "" when they can.
+
+    Raise _StuckError when the file can't be written, or be put back afterwards.
+    """
     if not (to_write or command):
         return ""
     path, old, new = plan.source.path, plan.source.data, attempt.text.encode()
@@ -62,13 +76,15 @@ async def _in_place(plan: Plan, attempt: settle.Settled, *, to_write: bool, comm
     try:
         write.replace(path, new, expected=old)
     except write.WriteError as error:
-        return str(error)
+        raise _StuckError(str(error)) from error
     try:
         problem = await check.verdict(command, path) if command else ""
         stays = to_write and not problem
     finally:
         restored = stays or _restored(plan, new)
-    return problem if restored else f"{problem or 'the check passed'}, but the file changed meanwhile and holds the fills"
+    if not restored:
+        raise _StuckError(f"{problem or 'the check passed'}, but the file changed meanwhile and holds the fills")
+    return problem
 
 
 def _restored(plan: Plan, new: bytes) -> bool:

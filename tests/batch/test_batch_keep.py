@@ -14,7 +14,7 @@ from dg_lsp.batch import check, keep, settle, write
 from dg_lsp.batch.keep import Kept
 from dg_lsp.batch.plan import Fill, Plan
 from dg_lsp.batch.run import Asked
-from dg_lsp.core.values import Edit
+from dg_lsp.core.values import Edit, Span
 from tests.batch.engines import planned
 
 TWO = 'def f():\n    """Do."""\n    ...\n\n\ndef g():\n    """Do."""\n    ...\n'
@@ -143,6 +143,26 @@ def test_what_the_check_itself_changes_is_not_overwritten(tmp_path: Path) -> Non
     found = kept(plan, "return 1", "return 2", command=checking("open(sys.argv[1], 'w').write('mine')"))
     assert plan.source.path.read_text() == "mine"
     assert all("changed meanwhile" in reason for reason in found.reasons.values())
+
+
+def test_a_file_that_can_not_be_put_back_is_tried_no_further(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", TWO)
+    found = kept(plan, ("return 1", "return 3"), "return 2", command="echo '# x' >> {}")
+    assert texts(found) == []
+    assert set(found.reasons.values()) == {"the check passed, but the file changed meanwhile and holds the fills"}
+    assert plan.source.path.read_text().count("# x") == 1
+
+
+def test_fills_that_overlap_are_their_files_failure(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", TWO)
+    first, second = plan.holes
+    answers = {
+        first: Asked((Fill(Edit(Span(first.span.start, second.span.end), "return 1"), 0.5, 1),)),
+        second: Asked((Fill(Edit(second.span, "return 2"), 0.5, 1),)),
+    }
+    found = asyncio.run(keep.keep(plan, answers, to_write=True))
+    assert found.reasons == dict.fromkeys((first, second), "the fills can't be put into the file: edits overlap")
+    assert (found.fills, plan.source.path.read_text()) == ({}, TWO)
 
 
 def test_a_check_knows_its_file_and_says_its_last_line(tmp_path: Path) -> None:
