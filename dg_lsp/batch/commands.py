@@ -113,21 +113,22 @@ def infill(
 
 def explain(
     place: Annotated[str, typer.Argument(metavar="PLACE", help="FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1.")],
-    chars: Annotated[int, typer.Option(min=1, help="How much text to show on each side.")] = 600,
+    chars: Annotated[int, typer.Option(min=1, help="How many characters to show on each side.")] = 600,
 ) -> None:
     """Show which hole is at a place.
 
-    Prints the text around it as the model would see it.
+    Prints what the engine would be sent for it: the file's text on both sides, and text from other files.
     """
     from dg_lsp.batch import explain, job, plan
 
     try:
         wanted = plan.parse_place(place)
-        text = explain.picture(plan.for_places(job.source_at(wanted), [wanted]), chars)
+        planned = plan.for_places(job.source_at(wanted), [wanted])
+        text = explain.picture(planned, job.around(planned), chars)
     except plan.PlanError as error:
         say(str(error))
         raise typer.Exit(2) from error
-    typer.echo(text.encode(), nl=False)
+    typer.echo(text.encode("utf-8", "surrogateescape"), nl=False)
 
 
 def say(text: str) -> None:

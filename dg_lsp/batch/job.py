@@ -17,11 +17,12 @@ from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import Kept
 from dg_lsp.batch.plan import Place, Plan, PlanError
-from dg_lsp.core.values import Hole, Snippet
-from dg_lsp.infill import workspace
+from dg_lsp.core.values import Hole
+from dg_lsp.infill import config, workspace
 from dg_lsp.infill.port import Engine
 
 MAX_RELATED_CHARS = 8_000
+MAX_NAME_CHARS = 400  # a name is there to help the model, and must not crowd out the text
 
 # Given the model's name and a function that hears of progress, an engine that is there while the context is open.
 Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[Engine]"]
@@ -89,17 +90,24 @@ async def fill(
 ) -> AsyncGenerator[tuple[Kept, Mapping[Hole, run.Asked]], None]:
     """Yield what became of each file, in order; with `wanted.write` it is in place by then."""
     async with connect(wanted.model, hear) as engine:
-        filled = run.fill(engine, planned, wanted.options, answers, related, done)
+        filled = run.fill(engine, planned, wanted.options, answers, around, done)
         async with contextlib.aclosing(filled):
             async for one, asked in filled:
                 yield await keep.keep(one, asked, to_write=wanted.write, command=wanted.check), asked
 
 
-def related(planned: Plan) -> Sequence[Snippet]:
-    """Return text from files around this one that the model may want to see."""
+def around(planned: Plan) -> run.Around:
+    """Return the file's name below its workspace, and text from files around it that the model may want to see."""
     path = planned.source.path
-    root = next((above for above in path.parents if (above / ".git").exists()), path.parent)
-    return workspace.related(root, path, planned.source.document, MAX_RELATED_CHARS)
+    root = config.workspace_of(path)
+    related = workspace.related(root, path, planned.source.document, MAX_RELATED_CHARS)
+    return run.Around(_bounded(workspace.name_of(path.relative_to(root))), related)
+
+
+def _bounded(name: str) -> str:
+    """Return the name, without its first folders where it is very long."""
+    end = name[-MAX_NAME_CHARS:]
+    return end if end == name else end.partition("/")[2] or end
 
 
 def names_begin_at(paths: Sequence[Path]) -> Path:

@@ -1,7 +1,8 @@
 """Remember finished answers in a file, so that an interrupted run goes on where it stopped.
 
 One line of JSON for each answer, under a key made of everything that the answer depends on: the file's content, the hole,
-the model, the seed. A file that changed has other keys, so an old answer can't land in it. Knows nothing of engines.
+related text, the model, the seed, the version of dg-lsp. A file that changed has other keys, so an old answer can't land in
+it. Knows nothing of engines.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dg_lsp import __version__
 from dg_lsp.batch.plan import Fill
-from dg_lsp.core.values import Document, Edit, Hole, Span
+from dg_lsp.core.values import Document, Edit, Hole, Snippet, Span
 
 _BEGINS = b'{"key": "'
 
@@ -58,17 +60,19 @@ class Journal:
         if self._handle is not None:
             os.close(self._handle)
 
-    def get(self, document: Document, hole: Hole) -> tuple[Fill, ...]:
+    def get(self, document: Document, hole: Hole, related: Sequence[Snippet] = ()) -> tuple[Fill, ...]:
         """Return the fills found before, best first; empty when the hole is still open."""
-        return self._known.get(self._key(document, hole), ())
+        known = self._known.get(self._key(document, hole, related), ())
+        # The file may have been written by others; no edit from it touches anything outside the hole.
+        return tuple(fill for fill in known if fill.edit.span == hole.span)
 
-    def add(self, document: Document, hole: Hole, fills: tuple[Fill, ...]) -> None:
+    def add(self, document: Document, hole: Hole, fills: tuple[Fill, ...], related: Sequence[Snippet] = ()) -> None:
         """Remember the fills of a hole."""
         if self._handle is None or not fills:
             return
         found = [{"edit": [*_pair(fill.edit.span), fill.edit.text], "score": fill.score, "steps": fill.steps} for fill in fills]
         # One write, so that lines stay whole when two runs share a journal.
-        os.write(self._handle, (json.dumps({"key": self._key(document, hole), "fills": found}) + "\n").encode())
+        os.write(self._handle, (json.dumps({"key": self._key(document, hole, related), "fills": found}) + "\n").encode())
 
     def _learn(self, line: bytes) -> None:
         try:
@@ -82,9 +86,11 @@ class Journal:
         except (ValueError, TypeError, LookupError):
             return  # a line cut short by the interruption: its hole is simply filled again
 
-    def _key(self, document: Document, hole: Hole) -> str:
+    def _key(self, document: Document, hole: Hole, related: Sequence[Snippet]) -> str:
         text = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
-        given = [document.uri, text, _pair(hole.span), hole.kind, hole.instruction, *map(str, self._settings)]
+        nearby = [(snippet.path, snippet.text) for snippet in related]
+        place = [document.uri, text, _pair(hole.span), hole.kind, hole.instruction]
+        given = [__version__, *place, nearby, *map(str, self._settings)]
         return hashlib.sha256(json.dumps(given).encode()).hexdigest()
 
 

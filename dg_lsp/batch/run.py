@@ -39,24 +39,32 @@ class Asked:
     ms: float = 0.0
 
 
-Related = Callable[[Plan], Sequence[Snippet]]
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What goes to the engine besides the file's own text: the file's name below its workspace, and text from other files."""
+
+    path: str
+    related: tuple[Snippet, ...] = ()
+
+
+Look = Callable[[Plan], Around]
 
 
 async def fill(
-    engine: Engine, plans: Sequence[Plan], options: Options, journal: Journal, related: Related, done: Callable[[int], None]
+    engine: Engine, plans: Sequence[Plan], options: Options, journal: Journal, look: Look, done: Callable[[int], None]
 ) -> AsyncGenerator[tuple[Plan, Mapping[Hole, Asked]], None]:
     """Yield each plan with what came of its holes, in order; call `done` with the number of holes just finished."""
     slots = asyncio.Semaphore(N_IN_FLIGHT)
 
-    async def answered(plan: Plan, nearby: Sequence[Snippet], group: tuple[Hole, ...]) -> dict[Hole, Asked]:
+    async def answered(plan: Plan, around: Around, group: tuple[Hole, ...]) -> dict[Hole, Asked]:
         async with slots:
-            found = await _group(engine, plan, nearby, group, options, journal)
+            found = await _group(engine, plan, around, group, options, journal)
         done(len(group))
         return found
 
     # Related text is read before anything is written: with the fills of other files in it, answers would depend on timing.
-    read = [(plan, tuple(related(plan))) for plan in plans]
-    tasks = [[asyncio.ensure_future(answered(plan, nearby, group)) for group in plan.groups] for plan, nearby in read]
+    seen = [(plan, look(plan)) for plan in plans]
+    tasks = [[asyncio.ensure_future(answered(plan, around, group)) for group in plan.groups] for plan, around in seen]
     try:
         for plan, waiting in zip(plans, tasks, strict=True):
             # Not `await task`: that would cancel the first alone, and its place would go to a request that nobody wants.
@@ -70,37 +78,35 @@ async def fill(
 
 
 async def _group(
-    engine: Engine, plan: Plan, related: Sequence[Snippet], group: tuple[Hole, ...], options: Options, journal: Journal
+    engine: Engine, plan: Plan, around: Around, group: tuple[Hole, ...], options: Options, journal: Journal
 ) -> dict[Hole, Asked]:
     document = plan.source.document
-    known = {hole: Asked(fills) for hole in group if (fills := journal.get(document, hole))}
+    known = {hole: Asked(fills) for hole in group if (fills := journal.get(document, hole, around.related))}
     if known.keys() >= set(group):
         return known
-    found = await _ask(engine, plan, related, group, options)
+    found = await _ask(engine, plan, around, group, options)
     if len(group) > 1 and not all(asked.fills for asked in found.values()):
         # Holes of one request stand or fall together; alone, most of them may still be filled.
         spent = next(iter(found.values())).ms
         for hole in group:
-            [asked] = (await _ask(engine, plan, related, (hole,), options)).values()
+            [asked] = (await _ask(engine, plan, around, (hole,), options)).values()
             found[hole] = Asked(asked.fills, asked.reason, asked.ms + spent)
     for hole, asked in found.items():
-        journal.add(document, hole, asked.fills)
+        journal.add(document, hole, asked.fills, around.related)
     return found
 
 
-async def _ask(
-    engine: Engine, plan: Plan, related: Sequence[Snippet], group: tuple[Hole, ...], options: Options
-) -> dict[Hole, Asked]:
+async def _ask(engine: Engine, plan: Plan, around: Around, group: tuple[Hole, ...], options: Options) -> dict[Hole, Asked]:
     document = plan.source.document
     settings = pipeline.Settings(
         budget=Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates),
         seed=planning.seed_for(options.seed, document, group),
-        path=document.uri.rpartition("/")[2],
+        path=around.path,
     )
     start = time.perf_counter()
     reason = ""
     try:
-        answer = await pipeline.infill(engine, document, group, settings, syntax=plan.syntax, related=related)
+        answer = await pipeline.infill(engine, document, group, settings, syntax=plan.syntax, related=around.related)
     except (EngineError, ValueError) as error:
         answer, reason = pipeline.Answer(), str(error)
     ms = (time.perf_counter() - start) * 1000

@@ -95,6 +95,11 @@ def is_secret(path: str | PurePath) -> bool:
     return any(part in _SECRET_FOLDERS for part in parts) or any(fnmatch(parts[-1], glob) for glob in _SECRET_FILES)
 
 
+def name_of(path: PurePath) -> str:
+    """Return the path as text that any model can read: what is no UTF-8 in it is replaced."""
+    return path.as_posix().encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 class Ignore:
     """Which files below a folder may be read; ignore files that change are read again.
 
@@ -235,7 +240,7 @@ def related(
             if len(found) >= MAX_FILES:
                 break
     texts = ((place, _text(place)) for place in found)
-    snippets = [Snippet(place.relative_to(ignore.root).as_posix(), text) for place, text in texts if text]
+    snippets = [Snippet(name_of(place.relative_to(ignore.root)), text) for place, text in texts if text]
     return context.rank_related(document, snippets, limit_chars)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -176,9 +177,9 @@ def test_a_check_decides_what_is_kept(project: Path) -> None:
 
 
 def test_an_interrupted_run_goes_on(project: Path) -> None:
-    (project / "a.py").write_text(STUB)
-    run(".", "--resume", "journal", engine=Filling("return 1"))
-    (project / "b.py").write_text(STUB)
+    for name in ("a.py", "b.py"):
+        (project / name).write_text(STUB)
+    run("a.py", "--resume", "journal", engine=Filling("return 1"))
     engine = Filling("return 2")
     rows = report(".", "--resume", "journal", engine=engine)["holes"]
     assert [row["text"] for row in rows] == ["return 1", "return 2"]
@@ -208,5 +209,45 @@ def test_explain_shows_the_hole_and_its_window(project: Path) -> None:
     found = CliRunner().invoke(cli.app, ["explain", "a.py:2:9"])
     assert found.exit_code == 0
     assert "hole         cursor, the rest of a line\n" in found.stdout
+    assert "--- sent as a.py, 18 characters before and 14 after\n" in found.stdout
     assert "    x = ⟦cursor⟧\n    return a\n" in found.stdout
     assert CliRunner().invoke(cli.app, ["explain", "a.py:9:9"]).exit_code == 2
+
+
+def test_explain_shows_what_a_run_sends(project: Path) -> None:
+    (project / ".git").mkdir()
+    (project / "near.py").write_text("def near(value): ...\n")
+    (project / "sub").mkdir()
+    (project / "sub" / "a b.py").write_text("from near import near\n" + "# so far\n" * 300 + "value = \n# end\n")
+    engine = Filling("1")
+    run("--at", "sub/a b.py:302:9", engine=engine)
+    [request] = engine.requests
+    assert request.path == "sub/a b.py"
+    assert [snippet.path for snippet in request.related] == ["near.py"]
+    whole = CliRunner().invoke(cli.app, ["explain", "sub/a b.py:302:9", "--chars", "9999"]).stdout
+    assert "--- sent besides: near.py\ndef near(value): ...\n" in whole
+    assert f"--- sent as sub/a b.py, {len(request.prefix)} characters before and {len(request.suffix)} after\n" in whole
+    assert f"\n{request.prefix}⟦cursor⟧{request.suffix}" in whole
+    part = CliRunner().invoke(cli.app, ["explain", "sub/a b.py:302:9", "--chars", "17"]).stdout
+    assert ", of which those next to the hole are shown (17 and 7)\n# so far\nvalue = ⟦cursor⟧\n# end\n" in part
+
+
+def test_explain_shows_names_that_are_no_utf_8(project: Path) -> None:
+    name = os.fsdecode(b"\xff.py")
+    try:
+        (project / name).write_text("x = \n")
+    except OSError:
+        pytest.skip("this file system has UTF-8 names alone")
+    found = CliRunner().invoke(cli.app, ["explain", f"{name}:1:5"])
+    assert (found.exit_code, found.stdout_bytes.startswith(b"place        \xff.py:1:5\n")) == (0, True)
+
+
+def test_a_name_is_sent_as_text_and_bounded(project: Path) -> None:
+    deep = project.joinpath(*["d" * 100] * 6)
+    deep.mkdir(parents=True)
+    (project / ".git").mkdir()
+    for path in (project / "ä%20ö.py", deep / "a.py"):
+        path.write_text(STUB)
+    engine = Filling("return 1")
+    run(".", engine=engine)
+    assert [request.path for request in engine.requests] == ["ä%20ö.py", "/".join([*["d" * 100] * 3, "a.py"])]

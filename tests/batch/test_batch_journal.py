@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dg_lsp.batch import journal as journals
 from dg_lsp.batch.journal import Journal, JournalError
 from dg_lsp.batch.plan import Fill
-from dg_lsp.core.values import Document, Edit, Hole, Span
+from dg_lsp.core.values import Document, Edit, Hole, Snippet, Span
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
 HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)
@@ -37,6 +39,31 @@ def test_another_text_hole_or_setting_is_another_question(tmp_path: Path) -> Non
     assert known(path, "embedded", 2) == ()
     assert known(path, "embedded", 1, document=replace(DOCUMENT, text=DOCUMENT.text + "#")) == ()
     assert known(path, "embedded", 1, hole=replace(HOLE, instruction="fast")) == ()
+
+
+def test_other_related_text_is_another_question(tmp_path: Path) -> None:
+    near = Snippet("near.py", "x = 1\n")
+    with Journal(tmp_path / "j") as journal:
+        journal.add(DOCUMENT, HOLE, FILLS, [near])
+    with Journal(tmp_path / "j") as journal:
+        assert journal.get(DOCUMENT, HOLE, [near]) == FILLS
+        for related in ([], [replace(near, text="x = 2\n")], [replace(near, path="far.py")], [near, near]):
+            assert journal.get(DOCUMENT, HOLE, related) == ()
+
+
+def test_another_version_is_another_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(tmp_path / "j")
+    monkeypatch.setattr(journals, "__version__", "99.0")
+    assert known(tmp_path / "j") == ()
+
+
+@pytest.mark.parametrize("span", [[0, 17], [13, 16], [17, 17], [13, 99]])
+def test_an_edit_of_anything_but_the_hole_is_refused(tmp_path: Path, span: list[int]) -> None:
+    keep(tmp_path / "j")
+    entry = json.loads((tmp_path / "j").read_text())
+    entry["fills"][0]["edit"][:2] = span
+    (tmp_path / "j").write_text(json.dumps(entry) + "\n")
+    assert known(tmp_path / "j") == FILLS[1:]
 
 
 def test_a_line_cut_short_is_forgotten_and_does_not_spoil_the_next(tmp_path: Path) -> None:

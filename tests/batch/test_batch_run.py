@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from dg_lsp.batch import run
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.plan import Plan
-from dg_lsp.batch.run import Asked, Options
+from dg_lsp.batch.run import Around, Asked, Options
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.port import Engine, EngineError
 from tests.batch.engines import Filling, planned
@@ -20,13 +20,17 @@ STUB = 'def f():\n    """Do."""\n    ...\n\n\n'
 FAR = "# far away\n" * 200
 
 
+def alone(plan: Plan) -> Around:
+    return Around(plan.source.path.name)
+
+
 def filled(
     engine: Engine, *plans: Plan, options: Options | None = None, journal: Journal | None = None, done: list[int] | None = None
 ) -> list[tuple[Plan, Mapping[Hole, Asked]]]:
     async def collect() -> list[tuple[Plan, Mapping[Hole, Asked]]]:
         hear = done.append if done is not None else lambda n: None
         answers = journal or Journal(None)
-        return [row async for row in run.fill(engine, plans, options or Options(), answers, lambda plan: (), hear)]
+        return [row async for row in run.fill(engine, plans, options or Options(), answers, alone, hear)]
 
     return asyncio.run(collect())
 
@@ -135,13 +139,32 @@ def test_what_the_journal_knows_is_not_asked_again(tmp_path: Path) -> None:
     assert len(engine.requests) == 1
 
 
+def test_what_the_journal_knows_beside_other_text_is_asked_again(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", STUB)
+
+    def asked(*related: Snippet) -> int:
+        engine = Filling("return 1")
+
+        async def collect() -> None:
+            with Journal(tmp_path / "j") as journal:
+                look = Around("a.py", related)
+                async for _ in run.fill(engine, [plan], Options(), journal, lambda plan: look, lambda n: None):
+                    pass
+
+        asyncio.run(collect())
+        return len(engine.requests)
+
+    near = Snippet("near.py", "x = 1\n")
+    assert [asked(near), asked(near), asked(), asked()] == [1, 0, 1, 0]
+
+
 def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "ab"]
     order: list[str] = []
 
-    def related(plan: Plan) -> Sequence[Snippet]:
+    def look(plan: Plan) -> Around:
         order.append(plan.source.path.name)
-        return (Snippet("near.py", "def near(): ..."),)
+        return Around("", (Snippet("near.py", "def near(): ..."),))
 
     class Noting:
         """Notes when it is asked, and what came with it."""
@@ -151,7 +174,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
             return ()
 
     async def collect() -> None:
-        async for _ in run.fill(Noting(), plans, Options(), Journal(None), related, lambda n: None):
+        async for _ in run.fill(Noting(), plans, Options(), Journal(None), look, lambda n: None):
             pass
 
     asyncio.run(collect())
@@ -178,7 +201,7 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
 
         async def collect() -> None:
-            async for _ in run.fill(engine, plans, Options(), Journal(None), lambda plan: (), lambda n: None):
+            async for _ in run.fill(engine, plans, Options(), Journal(None), alone, lambda n: None):
                 pass
 
         task = asyncio.ensure_future(collect())
