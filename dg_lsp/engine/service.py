@@ -39,11 +39,7 @@ class Inbox:
 
     def put(self, event: Event) -> None:
         """Add an event, from any thread; once the loop is closed nobody listens."""
-        try:
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
+        call_soon(self._loop, self._events.put_nowait, event)
 
     def is_slow(self) -> bool:
         """Return whether the reader has fallen behind."""
@@ -93,7 +89,14 @@ class Service:
     def submit(self, ask: Ask) -> tuple[Job, Inbox]:
         """Return a new job and where its events arrive; raise BusyError or UnavailableError."""
         inbox = Inbox(self._loop)
-        job = self.scheduler.submit(ask, inbox.put)
+
+        def emit(event: Event) -> None:
+            inbox.put(event)
+            if is_last(event):
+                # A job whose asker is gone ends later than the asking, and nobody else would notice.
+                call_soon(self._loop, self.changed.set)
+
+        job = self.scheduler.submit(ask, emit)
         if ask.request.budget.ms:
             # The thread that watches deadlines may be loading the model just then.
             self._loop.call_later(ask.request.budget.ms / 1000, self.scheduler.sweep)
@@ -185,16 +188,21 @@ class Service:
         return "\n".join(lines) + "\n"
 
     def _on_status(self, status: Status) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._spread, status)
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
+        call_soon(self._loop, self._spread, status)
 
     def _spread(self, status: Status) -> None:
         for inbox in self._leases:
             inbox.put(status)
         self.changed.set()
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
+    """Have the loop call a function, from any thread; do nothing once the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(function, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
 
 
 def is_last(event: Event) -> bool:
