@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Literal, cast
+from typing import Literal
 
 import uvicorn
 from starlette.applications import Starlette
@@ -42,7 +42,7 @@ log = logging.getLogger("dg_lsp.engine")
 TOKEN_VARIABLE = "DG_LSP_ENGINE_TOKEN"  # noqa: S105 -- the name of a variable
 LOCK_PATIENCE_S = 30.0
 FAILED_LINGER_S = 2.0
-USUAL_FILLER = "dg_lsp.engine.filler:load"
+USUAL_FILLER = "dg_lsp.engine.backends:load"
 
 
 class DaemonError(Exception):
@@ -119,24 +119,26 @@ def run(options: Options) -> None:
 
 
 def loader(which: Which, settings: Settings) -> Load:
-    """Return what loads the model; it imports torch only when called."""
+    """Return what loads the model; it imports torch only when called, and for a model that runs here."""
 
     def load(say: Callable[[str, float], None]) -> Filler:
         module, _, function = (which.filler or USUAL_FILLER).partition(":")
         say("starting", 0.0)
         try:
-            make = getattr(importlib.import_module(module), function)
+            return make(getattr(importlib.import_module(module), function), say)
         except ModuleNotFoundError as error:
             name = error.name or module
             raise DaemonError(
                 f"{name} is not installed; install the engine's parts with: pip install 'dg-lsp[engine]'"
             ) from error
+
+    def make(function: Callable[..., Filler], say: Callable[[str, float], None]) -> Filler:
         chosen = {"revision": which.revision, "dtype": "" if which.dtype == "auto" else which.dtype}
         more = {name: value for name, value in chosen.items() if value}
         for name in more:
-            if name not in inspect.signature(make).parameters:
+            if name not in inspect.signature(function).parameters:
                 raise DaemonError(f"a {name} can't be chosen for this model")
-        return cast("Filler", make(which.model, device=which.device, threads=settings.threads, say=say, **more))
+        return function(which.model, device=which.device, threads=settings.threads, say=say, **more)
 
     return load
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
-from dg_lsp.engine.task import Filler, Task
+from dg_lsp.engine.task import Filler, Task, UserError
 from dg_lsp.wire.messages import (
     Accepted,
     Ask,
@@ -359,7 +359,9 @@ class Scheduler:
 
     def _fail_with(self, job: Job, error: Exception) -> None:
         log.error("a request failed", exc_info=error)
-        if is_out_of_memory(error):
+        if isinstance(error, UserError):
+            self._fail(job, "engine_failed", str(error))
+        elif is_out_of_memory(error):
             self._fail(job, "out_of_memory", "the engine ran out of memory on this request; a smaller model or context may fit")
             if isinstance(self._filler, Trimmed):
                 self._filler.trim()

@@ -10,11 +10,21 @@ from typing import Protocol
 from dg_lsp.core.values import Candidate, InfillRequest
 
 
+class UserError(Exception):
+    """A request can't be served for a reason that the user can do something about.
+
+    The message is a sentence for them and holds no code; what serves requests passes it on as it is.
+    """
+
+
 class Task(Protocol):
     """One request under way."""
 
     def step(self) -> bool:
-        """Do one unit that is never interrupted (a prefill, a denoising step, a scoring pass); return whether more is to do."""
+        """Do one unit that is never interrupted (a prefill, a denoising step, a scoring pass); return whether more is to do.
+
+        Raises UserError when what is needed can't be had.
+        """
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the best answers so far, best first; empty before the first denoising step."""

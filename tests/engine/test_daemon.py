@@ -19,7 +19,7 @@ import pytest
 from dg_lsp.engine.daemon import DaemonError, Discreet, Moment, loader, next_action
 from dg_lsp.wire import meeting
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
-from tests.engine.engine_kit import FILLER, ROOT, body, home, is_gone, post, running, wait_until, which
+from tests.engine.engine_kit import FILLER, ROOT, body, gate, home, is_gone, post, running, wait_until, which
 
 
 @pytest.fixture
@@ -171,6 +171,27 @@ def test_the_process_ends_after_its_last_lease(folder: Path) -> None:
         assert engine.process.returncode == 0
 
 
+@pytest.mark.parametrize("options", [("--exit-after=0.3", "--unload-after=0"), ("--exit-after=0", "--unload-after=0.05")])
+def test_a_client_that_goes_in_the_middle_of_a_step_keeps_nothing_alive(
+    folder: Path, tmp_path: Path, options: tuple[str, str]
+) -> None:
+    stop = gate(tmp_path)
+    with running(*options) as engine:
+        with engine.http.stream("GET", "/v1/lease?warm=1") as lease:
+            lines = lease.iter_lines()
+            next(lines)
+            with engine.http.stream("POST", "/v1/infill", json=body({"gate": str(stop.path)})) as response:
+                next(response.iter_lines())
+                wait_until(lambda: engine.info()["running"] == 1)
+        # The engine learns in this order that the asker and the user are gone, while its step still goes on.
+        wait_until(lambda: engine.info()["leases"] == 0)
+        stop.let(1)
+        if options[0] == "--exit-after=0":
+            wait_until(lambda: engine.info()["state"] == "unloaded")
+        else:
+            wait_until(lambda: engine.process.poll() is not None)
+
+
 def test_a_lease_is_told_when_the_engine_ends_on_purpose(folder: Path) -> None:
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
         lines = lease.iter_lines()
@@ -248,6 +269,28 @@ def test_a_loader_that_is_not_there_says_what_to_install() -> None:
         loader(Which(filler="nowhere:load"), Settings())(lambda _text, _share: None)
     with pytest.raises(DaemonError, match="a revision can't be chosen for this model"):
         loader(Which(filler=FILLER, revision="main"), Settings())(lambda _text, _share: None)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from dg_lsp.engine.daemon import DaemonError, loader
+from dg_lsp.wire.meeting import Settings, Which
+filler = loader(Which("fim:llama:http://127.0.0.1:9"), Settings())(lambda _text, _share: None)
+print(type(filler).__name__)
+try:
+    loader(Which("embedded"), Settings())(lambda _text, _share: None)
+except DaemonError as error:
+    print(error)
+"""
+
+
+def test_a_model_elsewhere_needs_no_torch_and_one_here_says_how_to_get_it() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stdout.splitlines() == [
+        "RemoteFiller",
+        "torch is not installed; install the engine's parts with: pip install 'dg-lsp[engine]'",
+    ], done
 
 
 def test_errors_are_logged_without_what_they_say() -> None:

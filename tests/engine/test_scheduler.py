@@ -282,6 +282,7 @@ def test_drafts_come_only_if_asked_and_not_too_often() -> None:
     [
         ({"raise": "ValueError"}, "bad_request", "the prefix is longer than the model's window"),
         ({"raise": "RuntimeError", "at": 1}, "engine_failed", "the engine failed on this request (RuntimeError)"),
+        ({"raise": "UserError", "at": 1}, "engine_failed", "the server wants an API key"),
         ({"raise": "OutOfMemoryError"}, "out_of_memory", "the engine ran out of memory on this request"),
         ({"raise": "MemoryError"}, "out_of_memory", "the engine ran out of memory on this request"),
     ],

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.task import UserError
 
 PAUSE_S = 0.002
 
@@ -37,6 +38,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
     "RuntimeError": lambda: RuntimeError("secret code in a message"),
     "OutOfMemoryError": OutOfMemoryError,
     "MemoryError": MemoryError,
+    "UserError": lambda: UserError("the server wants an API key"),
 }
 
 

@@ -1,0 +1,41 @@
+"""What a server says when it will not serve reaches the user as it was said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.infill.client import ConnectOptions, connect
+from dg_lsp.infill.port import EngineError
+from tests.engine.backends_kit import Recorder, request, serving
+from tests.engine.engine_kit import home
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(autouse=True)
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with home(monkeypatch) as folder:
+        yield folder
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (401, r"wants an API key \(401\); set DG_LSP_API_KEY, or name it in the configuration's \[keys\]"),
+        (429, r"has too many requests, or the quota is used up \(429\)"),
+    ],
+)
+def test_a_refusal_is_told_with_what_to_do(status: int, sentence: str) -> None:
+    recorder = Recorder([(status, {})] * 20)
+
+    async def refused(model: str) -> None:
+        async with connect(ConnectOptions(model, exit_after_s=60)) as engine:
+            with pytest.raises(EngineError, match=sentence):
+                await engine.fill(request("a", "b"))
+
+    with serving({"POST /infill": recorder.answer}) as url:
+        asyncio.run(refused(f"fim:llama:{url}"))
