@@ -29,7 +29,7 @@ Revision = Annotated[str, typer.Option(help="Revision of a hub model.")]
 Dtype = Annotated[str, typer.Option(help="auto, or a torch dtype such as bfloat16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")]
 FillerName = Annotated[str, typer.Option(hidden=True, help="Another loader, as module:function.")]
-Threads = Annotated[int, typer.Option(help="CPU threads; 0: as many as torch likes.", min=0)]
+Threads = Annotated[int, typer.Option(help="CPU threads; 0: half of the cores, for a small model two at most.", min=0)]
 UnloadAfter = Annotated[float, typer.Option(help="Seconds without work before the weights are dropped; 0: never.", min=0)]
 ExitAfter = Annotated[float, typer.Option(help="Seconds without users before the process ends; 0: never.", min=0)]
 

@@ -152,7 +152,7 @@ print("heavy:", sorted(heavy & set(sys.modules)))
         assert python(code.format(args=args)).endswith("heavy: []"), args
 
 
-@pytest.mark.parametrize("command", ["serve", "engine", "eval", "bench", "train"])
+@pytest.mark.parametrize("command", ["serve", "engine", "eval", "bench", "stats", "train"])
 def test_a_subcommand_whose_module_is_missing_is_told(command: str) -> None:
     code = f"""
 import sys
