@@ -68,10 +68,9 @@ def refusal(name: str) -> str:
 def connect_options(config: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
     """Return how to join the engine that is configured, or the one with another `model`."""
     chosen = model or config.model
-    # The engine has a current folder of its own, from which a relative path would lead elsewhere.
-    folder = Path(chosen).expanduser()
     return ConnectOptions(
-        model=str(folder.resolve()) if not is_remote(chosen) and folder.is_dir() else chosen,
+        # The engine has a current folder of its own, from which a relative path would lead elsewhere.
+        model=str(shared.folder_of(chosen) or chosen),
         device=config.device,
         threads=config.threads,
         unload_after_s=config.unload_after_s,

@@ -26,6 +26,7 @@ KEY_VARIABLE = "DG_LSP_API_KEY"
 MAX_BYTES = 1 << 20
 
 EMBEDDED = "embedded"
+"""The model that comes with the package; no folder of that name is meant."""
 REMOTE = ("vllm:", "fim:")
 EVERYTHING = ("*",)
 
@@ -87,6 +88,22 @@ def is_remote(model: str) -> bool:
     return model.startswith(REMOTE)
 
 
+def folder_of(model: str, beside: Path | None = None) -> Path | None:
+    """Return the folder that a model's name means, by its full path; None where it means something else.
+
+    A relative name is looked for in `beside`, or else in the current folder.
+    """
+    if model == EMBEDDED or is_remote(model):
+        return None
+    folder = (beside or Path()) / expanded(model)
+    return folder.resolve() if folder.is_dir() else None
+
+
+def expanded(name: str) -> Path:
+    """Return the path with a home folder in place of its ~; as it is where nobody is called so."""
+    return Path(os.path.expanduser(name))  # noqa: PTH111 -- that of Path raises for a user that there is not
+
+
 def stays_local(path: str, patterns: tuple[str, ...]) -> bool:
     """Return whether a file, named by its path below its workspace, must not be sent anywhere."""
     if not patterns or not path:
@@ -113,7 +130,7 @@ def read(
     """
     environ = os.environ if environ is None else environ
     named = environ.get(FILE_VARIABLE, "")
-    file = file or (Path(named).expanduser() if named else user_file())
+    file = file or (expanded(named) if named else user_file())
     config, problems = Config(), list[str]()
     sources: list[tuple[Path, Origin]] = [(file, "user")]
     if workspace is not None:
@@ -270,9 +287,8 @@ def _named(key: str, origin: Origin) -> str:
 
 def _model(name: str, origin: Origin, folder: Path) -> str:
     """Return the model's name, as an absolute path where it means a folder beside the file that names it."""
-    place = Path(name).expanduser()
-    if not is_remote(name) and (folder / place).is_dir():
-        return str((folder / place).resolve())
+    if place := folder_of(name, folder):
+        return str(place)
     if origin == "workspace" and name != EMBEDDED:
         raise _WrongError(
             f"may only be {EMBEDDED} or a folder in this file, which comes with the workspace; "

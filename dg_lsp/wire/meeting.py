@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from dg_lsp.wire import config
 from dg_lsp.wire.fields import WireError, parse
 from dg_lsp.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MAX, PROTOCOL_MIN
 
@@ -29,8 +30,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-EMBEDDED = "embedded"
-"""The model that comes with the package; no folder of that name is meant."""
+EMBEDDED = config.EMBEDDED
 RUNTIME_DIR_VARIABLE = "DG_LSP_RUNTIME_DIR"
 MAX_SOCKET_PATH = 100
 """Bytes; the smallest limit among the systems we know is 104, with its closing zero."""
@@ -54,8 +54,7 @@ class Which:
     @property
     def place_of_model(self) -> str:
         """Return the model, a folder by its full path: it is the same from whichever directory it was named."""
-        folder = Path(self.model).expanduser()
-        return str(folder.resolve()) if self.model != EMBEDDED and folder.is_dir() else self.model
+        return str(config.folder_of(self.model) or self.model)
 
     @property
     def name(self) -> str:

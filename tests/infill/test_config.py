@@ -212,6 +212,29 @@ def test_a_folder_is_told_by_its_path_wherever_the_engine_runs(tmp_path: Path, m
     assert config.connect_options(Config(), model="owner/name", interactive=False).model == "owner/name"
 
 
+def test_no_folder_is_meant_by_the_names_of_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("embedded", "vllm:x", "model"):
+        (tmp_path / name).mkdir()
+        (tmp_path / "project" / name).mkdir(parents=True)
+    for name in ("embedded", "vllm:x"):
+        assert config.connect_options(Config(), model=name).model == name
+        assert config.connect_options(Config(model=name)).which.place_of_model == name
+    assert read(tmp_path, "[engine]\nmodel = 'model'")[0].model == str(tmp_path / "model")
+    assert read(tmp_path, "[engine]\nmodel = 'embedded'", "[engine]\nmodel = 'embedded'")[0].model == "embedded"
+
+
+def test_a_home_of_nobody_is_a_name_like_any_other(tmp_path: Path) -> None:
+    options = config.connect_options(Config(), model="~nosuch/x")
+    assert options.model == options.which.place_of_model == "~nosuch/x"
+    assert read(tmp_path, "[engine]\nmodel = '~nosuch/x'") == (
+        Config(model="~nosuch/x", editor={"engine.model": "~nosuch/x"}),
+        (),
+    )
+    _, [sentence] = config.read(environ={"DG_LSP_CONFIG": "~nosuch/x.toml"})
+    assert sentence == "there is no ~nosuch/x.toml, which DG_LSP_CONFIG names"
+
+
 def test_a_workspace_is_the_nearest_repository_or_configured_folder(tmp_path: Path) -> None:
     (tmp_path / "a" / ".git").mkdir(parents=True)
     (tmp_path / "a" / "b" / "c").mkdir(parents=True)
@@ -249,6 +272,9 @@ def test_a_guarded_engine_sees_nothing_that_stays_local() -> None:
 
 
 def test_reading_needs_nothing_of_weight() -> None:
-    code = "import sys, dg_lsp.wire.config as c; c.read(); print(sorted({'httpx', 'torch', 'pathspec', 'pygls'} & set(sys.modules)))"
+    code = (
+        "import sys, dg_lsp.wire.config as c; c.read(); "
+        "print(sorted({'httpx', 'torch', 'pathspec', 'pygls'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
