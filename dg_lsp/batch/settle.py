@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dg_lsp.batch.plan import Fill, Plan
-from dg_lsp.core import languages, syntax, values
+from dg_lsp.core import syntax, values
 from dg_lsp.core.values import Hole
 
 BREAKS = "the fill does not parse together with the others of the file"
@@ -33,7 +33,7 @@ def settle(plan: Plan, fills: Mapping[Hole, Sequence[Fill]], attempt: int = 0) -
     kept = {hole: fill for hole, fill in chosen.items() if hole not in dropped}
     while True:
         text = _with(plan, kept)
-        if not kept or _n_errors(plan, text) <= plan.n_errors:
+        if not kept or not _breaks(plan, text):
             return Settled(kept, text, dropped)
         # The last of equals, so that what stands first in the file wins.
         worst = min(reversed(kept), key=lambda hole: kept[hole].score)
@@ -54,6 +54,6 @@ def _is_writable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _n_errors(plan: Plan, text: str) -> int:
-    language = languages.get(plan.source.document.language)
-    return syntax.parse(text, language).n_errors if language else 0
+def _breaks(plan: Plan, text: str) -> bool:
+    before = plan.syntax
+    return before is not None and syntax.adds_errors(syntax.parse(text, before.language), before)

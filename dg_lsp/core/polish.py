@@ -68,7 +68,7 @@ class Around:
 
     def is_worse(self, one: str, other: str) -> bool | None:
         """Return whether the one answer leaves more syntax errors than the other; None where nobody can tell."""
-        return _n_errors(self.filled(one)) > _n_errors(self.filled(other)) if self.filled else None
+        return syntax.adds_errors(self.filled(one), self.filled(other)) if self.filled else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +281,14 @@ def drop_unchanged(text: str, around: Around) -> str | None:
 
 
 def drop_repetition(text: str, around: Around) -> str | None:
-    """Drop whole lines that are the same as those just before or just after."""
+    """Drop whole lines that are the same as those just before or just after, and one of these again and again."""
     if not around.starts_line or around.rest.strip() or not _says_something(text):
         return text
     lines = [line.strip() for line in _filled_lines(text)]
     before = [line.strip() for line in _filled_lines(around.before)]
     after = [line.strip() for line in _filled_lines(around.after)]
+    if len(set(lines)) == 1 and lines[:1] in (before[-1:], after[:1]):
+        return None
     return None if lines in (before[-len(lines) :], after[: len(lines)]) else text
 
 
@@ -294,10 +296,7 @@ def drop_placeholder(text: str, around: Around) -> str | None:
     """Drop what only says again that something is yet to be written."""
     if around.filled is None or around.hole.kind not in ("body", "marker"):
         return text
-    lead = around.hole.lead + text[: len(text) - len(text.lstrip())]
-    start = around.hole.span.start + len(lead.replace("\n", around.line_end))
-    answer = Span(start, start + len(text.strip().replace("\n", around.line_end)))
-    filled = around.filled(text)
+    filled, answer = around.filled(text), _answer(text, around)
     facts = filled.facts_near(answer)
     nodes = [node for capture in ("placeholder", "placeholder.weak", "placeholder.inline") for node in facts.all(capture)]
     spans = [filled.span(node) for node in nodes]
@@ -315,12 +314,28 @@ def drop_comments(text: str, around: Around) -> str | None:
     return None if asks or len(comments) == len(lines) else text
 
 
+def drop_description(text: str, around: Around) -> str | None:
+    """Drop an answer to a body or a marker that describes and does nothing, such as a docstring alone."""
+    hole = around.hole
+    asked = hole.kind == "marker" and _ASKS_WORDS.search(hole.instruction)
+    if around.filled is None or hole.kind not in ("body", "marker") or asked:
+        return text
+    filled, answer = around.filled(text), _answer(text, around)
+    facts = filled.facts_near(answer)
+    words = sorted(filled.span(node) for capture in ("comment", "string.alone") for node in facts.all(capture))
+    at = answer.start
+    for span in words:
+        if filled.text[at : span.start].strip():
+            break
+        at = max(at, span.end)
+    return text if filled.text[at : answer.end].strip() else None
+
+
 def parses(whole: Whole) -> bool:
     """Return whether there are no more syntax errors than with the holes as they are, or plainly filled."""
-    n_errors = _n_errors(whole.after)
-    if n_errors > _n_errors(whole.before):
+    if syntax.adds_errors(whole.after, whole.before):
         return False
-    return not n_errors or all(n_errors <= _n_errors(_plainly_filled(whole, plain)) for plain in _PLAIN)
+    return not whole.after.errors or not any(syntax.adds_errors(whole.after, _plainly_filled(whole, plain)) for plain in _PLAIN)
 
 
 def compiles(whole: Whole) -> bool:
@@ -357,6 +372,7 @@ FILTERS: tuple[Filter, ...] = (
     drop_repetition,
     drop_placeholder,
     drop_comments,
+    drop_description,
 )
 
 CHECKS: tuple[Check, ...] = (parses, compiles)
@@ -368,11 +384,14 @@ _REASONS = {
     "drop_repetition": "repeats the lines next to it",
     "drop_placeholder": "is a placeholder again",
     "drop_comments": "is a comment, or leaves a hole of its own",
+    "drop_description": "only describes, and does nothing",
     "parses": "adds a syntax error",
     "compiles": "does not compile",
 }
 
 _ASKS = re.compile(r"\W*FILL(?::|\s*$)")
+# What a marker says that wants text and not code.
+_ASKS_WORDS = re.compile(r"\b(?:doc|comment|descri)", re.IGNORECASE)
 
 # Fillings that fit most holes; the errors they leave are the document's own.
 _PLAIN = ("", "x", "pass")
@@ -412,6 +431,13 @@ def _around(document: Document, hole: Hole, tree: Syntax | None) -> Around:
     return replace(around, filled=filled)
 
 
+def _answer(text: str, around: Around) -> Span:
+    """Return where the answer stands in the filled document, without the white space around it."""
+    lead = around.hole.lead + text[: len(text) - len(text.lstrip())]
+    start = around.hole.span.start + len(lead.replace("\n", around.line_end))
+    return Span(start, start + len(text.strip().replace("\n", around.line_end)))
+
+
 def _edit(answer: str, hole: Hole, line_end: str) -> Edit:
     """Return the edit that writes the answer, with the file's own line ends."""
     return Edit(hole.span, (hole.lead + answer + hole.trail).replace("\n", line_end))
@@ -425,11 +451,6 @@ def _plainly_filled(whole: Whole, plain: str) -> Syntax:
 def _plain(whole: Whole, edit: Edit, plain: str) -> str:
     hole = whole.holes[whole.edits.index(edit)]
     return _edit(plain, hole, _line_end(whole.document.text, hole.span)).text
-
-
-def _n_errors(tree: Syntax) -> int:
-    """Return how many stretches can't be parsed; within one, more text is not more errors."""
-    return len(tree.errors)
 
 
 def _line_end(text: str, span: Span) -> str:

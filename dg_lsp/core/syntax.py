@@ -11,6 +11,7 @@ What a node means is said by captures in `queries/*.scm`:
     @type                       a definition without a body of statements, worth a line in an outline
     @comment @string @docstring
     @decoration                 a decorator, attribute or template header that stands between a comment and what it describes
+    @string.alone               a statement that is a string and nothing else, and does nothing
     @opens                      a token after which a block of statements starts
     @placeholder                a statement that says "not written yet"
     @placeholder.weak           a statement that does nothing
@@ -215,6 +216,11 @@ def parse(text: str, language: Language, previous: Syntax | None = None) -> Synt
     parser = tree_sitter.Parser(languages.grammar(language))
     tree = parser.parse(offsets.source, old) if old is not None else parser.parse(offsets.source)
     return Syntax(text, language, tree, offsets)
+
+
+def adds_errors(after: Syntax, before: Syntax) -> bool:
+    """Return whether more stretches can't be parsed than before; within one, more text is not more errors."""
+    return len(after.errors) > len(before.errors)
 
 
 def of(document: Document, previous: Syntax | None = None) -> Syntax | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def check(text: str, answer: str, expected: str, *fired: str, grammar: bool = Tr
 
 
 def check_body(text: str, answer: str, expected: str, *fired: str, indent: str = "    ", **how: Any) -> None:
-    check(text, answer, expected, *fired, block=True, indent=indent, kind="body", **how)
+    check(text, answer, expected, *fired, **{"block": True, "indent": indent, "kind": "body", **how})
 
 
 def check_dropped(text: str, answer: str, reason: str, **how: Any) -> None:
@@ -415,6 +416,14 @@ def test_an_answer_that_repeats_its_neighbours_is_dropped() -> None:
     check_dropped("if a:\n    ⟦⟧\nstep(one)\n", "step(one)", "repeats the lines next to it", block=True, indent="    ")
 
 
+def test_an_answer_that_repeats_one_neighbour_again_and_again_is_dropped() -> None:
+    text = "\n    ".join(["step(one)"] * 7)
+    reason = "repeats the lines next to it"
+    check_dropped("def f():\n    step(one)\n    ⟦⟧\n", text, reason, block=True, indent="    ")
+    check_dropped("if a:\n    ⟦⟧\nstep(one)\n", text, reason, block=True, indent="    ")
+    check_dropped("def f():\n    '''Do it.'''\n    ⟦pass⟧\n", "'''Do it.'''\n    '''Do it.'''", reason, kind="body", block=True)
+
+
 def test_what_is_short_or_within_a_line_may_come_again() -> None:
     check("if a:\n    x()\n⟦⟧\n", "x()", "if a:\n    x()\nx()\n")
     check("f(value)\nf(⟦⟧)\n", "value", "f(value)\nf(value)\n")
@@ -600,3 +609,46 @@ def test_comments_alone_and_holes_anew_are_no_answer(answer: str) -> None:
 
 def test_a_comment_before_code_is_an_answer() -> None:
     check_body("def f():\n    ⟦pass⟧\n", "# sort them\n    return 1", "def f():\n    # sort them\n    return 1\n")
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("python", "def f():\n    ⟦...⟧\n", '"""Return the sum."""'),
+        ("python", "def f():\n    '''Docs.'''\n    ⟦pass⟧\n", '"""Return\n    the sum."""\n    # of all'),
+        ("python", "def f():\r\n    '''Docs.'''\r\n    ⟦pass⟧\r\n", '"one"\n    "two" "three"'),
+        ("javascript", "function f() {\n    ⟦⟧\n}\n", '"use strict";'),
+        ("javascript", "function f() {\n    ⟦⟧\n}\n", "/* sort\n       them */"),
+    ],
+)
+def test_words_without_code_are_no_answer(language: str, text: str, answer: str) -> None:
+    how: dict[str, Any] = {"language": language, "block": True, "indent": "    "}
+    for kind in ("body", "marker"):
+        check_dropped(text, answer, "only describes, and does nothing", kind=kind, **how)
+    end = "\r\n" if "\r" in text else "\n"
+    check(text, answer, text.split("⟦")[0] + answer.replace("\n", end) + text.split("⟧")[1], kind="cursor", **how)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("python", "def f():\n    ⟦...⟧\n", '"""Return one."""\n    return 1'),
+        ("python", "f = lambda: ⟦...⟧\n", '"one"'),
+        ("rust", "fn f() -> &str {\n    ⟦todo!()⟧\n}\n", '"one"'),
+        ("ruby", "def f\n    ⟦raise NotImplementedError⟧\nend\n", '"one"'),
+        ("bash", "f() {\n    ⟦:⟧\n}\n", '"$command"'),
+    ],
+)
+def test_a_string_that_is_used_is_an_answer(language: str, text: str, answer: str) -> None:
+    block = "lambda" not in text
+    check_body(text, answer, text.split("⟦")[0] + answer + text.split("⟧")[1], language=language, block=block)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "dropped"), [("write the docstring", ""), ("sort", "only describes, and does nothing")]
+)
+def test_a_marker_that_asks_for_words_gets_them(instruction: str, dropped: str) -> None:
+    document, (drawn_hole,) = drawn("def f():\n    ⟦# FILL⟧\n    return 1\n", language="python", kind="marker", block=True)
+    hole = replace(drawn_hole, instruction=instruction)
+    result = polish.to_edits(Candidate(('"""Return one."""',), 0.5), (hole,), document, syntax=syntax.of(document))
+    assert result.dropped == dropped

@@ -142,6 +142,13 @@ def test_nested_errors_count_but_only_the_outer_one_is_a_span() -> None:
     assert found.n_errors > 1
 
 
+def test_more_text_in_a_stretch_that_can_not_be_parsed_is_no_more_errors() -> None:
+    before, after = (parsed(f"void h( {{\n  {body}\n}}\n", "cpp") for body in ("throw x;", "let v = vec![1];"))
+    assert after.n_errors > before.n_errors
+    assert not syntax.adds_errors(after, before)
+    assert syntax.adds_errors(parsed("x = = 1\n"), parsed("x = 1\n"))
+
+
 def test_what_is_around_an_offset() -> None:
     text = "é = 1\n\nclass A:\n    def f(self):\n        return [x for x in self]\n\n    y = 2\n"
     found = parsed(text)

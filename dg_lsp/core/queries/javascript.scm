@@ -1,6 +1,7 @@
 (comment) @comment
 (string) @string
 (template_string) @string
+(expression_statement . [(string) (template_string)] .) @string.alone
 (decorator) @decoration
 
 ; Bodies

@@ -10,6 +10,7 @@
 (function_definition body: (block . (expression_statement . (string) .) @docstring))
 (class_definition body: (block . (expression_statement . (string) .) @docstring))
 (module . (comment)* . (expression_statement . (string) .) @docstring)
+(expression_statement . [(string) (concatenated_string)] .) @string.alone
 
 ; Blocks
 (_ ":" @opens (block))

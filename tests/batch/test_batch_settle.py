@@ -1,0 +1,23 @@
+"""Which fills of a file stand together, when it does not parse anyway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dg_lsp.batch import settle
+from dg_lsp.batch.plan import Fill
+from dg_lsp.core import polish
+from dg_lsp.core.values import Candidate
+from tests.batch.engines import planned
+
+# The list of parameters never ends.
+BROKEN = 'void h( {\n  throw std::logic_error("not implemented");\n}\n'
+
+
+def test_a_fill_that_polishing_lets_pass_stands_in_a_broken_file_too(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.cpp", BROKEN)
+    (hole,) = plan.holes
+    polished = polish.to_edits(Candidate(("return [1, 2];",), 0.5), plan.holes, plan.source.document, syntax=plan.syntax)
+    (edit,) = polished.edits
+    settled = settle.settle(plan, {hole: (Fill(edit, 0.5, 1),)})
+    assert (list(settled.kept), settled.dropped) == ([hole], {})
