@@ -1,9 +1,11 @@
 """Run generated programs and say whether their tests pass, in processes that can do little else.
 
 Each program runs in a Python process of its own: without environment, in an empty folder that is removed afterwards,
-with bounds on time, memory and file size, and with an audit hook that refuses processes, sockets and files written
-elsewhere. Where the system permits, the process also has a network and a process table of its own, which hold against
-code that gets around a hook. What is readable by the user stays readable: this keeps accidents in, not attackers.
+with bounds on time, memory and file size, and with an audit hook that refuses processes, sockets, and the library's ways
+to change files elsewhere. Where the system permits, the process also has a network, a process table and mounts of its own,
+and nothing but its folder can be written there, which holds against code that gets around a hook; `wall` says what it is.
+What is readable by the user stays readable, and a program that walks the interpreter's frames could call itself passed:
+this keeps accidents in, not attackers.
 Knows programs as text. Knows nothing of models or scores.
 """
 
@@ -34,47 +36,96 @@ N_FILES = 64
 
 Verdict = Literal["passed", "failed", "timed out"]
 
-# Tried in this order. Whose uid is 0 is bound by no limit on processes, hence the first.
+# Whose uid is 0 is bound by no limit on processes.
+_AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+_APART = ("unshare", "-r", "-n", "-p", "-f", "--kill-child")
+
+# Tried in this order. `-m` gives the process mounts, which its runner makes read-only.
 _WALLS: tuple[tuple[str, ...], ...] = (
-    ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "unshare", "-r", "-n", "-p", "-f", "--kill-child"),
-    ("unshare", "-r", "-n", "-p", "-f", "--kill-child"),
+    (*_AS_NOBODY, *_APART, "-m"),
+    (*_APART, "-m"),
+    (*_AS_NOBODY, *_APART),
+    _APART,
     ("unshare", "-r", "-n"),
 )
 
 # Runs in the child. Says what came of the program where the program can't say it: behind a word that it does not know.
 _RUNNER = """
-import json, os, sys
-told = json.loads(sys.stdin.buffer.read())
-report = os.dup(1)
-os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-try:
-    import resource
-except ImportError:
-    resource = None
-for name, bound in told["limits"].items() if resource else ():
+def shut(here):
+    # Everything that is mounted becomes read-only, and a second mount of our folder is opened again.
+    # mount_setattr has this number on every processor but Alpha, and no function in most C libraries.
+    import ctypes, struct
+    call = ctypes.CDLL(None, use_errno=True)
+    call.syscall.restype = ctypes.c_long
+    bind, recursive, current, set_attributes, read_only = 0x1000, 0x8000, -100, 442, 1
+    def change(path, flags, add, drop):
+        attributes = struct.pack("=4Q", add, drop, 0, 0)
+        return call.syscall(
+            ctypes.c_long(set_attributes), ctypes.c_long(current), path, ctypes.c_long(flags), attributes, ctypes.c_long(32)
+        )
+    if call.mount(here, here, None, ctypes.c_ulong(bind), None):
+        return False
+    return not (change(b"/", recursive, read_only, 0) or change(here, 0, 0, read_only))
+
+def main():
+    import json, os, sys, types
+    told = json.loads(sys.stdin.buffer.read())
+    word, out = told.pop("secret"), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    def tell(verdict):
+        os.write(out, (word + " " + verdict).encode())
+    here = os.path.realpath(os.getcwd())
+    if told["mounts"]:
+        if not shut(os.fsencode(here)):
+            os._exit(1)
+        os.chdir(here)
+        for name in [name for name in sys.modules if "ctypes" in name]:
+            del sys.modules[name]
     try:
-        resource.setrlimit(getattr(resource, name), (bound, bound))
-    except (AttributeError, ValueError, OSError):
-        pass  # a system without this limit has the others
-here = os.path.realpath(os.getcwd()) + os.sep
-refused = ("socket.", "subprocess.", "os.fork", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "pty.",
-           "os.startfile", "ctypes.", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.chmod", "os.chown", "os.link",
-           "os.symlink", "os.setxattr", "os.removexattr", "shutil.", "ftplib.", "http.", "smtplib.", "urllib.", "webbrowser.")
-writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-def audit(event, details):
-    if event.startswith(refused):
-        raise PermissionError("a program under test may not do this: " + event)
-    if event == "open" and isinstance(details[0], (str, bytes)) and (details[2] or 0) & writes:
-        if not os.path.realpath(os.fsdecode(details[0])).startswith(here):
-            raise PermissionError("a program under test may not write outside of its folder")
-sys.addaudithook(audit)
-try:
-    exec(compile(told["program"], "program.py", "exec"), {"__name__": "__main__"})
-    word = "passed"
-except BaseException as error:
-    word = "failed"
-os.write(report, (told["secret"] + " " + word).encode())
-os._exit(0)
+        import resource
+    except ImportError:
+        resource = None
+    for name, bound in told["limits"].items() if resource else ():
+        try:
+            resource.setrlimit(getattr(resource, name), (bound, bound))
+        except (AttributeError, ValueError, OSError):
+            pass  # a system without this limit has the others
+    here += os.sep
+    refused = ("socket.", "subprocess.", "os.fork", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "pty.",
+               "os.startfile", "ctypes.", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.chmod", "os.chown",
+               "os.link", "os.symlink", "os.setxattr", "os.removexattr", "os.utime", "os.chflags", "shutil.",
+               "sqlite3.", "syslog.", "ftplib.", "http.", "smtplib.", "urllib.", "webbrowser.")
+    # These write files by themselves, without a word to a hook.
+    unaudited = ("_dbm", "_gdbm", "_sqlite3", "readline")
+    writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+    def is_own(path):
+        return (os.path.realpath(os.fsdecode(path)) + os.sep).startswith(here)
+    def audit(event, details):
+        if event.startswith(refused):
+            raise PermissionError("a program under test may not do this: " + event)
+        if event == "import" and details[0] in unaudited:
+            raise ImportError("a program under test may not have " + details[0])
+        if event == "os.mkdir" and not (details[2] == -1 and is_own(details[0])):
+            raise PermissionError("a program under test may not make folders outside of its own")
+        if event == "open" and isinstance(details[0], (str, bytes)) and (details[2] or 0) & writes:
+            if not is_own(details[0]):
+                raise PermissionError("a program under test may not write outside of its folder")
+    for module in (os, sys.modules["posix" if os.name == "posix" else "nt"]):
+        for name in ("mkfifo", "mknod"):
+            if hasattr(module, name):
+                delattr(module, name)
+    # The program is the main module, as it would be alone; ours, which is not, is out of its reach by name.
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    sys.addaudithook(audit)
+    try:
+        exec(compile(told["program"], "program.py", "exec"), module.__dict__)
+        verdict = "passed"
+    except BaseException:
+        verdict = "failed"
+    tell(verdict)
+    os._exit(0)
+
+main()
 """
 
 
@@ -85,6 +136,11 @@ class Wall:
     command: tuple[str, ...]
     words: str
 
+    @property
+    def mounts(self) -> bool:
+        """Whether the process has mounts of its own, to be made read-only."""
+        return "-m" in self.command
+
 
 @lru_cache(maxsize=1)
 def wall() -> Wall:
@@ -92,7 +148,8 @@ def wall() -> Wall:
     for command in _WALLS:
         if shutil.which(command[0]) is None:
             continue
-        told = _told("import random, math, socket")
+        tried = Wall(command, _words(command))
+        told = _told("import random, math, socket", tried)
         try:
             with tempfile.TemporaryDirectory(prefix="dg-lsp-eval-") as folder:
                 os.chmod(folder, 0o777)  # noqa: PTH101, S103  # the program may run as nobody, and only it knows the name
@@ -108,8 +165,7 @@ def wall() -> Wall:
         except (OSError, subprocess.TimeoutExpired):
             continue
         if b"passed" in found.stdout:
-            own = "a network and a process table of its own" if "-p" in command else "a network of its own"
-            return Wall(command, own + (", as nobody" if command[0] == "setpriv" else ""))
+            return tried
     return Wall((), "no namespace of its own; sockets and processes are refused by an audit hook alone")
 
 
@@ -120,7 +176,7 @@ def program(task: Task, text: str) -> str:
 
 def run(source: str, *, timeout_s: float = TIMEOUT_S) -> Verdict:
     """Return what becomes of a program; one that ends early, whatever its exit code, has failed."""
-    told = json.loads(_told(source, timeout_s))
+    told = json.loads(_told(source, wall(), timeout_s))
     with tempfile.TemporaryDirectory(prefix="dg-lsp-eval-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o777)  # noqa: PTH101, S103  # the program may run as nobody, and only it knows the name
         process = subprocess.Popen(  # noqa: S603  # running it is what was asked for, behind the wall
@@ -154,7 +210,14 @@ def _python() -> list[str]:
     return [sys.executable, "-I", "-S", "-B", "-c", _RUNNER]
 
 
-def _told(source: str, timeout_s: float = TIMEOUT_S) -> str:
+def _words(command: tuple[str, ...]) -> str:
+    own = "a network and a process table of its own" if "-p" in command else "a network of its own"
+    if "-m" in command:
+        own = "a network, a process table and mounts of its own, read-only but for its folder"
+    return own + (", as nobody" if command[0] == "setpriv" else "")
+
+
+def _told(source: str, behind: Wall, timeout_s: float = TIMEOUT_S) -> str:
     seconds = int(timeout_s) + 1
     limits = {
         "RLIMIT_CPU": seconds,
@@ -164,7 +227,7 @@ def _told(source: str, timeout_s: float = TIMEOUT_S) -> str:
         "RLIMIT_NOFILE": N_FILES,
         "RLIMIT_CORE": 0,
     }
-    return json.dumps({"program": source, "limits": limits, "secret": secrets.token_hex(16)})
+    return json.dumps({"program": source, "limits": limits, "mounts": behind.mounts, "secret": secrets.token_hex(16)})
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

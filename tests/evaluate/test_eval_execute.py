@@ -34,6 +34,7 @@ def test_what_stood_there_passes_and_nothing_fails(task: Task) -> None:
         "import os; os.system('true')",
         "import ctypes; ctypes.CDLL(None)",
         "open('big', 'w').write('x' * (2 << 20))",
+        "import __main__, os; os.write(3, (__main__.told['secret'] + ' passed').encode()); os._exit(0)",
     ],
 )
 def test_what_is_wrong_or_refused_fails(source: str) -> None:
@@ -43,9 +44,40 @@ def test_what_is_wrong_or_refused_fails(source: str) -> None:
 def test_its_own_folder_is_all_it_can_write(tmp_path: Path) -> None:
     assert execute.run("with open('own', 'w') as file: file.write('x')\nassert open('own').read() == 'x'") == "passed"
     (tmp_path / "kept").write_text("kept")
-    for source in (f"open({str(tmp_path / 'new')!r}, 'w')", f"import os; os.remove({str(tmp_path / 'kept')!r})"):
-        assert execute.run(source) == "failed"
+    for source in elsewhere(tmp_path):
+        assert execute.run(source) == "failed", source
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def elsewhere(folder: Path) -> tuple[str, ...]:
+    """Programs that change something in another folder."""
+    new, kept = str(folder / "new"), str(folder / "kept")
+    return (
+        f"open({new!r}, 'w')",
+        f"import os; os.remove({kept!r})",
+        f"import sqlite3; sqlite3.connect({new!r}).execute('create table t (x)')",
+        f"import dbm.gnu; dbm.gnu.open({new!r}, 'c')",
+        f"import dbm.ndbm; dbm.ndbm.open({new!r}, 'c')",
+        f"import os; os.mkdir({new!r})",
+        f"import os; os.mkdir('new', dir_fd=os.open({str(folder)!r}, os.O_RDONLY))",
+        f"import os; os.mkfifo({new!r})",
+        f"import os; os.mknod({new!r})",
+    )
+
+
+def test_a_program_is_its_own_main_module_and_makes_folders_in_its_own() -> None:
+    source = "import os, sys\nos.mkdir('a')\nos.makedirs('a/b/c')\nopen('a/b/c/d', 'w').close()\nx = 1\n"
+    assert execute.run(source + "assert sys.modules['__main__'].x == 1") == "passed"
+
+
+@pytest.mark.skipif(not execute.wall().mounts, reason="this system gives no mounts of one's own")
+def test_mounts_hold_against_code_that_gets_around_the_hook(tmp_path: Path) -> None:
+    # The hook sees a name, not the folder that it is looked up in.
+    source = (
+        f"import os\nfolder = os.open({str(tmp_path)!r}, os.O_RDONLY)\nos.open('new', os.O_CREAT | os.O_WRONLY, dir_fd=folder)"
+    )
+    assert execute.run(source) == "failed"
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_of_the_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +116,12 @@ def test_the_wall_says_what_it_is() -> None:
     assert ("of its own" in found.words) == bool(found.command) or "audit hook" in found.words
 
 
-def test_without_namespaces_the_hook_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_namespaces_the_hook_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(execute, "wall", lambda: execute.Wall((), "none"))
     assert execute.run("x = 1") == "passed"
     assert execute.run("import socket; socket.socket()") == "failed"
     assert execute.run("import os; os.posix_spawn('/bin/true', ['true'], {})") == "failed"
+    (tmp_path / "kept").write_text("kept")
+    for source in elsewhere(tmp_path):
+        assert execute.run(source) == "failed", source
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
