@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -44,15 +43,10 @@ def load(
     dtype: str = "",
     say: Say = lambda _text, _share: None,
 ) -> LocalFiller:
-    """Return a filler on the model called `name`; see `engine.model.load` for what it raises.
+    """Return a filler on the model called `name`, which runs here; see `engine.model.load` for what it raises.
 
-    A remote name ("vllm:…", "fim:…") gives a filler that runs elsewhere; see `backends.load_remote`.
+    `engine.backends.load` knows models that run elsewhere as well.
     """
-    from dg_lsp.engine import backends
-
-    if backends.is_remote(name):
-        # Who asks for a remote model by name knows its filler only as `task.Filler`.
-        return cast("LocalFiller", backends.load_remote(name, say=say))
     return LocalFiller(load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say))
 
 

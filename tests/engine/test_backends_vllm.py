@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dg_lsp.core.values import Hole, Snippet, Span
-from dg_lsp.engine import filler
 from dg_lsp.engine.backends import load as load_any
 from dg_lsp.engine.backends.calls import RemoteError
 from dg_lsp.engine.backends.remote import STEP_S, RemoteFiller
@@ -368,10 +367,9 @@ def test_a_name_is_enough_to_fill_remotely(
     server = StandIn(vocabulary, rules, answers=["x +y"], key="secret")
     heard: list[str] = []
     with serving(server.routes()) as url:
-        for load_named in (load_any, filler.load):
-            made: Any = load_named(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
-            assert texts(made, PREFIX, SUFFIX)[0] == ("x +y",)
-            made.close()
+        made: Any = load_any(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
+        assert texts(made, PREFIX, SUFFIX)[0] == ("x +y",)
+        made.close()
     assert heard[-1] == "ready"
 
 
