@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -164,7 +165,7 @@ async def _infill(wanted: Wanted, resume: Path | None, connect: Connect, *, as_j
         say(f"skipped {skip.name}: it {skip.reason}")
     for name, text in notes.items():
         say(f"{name} {text}")
-    with Journal(resume, (wanted.model, wanted.options)) as answers:
+    with Journal(resume, (wanted.model, wanted.options)) as answers, _ending_in_order():
         rows, diffs = await _fill(wanted, plans, answers, connect) if plans else ([], [])
     seconds = time.perf_counter() - started
     if as_json:
@@ -178,6 +179,39 @@ async def _infill(wanted: Wanted, resume: Path | None, connect: Connect, *, as_j
     if diffs and not wanted.write and not as_json and (root := _root(wanted)) != Path.cwd():
         say(f"the diff's names begin at {root}; apply it there")
     return report.exit_code(rows)
+
+
+@contextlib.contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """When the system asks the process to end, cancel what is under way, so that files are put back and checks ended.
+
+    Ends with 128 and the signal's number then. A signal that whoever started us has us ignore stays ignored.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    caught: list[int] = []
+
+    def end(number: int) -> None:
+        caught.append(number)
+        # Once: another would cancel the tidying up.
+        if task is not None and len(caught) == 1:
+            task.cancel()
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    with contextlib.ExitStack() as stack:
+        # Windows has no such handlers, and neither has a thread that is not the main one.
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            for number in numbers:
+                loop.add_signal_handler(number, end, number)
+                stack.callback(loop.remove_signal_handler, number)
+        try:
+            yield
+        # A terminal that is gone refuses the progress bar's last words.
+        except (asyncio.CancelledError, OSError):
+            if not caught:
+                raise
+        if caught:
+            raise typer.Exit(128 + caught[0])
 
 
 @contextlib.asynccontextmanager

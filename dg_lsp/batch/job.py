@@ -113,7 +113,8 @@ def _bounded(name: str) -> str:
 def names_begin_at(paths: Sequence[Path]) -> Path:
     """Return the folder from which a diff of these files is applied: the current one, or else the smallest that holds all."""
     here = Path.cwd()
-    real = [path.resolve() for path in paths]
+    # Not resolve, which may raise for a loop of links.
+    real = [Path(os.path.realpath(path)) for path in paths]
     folders = [path if path.is_dir() else path.parent for path in real]
     if not folders or all(folder.is_relative_to(here) for folder in folders):
         return here

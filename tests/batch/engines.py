@@ -31,10 +31,12 @@ class Filling:
         )
 
 
-def connecting(engine: Engine) -> Connect:
-    """Return a way to connect that finds this engine there."""
+def connecting(engine: Engine, models: list[str] | None = None) -> Connect:
+    """Return a way to connect that finds this engine there, and notes which models it is asked for."""
 
     def connect(model: str, hear: Callable[[str], None]) -> AbstractAsyncContextManager[Engine]:
+        if models is not None:
+            models.append(model)
         return _open(engine, hear)
 
     return connect

@@ -251,3 +251,60 @@ def test_a_name_is_sent_as_text_and_bounded(project: Path) -> None:
     engine = Filling("return 1")
     run(".", engine=engine)
     assert [request.path for request in engine.requests] == ["ä%20ö.py", "/".join([*["d" * 100] * 3, "a.py"])]
+
+
+def test_the_configuration_chooses_what_the_command_line_does_not(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "user.toml").write_text("[engine]\nmodel = 'owner/name'\n[batch]\ndeadline = 70\ncandidates = 3\n")
+    (project / "a.py").write_text(STUB)
+    monkeypatch.setenv("DG_LSP_CONFIG", str(project / "user.toml"))
+
+    def asked(*args: str) -> tuple[str, int, int]:
+        models, engine = list[str](), Filling("return 1")
+        found = CliRunner().invoke(cli.app, ["infill", "a.py", *args], obj=connecting(engine, models))
+        assert found.exit_code == 0, found.stderr
+        [model], [request] = models, engine.requests
+        return model, request.budget.ms, request.budget.candidates
+
+    assert asked() == ("owner/name", 70, 3)
+    assert asked("--model", "embedded", "--deadline", "0", "--candidates", "4") == ("embedded", 0, 4)
+    (project / "user.toml").write_text("[batch]\ndeadline = -1\n")
+    found = run("a.py")
+    assert (found.exit_code, "batch.deadline must be a whole number" in found.stderr) == (2, True)
+
+
+def test_what_stays_local_is_never_sent_to_a_remote_model(project: Path) -> None:
+    for name in ("vault/a.py", "src/vault/b.py", "src/c d.py", "src/near.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(STUB)
+    (project / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['/vault/', 'src/near.py']\n")
+
+    def sent(*args: str | Path) -> list[tuple[str, list[str]]]:
+        engine = Filling("return 1")
+        assert run(*args, engine=engine).exit_code == 0
+        return [(request.path, [snippet.path for snippet in request.related]) for request in engine.requests]
+
+    everything = [
+        ("src/c d.py", ["src/near.py"]),
+        ("src/near.py", ["src/c d.py"]),
+        ("src/vault/b.py", []),
+        ("vault/a.py", []),
+    ]
+    assert sorted(sent(".")) == everything
+    for model in ("vllm:http://gpu01:8000", "fim:mercury"):
+        assert sent(".", "--model", model) == [("src/c d.py", []), ("src/vault/b.py", [])]
+        found = run("vault", "src/near.py", "--model", model)
+        private = "it is for local models only (privacy.local_only), and the chosen model is remote"
+        assert f"dg-lsp: skipped vault/a.py: {private}\n" in found.stderr
+        assert f"dg-lsp: skipped src/near.py: {private}\n" in found.stderr
+        # A file that is named from elsewhere is judged by where it is.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(project / "vault")
+            assert sent("a.py", project / "src", "--model", model) == [("src/c d.py", []), ("src/vault/b.py", [])]
+
+
+def test_a_loop_of_links_is_told(project: Path) -> None:
+    (project / "a.py").symlink_to("b.py")
+    (project / "b.py").symlink_to("a.py")
+    found = run("a.py")
+    assert found.exit_code == 0
+    assert found.stderr.startswith("dg-lsp: skipped a.py: it ")

@@ -126,6 +126,36 @@ def test_an_interrupted_run_ends_quietly(tmp_path: Path) -> None:
     assert b"Traceback" not in err
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_told_to_end_ends_its_check_and_puts_the_file_back(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    os.mkfifo(tmp_path / "started")
+    process = start("fills", "a.py", "--check", "echo $$ > started; exec sleep 1000", cwd=tmp_path)
+    check = int((tmp_path / "started").read_text())
+    assert (tmp_path / "a.py").read_text() != STUB
+    process.send_signal(number)
+    code, out, err = finish(process)
+    assert (code, out, err) == (128 + number, "", "")
+    assert (tmp_path / "a.py").read_text() == STUB
+    with pytest.raises(ProcessLookupError):
+        os.kill(check, 0)
+
+
+def test_a_run_in_the_background_outlives_its_terminal(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    os.mkfifo(tmp_path / "started")
+    os.mkfifo(tmp_path / "go")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = start("fills", "a.py", "--check", "echo > started; cat go", cwd=tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    (tmp_path / "started").read_text()
+    process.send_signal(signal.SIGHUP)
+    (tmp_path / "go").write_text("")
+    assert finish(process)[0] == 0
+
+
 def test_an_error_of_our_own_is_one_sentence_and_a_log(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(STUB)
     code, _, err = finish(start("crashes", ".", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state"), HOME=str(tmp_path)))
