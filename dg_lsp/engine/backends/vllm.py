@@ -24,7 +24,7 @@ from dg_lsp.engine.layout import Sheet
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.profile import load as load_profile
 from dg_lsp.engine.vocabulary import Vocabulary
-from dg_lsp.wire.config import Config
+from dg_lsp.wire.config import Config, expanded
 from dg_lsp.wire.fields import Fields, WireError
 
 OLDEST = (0, 33)
@@ -106,7 +106,7 @@ def load(
 
 def find(name: str) -> Path:
     """Return a folder with the tokenizer of a model, which is a folder or a hub id; raise RemoteError when there is none."""
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if folder.is_dir():
         if (folder / "tokenizer.json").is_file():
             return folder
