@@ -242,7 +242,10 @@ class ResidentEngine:
             return None
         if messages.common_protocol(state.protocol_min, state.protocol_max) is not None:
             return await links.reach(state, self._on_status)
-        meeting.check_owner(state.address)
+        try:
+            meeting.check_owner(state.address)
+        except OSError:
+            return None  # its socket is gone, and so is it
         if not meeting.alive(state.pid):
             return None
         if not await links.ask_to_end(state):

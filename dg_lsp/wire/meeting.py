@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -120,7 +121,16 @@ def runtime_dir() -> Path:
         return _private(Path(named).expanduser().absolute())
     import platformdirs  # only this function needs it, and front ends start fast
 
-    return _private(Path(platformdirs.user_runtime_dir("dg-lsp", appauthor=False)))
+    with warnings.catch_warnings():
+        # A session without such a directory is nothing to warn of: the one used instead is private all the same.
+        warnings.simplefilter("ignore")
+        try:
+            usual = Path(platformdirs.user_runtime_dir("dg-lsp", appauthor=False))
+        except OSError as error:
+            raise MeetingError(
+                f"there is no private directory to use: {error.strerror or error}; set {RUNTIME_DIR_VARIABLE}"
+            ) from error
+    return _private(usual)
 
 
 def place(which: Which) -> Place:
@@ -208,16 +218,16 @@ class Lock:
 
 
 def hold(path: Path) -> Lock | None:
-    """Return the lock, or None when another process has it."""
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        if not _try_lock(handle):
+    """Return the lock, or None when another process has it; raise MeetingError when the file can't be made or locked."""
+    try:
+        while (handle := _locked(path)) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    return Lock(path, handle)
             os.close(handle)
-            return None
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), path.stat()):
-                return Lock(path, handle)
-        os.close(handle)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    return None
 
 
 def start_engine(
@@ -238,7 +248,10 @@ def start_engine(
     arguments = [f"--{name}={value}" for name, value in options.items() if value]
     command = [sys.executable, "-m", "dg_lsp.engine.commands", "run", "--detached", *arguments]
     _roll(place.log)
-    handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise _unusable(place.log, error) from error
     try:
         process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
             command,
@@ -302,14 +315,29 @@ def _private(directory: Path) -> Path:
                 f"{directory} is open to other users; make it private (chmod 700), or set {RUNTIME_DIR_VARIABLE}"
             )
     except OSError as error:
-        raise MeetingError(
-            f"{directory} can't be used: {error.strerror}; set {RUNTIME_DIR_VARIABLE} to another directory"
-        ) from error
+        raise _unusable(directory, error) from error
     return directory
+
+
+def _unusable(path: Path, error: OSError) -> MeetingError:
+    return MeetingError(f"{path} can't be used: {error.strerror}; set {RUNTIME_DIR_VARIABLE} to another directory")
 
 
 def _user() -> str:
     return "user" if sys.platform == "win32" else str(os.getuid())
+
+
+def _locked(path: Path) -> int | None:
+    """Return a handle of the file, made if need be, with the lock on it; None when another process has the lock."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if _try_lock(handle):
+            return handle
+    except OSError:
+        os.close(handle)
+        raise
+    os.close(handle)
+    return None
 
 
 def _try_lock(handle: int) -> bool:

@@ -337,6 +337,34 @@ def test_an_engine_of_another_protocol_makes_room_when_nobody_uses_it(folder: Pa
         assert old.process.wait(30) == 0
 
 
+def test_what_an_engine_of_another_protocol_left_does_not_hinder_the_next(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(options()) as engine:
+            assert await text(engine, text="x") == "x"
+
+    place = meeting.place(options().which)
+    # The engine's process id may be another's by now.
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as other:
+        address = str(meeting.socket_path(place))
+        meeting.write_state(place, meeting.State(other.pid, address, "secret", "0", 0, 0, options().which))
+        asyncio.run(scenario())
+    assert len(pids()) == 1
+
+
+@pytest.mark.parametrize("name", ["starting", "log"])
+def test_a_file_that_can_not_be_written_is_said_in_a_sentence(folder: Path, name: str) -> None:
+    async def scenario() -> None:
+        async with connect(options(), wait=False) as engine:
+            with pytest.raises(
+                EngineError, match=rf"\.{name} can't be used: .*; set {meeting.RUNTIME_DIR_VARIABLE} to another"
+            ):
+                await engine.ready()
+
+    path: Path = getattr(meeting.place(options().which), name)
+    path.mkdir()
+    asyncio.run(scenario())
+
+
 def test_an_engine_that_ended_on_purpose_is_started_again_without_blame(folder: Path) -> None:
     async def scenario() -> None:
         async with connect(options()) as engine:
