@@ -15,24 +15,11 @@ import pytest
 from tests.editors import machine
 from tests.editors.machine import program
 from tests.editors.neovim import LOOK, PLUGIN, Neovim
+from tests.editors.texts import BODIES, INSIDE, SHOP, inserted, paced
 from tests.editors.waiting import until
 
 # Show what the model has, however sure it is: these tests are about editors.
 OPTIONS = "{ settings = { ['completion.threshold'] = 0, ['completion.tokenThreshold'] = 0 } }"
-
-SHOP = """\
-class Cart:
-    def __init__(self):
-        self.items = []
-
-    def add(self, item):
-
-
-cart = Cart()
-cart.add("tea")
-print(cart.items)
-"""
-INSIDE = (4, len("    def add(self, item):"))
 
 
 @pytest.fixture
@@ -41,7 +28,7 @@ def nvim(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Neovim]:
         yield editor
 
 
-def test_a_suggestion_appears_and_is_accepted(nvim: Neovim) -> None:
+def test_a_suggestion_appears_and_is_inserted(nvim: Neovim) -> None:
     path = nvim.edit("shop.py", SHOP)
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
@@ -77,7 +64,7 @@ def test_words_and_lines_are_accepted_one_by_one(nvim: Neovim) -> None:
     before = nvim.text()
     nvim.type("<C-j>")
     until(lambda: nvim.text() != before, "the accepted word", tell=nvim.picture)
-    word = accepted(before, nvim.text())
+    word = inserted(before, nvim.text())
     assert whole.startswith(word)
     assert len(word.split()) == 1
     rest = nvim.ghost()
@@ -86,7 +73,7 @@ def test_words_and_lines_are_accepted_one_by_one(nvim: Neovim) -> None:
         before = nvim.text()
         nvim.type("<C-g>l")
         until(lambda: nvim.text() != before, "the accepted line", tell=nvim.picture)
-        assert accepted(before, nvim.text()) == rest.split("\n")[0]
+        assert inserted(before, nvim.text()) == rest.split("\n")[0]
     saved = nvim.save(path)
     assert saved.endswith(SHOP.split("item):\n", 1)[1])
 
@@ -117,7 +104,7 @@ def test_a_dismissed_suggestion_is_gone(nvim: Neovim) -> None:
     assert nvim.text() == before
 
 
-def test_what_no_longer_fits_is_neither_shown_nor_accepted(nvim: Neovim) -> None:
+def test_what_no_longer_fits_is_neither_shown_nor_inserted(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
@@ -135,37 +122,9 @@ def test_what_was_typed_of_a_suggestion_is_not_inserted_again(nvim: Neovim) -> N
     ghost = nvim.until_ghost()
     before = nvim.text()
     nvim.type(f"{'<lt>' if ghost[0] == '<' else ghost[0]}<C-l>")
-    until(lambda: accepted(before, nvim.text()) not in ("", ghost[0]), "the accepted text", tell=nvim.picture)
-    assert accepted(before, nvim.text()) == ghost
+    until(lambda: inserted(before, nvim.text()) not in ("", ghost[0]), "the accepted text", tell=nvim.picture)
+    assert inserted(before, nvim.text()) == ghost
 
-
-BODIES = """\
-class Item:
-    def __init__(self, name, price, stock):
-        self.name = name
-        self.price = price
-        self.stock = stock
-
-    def get_name(self):
-        return self.name
-
-    def get_price(self):
-        ...
-
-    def get_stock(self):
-        ...
-
-    def set_name(self, name):
-        self.name = name
-
-    def set_price(self, price):
-        ...
-
-
-item = Item("tea", 3, 10)
-item.set_price(4)
-print(item.get_name(), item.get_price(), item.get_stock())
-"""
 
 WATCH = """
 _G.seen = { bars = {}, drafts = {}, states = {} }
@@ -347,8 +306,8 @@ def test_fast_typing_is_exactly_what_was_typed(nvim: Neovim) -> None:
     written, keys = paced()
     nvim.put(0, 0)
     for key in keys:
-        nvim.type(key)
-        if key == "<CR>":
+        nvim.type({"Enter": "<CR>", "Backspace": "<BS>", "<": "<lt>"}.get(key, key))
+        if key == "Enter":
             # Neovim asks when the keys rest for a moment; typing goes on while the request is alive.
             n_sent = nvim.lua("return _G.sent")
             nvim.until(f"_G.sent > {n_sent}", "a request")
@@ -444,30 +403,5 @@ def test_the_help_names_every_command_map_and_option(nvim: Neovim, tmp_path: Pat
     assert "dg-lsp-maps" in (tmp_path / "doc" / "tags").read_text()
 
 
-def accepted(before: str, after: str) -> str:
-    """Return what stands in one text and not in the other."""
-    start = next((idx for idx, (one, two) in enumerate(zip(before, after, strict=False)) if one != two), len(before))
-    n_new = len(after) - len(before)
-    while start > 0 and after[start + n_new :] != before[start:]:
-        start -= 1
-    return after[start : start + n_new]
-
-
 def engine_pid(environment: Mapping[str, str]) -> int:
     return int(json.loads(machine.engine(environment, "status", "--json"))["pid"])
-
-
-def paced() -> tuple[str, list[str]]:
-    """Return a text of some three hundred keys, and the keys, among which are mistakes and their correction."""
-    lines = ["def mean(numbers):", "    total = sum(numbers)", "    return total / len(numbers)", "", "print(mean([1, 2, 3]))"]
-    written, keys = "", list[str]()
-    for round_ in range(3):
-        for line in lines:
-            text = line.replace("mean", f"mean{round_}")
-            for idx, character in enumerate(text):
-                if idx % 7 == 5:
-                    keys += ["x", "<BS>"]
-                keys.append("<lt>" if character == "<" else character)
-            keys.append("<CR>")
-            written += text + "\n"
-    return written, keys

@@ -12,7 +12,8 @@ import pytest
 
 from tests.editors import machine
 from tests.editors.neovim import PLUGIN
-from tests.editors.test_nvim import BODIES, OPTIONS, SHOP
+from tests.editors.test_nvim import OPTIONS
+from tests.editors.texts import BODIES, SHOP
 from tests.editors.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not there")

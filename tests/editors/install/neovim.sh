@@ -31,63 +31,10 @@ command -v apt-get >/dev/null || {
   exit 1
 }
 
-# apt's own state, so that the system's lists and packages stay as they are.
+. "$(dirname "$0")/debian.sh"
 apt=$(mktemp -d)
 trap 'rm -rf "$apt"' EXIT
-chmod 755 "$apt"
-mkdir -p "$apt"/sources "$apt"/lists/partial "$apt"/cache/archives/partial "$apt"/log
-: >"$apt/status"
-options=(
-  -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$apt/sources" -o Dir::Etc::preferences=/dev/null
-  -o Dir::Etc::preferencesparts=/dev/null -o "Dir::State::lists=$apt/lists" -o "Dir::State::status=$apt/status"
-  -o "Dir::State::extended_states=$apt/extended" -o "Dir::Cache=$apt/cache" -o "Dir::Log=$apt/log"
-  -o Acquire::Languages=none -o APT::Install-Recommends=false -o APT::Sandbox::User=root
-)
-
-# The machine's first source of Debian's main archive, for another suite.
-sources() {
-  local file
-  for file in /etc/apt/sources.list.d/*.sources; do
-    [ -f "$file" ] || continue
-    awk -v suite="$1" '
-      BEGIN { RS = ""; FS = "\n" }
-      /Types:[^\n]*deb/ && /\nURIs:[^\n]*debian/ && !/\nSuites:[^\n]*security/ {
-        for (i = 1; i <= NF; i++) {
-          if ($i ~ /^#/) continue
-          if ($i ~ /^Suites:/) $i = "Suites: " suite
-          if ($i ~ /^Components:/) $i = "Components: main"
-          print $i
-        }
-        exit
-      }' "$file" >"$apt/sources/newer.sources"
-    [ -s "$apt/sources/newer.sources" ] && return
-    rm -f "$apt/sources/newer.sources"
-  done
-  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
-    [ -f "$file" ] || continue
-    { grep -E '^deb .*debian' "$file" || true; } | { grep -v security || true; } | head -1 |
-      sed -E "s#^(deb +(\[[^]]*\] +)?[^ ]+) .*#\1 $1 main#" >"$apt/sources/newer.list"
-    [ -s "$apt/sources/newer.list" ] && return
-    rm -f "$apt/sources/newer.list"
-  done
-  say "no source of Debian packages is configured"
-  exit 1
-}
-
-got=
-for suite in forky sid; do
-  sources "$suite"
-  for _ in 1 2 3; do
-    if apt-get "${options[@]}" -qq update >&2 && apt-get "${options[@]}" -qq -y --download-only install neovim >&2; then
-      got=$suite
-      break 2
-    fi
-  done
-done
-[ -n "$got" ] || {
-  say "Neovim's packages can't be had"
-  exit 1
-}
+newer "$apt" --download-only install neovim
 
 rm -rf "$root" "$folder/patchelf" "$program"
 mkdir -p "$root"/usr/{bin,lib,lib64,sbin}
@@ -117,7 +64,7 @@ exec "$root/usr/bin/nvim" "\$@"
 W
 chmod +x "$program"
 new_enough "$program" || {
-  say "the Neovim of $got does not run"
+  say "the Neovim of Debian does not run here"
   exit 1
 }
 "$program" --version | head -1 >&2

@@ -1,0 +1,171 @@
+;;; dg-lsp-tests.el --- The package in a real Emacs  -*- lexical-binding: t; -*-
+
+;; Run by test_emacs.py, which makes the folder and sets the environment.  All of it is real: lsp-mode, the server, the
+;; engine and the model that comes with dg-lsp.
+
+;;; Code:
+
+(require 'ert)
+(require 'cl-lib)
+
+(defvar tests-folder (expand-file-name default-directory))
+
+(setq user-emacs-directory (expand-file-name ".emacs.d/" tests-folder)
+      lsp-session-file (expand-file-name "session" tests-folder)
+      ;; One server for all of these tests.
+      lsp-keep-workspace-alive t
+      lsp-enable-suggest-server-download nil
+      lsp-enable-snippet nil
+      lsp-warn-no-matched-clients nil
+      lsp-completion-provider :none
+      lsp-auto-guess-root t
+      ;; No other server for Python: this is about ours.
+      lsp-client-packages nil
+      lsp-enabled-clients '(dg-lsp)
+      make-backup-files nil
+      create-lockfiles nil
+      python-indent-guess-indent-offset-verbose nil)
+
+;; An installed lsp-mode has autoloads for these.
+(dolist (part '(lsp-modeline lsp-lens lsp-headerline lsp-diagnostics lsp-completion lsp-semantic-tokens))
+  (require part))
+(require 'dg-lsp)
+
+;; Show what the model has, however sure it is: these tests are about editors.
+(setq dg-lsp-threshold 0.0)
+
+(defun tests-until (look what)
+  "Return what LOOK returns as soon as it is true; fail when WHAT takes too long."
+  (let ((end (+ (float-time) 60)) found)
+    (while (and (not (setq found (funcall look))) (< (float-time) end))
+      (accept-process-output nil 0.05))
+    (or found (ert-fail (format "waited for %s: %S, %s" what (buffer-string) (dg-lsp-story))))))
+
+(defun tests-open (name text)
+  "Write TEXT into a file NAME, open it, and wait for the engine."
+  (let ((path (expand-file-name name tests-folder))
+        (coding-system-for-write 'utf-8-unix))
+    (with-temp-file path (insert text))
+    (find-file path)
+    (lsp-workspace-folders-add tests-folder)
+    (lsp)
+    (tests-until (lambda ()
+                   (and (lsp-feature? "textDocument/inlineCompletion")
+                        dg-lsp--status
+                        (equal (lsp-get dg-lsp--status :state) "ready")))
+                 "the engine")
+    path))
+
+(defun tests-shown ()
+  "Return the suggestion that is shown."
+  (let ((overlay lsp-inline-completion--overlay))
+    (and (overlayp overlay) (substring-no-properties (or (overlay-get overlay 'after-string) "")))))
+
+(defconst tests-shop
+  "class Cart:
+    def __init__(self):
+        self.items = []
+
+    def add(self, item):
+        self.
+
+cart = Cart()
+cart.add(\"tea\")
+print(cart.items)
+")
+
+(ert-deftest tests-a-suggestion-is-shown-and-accepted ()
+  (tests-open "shop.py" tests-shop)
+  (search-forward "        self.\n")
+  (backward-char)
+  (let* ((before (buffer-string)) (start (point)) (rest (buffer-substring (point) (point-max))))
+    (lsp-inline-completion-display)
+    (should (not (string-empty-p (or (tests-shown) ""))))
+    (lsp-inline-completion-accept)
+    (should-not (equal (buffer-string) before))
+    (should (string-prefix-p (substring before 0 (1- start)) (buffer-string)))
+    (should (string-suffix-p rest (buffer-string))))
+  (set-buffer-modified-p nil)
+  (kill-buffer))
+
+(defconst tests-item
+  "class Item:
+    def __init__(self, name, price):
+        self.name = name
+        self.price = price
+
+    def get_name(self):
+        ...
+
+    def get_price(self):
+        ...
+")
+
+(defun tests-count (text)
+  "Return how often TEXT stands in the buffer."
+  (save-excursion (goto-char (point-min)) (how-many (regexp-quote text))))
+
+(ert-deftest tests-a-body-is-filled-before-ones-eyes-and-comes-back-with-one-undo ()
+  (tests-open "body.py" tests-item)
+  (let ((drafts nil))
+    (add-hook 'dg-lsp-draft-hook
+              (lambda ()
+                (push (mapconcat (lambda (overlay) (substring-no-properties (or (overlay-get overlay 'display) "")))
+                                 dg-lsp--overlays "|")
+                      drafts))
+              nil t)
+    (buffer-enable-undo)
+    (search-forward "...")
+    (undo-boundary)
+    (dg-lsp-fill)
+    (tests-until (lambda () (= (tests-count "...") 1)) "the filled body")
+    (tests-until (lambda () (null dg-lsp--overlays)) "the drafts to go")
+    (should (>= (length (delete-dups (delete "" drafts))) 2))
+    (undo-boundary)
+    (undo)
+    (should (equal (buffer-string) tests-item)))
+  (set-buffer-modified-p nil)
+  (kill-buffer))
+
+(ert-deftest tests-all-holes-are-filled ()
+  (tests-open "all.py" tests-item)
+  (dg-lsp-fill-buffer)
+  (tests-until (lambda () (= (tests-count "...") 0)) "the filled bodies")
+  (set-buffer-modified-p nil)
+  (kill-buffer))
+
+(ert-deftest tests-a-code-action-is-applied ()
+  (tests-open "action.py" tests-item)
+  (search-forward "...")
+  (let ((action (seq-find (lambda (each) (string-prefix-p "Fill function body" (lsp-get each :title)))
+                          (lsp-code-actions-at-point))))
+    (should action)
+    (lsp-execute-code-action action)
+    (tests-until (lambda () (= (tests-count "...") 1)) "the filled body"))
+  (set-buffer-modified-p nil)
+  (kill-buffer))
+
+(ert-deftest tests-wide-characters-move-nothing ()
+  (tests-open "wide.py" (string-replace "self.\n" "x = '😀日本語'; self.\n" tests-shop))
+  (search-forward "; self.")
+  (let* ((start (point)) (head (buffer-substring (point-min) start)) (rest (buffer-substring start (point-max))))
+    (lsp-inline-completion-display)
+    (should (tests-shown))
+    (lsp-inline-completion-accept)
+    (should (string-prefix-p head (buffer-string)))
+    (should (string-suffix-p rest (buffer-string))))
+  (set-buffer-modified-p nil)
+  (kill-buffer))
+
+(ert-deftest tests-secrets-are-not-read-and-the-status-says-why ()
+  (tests-open "credentials.py" "PASSWORD = \n")
+  (search-forward "= ")
+  (lsp-inline-completion-display)
+  (should-not (tests-shown))
+  (tests-until (lambda () (string-match-p "secrets" (dg-lsp-story))) "the reason")
+  (should (equal (dg-lsp-mode-line) " DG-"))
+  (set-buffer-modified-p nil)
+  (kill-buffer))
+
+(provide 'dg-lsp-tests)
+;;; dg-lsp-tests.el ends here

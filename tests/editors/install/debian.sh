@@ -1,0 +1,57 @@
+# Packages of a newer Debian, got without changing anything of this machine's. Sourced by the scripts next to it.
+
+# newer FOLDER COMMAND...: run `apt-get COMMAND...` with the packages of a newer suite to choose from, with apt's state in
+# FOLDER, which is made. Tries the suites in turn, and each of them again when the network fails.
+newer() {
+  local apt=$1 suite
+  shift
+  mkdir -p "$apt"/sources "$apt"/lists/partial "$apt"/cache/archives/partial "$apt"/log
+  chmod 755 "$apt"
+  : >"$apt/status"
+  local options=(
+    -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$apt/sources" -o Dir::Etc::preferences=/dev/null
+    -o Dir::Etc::preferencesparts=/dev/null -o "Dir::State::lists=$apt/lists" -o "Dir::State::status=$apt/status"
+    -o "Dir::State::extended_states=$apt/extended" -o "Dir::Cache=$apt/cache" -o "Dir::Log=$apt/log"
+    -o Acquire::Languages=none -o APT::Install-Recommends=false -o APT::Sandbox::User=root
+  )
+  for suite in forky sid; do
+    newer_sources "$apt" "$suite" || return 1
+    for _ in 1 2 3; do
+      if apt-get "${options[@]}" -qq update >&2 && apt-get "${options[@]}" -qq -y "$@" >&2; then
+        return
+      fi
+    done
+  done
+  echo "these packages can't be had: $*" >&2
+  return 1
+}
+
+# The machine's first source of Debian's main archive, for another suite.
+newer_sources() {
+  local apt=$1 suite=$2 file
+  for file in /etc/apt/sources.list.d/*.sources; do
+    [ -f "$file" ] || continue
+    awk -v suite="$suite" '
+      BEGIN { RS = ""; FS = "\n" }
+      /Types:[^\n]*deb/ && /\nURIs:[^\n]*debian/ && !/\nSuites:[^\n]*security/ {
+        for (i = 1; i <= NF; i++) {
+          if ($i ~ /^#/) continue
+          if ($i ~ /^Suites:/) $i = "Suites: " suite
+          if ($i ~ /^Components:/) $i = "Components: main"
+          print $i
+        }
+        exit
+      }' "$file" >"$apt/sources/newer.sources"
+    [ -s "$apt/sources/newer.sources" ] && return
+    rm -f "$apt/sources/newer.sources"
+  done
+  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+    [ -f "$file" ] || continue
+    { grep -E '^deb .*debian' "$file" || true; } | { grep -v security || true; } | head -1 |
+      sed -E "s#^(deb +(\[[^]]*\] +)?[^ ]+) .*#\1 $suite main#" >"$apt/sources/newer.list"
+    [ -s "$apt/sources/newer.list" ] && return
+    rm -f "$apt/sources/newer.list"
+  done
+  echo "no source of Debian packages is configured" >&2
+  return 1
+}

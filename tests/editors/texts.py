@@ -1,0 +1,74 @@
+"""The files that are written in the editors: each has a place where the model that ships with dg-lsp has an answer."""
+
+from __future__ import annotations
+
+SHOP = """\
+class Cart:
+    def __init__(self):
+        self.items = []
+
+    def add(self, item):
+
+
+cart = Cart()
+cart.add("tea")
+print(cart.items)
+"""
+# Behind the colon of `def add`, where a body begins; the column counts characters, all of which are ASCII.
+INSIDE = (4, len("    def add(self, item):"))
+
+# Three bodies to fill, each like others that are there.
+BODIES = """\
+class Item:
+    def __init__(self, name, price, stock):
+        self.name = name
+        self.price = price
+        self.stock = stock
+
+    def get_name(self):
+        return self.name
+
+    def get_price(self):
+        ...
+
+    def get_stock(self):
+        ...
+
+    def set_name(self, name):
+        self.name = name
+
+    def set_price(self, price):
+        ...
+
+
+item = Item("tea", 3, 10)
+item.set_price(4)
+print(item.get_name(), item.get_price(), item.get_stock())
+"""
+# The line of the first of them, counted from 0.
+BODY = 10
+
+
+def inserted(before: str, after: str) -> str:
+    """Return what stands in one text and not in the other."""
+    start = next((idx for idx, (one, two) in enumerate(zip(before, after, strict=False)) if one != two), len(before))
+    n_new = len(after) - len(before)
+    while start > 0 and after[start + n_new :] != before[start:]:
+        start -= 1
+    return after[start : start + n_new]
+
+
+def paced() -> tuple[str, list[str]]:
+    """Return a text of some three hundred keys, and the keys: characters, "Enter", and mistakes with their "Backspace"."""
+    lines = ["def mean(numbers):", "    total = sum(numbers)", "    return total / len(numbers)", "", "print(mean([1, 2, 3]))"]
+    written, keys = "", list[str]()
+    for n in range(3):
+        for line in lines:
+            text = line.replace("mean", f"mean{n}")
+            for idx, character in enumerate(text):
+                if idx % 7 == 5:
+                    keys += ["x", "Backspace"]
+                keys.append(character)
+            keys.append("Enter")
+            written += text + "\n"
+    return written, keys
