@@ -7,10 +7,11 @@ files: related text is handed in (`infill.workspace` finds it).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from dg_lsp.core import languages
 from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Snippet, Span
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ BETWEEN_CHARS = 400
 GROUP_HOLES = 4
 
 # Endings of files that are imported by the name of their folder, all of its files at once.
-FOLDER_ENDINGS = (".go",)
+FOLDER_ENDINGS = tuple(ending for one in languages.TABLE if one.imports_folders for ending in one.extensions)
 
 # What one related file may contribute, so that a single long one does not crowd the others out.
 EXCERPT_CHARS = 2_000
@@ -154,8 +155,8 @@ def excerpt(snippet: Snippet, words: frozenset[str], max_chars: int) -> Snippet:
 
 def imports(text: str, language: str) -> tuple[str, ...]:
     """Return the names of modules and files that the text imports, as it writes them, each once, in its order."""
-    found = _IMPORTS.get(language)
-    return tuple(dict.fromkeys(found(text))) if found else ()
+    known = languages.get(language)
+    return tuple(dict.fromkeys(known.imports(text))) if known else ()
 
 
 def is_imported(path: str, names: Iterable[str]) -> bool:
@@ -224,76 +225,3 @@ def _in_folder(folder: list[str], name: str) -> bool:
 _PACKAGE_FILES = frozenset({"__init__", "index", "mod", "init"})
 _HERE = frozenset({"crate", "self", "super", "@", "~"})
 _EXTENSION = re.compile(r"(?<=\w)\.(?:[cm]?[jt]sx?|py|h|hh|hpp|hxx|inc|rb|php|lua|sh|bash)$")
-
-
-def _python_imports(text: str) -> Iterator[str]:
-    for match in re.finditer(
-        r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\r\n#;]*)|import[ \t]+([^\r\n#;]*))", text, re.MULTILINE
-    ):
-        module, symbols, modules = match.groups()
-        listed = [re.split(r"\s", name.strip())[0] for name in re.sub(r"[()\\]|#.*", " ", symbols or modules or "").split(",")]
-        if module is None:
-            yield from filter(None, listed)
-        else:
-            if module.strip("."):
-                yield module
-            # `from package import module` can't be told from importing a function, so both readings count.
-            yield from (f"{module.rstrip('.')}.{name}" for name in listed if name and name != "*")
-
-
-def _java_imports(text: str) -> Iterator[str]:
-    for match in re.finditer(r"^\s*import\s+(static\s+)?([\w.]+?)(\.\*)?\s*;", text, re.MULTILINE):
-        name = match[2]
-        yield name.rpartition(".")[0] if match[1] and not match[3] else name
-
-
-def _rust_imports(text: str) -> Iterator[str]:
-    for match in re.finditer(r"\b(?:use\s+([\w:]+?)(?:::\{([^;]*)\}|::\*)?(?:\s+as\s+\w+)?\s*;|mod\s+(\w+)\s*;)", text):
-        path, listed, module = match.groups()
-        if module:
-            yield module
-            continue
-        yield path
-        if "::" in path and not listed:
-            # The last part is as often a type as a module.
-            yield path.rpartition("::")[0]
-        yield from (f"{path}::{name.strip()}" for name in (listed or "").split(",") if re.fullmatch(r"[\w:]+", name.strip()))
-
-
-def _go_imports(text: str) -> Iterator[str]:
-    for block in re.finditer(r'^import\s*(?:\(([^)]*)\)|([\w.]+\s+)?("[^"]+"))', text, re.MULTILINE):
-        yield from re.findall(r'"([^"]+)"', block[1] or block[3])
-
-
-def _matches(pattern: str) -> _Find:
-    compiled = re.compile(pattern, re.MULTILINE)
-    return lambda text: (match[match.lastindex or 0] for match in compiled.finditer(text))
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _Find = Callable[[str], Iterable[str]]
-
-_javascript = _matches(r"""\b(?:from|import)\s*["']([^"'\n]+)["']|\b(?:require|import)\s*\(\s*["']([^"'\n]+)["']\s*\)""")
-_c = _matches(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\r\n]+)"|<([^>\r\n]+)>)')
-
-# How each language names what it imports; a language that is not here has no imports.
-_IMPORTS: dict[str, _Find] = {
-    "python": _python_imports,
-    "javascript": _javascript,
-    "typescript": _javascript,
-    "tsx": _javascript,
-    "go": _go_imports,
-    "rust": _rust_imports,
-    "java": _java_imports,
-    "c": _c,
-    "cpp": _c,
-    "csharp": _matches(r"^\s*(?:global\s+)?using\s+(?:static\s+)?(?:\w+\s*=\s*)?([\w.]+)\s*;"),
-    "ruby": _matches(r"""^\s*(?:require|require_relative|load|autoload\s+:\w+,)\s*\(?\s*["']([^"'\r\n]+)["']"""),
-    "php": _matches(
-        r"""^\s*use\s+(?:function\s+|const\s+)?([\w\\]+)|\b(?:require|include)(?:_once)?\b[^;"']*["']([^"'\r\n]+)["']"""
-    ),
-    "bash": _matches(r"""^\s*(?:source|\.)\s+["']?(?:[^"'\s;]*\}?/)?([^"'\s;/]+)"""),
-    "lua": _matches(r"""\brequire\s*\(?\s*["']([^"'\r\n]+)["']"""),
-}

@@ -1,8 +1,8 @@
 """The languages whose syntax dg-lsp knows: one table, and beside it one query file each.
 
-To add a language, add an entry here and `queries/<name>.scm`; no code elsewhere names a language. The captures that a
-query file may use are described in `syntax`. A grammar is imported when it is first needed. Knows nothing of documents
-or holes.
+To add a language, add an entry here and `queries/<name>.scm`; then holes in it are found and filled, with no change
+elsewhere. (What only one language has, its own compiler or notebooks, stands where it is used.) The captures that a query
+file may use are described in `syntax`. A grammar is imported when it is first needed. Knows nothing of documents or holes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,13 @@ from functools import cache
 from importlib import resources
 
 import tree_sitter
+
+from dg_lsp.core import imports
+
+# What most languages have, and what counts where the language is not known.
+QUOTES = "\"'`"
+MULTILINE_QUOTES = "`"
+BRACKETS = ("([{", ")]}")
 
 
 class GrammarError(Exception):
@@ -27,7 +34,12 @@ class Language:
     `grammar` is a module and the function in it that returns the grammar. `queries` names the query files, whose texts
     are joined. `opens` matches the code of a line that opens a block, where the
     tree is broken and its brackets are closed; `indent` is one level where the file shows none. In a file whose name ends
-    with one of `stub_suffixes`, bodies are meant to be empty.
+    with one of `stub_suffixes`, bodies are meant to be empty. `imports` finds the names that a text imports; with
+    `imports_folders`, those are of folders, all of whose files are imported at once.
+
+    The rest says how code is read without a tree: strings are what `strings` matches, or stands between `quotes`, of which
+    only those in `multiline_quotes` reach over line ends; `heredoc` matches how a here document begins, up to its word.
+    `brackets` are the pairs that close what they open. `outdents` matches lines that stand further left than their block.
     """
 
     name: str
@@ -44,8 +56,18 @@ class Language:
     filenames: tuple[str, ...] = ()
     shebangs: tuple[str, ...] = ()
     stub_suffixes: tuple[str, ...] = ()
+    imports: imports.Find = imports.nothing
+    imports_folders: bool = False
+    strings: tuple[str, ...] = ()
+    quotes: str = QUOTES
+    multiline_quotes: str = MULTILINE_QUOTES
+    heredoc: str = ""
+    brackets: tuple[str, str] = BRACKETS
+    outdents: str = ""
 
 
+# Lines of the preprocessor, and labels.
+_C_OUTDENTS = r"#|(?!default\b)\w+:(?!:)"
 _C_BLOCK = ("/*", "*/")
 # Not the braces of values: those after `=`, `(`, `,`, `:` or `return`.
 _BRACE = r"^(?!.*\breturn\s*\{$)(?:.*[^\s=(,:\[?&|])?\s*\{$"
@@ -65,6 +87,9 @@ TABLE: tuple[Language, ...] = (
         filenames=("SConstruct", "SConscript", "wscript"),
         shebangs=("python",),
         stub_suffixes=(".pyi",),
+        imports=imports.python,
+        strings=(r'"""(?:\\.|[^\\])*?(?:"""|\Z)', r"'''(?:\\.|[^\\])*?(?:'''|\Z)"),
+        multiline_quotes="",
     ),
     Language(
         name="javascript",
@@ -79,6 +104,7 @@ TABLE: tuple[Language, ...] = (
         indent="  ",
         filenames=("Jakefile",),
         shebangs=("node", "nodejs", "bun"),
+        imports=imports.javascript,
     ),
     Language(
         name="typescript",
@@ -93,6 +119,7 @@ TABLE: tuple[Language, ...] = (
         indent="  ",
         shebangs=("deno", "ts-node", "tsx"),
         stub_suffixes=(".d.ts", ".d.mts", ".d.cts"),
+        imports=imports.javascript,
     ),
     Language(
         name="tsx",
@@ -105,6 +132,7 @@ TABLE: tuple[Language, ...] = (
         opens=_BRACE,
         fence="tsx",
         indent="  ",
+        imports=imports.javascript,
     ),
     Language(
         name="go",
@@ -117,6 +145,9 @@ TABLE: tuple[Language, ...] = (
         opens=_BRACE,
         fence="go",
         indent="\t",
+        imports=imports.go,
+        imports_folders=True,
+        outdents=r"(?!default\b)\w+:$",
     ),
     Language(
         name="rust",
@@ -129,6 +160,11 @@ TABLE: tuple[Language, ...] = (
         opens=_BRACE,
         fence="rust",
         shebangs=("rust-script",),
+        imports=imports.rust,
+        # Lifetimes have one quote only.
+        strings=(r"'(?:\\[^'\n]+|[^'\\\n])'",),
+        quotes='"`',
+        multiline_quotes='"`',
     ),
     Language(
         name="java",
@@ -140,6 +176,7 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="java",
+        imports=imports.java,
     ),
     Language(
         name="c",
@@ -151,6 +188,8 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="c",
+        imports=imports.c,
+        outdents=_C_OUTDENTS,
     ),
     Language(
         name="cpp",
@@ -162,6 +201,8 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="cpp",
+        imports=imports.c,
+        outdents=_C_OUTDENTS,
     ),
     Language(
         name="csharp",
@@ -173,6 +214,8 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="csharp",
+        imports=imports.csharp,
+        outdents=_C_OUTDENTS,
     ),
     Language(
         name="ruby",
@@ -188,6 +231,9 @@ TABLE: tuple[Language, ...] = (
         indent="  ",
         filenames=("Gemfile", "Rakefile", "Guardfile", "Vagrantfile", "Podfile", "Fastfile"),
         shebangs=("ruby",),
+        imports=imports.ruby,
+        multiline_quotes=QUOTES,
+        heredoc="<<[~-]?",
     ),
     Language(
         name="php",
@@ -200,6 +246,9 @@ TABLE: tuple[Language, ...] = (
         opens=_BRACE,
         fence="php",
         shebangs=("php",),
+        imports=imports.php,
+        multiline_quotes=QUOTES,
+        heredoc="<<<",
     ),
     Language(
         name="bash",
@@ -214,6 +263,11 @@ TABLE: tuple[Language, ...] = (
         indent="  ",
         filenames=(".bashrc", ".bash_profile", ".bash_aliases", ".profile", "PKGBUILD"),
         shebangs=("bash", "sh", "dash", "ash", "ksh"),
+        imports=imports.bash,
+        multiline_quotes=QUOTES,
+        heredoc="<<-?",
+        # A `)` also ends the pattern of a case.
+        brackets=("{", "}"),
     ),
     Language(
         name="lua",
@@ -228,6 +282,7 @@ TABLE: tuple[Language, ...] = (
         indent="  ",
         filenames=(".luacheckrc",),
         shebangs=("lua", "luajit"),
+        imports=imports.lua,
     ),
 )
 

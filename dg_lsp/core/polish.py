@@ -237,8 +237,9 @@ def cut_at_dedent(text: str, around: Around) -> str:
     depth = len(around.hole.indent.expandtabs(4))
     lines = [line for line in _lines(text, around.document.language)[1:] if line.is_code and line.text and not line.nested]
     shallow = [line for line in lines if len(line.indent.expandtabs(4)) < depth]
-    outdented = _OUTDENTED.get(around.document.language)
-    shallow = [line for line in shallow if not (outdented and outdented.match(line.text))]
+    language = languages.get(around.document.language)
+    if language is not None and language.outdents:
+        shallow = [line for line in shallow if not re.match(language.outdents, line.text)]
     # A here document stands further left as well, and ends nothing; a few tries tell.
     for line in shallow[:4]:
         cut = text[: line.start].rstrip()
@@ -403,11 +404,6 @@ _CONTROL = re.compile(
     r"|<(?:unused\d+|\w+_of_turn|fim_\w+|file_sep|\|(?:turn|channel)|(?:turn|channel)\||\|[\w-]{2,40}\|)>"
     r"|<｜[^｜\n]{2,40}｜>"
 )
-# Lines that stand further left than the block that they are in: those of the preprocessor, and labels.
-_OUTDENTED = {
-    **dict.fromkeys(("c", "cpp", "csharp"), re.compile(r"#|(?!default\b)\w+:(?!:)")),
-    "go": re.compile(r"(?!default\b)\w+:$"),
-}
 _FENCE = re.compile(r"^[ \t]*```[\w+#.-]*[ \t]*$", re.MULTILINE)
 # Tab, newline and form feed are all the control characters that source has; U+FFFD stands for bytes that are no UTF-8.
 _UNREADABLE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\ud800-\udfff]")
@@ -542,8 +538,8 @@ def _lines(text: str, language: str) -> list[_Line]:
 
 def _first_closer(text: str, language: str) -> int | None:
     """Return where the text closes a bracket that it did not open, or None."""
-    # In a shell a `)` also ends the pattern of a case.
-    opening, closing = ("{", "}") if language == "bash" else ("([{", ")]}")
+    known = languages.get(language)
+    opening, closing = known.brackets if known else languages.BRACKETS
     depth = 0
     for idx, char in enumerate(_code(text, language)):
         depth += (char in opening) - (char in closing)
@@ -560,32 +556,23 @@ def _code(text: str, language: str) -> str:
 @functools.cache
 def _literals(name: str) -> re.Pattern[str]:
     """Return what matches a string or a comment of the language; one that never ends reaches to the end."""
-    language = languages.get(name) if name else None
-    parts = [r'"""(?:\\.|[^\\])*?(?:"""|\Z)', r"'''(?:\\.|[^\\])*?(?:'''|\Z)"] if name == "python" else []
+    language = languages.get(name)
+    parts = list(language.strings) if language else []
+    quotes, multiline = languages.QUOTES, languages.MULTILINE_QUOTES
     if language is not None:
+        quotes, multiline = language.quotes, language.multiline_quotes
         if language.block_comment is not None:
             begin, end = map(re.escape, language.block_comment)
             parts.append(rf"{begin}.*?(?:{end}|\Z)")
         # `$#` and `${#x}` are no comments, nor is `#[attribute]`.
         parts += [rf"(?<![$\w{{]){re.escape(mark)}(?!\[)[^\n]*" for mark in language.line_comments]
-    if name in _HEREDOCS:
-        parts.append(rf"{_HEREDOCS[name]}[ \t]*(?P<q>[\"']?)(?P<w>[A-Z_]\w*)(?P=q)[^\n]*\n(?:.*?\n)??[ \t]*(?P=w)(?!\w)")
-    multiline = _MULTILINE_QUOTES.get(name, "`")
-    for quote in "\"'`":
-        if quote == "'" and name == "rust":
-            # Lifetimes have one quote only.
-            parts.append(r"'(?:\\[^'\n]+|[^'\\\n])'")
-        else:
-            within = "" if quote in multiline else r"\n"
-            parts.append(rf"{quote}(?:\\.|[^\\{quote}{within}])*(?:{quote}|(?=\n)|\Z)")
+        if language.heredoc:
+            word = r"[ \t]*(?P<q>[\"']?)(?P<w>[A-Z_]\w*)(?P=q)[^\n]*\n"
+            parts.append(rf"{language.heredoc}{word}(?:.*?\n)??[ \t]*(?P=w)(?!\w)")
+    for quote in quotes:
+        within = "" if quote in multiline else r"\n"
+        parts.append(rf"{quote}(?:\\.|[^\\{quote}{within}])*(?:{quote}|(?=\n)|\Z)")
     return re.compile("|".join(parts), re.DOTALL)
-
-
-# How a here document begins, up to its word.
-_HEREDOCS = {"bash": "<<-?", "php": "<<<", "ruby": "<<[~-]?"}
-
-# Quotes whose strings may go on over line ends.
-_MULTILINE_QUOTES = {"bash": "\"'`", "ruby": "\"'`", "php": "\"'`", "rust": '"`', "python": ""}
 
 
 def _unit(around: Around) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +71,16 @@ def test_a_grammar_that_is_missing_is_said_in_a_sentence() -> None:
     (python, *_) = languages.TABLE
     with pytest.raises(languages.GrammarError, match=r"the grammar for python \(no_such_grammar\) can't be loaded"):
         languages.grammar(dataclasses.replace(python, grammar=("no_such_grammar", "language")))
+
+
+def test_what_finds_and_fills_holes_names_no_language_but_python() -> None:
+    """Python is named for its compiler, and a language that is added needs no other code."""
+    core, names = Path(languages.__file__).parent, {language.name for language in languages.TABLE} - {"python"}
+    named = [
+        f"{path.name}:{node.lineno} {node.value}"
+        for path in [*core.glob("*.py"), *(core.parent / "infill").glob("*.py")]
+        if path.name != "languages.py"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert named == []
