@@ -20,8 +20,13 @@ from typing import cast
 
 HELD_OUT = frozenset({"attrs", "click", "flask", "jinja2", "requests", "tqdm", "werkzeug"})
 
-ALLOWED = re.compile(r"MIT|BSD|Apache|PSF|Python Software|ISC|Unlicense|Public Domain|HPND|zlib|0BSD|CNRI", re.IGNORECASE)
-REFUSED = re.compile(r"GPL|GNU|Affero|MPL|Mozilla|Proprietary|Commercial", re.IGNORECASE)
+# Whole words, as "Limited" and "IMPLIED" hold the names of licences too; a version may follow at once, as in GPLv3.
+ALLOWED = re.compile(
+    r"(?<![a-z])(MIT|BSD|Apache|PSFL?|Python Software|ISCL?|Unlicense|Public Domain|HPND|zlib|CNRI)(?![a-z])", re.IGNORECASE
+)
+REFUSED = re.compile(
+    r"(?<![a-z])([AL]?GPL|GNU|Affero|MPL|Mozilla|Proprietary|(non-?)?Commercial)(?![a-uw-z]|v[a-z])", re.IGNORECASE
+)
 
 LEFT_OUT = re.compile(
     r"(^|/)(tests?|testing|_?vendor(ed)?|_click|idlelib|lib2to3|turtledemo|pydoc_data|locale|antlr4|test_[^/]*|data|fixtures)/"
@@ -60,13 +65,18 @@ class Corpus:
 
 
 def collect(site_packages: Iterable[Path], *, stdlib: bool = True, seed: int = 1) -> Corpus:
-    """Return the texts of every permissively licensed package below the given folders, deduplicated by content."""
+    """Return the texts of every permissively licensed package below the given folders, deduplicated by content.
+
+    A file that a held-out package shares with another one is held out.
+    """
     corpus, seen = Corpus(), set[str]()
     groups = list(_stdlib()) if stdlib else []
     for folder in site_packages:
         groups.extend(_distributions(folder, corpus.skipped))
     by_name = {group[0].lower(): group for group in reversed(groups)}  # a package met twice counts once
-    for name, version, licence, root, files in (by_name[key] for key in sorted(by_name)):
+    for name, version, licence, root, files in (
+        by_name[key] for key in sorted(by_name, key=lambda key: (key not in HELD_OUT, key))
+    ):
         _take(corpus, seen, (name, version, licence), root, files, seed)
     random.Random(seed + 1).shuffle(corpus.train)
     return corpus
