@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.engine.profile import load as load_profile
+from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import curve
 
 LIMITS = """\
@@ -19,32 +21,65 @@ LIMITS = """\
 
 * It is small and has seen few tokens: it knows Python's shapes and the phrases of common libraries, not what your code means. Read what it writes.
 * Other languages than Python were not in its training data. What it fills there comes from copying the file and from what all languages share.
-* It reads 496 tokens before a hole and 96 after it, and writes 48 tokens at most in one hole.
-* Its canvas alone, started from noise, hardly ever writes what stood there: the rows that start from copies and from causal drafts give most answers. The table above says how much each kind of row is worth.
+* It reads {prefix} tokens before a hole and {suffix} after it, and its canvas has room for {gap} tokens in one hole.
+* Its canvas, started from noise, is one kind of row among others: the tables above say what it is worth alone, and what copies and causal drafts add.
 * HumanEval-Infilling could not be had where it was trained, so no figure on it is stated.
 """
 
 
 def write(run: Path, folder: Path, *, results: str, ablation: str) -> str:
-    """Return the card of the checkpoint in `folder`, trained in `run`; `results` and `ablation` are Markdown tables."""
-    sources = json.loads((run / "corpus" / "sources.json").read_text(encoding="utf-8"))
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    lines = curve.read(run / "curve.jsonl")
+    """Return the card of the checkpoint in `folder`, trained in `run`; `results` and `ablation` are Markdown tables.
+
+    Raises OSError when a file is missing, and EvalError when one does not say what the card needs.
+    """
+    sources, config = _object(run / "corpus" / "sources.json"), _object(folder / "config.json")
+    try:
+        lines, profile = curve.read(run / "curve.jsonl"), load_profile(folder)
+    except ValueError as error:
+        raise EvalError(str(error)) from error
+    if not lines:
+        raise EvalError(f"{run / 'curve.jsonl'} holds no line: the training has recorded nothing yet")
     return "\n".join(
         [
-            _head(config["text_config"], lines, folder),
+            _head(config["text_config"], lines, folder, _where(run)),
             "## What it scores\n",
             results,
             "## What each part is worth\n",
             ablation,
-            LIMITS,
+            LIMITS.format(
+                prefix=profile.prefix_tokens,
+                suffix=profile.suffix_tokens,
+                gap=max(*profile.line_gaps, *profile.block_gaps),
+            ),
             _training(lines),
             _data(sources),
         ]
     )
 
 
-def _head(text: dict[str, Any], lines: Sequence[dict[str, Any]], folder: Path) -> str:
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise EvalError(f"{path} can't be read: {error}") from error
+    return found
+
+
+def _where(run: Path) -> str:
+    """Return what the run's legs ran on, as the end of "made from nothing"; "" where nobody noted it."""
+    if not (run / curve.PLAN).exists():
+        return ""
+    legs = _object(run / curve.PLAN)["legs"]
+    return ", on " + " and on ".join(_machine(**leg) for leg in legs)
+
+
+def _machine(device: str, name: str, threads: int) -> str:
+    if device != "cpu":
+        return f"one {name or device}"
+    return "one thread of a CPU" if threads == 1 else f"{threads} threads of a CPU"
+
+
+def _head(text: dict[str, Any], lines: Sequence[dict[str, Any]], folder: Path, where: str) -> str:
     size = (folder / "model.safetensors").stat().st_size / 1024**2
     last = lines[-1]
     return f"""\
@@ -58,7 +93,7 @@ tags: [code, infilling, text-diffusion, diffusion_gemma]
 
 A `DiffusionGemmaForBlockDiffusion` of {text["num_hidden_layers"]} layers, width {text["hidden_size"]}, {text["num_attention_heads"]} heads,
 feed-forward {text["intermediate_size"]} and {text["vocab_size"]} tokens, in bf16: {size:.1f} MiB.
-It was made from nothing, on one thread of a CPU, in {last["causal_minutes"] + last["mixed_minutes"]:.0f} minutes and {last["tokens"] / 1e6:.1f} million tokens.
+It was made from nothing{where}, in {last["causal_minutes"] + last["mixed_minutes"]:.0f} minutes and {last["tokens"] / 1e6:.1f} million tokens.
 transformers loads it unchanged; `dg_lsp.json` says how dg-lsp uses it.
 """
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+PLAN = "plan.json"  # beside the curve: what the run's legs ran on
 LOSSES = ("causal", "noise_half", "noise_half_conditioned", "noise_1")
 COLOURS = ("#1f6feb", "#2da44e", "#116329", "#bf3989")
 WIDTH, HEIGHT, MARGIN = 720, 360, 48

@@ -23,6 +23,7 @@ from torch import Tensor
 from dg_lsp.engine.passes import KV, Passes
 from dg_lsp.engine.profile import Profile
 from dg_lsp.train import pack
+from dg_lsp.train.curve import PLAN
 from dg_lsp.train.export import PROFILE
 from dg_lsp.train.losses import head_loss
 from dg_lsp.train.objective import N_SPECIAL, CanvasBatch, CausalBatch, Sampler
@@ -67,7 +68,7 @@ class Progress:
 def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = print, save_every_s: float = 240.0) -> None:
     """Train on `folder/train.npz` with `folder/tokenizer.json` until the plan is done, resuming `folder/state.pt`.
 
-    Writes `state.pt` (everything, to resume), `weights.pt` and a line of `curve.jsonl` every few minutes.
+    Writes `state.pt` (everything, to resume) and a line of `curve.jsonl` every few minutes; `plan.json` says on what it ran.
     """
     torch.set_num_threads(plan.threads)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -78,6 +79,7 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
     optimizers, rates = _optimizers(model, plan)
     progress = Progress()
     state_file = folder / "state.pt"
+    _note_where(folder, plan, resumed=state_file.exists())
     if state_file.exists():
         state = torch.load(state_file, map_location=plan.device, weights_only=True)
         model.load_state_dict(state["model"])
@@ -155,6 +157,18 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
             losses, saved, last = [], now, time.monotonic()
     record(float(torch.stack(losses).mean()) if losses else 0.0)
     save()
+
+
+def _note_where(folder: Path, plan: Plan, *, resumed: bool) -> None:
+    """Add to `plan.json` what this leg runs on, unless an earlier leg did; a run whose first leg is unknown gets none."""
+    file = folder / PLAN
+    if resumed and not file.exists():
+        return
+    name = torch.cuda.get_device_name(plan.device) if plan.device.startswith("cuda") else ""
+    where = {"device": plan.device, "name": name, "threads": plan.threads}
+    legs = json.loads(file.read_text(encoding="utf-8"))["legs"] if resumed else []
+    if where not in legs:
+        file.write_text(json.dumps({"legs": [*legs, where]}) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

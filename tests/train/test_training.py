@@ -52,6 +52,7 @@ def test_a_run_stops_resumes_and_ends_as_a_checkpoint_that_fills(run_folder: Pat
     last = json.loads(said[-1])
     assert last["causal_steps"] == first["causal_steps"] > 0
     assert last["mixed_steps"] > 0
+    assert json.loads((run_folder / "plan.json").read_text()) == {"legs": [{"device": "cpu", "name": "", "threads": 1}]}
     lines = curve.read(run_folder / "curve.jsonl")
     assert len(curve.table(lines).splitlines()) == len(lines) + 2
     assert curve.picture(lines).count("<polyline") == 4
@@ -142,6 +143,39 @@ def test_the_corpus_takes_permissive_licences_once_and_sets_held_out_packages_as
     corpus.save(found, tmp_path / "out")
     assert list(corpus.load(tmp_path / "out" / "held.jsonl")) == found.held
     assert [source["name"] for source in json.loads((tmp_path / "out" / "sources.json").read_text())["sources"]] == ["good"]
+
+
+def test_a_file_that_a_held_out_package_shares_with_another_is_held_out(tmp_path: Path) -> None:
+    _distribution(tmp_path, "aaa", "MIT", SOURCE)
+    _distribution(tmp_path, "tqdm", "MIT", SOURCE)
+    found = corpus.collect([tmp_path], stdlib=False)
+    assert [path for path, _ in found.held] == ["tqdm/core.py"]
+    assert not found.train + found.valid + found.sources
+
+
+@pytest.mark.parametrize(
+    ("licence", "taken"),
+    [
+        ("MIT", True),
+        ("BSD-3-Clause", True),
+        ("0BSD", True),
+        ("Apache2.0", True),
+        ("ISC License (ISCL)", True),
+        ("MIT License, for example", True),
+        ("Copyright (c) Somebody Limited. All rights reserved", False),
+        ("Submitted works; see MISC", False),
+        ("MIT AND LGPLv3+", False),
+        ("GPLv2 or BSD", False),
+        ("MIT or MPL2", False),
+        ("MIT, free for non-commercial use", False),
+        ("MIT. THE SOFTWARE COMES WITHOUT IMPLIED WARRANTY", True),
+    ],
+)
+def test_a_licence_is_known_by_whole_words(tmp_path: Path, licence: str, taken: bool) -> None:
+    _distribution(tmp_path, "one", licence, SOURCE)
+    found = corpus.collect([tmp_path], stdlib=False)
+    assert bool(found.sources) == taken
+    assert bool(found.skipped) != taken
 
 
 def test_the_packed_file_gives_back_what_was_packed(run_folder: Path, tmp_path: Path) -> None:

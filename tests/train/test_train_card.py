@@ -1,0 +1,78 @@
+"""What the model card says comes from files that commands wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dg_lsp.engine.profile import Profile, dump
+from dg_lsp.evaluate.tasks import EvalError
+from dg_lsp.train import card
+
+LINE = {"causal_minutes": 16, "mixed_minutes": 9, "tokens": 5e6} | dict.fromkeys(
+    ("causal", "noise_half", "noise_half_conditioned", "noise_1"), 1.5
+)
+SHAPE = dict.fromkeys(("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"), 8)
+SOURCES = {
+    "sources": [{"name": "good", "version": "1", "licence": "MIT", "files": 2, "chars": 3_000_000}],
+    "held_out": ["flask"],
+}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "sources.json").write_text(json.dumps(SOURCES))
+    (tmp_path / "curve.jsonl").write_text(json.dumps(LINE) + "\n")
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": SHAPE}))
+    (tmp_path / "model.safetensors").write_bytes(bytes(1 << 20))
+    (tmp_path / "dg_lsp.json").write_text(
+        dump(Profile(prefix_tokens=700, suffix_tokens=150, line_gaps=(16,), block_gaps=(72,)))
+    )
+    return tmp_path
+
+
+def written(folder: Path) -> str:
+    return card.write(folder, folder, results="RESULTS\n", ablation="ABLATION\n")
+
+
+def test_its_lengths_are_those_of_the_checkpoint(made: Path) -> None:
+    text = written(made)
+    assert "It reads 700 tokens before a hole and 150 after it, and its canvas has room for 72 tokens in one hole." in text
+    assert text.index("RESULTS") < text.index("ABLATION") < text.index("## Limits")
+    assert "| good | 1 | MIT | 2 | 3.00 |" in text
+
+
+@pytest.mark.parametrize(
+    ("legs", "where"),
+    [
+        (None, ""),
+        ([{"device": "cpu", "name": "", "threads": 1}], ", on one thread of a CPU"),
+        ([{"device": "cpu", "name": "", "threads": 4}], ", on 4 threads of a CPU"),
+        (
+            [{"device": "cpu", "name": "", "threads": 1}, {"device": "cuda", "name": "NVIDIA H200", "threads": 1}],
+            ", on one thread of a CPU and on one NVIDIA H200",
+        ),
+    ],
+)
+def test_where_it_was_trained_is_said_when_it_is_known(made: Path, legs: list[dict[str, Any]] | None, where: str) -> None:
+    if legs is not None:
+        (made / "plan.json").write_text(json.dumps({"legs": legs}))
+    assert f"It was made from nothing{where}, in 25 minutes and 5.0 million tokens." in written(made)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("curve.jsonl", "", "holds no line: the training has recorded nothing yet"),
+        ("corpus/sources.json", "{", "can't be read"),
+        ("dg_lsp.json", "{", "is not a profile that this version reads"),
+    ],
+)
+def test_a_file_that_does_not_say_what_is_needed_is_named(made: Path, file: str, text: str, sentence: str) -> None:
+    (made / file).write_text(text)
+    with pytest.raises(EvalError, match=sentence):
+        written(made)
