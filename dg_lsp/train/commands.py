@@ -8,14 +8,45 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from dg_lsp.evaluate.tasks import EvalError
 
 if TYPE_CHECKING:
     from dg_lsp.train.shape import Shape
 
-app = typer.Typer(no_args_is_help=True, help="Train the embedded model: corpus, tokenizer, pack, run, export, calibrate, card.")
+# Which stage leaves what the later ones need.
+MADE_BY = {
+    "corpus/train.jsonl": "corpus",
+    "corpus/valid.jsonl": "corpus",
+    "corpus/sources.json": "corpus",
+    "tokenizer.json": "tokenizer",
+    "train.npz": "pack",
+    "valid.npz": "pack",
+    "state.pt": "run",
+    "curve.jsonl": "run",
+}
+
+
+class Plain(typer.core.TyperGroup):
+    """Commands whose foreseeable errors are one sentence."""
+
+    def invoke(self, ctx: Any) -> Any:  # click's own context, or the one that a newer typer brings
+        """Run the command that was named; end with 2 and a sentence when it can't be done as asked."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if not (text := sentence(error)):
+                raise
+            typer.echo(f"dg-lsp train: {text}", err=True)
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    cls=Plain, no_args_is_help=True, help="Train the embedded model: corpus, tokenizer, pack, run, export, calibrate, card."
+)
 
 Folder = Annotated[Path, typer.Option("--run", help="The folder of this training run.")]
 Hidden = Annotated[int, typer.Option(help="Width of the model.")]
@@ -46,6 +77,7 @@ def tokenizer(
     files: Annotated[int, typer.Option(help="How many files to learn merges from.")] = 3500,
 ) -> None:
     """Train the byte-level BPE."""
+    need(run, "corpus/train.jsonl")
     from itertools import islice
 
     from dg_lsp.train import corpus as source
@@ -60,6 +92,7 @@ def tokenizer(
 @app.command()
 def pack(run: Folder) -> None:
     """Turn the corpus into compressed token ids: all that a training machine needs."""
+    need(run, "corpus/train.jsonl", "corpus/valid.jsonl", "tokenizer.json")
     from tokenizers import Tokenizer
 
     from dg_lsp.train import corpus as source
@@ -88,6 +121,7 @@ def train(
     seed: int = 0,
 ) -> None:
     """Train, resuming where the last leg stopped; stop it at any time."""
+    need(run, "tokenizer.json", "train.npz", "valid.npz")
     from dg_lsp.train import curve, loop
 
     plan = loop.Plan(
@@ -115,6 +149,7 @@ def export(
     feed_forward: Width = 768,
 ) -> None:
     """Write the newest state as a checkpoint that transformers loads."""
+    need(run, "tokenizer.json", "state.pt")
     from dg_lsp.train import export as stage
 
     stage.export(run, out, shape_of(run, hidden, layers, feed_forward))
@@ -130,6 +165,7 @@ def calibrate(
     seed: int = 11,
 ) -> None:
     """Fit how sure the model may be of an answer, on files of the training packages that it was not trained on."""
+    need(run, "corpus/valid.jsonl")
     from dg_lsp.evaluate import make
     from dg_lsp.train import calibrate as stage
 
@@ -146,11 +182,34 @@ def card(
     ablation: Annotated[Path, typer.Option(help="A Markdown table, as `dg-lsp eval --ablation` prints it.")],
 ) -> None:
     """Write the model card from what the other commands measured."""
+    need(run, "corpus/sources.json", "curve.jsonl")
     from dg_lsp.train import card as stage
 
     text = stage.write(run, model, results=results.read_text("utf-8"), ablation=ablation.read_text("utf-8"))
     (model / "README.md").write_text(text, encoding="utf-8")
     typer.echo(f"{model / 'README.md'}: {len(text.splitlines())} lines")
+
+
+def need(run: Path, *files: str) -> None:
+    """Raise EvalError when the run has no folder, or lacks a file that an earlier stage writes."""
+    if not run.is_dir():
+        raise EvalError(f"there is no folder {run}; `dg-lsp train corpus --run {run}` makes it")
+    if absent := next((file for file in files if not (run / file).exists()), ""):
+        raise EvalError(f"{run} has no {absent}; `dg-lsp train {MADE_BY[absent]} --run {run}` writes it")
+
+
+def sentence(error: Exception) -> str:
+    """Return what an error says to users; "" for one that nobody foresaw, or that is said elsewhere."""
+    # Its module brings torch, and is there already if the error is one of its own.
+    model = sys.modules.get("dg_lsp.engine.model")
+    if isinstance(error, EvalError) or (model is not None and isinstance(error, model.LoadError)):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return f"training needs {error.name}, which is not installed; pip install 'dg-lsp[engine]' brings it"
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        reason = (error.strerror or str(error)).lower()
+        return f"{error.filename}: {reason}" if error.filename else reason
+    return ""
 
 
 def shape_of(run: Path, hidden: int, layers: int, feed_forward: int) -> Shape:

@@ -1,0 +1,64 @@
+"""`dg-lsp train` says in one sentence what it lacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dg_lsp.train.commands import app
+from tests.train.test_train_card import LINE, SOURCES
+
+
+def refused(folder: Path, *arguments: str) -> str:
+    done = CliRunner().invoke(app, [argument.replace("HERE", str(folder)) for argument in arguments])
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("dg-lsp train: ")
+    return line.removeprefix("dg-lsp train: ").replace(str(folder), "HERE")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tokenizer",),
+        ("pack",),
+        ("run",),
+        ("export", "--out", "HERE/model"),
+        ("calibrate", "--model", "HERE"),
+        ("card", "--model", "HERE", "--results", "HERE/r.md", "--ablation", "HERE/a.md"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    told = refused(tmp_path, *arguments, "--run", "HERE/no")
+    assert told == "there is no folder HERE/no; `dg-lsp train corpus --run HERE/no` makes it"
+
+
+def test_a_stage_that_was_left_out_is_named(tmp_path: Path) -> None:
+    assert refused(tmp_path, "run", "--run", "HERE") == (
+        "HERE has no tokenizer.json; `dg-lsp train tokenizer --run HERE` writes it"
+    )
+    (tmp_path / "tokenizer.json").touch()
+    assert refused(tmp_path, "run", "--run", "HERE") == "HERE has no train.npz; `dg-lsp train pack --run HERE` writes it"
+
+
+def test_what_other_parts_refuse_is_told(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "valid.jsonl").write_text("{")
+    assert refused(tmp_path, "calibrate", "--run", "HERE", "--model", "HERE").startswith(
+        "HERE/corpus/valid.jsonl can't be read as a corpus"
+    )
+    (tmp_path / "corpus" / "valid.jsonl").write_text("")
+    assert refused(tmp_path, "calibrate", "--run", "HERE", "--model", "HERE/none").startswith("there is no model folder ")
+    (tmp_path / "corpus" / "sources.json").write_text(json.dumps(SOURCES))
+    (tmp_path / "curve.jsonl").write_text(json.dumps(LINE))
+    card = ("card", "--run", "HERE", "--model", "HERE", "--results", "HERE/r.md", "--ablation", "HERE/a.md")
+    assert refused(tmp_path, *card) == "HERE/r.md: no such file or directory"
+
+
+def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert refused(tmp_path, "corpus", "--run", "HERE/file", "--site", "HERE").endswith(("file exists", "not a directory"))
