@@ -88,19 +88,28 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Time fills of the rest of a line, and compare them with transformers' own generate."""
+    try:
+        single = [task for task in tasks.read(file) if not task.hole.block]
+        if not single:
+            raise tasks.EvalError(f"{file} has no task that ends with its line")
+        lines = compare(_loaded(model, threads), tasks.spread(single, limit), seed=seed)
+    except tasks.EvalError as error:
+        typer.echo(f"dg-lsp bench: {error}", err=True)
+        raise typer.Exit(2) from error
+    except ModuleNotFoundError as error:
+        wanted = "pip install 'dg-lsp[engine]' brings it"
+        typer.echo(f"dg-lsp bench: measuring needs {error.name}, which is not installed; {wanted}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(json.dumps([asdict(line) for line in lines], indent=2) if as_json else table(lines), nl=as_json)
+
+
+def _loaded(name: str, threads: int) -> Loaded:
     from dg_lsp.engine.model import LoadError, load
 
     try:
-        single = [task for task in tasks.read(file) if not task.hole.block]
-        loaded = load(model, threads=threads)
-    except (tasks.EvalError, LoadError) as error:
-        typer.echo(f"dg-lsp bench: {error}", err=True)
-        raise typer.Exit(2) from error
-    if not single:
-        typer.echo(f"dg-lsp bench: {file} has no task that ends with its line", err=True)
-        raise typer.Exit(2)
-    lines = compare(loaded, tasks.spread(single, limit), seed=seed)
-    typer.echo(json.dumps([asdict(line) for line in lines], indent=2) if as_json else table(lines), nl=as_json)
+        return load(name, threads=threads)
+    except LoadError as error:
+        raise tasks.EvalError(str(error)) from error
 
 
 def _typed(whole: run.Bench, task: tasks.Task, seed: int) -> run.Answer:

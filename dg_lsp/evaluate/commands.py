@@ -161,8 +161,9 @@ def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
         raise EvalError(f"nothing can be cut from {folder}")
     try:
         tasks.write(out, made)
-    except OSError as error:
-        raise EvalError(f"{out} can't be written: {(error.strerror or str(error)).lower()}") from error
+    except (OSError, UnicodeEncodeError) as error:
+        reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
+        raise EvalError(f"{out} can't be written: {reason}") from error
     counts = ", ".join(f"{sum(task.kind == kind for task in made)} {kind}" for kind in make.KINDS)
     short = f", all that there is of the {n} wanted" if len(made) < n else ""
     say(f"{len(made)} tasks from {len({task.path for task in made})} files in {out}{short}: {counts}")

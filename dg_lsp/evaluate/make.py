@@ -323,7 +323,7 @@ def _folder(folder: Path) -> dict[str, Callable[[], str]]:
         for name in sorted(names):
             path = Path(here, name)
             if languages.for_path(name) and not path.is_symlink() and ignore.allows(path):
-                found[path.relative_to(folder.resolve()).as_posix()] = lambda path=path: _text(path)  # type: ignore[misc]
+                found[_written(path.relative_to(folder.resolve()).as_posix())] = lambda path=path: _text(path)  # type: ignore[misc]
     if not found:
         raise EvalError(f"{folder} holds no source file in a language that dg-lsp knows")
     return found
@@ -338,10 +338,15 @@ def _corpus(file: Path) -> dict[str, Callable[[], str]]:
             stated = json.loads(line)
             if not (isinstance(stated, list) and len(stated) == 2 and all(isinstance(item, str) for item in stated)):
                 raise EvalError(f"{file}, line {number}: is not a path and a text")
-            found[stated[0]] = lambda text=stated[1]: text  # type: ignore[misc]
-    except (OSError, ValueError) as error:
+            found[_written(stated[0])] = lambda text=stated[1]: text  # type: ignore[misc]
+    except (OSError, ValueError, RecursionError) as error:
         raise EvalError(f"{file} can't be read as a corpus, which has a path and a text a line: {error}") from error
     return found
+
+
+def _written(path: str) -> str:
+    """Return a path as a task names it; a byte that is no character is written as an escape."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def _text(path: Path) -> str:

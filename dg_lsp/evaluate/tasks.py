@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def read(path: Path, language: str = "python") -> list[Task]:
     try:
         data = path.read_bytes()
         lines = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8").split("\n")
-    except (OSError, EOFError, UnicodeDecodeError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
         raise EvalError(f"{path} can't be read as .jsonl or .jsonl.gz: {reason}") from error
     tasks: dict[str, Task] = {}
@@ -110,7 +111,7 @@ def parse(line: str, language: str = "python") -> Task:
     """Return the task that a line states; raise ValueError with the end of a sentence that begins with the line's number."""
     try:
         stated: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"is not JSON ({error})") from error
     if not isinstance(stated, dict):
         raise ValueError("is not a JSON object")  # noqa: TRY004  # wrong in the file, not in the program
@@ -119,6 +120,8 @@ def parse(line: str, language: str = "python") -> Task:
         raise ValueError(f"has no {missing[0]}")
     if wrong := [name for name, value in values.items() if not isinstance(value, str)]:
         raise ValueError(f"has a {wrong[0]} that is not text")
+    if wrong := [name for name, value in values.items() if not _is_unicode(value)]:
+        raise ValueError(f"has a {wrong[0]} with half of a character in it")
     if not values["task_id"]:
         raise ValueError("has an empty task_id")
     known = values.setdefault("language", language)
@@ -149,6 +152,15 @@ def spread(tasks: Sequence[Task], limit: int) -> list[Task]:
         share = min(-(-(limit - len(chosen)) // (len(kinds) - number)), len(places))
         chosen += [places[index * len(places) // share] for index in range(share)]
     return [tasks[place] for place in sorted(chosen)]
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether the text can be written: JSON may name one half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _stated(task: Task) -> dict[str, str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from dg_lsp.evaluate import report, tasks
+from dg_lsp.evaluate.bench import app as bench
 from dg_lsp.evaluate.commands import app
 from dg_lsp.evaluate.score import Row
 from tests.evaluate.scripted import PROGRAMS, drawn
@@ -106,6 +110,15 @@ def test_tasks_are_made_from_a_folder(tmp_path: Path) -> None:
     assert "all that there is of the 9999 wanted" in short.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a file's name is Unicode")
+def test_a_file_whose_name_is_no_text_is_cut_from_as_well(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / os.fsdecode(b"caf\xe9.py")).write_text(PYTHON)
+    done = call("--make", tmp_path / "src", "--out", tmp_path / "t.jsonl", "--n", "5")
+    assert done.exit_code == 0, done.output
+    assert {task.path for task in tasks.read(tmp_path / "t.jsonl")} == {"caf\\udce9.py"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -128,6 +141,28 @@ def test_what_can_t_be_done_is_one_sentence(programs: Path, arguments: tuple[str
     assert done.stdout == ""
     assert sentence in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "sentence"),
+    [
+        ("x = ⟦1⟧\n", "infill-trained", "the checkpoint's tokenizer has no token "),
+        ("def f():\n⟦    x = 1\n    y = 2\n⟧", "instruct", "t.jsonl has no task that ends with its line"),
+        ("x = ⟦1⟧\n", "", "there is no model folder "),
+    ],
+)
+def test_what_can_t_be_timed_is_one_sentence(
+    tmp_path: Path, instruct_layout: Path, text: str, layout: str, sentence: str
+) -> None:
+    model = tmp_path / "model"
+    if layout:
+        shutil.copytree(instruct_layout, model)
+        (model / "dg_lsp.json").write_text(json.dumps({"layout": layout}))
+    tasks.write(tmp_path / "t.jsonl", [drawn(text)])
+    done = CliRunner().invoke(bench, [str(tmp_path / "t.jsonl"), "--model", str(model), "--threads", "1"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert sentence in done.stderr.splitlines()[-1]
+    assert done.stderr.startswith("dg-lsp bench: ")
 
 
 def test_nothing_to_execute_is_said(tmp_path: Path) -> None:

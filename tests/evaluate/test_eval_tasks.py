@@ -12,6 +12,7 @@ from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.tasks import EvalError, Task
 from tests.evaluate.scripted import PROGRAMS, drawn
 
+BROKEN = gzip.compress(b"{}" * 50)[:10] + bytes([255] * 30)  # deflate's own error is none of Python's
 LINE = {"task_id": "a", "prompt": "x = ", "suffix": "\n", "canonical_solution": "1"}
 
 
@@ -45,6 +46,8 @@ def test_the_benchmark_s_own_lines_are_read(tmp_path: Path) -> None:
         (json.dumps(LINE | {"task_id": ""}), "line 2: has an empty task_id"),
         (json.dumps(LINE | {"task_id": "b", "language": "klingon"}), "line 2: is in 'klingon', a language"),
         (json.dumps(LINE), "line 2: task_id 'a' is there twice"),
+        ("[" * 100_000, "line 2: is not JSON"),
+        (json.dumps(LINE | {"task_id": "b", "prompt": "\ud800"}), "line 2: has a prompt with half of a character in it"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
@@ -54,7 +57,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe", gzip.compress(b"{}")[:-9], b"\n \n"])
+@pytest.mark.parametrize("data", [b"\xff\xfe", gzip.compress(b"{}")[:-9], BROKEN, b"\n \n"])
 def test_a_bad_file_is_named(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "t.jsonl").write_bytes(data)
     with pytest.raises(EvalError, match=r"t\.jsonl (can't be read|holds no task)"):
