@@ -12,7 +12,7 @@ from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.tasks import EvalError, Task
 from tests.evaluate.scripted import PROGRAMS, drawn
 
-BROKEN = gzip.compress(b"{}" * 50)[:10] + bytes([255] * 30)  # deflate's own error is none of Python's
+BROKEN = gzip.compress(b"{}", mtime=0)[:10] + bytes([255] * 30)  # deflate's own error is none of Python's
 LINE = {"task_id": "a", "prompt": "x = ", "suffix": "\n", "canonical_solution": "1"}
 
 
