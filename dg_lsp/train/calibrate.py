@@ -22,7 +22,7 @@ from dg_lsp.engine.profile import FILE, Calibration, dump
 from dg_lsp.evaluate import score
 from dg_lsp.evaluate.tasks import Task
 
-PENALTY = 1e-3
+PENALTY = 3e-4
 FOLDS = 5
 
 

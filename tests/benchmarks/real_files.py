@@ -40,9 +40,8 @@ def main(package: str) -> int:
         states = Counter(hole["status"] for hole in report["holes"])
         broken = [path.name for path in sorted(folder.iterdir()) if not parses(path)]
         print(f"{made} files, {holes} bodies removed, {len(report['holes'])} holes found: {dict(states)}")
-        print(
-            f"exit {done.returncode}, {time.monotonic() - began:.0f} s, traceback: {'Traceback' in done.stderr}, broken: {broken}"
-        )
+        took = f"{time.monotonic() - began:.0f} s"
+        print(f"exit {done.returncode}, {took}, traceback: {'Traceback' in done.stderr}, broken: {broken}")
         return int(bool(broken) or "Traceback" in done.stderr)
 
 
