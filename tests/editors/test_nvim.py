@@ -81,7 +81,7 @@ def test_words_and_lines_are_accepted_one_by_one(nvim: Neovim) -> None:
 def test_other_suggestions_are_shown_in_turn(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.put(*INSIDE)
-    nvim.type("<CR>")
+    nvim.type("<CR>value = ")
     first = nvim.until_ghost()
     nvim.type("<M-n>")
     until(lambda: "/" in nvim.hint(), "the number of suggestions", tell=nvim.picture)

@@ -1,0 +1,65 @@
+/** Install dg-lsp into an environment of this extension's own, with progress, when the user wishes so. */
+import { spawn } from "node:child_process";
+import { rm } from "node:fs/promises";
+import * as path from "node:path";
+import * as vscode from "vscode";
+import { scripts } from "./locate";
+import { pythonOf } from "./python";
+
+const PACKAGE = "dg-lsp[engine]";
+
+/** Return whether it was installed; a failure is told to the user, with the output to read. */
+export async function install(environment: string, output: vscode.LogOutputChannel): Promise<boolean> {
+  const windows = process.platform === "win32";
+  const python = (await pythonOf()) ?? (windows ? "python" : "python3");
+  const inside = path.join(scripts(environment, windows), windows ? "python.exe" : "python");
+  try {
+    await vscode.window.withProgress(
+      { location: vscode.ProgressLocation.Notification, title: "Installing dg-lsp", cancellable: true },
+      async (progress, cancelled) => {
+        progress.report({ message: "making a Python environment" });
+        await run(python, ["-m", "venv", environment], output, cancelled);
+        progress.report({ message: `pip install ${PACKAGE}; torch is large, this takes minutes` });
+        await run(inside, ["-m", "pip", "install", "--disable-pip-version-check", PACKAGE], output, cancelled);
+      },
+    );
+    return true;
+  } catch (error) {
+    // Half an environment would be found the next time.
+    await rm(environment, { recursive: true, force: true });
+    if (error instanceof vscode.CancellationError) return false;
+    output.error(String(error));
+    const show = "Show Output";
+    const message = `dg-lsp could not be installed: ${error instanceof Error ? error.message : String(error)}`;
+    if ((await vscode.window.showErrorMessage(message, show)) === show) output.show();
+    return false;
+  }
+}
+
+function run(command: string, args: string[], output: vscode.LogOutputChannel, cancelled: vscode.CancellationToken): Promise<void> {
+  output.info([command, ...args].join(" "));
+  return new Promise((resolve, reject) => {
+    const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"] });
+    const end = cancelled.onCancellationRequested(() => child.kill());
+    let last = "";
+    const take = (data: Buffer) => {
+      const text = data.toString().trimEnd();
+      if (text) {
+        last = text.split("\n").at(-1) ?? last;
+        output.info(text);
+      }
+    };
+    child.stdout.on("data", take);
+    child.stderr.on("data", take);
+    child.on("error", (error) => {
+      end.dispose();
+      reject(error);
+    });
+    child.on("close", (code) => {
+      end.dispose();
+      if (cancelled.isCancellationRequested) reject(new vscode.CancellationError());
+      else if (code === 0) resolve();
+      else reject(new Error(last || `${command} ended with code ${code ?? "unknown"}`));
+    });
+  });
+}

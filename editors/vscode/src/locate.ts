@@ -1,0 +1,44 @@
+/** Where the server's program is: which places to look at, in which order. Pure but for the question whether a file exists. */
+import * as path from "node:path";
+
+export type Source = "settings" | "python" | "private" | "path";
+
+export interface Found {
+  command: string;
+  args: string[];
+  source: Source;
+}
+
+export interface Places {
+  /** What the user has named, with arguments; empty for nothing. */
+  named: readonly string[];
+  /** The interpreter of the Python environment that the user has chosen. */
+  python: string | undefined;
+  /** The folder of the environment that this extension has made. */
+  environment: string;
+  /** The directories of PATH. */
+  path: readonly string[];
+  windows: boolean;
+}
+
+/** Return the program where it is found first, or undefined. */
+export function locate(places: Places, exists: (file: string) => boolean): Found | undefined {
+  const [named, ...args] = places.named;
+  if (named !== undefined) return { command: named, args: args.length > 0 ? args : ["serve"], source: "settings" };
+  const looked: [Source, string | undefined][] = [
+    ["python", places.python === undefined ? undefined : path.dirname(places.python)],
+    ["private", scripts(places.environment, places.windows)],
+    ...places.path.map((folder): [Source, string] => ["path", folder]),
+  ];
+  for (const [source, folder] of looked) {
+    if (!folder) continue;
+    const command = path.join(folder, places.windows ? "dg-lsp.exe" : "dg-lsp");
+    if (exists(command)) return { command, args: ["serve"], source };
+  }
+  return undefined;
+}
+
+/** Return the folder of an environment's programs. */
+export function scripts(environment: string, windows: boolean): string {
+  return path.join(environment, windows ? "Scripts" : "bin");
+}

@@ -1,0 +1,52 @@
+/** The server's own messages. Mirrors dg_lsp/server/methods.py; tests/test_mirror.py compares the two. */
+import { NotificationType, type Range, type VersionedTextDocumentIdentifier } from "vscode-languageclient";
+
+/** The version of the messages that this client understands. */
+export const VERSION = 1;
+
+export type State = "off" | "starting" | "loading" | "ready" | "failed";
+
+export interface Status {
+  version: number;
+  state: State;
+  model: string;
+  message: string;
+  fraction: number;
+  latencyMs: number | null;
+  suppressed: { code: string; message: string } | null;
+  busy: boolean;
+}
+
+export interface DraftHole {
+  range: Range;
+  text: string;
+}
+
+export interface Draft {
+  version: number;
+  token: string;
+  textDocument: { uri: string; version: number | null };
+  holes: DraftHole[];
+  step: number;
+  done: boolean;
+}
+
+export type What = "body" | "hole" | "all" | "regenerate" | "repair" | "docstring";
+
+export interface Wanted {
+  do: What;
+  textDocument: Omit<VersionedTextDocumentIdentifier, "version"> & { version: number | null };
+  range: Range;
+  instruction?: string;
+}
+
+export const statusChanged = new NotificationType<Status>("dgLsp/status");
+export const draftChanged = new NotificationType<Draft>("dgLsp/draft");
+
+/** Commands of the server's, for `workspace/executeCommand`. */
+export const serverCommands = {
+  fill: "dgLsp.fill",
+  accepted: "dgLsp.accepted",
+  status: "dgLsp.status",
+  restartEngine: "dgLsp.restartEngine",
+} as const;

@@ -1,0 +1,24 @@
+/** What the walkthrough opens: a place where a suggestion is easy, and a body to fill. */
+
+export const SAMPLE = `class Item:
+    def __init__(self, name, price, stock):
+        self.name = name
+        self.price = price
+        self.stock = stock
+
+    def get_name(self):
+        return self.name
+
+    def get_price(self):
+        ...
+
+    def set_price(self, price):
+
+
+item = Item("tea", 3, 10)
+item.set_price(4)
+print(item.get_name(), item.get_price())
+`;
+
+/** The line behind `def set_price`, where typing begins; counted from 0. */
+export const SAMPLE_LINE = SAMPLE.split("\n").findIndex((line) => line.includes("def set_price")) + 1;

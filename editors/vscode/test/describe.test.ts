@@ -1,0 +1,50 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { describe, sentence } from "../src/describe";
+import type { Status } from "../src/protocol";
+
+const READY: Status = {
+  version: 1,
+  state: "ready",
+  model: "embedded",
+  message: "",
+  fraction: 1,
+  latencyMs: 120,
+  suppressed: null,
+  busy: false,
+};
+
+function text(changes: Partial<Status>): string {
+  return describe({ kind: "running", status: { ...READY, ...changes } }).text;
+}
+
+test("the status bar says how things are in a few characters", () => {
+  assert.equal(text({}), "$(sparkle) dg-lsp 120 ms");
+  assert.equal(text({ latencyMs: null }), "$(sparkle) dg-lsp");
+  assert.equal(text({ state: "loading", fraction: 0.459 }), "$(loading~spin) dg-lsp 45%");
+  assert.equal(text({ busy: true }), "$(loading~spin) dg-lsp");
+  assert.equal(text({ state: "failed" }), "$(error) dg-lsp");
+  assert.equal(text({ suppressed: { code: "manual", message: "suggestions come only when asked for" } }), "$(debug-pause) dg-lsp");
+  assert.equal(text({ suppressed: { code: "comment", message: "the cursor stands in a comment" } }), "$(circle-slash) dg-lsp");
+});
+
+test("the tooltip says why nothing was suggested", () => {
+  const status = { ...READY, suppressed: { code: "ignored", message: "this file may hold secrets" } };
+  assert.deepEqual(describe({ kind: "running", status }).sentences, [
+    "The engine is ready, with model embedded.",
+    "The last answer took 120 ms.",
+    "No suggestion: this file may hold secrets.",
+  ]);
+});
+
+test("what is wrong stands out", () => {
+  assert.equal(describe({ kind: "running", status: { ...READY, state: "failed", message: "no memory" } }).level, "error");
+  assert.equal(describe({ kind: "missing" }).level, "warning");
+  assert.equal(describe({ kind: "broken", message: "It ended." }).level, "error");
+  assert.equal(describe({ kind: "starting" }).level, "normal");
+});
+
+test("a sentence ends once", () => {
+  assert.equal(sentence("it works"), "It works.");
+  assert.equal(sentence("Really?"), "Really?");
+});

@@ -1,0 +1,42 @@
+import assert from "node:assert/strict";
+import * as path from "node:path";
+import { test } from "node:test";
+import { locate, type Places } from "../src/locate";
+
+const PLACES: Places = {
+  named: [],
+  python: path.join("/envs", "a", "bin", "python"),
+  environment: path.join("/private"),
+  path: ["", path.join("/usr", "bin")],
+  windows: false,
+};
+const everywhere = [
+  path.join("/envs", "a", "bin", "dg-lsp"),
+  path.join("/private", "bin", "dg-lsp"),
+  path.join("/usr", "bin", "dg-lsp"),
+];
+
+function found(places: Partial<Places>, files: readonly string[]) {
+  return locate({ ...PLACES, ...places }, (file) => files.includes(file));
+}
+
+test("the chosen environment comes before the private one, and that before PATH", () => {
+  everywhere.forEach((command, idx) => {
+    const source = (["python", "private", "path"] as const)[idx];
+    assert.deepEqual(found({}, everywhere.slice(idx)), { command, args: ["serve"], source });
+  });
+});
+
+test("what the settings name is not looked for", () => {
+  assert.deepEqual(found({ named: ["/x/dg-lsp"] }, []), { command: "/x/dg-lsp", args: ["serve"], source: "settings" });
+  assert.deepEqual(found({ named: ["uvx", "dg-lsp", "serve"] }, [])?.args, ["dg-lsp", "serve"]);
+});
+
+test("nothing is found where there is nothing", () => {
+  assert.equal(found({ python: undefined }, []), undefined);
+});
+
+test("Windows has other names", () => {
+  const command = path.join("/private", "Scripts", "dg-lsp.exe");
+  assert.equal(found({ windows: true }, [command])?.command, command);
+});

@@ -1,0 +1,61 @@
+#!/bin/bash
+# vscode.sh FOLDER: put a VS Code workbench into FOLDER (code-server, which is VS Code behind a web server), and print its program.
+#
+# From the npm registry alone, with the Node that it needs. No install scripts run and nothing is compiled. The browser to look
+# at it with is the machine's Chromium; where there is none and apt-get may install, it is installed. Doing it again does nothing.
+set -euo pipefail
+
+server=4.139.1
+node=24.21.0
+versions="code-server $server, node $node"
+
+folder=$(mkdir -p "$1" && cd "$1" && pwd)
+program=$folder/bin/code-server
+
+say() { echo "vscode.sh: $*" >&2; }
+
+npm_install() { # FOLDER ARGUMENTS...
+  local where=$1
+  shift
+  for _ in 1 2 3; do
+    (cd "$where" && npm install --no-save --ignore-scripts --no-audit --no-fund --loglevel=error "$@" >&2) && return
+  done
+  say "npm can't install $*"
+  return 1
+}
+
+chromium=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
+if [ -z "$chromium" ]; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get -qq update >&2
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install chromium fonts-dejavu-core >&2
+    chromium=$(command -v chromium)
+  else
+    say "there is no Chromium; install one and put it on PATH"
+    exit 1
+  fi
+fi
+
+if [ ! -x "$program" ] || [ "$(cat "$folder/vscode/VERSIONS" 2>/dev/null)" != "$versions" ]; then
+  rm -rf "$folder/vscode"
+  mkdir -p "$folder/vscode/node" "$folder/vscode/server" "$folder/bin"
+  npm_install "$folder/vscode/node" --prefix . "node-linux-$(uname -m | sed 's/x86_64/x64/; s/aarch64/arm64/')@$node"
+  binary=$(echo "$folder"/vscode/node/node_modules/node-linux-*/bin/node)
+  export PATH="${binary%/*}:$PATH"
+  npm_install "$folder/vscode/server" --prefix . "code-server@$server"
+  inside=$folder/vscode/server/node_modules/code-server/lib/vscode
+  # What the package's own script would do after installing, but for the parts in C++, without which the server runs.
+  npm_install "$inside" --omit=dev
+  # Large, and not of this test.
+  rm -rf "$inside"/extensions/{copilot,mermaid-markdown-features,microsoft-authentication,ms-vscode.*}
+  find "$folder/vscode/server" -name '*.map' -delete
+  cat >"$program" <<W
+#!/bin/sh
+exec "$binary" "$folder/vscode/server/node_modules/code-server/out/node/entry.js" "\$@"
+W
+  chmod +x "$program"
+  XDG_CONFIG_HOME=$folder/vscode "$program" --version >&2
+  echo "$versions" >"$folder/vscode/VERSIONS"
+fi
+ln -sf "$chromium" "$folder/bin/chromium"
+echo "$program"

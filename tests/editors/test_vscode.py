@@ -1,0 +1,312 @@
+"""The packaged extension in a real VS Code with a clean profile, with the real server, engine and model."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.editors import machine
+from tests.editors.texts import BODIES, BODY, INSIDE, SHOP, inserted, paced
+from tests.editors.waiting import until
+from tests.editors.workbench import VSIX, Workbench, workbench
+
+
+@pytest.fixture(scope="module")
+def code(environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    if not VSIX.exists():
+        pytest.fail(f"{VSIX} is not there; make vscode packages it")
+    with workbench(tmp_path_factory.mktemp("vscode"), environment) as window:
+        yield window
+
+
+@pytest.fixture(autouse=True)
+def photograph(request: pytest.FixtureRequest, code: Workbench) -> Iterator[None]:
+    """Keep the last picture of each test."""
+    yield
+    code.photograph(request.node.name)
+
+
+def begin(code: Workbench, text: str = SHOP, name: str = "shop.py", typed: str = "self.") -> str:
+    """Open the shop, begin a line inside a function, and return the suggestion."""
+    code.open(name, text)
+    code.put(*INSIDE)
+    code.press("End", "Enter")
+    code.type(typed)
+    return code.until_ghost()
+
+
+def test_a_suggestion_appears_and_tab_accepts_it(code: Workbench) -> None:
+    path = code.open("shop.py", SHOP)
+    code.put(*INSIDE)
+    code.press("Enter")
+    code.type("self.")
+    ghost = code.until_ghost()
+    code.photograph("suggestion")
+    before = code.text()
+    code.press("Tab")
+    until(lambda: code.text() != before, "the accepted text", tell=code.picture)
+    new = inserted(before, code.text())
+    assert new.split("\n")[0] == ghost.split("\n")[0]
+    saved = code.save(path)
+    head, tail = SHOP.split("item):\n", 1)
+    assert saved.startswith(f"{head}item):\n        self.{new}")
+    assert saved.endswith(tail)
+    ast.parse(saved)
+
+
+def test_a_word_is_accepted(code: Workbench) -> None:
+    whole = begin(code)
+    before = code.text()
+    code.press("Control+ArrowRight")
+    until(lambda: code.text() != before, "the accepted word", tell=code.picture)
+    word = inserted(before, code.text())
+    assert whole.startswith(word)
+    assert len(word.split()) == 1
+
+
+def test_other_suggestions_are_shown_in_turn(code: Workbench) -> None:
+    first = begin(code, typed="value = ")
+    code.press("Alt+]")
+    other = until(lambda: (now := code.ghost()) != first and now, "another suggestion", tell=code.picture)
+    code.press("Alt+[")
+    until(lambda: code.ghost() not in ("", other), "the one before", tell=code.picture)
+
+
+def test_escape_takes_a_suggestion_away(code: Workbench) -> None:
+    begin(code)
+    before = code.text()
+    code.press("Escape")
+    until(lambda: not code.ghost(), "no ghost text", tell=code.picture)
+    assert code.text() == before
+
+
+def test_fill_body_shows_its_drafts_and_is_one_step_to_undo(code: Workbench) -> None:
+    path = code.open("item.py", BODIES)
+    code.put(BODY, 8)
+    # What is drawn is watched from within the page: a draft may be gone before anybody outside could ask for it.
+    code.page.evaluate(
+        """() => {
+          window.drafts = []; window.bars = [];
+          const look = () => {
+            const drawn = [...document.querySelectorAll(".view-lines span")]
+              .map((each) => getComputedStyle(each, "::after"))
+              .filter((style) => style.content !== "none" && style.fontStyle === "italic")
+              .map((style) => style.content).join("\\n");
+            if (drawn && drawn !== window.drafts.at(-1)) window.drafts.push(drawn);
+            const bar = [...document.querySelectorAll(".notification-list-item-message, .statusbar-item")]
+              .map((each) => each.textContent).filter((text) => text.includes("Filling")).join(" ");
+            if (bar && bar !== window.bars.at(-1)) window.bars.push(bar);
+            window.looking = requestAnimationFrame(look);
+          };
+          look();
+        }"""
+    )
+    code.press("Control+Alt+Enter")
+    until(lambda: code.text() != BODIES, "the filled body", tell=code.picture)
+    code.page.evaluate("cancelAnimationFrame(window.looking)")
+    drafts = code.page.evaluate("window.drafts")
+    assert len(set(drafts)) >= 2, drafts
+    filled = code.text()
+    head, tail = BODIES.split("        ...\n", 1)
+    assert filled.startswith(head)
+    assert filled.endswith(tail)
+    ast.parse(code.save(path))
+    until(lambda: not code.draft(), "the drafts to go", tell=code.draft)
+    code.press("Control+z")
+    until(lambda: code.text() == BODIES, "the old text after one undo", tell=code.text)
+
+
+def test_fill_all_fills_every_hole(code: Workbench) -> None:
+    path = code.open("item.py", BODIES)
+    code.put(0, 0)
+    code.press("Control+Alt+Shift+Enter")
+    until(lambda: code.text() != BODIES, "the filled bodies", tell=code.picture)
+    code.photograph("filled")
+    saved = code.save(path)
+    assert "..." not in saved
+    ast.parse(saved)
+    code.press("Control+z")
+    until(lambda: code.text() == BODIES, "the old text after one undo", tell=code.text)
+
+
+def test_the_code_actions_are_in_the_menu(code: Workbench) -> None:
+    code.open("item.py", BODIES)
+    code.put(BODY, 8)
+    code.press("Control+.")
+    code.page.wait_for_selector(".action-widget .monaco-list-row")
+    titles = code.page.locator(".action-widget .monaco-list-row").all_text_contents()
+    assert any("Fill function body" in title for title in titles), titles
+    code.photograph("menu")
+    code.page.locator(".action-widget .monaco-list-row", has_text="Fill function body").click()
+    until(lambda: code.text().count("...") == 2, "the filled body", tell=code.picture)
+
+
+def test_a_selection_is_written_anew_as_the_user_says(code: Workbench) -> None:
+    code.open("item.py", BODIES)
+    code.select((7, 8), (7, 24))
+    code.press("Control+Alt+Enter")
+    code.page.wait_for_selector(".quick-input-widget:visible input")
+    code.type("return the name in capitals")
+    code.press("Enter")
+    until(lambda: code.text() != BODIES or code.messages(), "an answer", tell=code.picture)
+    lines, old = code.text().split("\n"), BODIES.split("\n")
+    assert lines[:7] == old[:7]
+    assert lines[-17:] == old[-17:]
+    ast.parse(code.text())
+
+
+def test_a_killed_engine_comes_back(code: Workbench, environment: Mapping[str, str]) -> None:
+    begin(code, name="killed.py")
+    watch(code)
+    os.kill(int(json.loads(machine.engine(environment, "status", "--json"))["pid"]), signal.SIGKILL)
+    code.press("Escape", "Enter")
+    # Another text than before, so that no answer is at hand.
+    code.type("value = self.")
+    code.until_ghost()
+    assert code.told()["state"] == "ready"
+    seen = code.page.evaluate("window.statuses")
+    assert any("is ready" not in each for each in seen), seen
+
+
+def watch(code: Workbench) -> None:
+    """Remember each text of the item in the status bar from now on."""
+    code.page.evaluate(
+        """() => {
+          window.statuses = [];
+          const look = () => {
+            const item = [...document.querySelectorAll(".statusbar-item")].find((each) => each.id.includes("dgLsp"));
+            const text = item ? item.getAttribute("aria-label") : "";
+            if (text && text !== window.statuses.at(-1)) window.statuses.push(text);
+            requestAnimationFrame(look);
+          };
+          look();
+        }"""
+    )
+
+
+def test_a_killed_server_comes_back(code: Workbench) -> None:
+    code.open("again.py", SHOP)
+    found = subprocess.run(["pgrep", "-f", "dg-lsp serve"], capture_output=True, text=True, check=True)
+    own = [pid for pid in map(int, found.stdout.split()) if Path(f"/proc/{pid}/environ").read_text().find("DRIVER_PORT") >= 0]
+    assert len(own) == 1
+    os.kill(own[0], signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{own[0]}").exists(), "the end of the server")
+    code.until_ready()
+    begin(code, name="again.py")
+
+
+def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(code: Workbench) -> None:
+    code.open(".env", "API_KEY=\n")
+    code.put(0, 8)
+    code.type("1")
+    until(lambda: "may hold secrets" in code.status(), "the reason in the status bar", tell=code.status)
+    assert not code.ghost()
+    code.page.locator(".statusbar-item[id*=dgLsp]").click()
+    code.page.wait_for_selector(".quick-input-list .monaco-list-row")
+    offered = code.page.locator(".quick-input-list .monaco-list-row").all_text_contents()
+    assert any("secrets" in each for each in offered), offered
+    assert any("Pause" in each for each in offered), offered
+    code.photograph("status")
+    code.press("Escape")
+
+
+@pytest.mark.parametrize("kind", ["crlf", "tabs", "wide"])
+def test_other_texts_stay_whole(code: Workbench, kind: str) -> None:
+    text = {
+        "crlf": SHOP.replace("\n", "\r\n"),
+        "tabs": SHOP.replace("    ", "\t"),
+        "wide": SHOP.replace("def add(self, item):", "def add(self, item='😀日本語'):"),
+    }[kind]
+    path = code.open(f"{kind}.py", text)
+    eol, indent = "\r\n" if kind == "crlf" else "\n", "\t\t" if kind == "tabs" else "        "
+    code.put(INSIDE[0], 0)
+    code.press("End", "Enter")
+    until(lambda: code.text().count("\n") > text.count("\n"), "the new line", tell=code.text)
+    code.type("x = '😀日'; self.")
+    # Brackets and quotes that the editor closes by itself are its own affair.
+    ghost = code.until_ghost()
+    before = code.text()
+    code.press("Tab")
+    until(lambda: code.text() != before, "the accepted text", tell=code.picture)
+    new = inserted(before, code.text())
+    assert new.split(eol)[0] == ghost.split("\n")[0]
+    saved = code.save(path)
+    lines = text.split(eol)
+    head, tail = eol.join(lines[: INSIDE[0] + 1]), eol.join(lines[INSIDE[0] + 1 :])
+    assert saved.startswith(f"{head}{eol}{indent}x = '😀日'; self.{new}")
+    assert saved.endswith(tail)
+    if kind == "crlf":
+        assert saved.count("\n") == saved.count("\r\n") == saved.count("\r")
+    ast.parse(saved)
+
+
+def test_fast_typing_is_exactly_what_was_typed(code: Workbench) -> None:
+    path = code.open("fast.py", "\n")
+    code.run(
+        'const all = vscode.workspace.getConfiguration("editor");'
+        'for (const [name, value] of [["autoIndent", "none"], ["autoClosingBrackets", "never"]])'
+        "  await all.update(name, value, vscode.ConfigurationTarget.Global);"
+    )
+    written, keys = paced()
+    code.put(0, 0)
+    for key in keys:
+        code.press(key)
+        # Twelve keys a second is what is tested; there is no state to wait for.
+        time.sleep(1 / 12)
+    until(lambda: code.text() == written + "\n", "what was typed", tell=code.text)
+    assert code.save(path) == written + "\n"
+
+
+def test_a_pause_lasts_until_it_is_ended(code: Workbench) -> None:
+    code.open("paused.py", SHOP)
+    code.command("dgLsp.togglePause")
+    code.put(*INSIDE)
+    code.press("Enter")
+    code.type("self.")
+    until(lambda: "only when asked for" in code.status(), "the reason in the status bar", tell=code.status)
+    assert not code.ghost()
+    code.command("editor.action.inlineSuggest.trigger")
+    code.until_ghost()
+    code.press("Escape")
+    code.command("dgLsp.togglePause")
+    code.press("Enter")
+    code.type("value = self.")
+    code.until_ghost()
+
+
+def test_an_untitled_document_gets_suggestions(code: Workbench) -> None:
+    code.command("dgLsp.openSample")
+    code.page.wait_for_selector(".monaco-editor.focused")
+    code.type("        self.")
+    code.until_ghost()
+    code.command("workbench.action.files.revert")
+
+
+def test_two_editors_share_one_engine(code: Workbench, environment: Mapping[str, str], tmp_path: Path) -> None:
+    if shutil.which("nvim") is None and not (machine.EDITORS / "bin" / "nvim").exists():
+        pytest.skip("Neovim is not there")
+    from tests.editors.neovim import Neovim
+    from tests.editors.test_nvim import OPTIONS
+
+    begin(code, name="shared.py")
+    with Neovim(machine.program("nvim"), tmp_path, environment, OPTIONS) as other:
+        other.edit("shop.py", SHOP)
+        other.put(*INSIDE)
+        other.type("<CR>self.")
+        other.until_ghost()
+        told = json.loads(machine.engine(environment, "status", "--all", "--json"))
+        assert len([each for each in told if each.get("pid")]) == 1
+
+
+def test_nothing_was_said_that_nobody_asked_for(code: Workbench) -> None:
+    """The last test: in all that went before, no notification is left that complains."""
+    assert [each for each in code.messages() if "setting" in each or "rror" in each] == []

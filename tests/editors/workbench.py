@@ -1,0 +1,323 @@
+"""A real VS Code: code-server with the packaged extension in a clean profile, looked at in Chromium.
+
+Keys and pictures go through the browser, as a user's do; documents and settings through a small extension that runs code in
+the extension host, so that what is checked is what the editor holds and not what it happens to draw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shlex
+import signal
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Error as BrowserError
+from playwright.sync_api import Page, sync_playwright
+
+from tests.editors.machine import PICTURES, ROOT, program
+from tests.editors.waiting import until
+
+VSIX = ROOT / "editors" / "vscode" / "dg-lsp.vsix"
+DRIVER = Path(__file__).parent / "driver"
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+# Nothing but the editor on the screen, and nothing that goes out to the network.
+SETTINGS = {
+    "telemetry.telemetryLevel": "off",
+    "workbench.startupEditor": "none",
+    "workbench.enableExperiments": False,
+    "workbench.welcomePage.walkthroughs.openOnInstall": False,
+    "workbench.secondarySideBar.defaultVisibility": "hidden",
+    "workbench.tips.enabled": False,
+    "extensions.autoCheckUpdates": False,
+    "extensions.autoUpdate": "off",
+    "extensions.ignoreRecommendations": True,
+    "chat.disableAIFeatures": True,
+    "chat.commandCenter.enabled": False,
+    "security.workspace.trust.enabled": False,
+    "git.enabled": False,
+    "editor.minimap.enabled": False,
+    "editor.accessibilitySupport": "off",
+    "editor.quickSuggestions": {"other": "off"},
+    "files.autoSave": "off",
+    "update.mode": "none",
+    "window.zoomLevel": 0,
+    # Show what the model has, however sure it is: these tests are about editors.
+    "dgLsp.completion.threshold": 0,
+    "dgLsp.completion.tokenThreshold": 0,
+}
+
+# The first line stands among the text, in a piece for each colour; the others have lines of their own below it.
+GHOST = """
+[
+  [...document.querySelectorAll(".ghost-text-decoration, .ghost-text-decoration-preview")]
+    .filter((each) => !each.closest(".suggest-preview-text")).map((each) => each.textContent).join(""),
+  ...[...document.querySelectorAll(".suggest-preview-text .view-line")].map((each) => each.textContent),
+].join("\\n").replace(/\\u00a0/g, " ").trimEnd()
+"""
+
+
+class Workbench:
+    """One window of VS Code."""
+
+    def __init__(self, page: Page, folder: Path, address: str, driver: tuple[int, str]) -> None:
+        """Look at a folder through a page."""
+        self.page, self.folder = page, folder
+        self._address, self._driver = address, driver
+
+    def run(self, code: str) -> Any:
+        """Return what JavaScript returns that runs in the extension host, with `vscode` in scope."""
+        port, token = self._driver
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/", data=code.encode(), headers={"Authorization": token})
+        with urllib.request.urlopen(asked, timeout=60) as response:
+            answer = json.load(response)
+        if "error" in answer:
+            raise AssertionError(answer["error"])
+        return answer["value"]
+
+    def load(self) -> None:
+        """Open the window, and wait until the engine is ready."""
+        self.page.goto(f"{self._address}/?folder={urllib.parse.quote(str(self.folder))}")
+        self.page.wait_for_selector(".monaco-workbench .part.editor", timeout=90_000)
+        until(self._driver_runs, "the test's own extension", patience_s=90)
+        until(lambda: "dg-lsp" in self.status(), "the item in the status bar", tell=self.status)
+
+    def _driver_runs(self) -> bool:
+        try:
+            return bool(self.run("return true"))
+        except OSError:
+            return False
+
+    def open(self, name: str, text: str) -> Path:
+        """Write a file with exactly this text and open it in a window of its own; wait until the engine is ready."""
+        path = self.folder / name
+        path.write_bytes(text.encode())
+        self.run(
+            # What is left of the test before would ask whether to save it.
+            "while (vscode.window.tabGroups.all.some((group) => group.tabs.length > 0))"
+            '  await vscode.commands.executeCommand("workbench.action.revertAndCloseActiveEditor");'
+            'await vscode.commands.executeCommand("notifications.clearAll");'
+            f"const document = await vscode.workspace.openTextDocument({json.dumps(str(path))});"
+            "await vscode.window.showTextDocument(document);"
+        )
+        self.until_ready()
+        self.page.wait_for_selector(".editor-instance .monaco-editor .view-lines")
+        return path
+
+    def until_ready(self) -> None:
+        """Wait until the engine is ready."""
+        until(lambda: self.told().get("state") == "ready", "the engine", tell=self.told, patience_s=90)
+
+    def told(self) -> dict[str, Any]:
+        """Return what the server says of itself; nothing where it does not run."""
+        found = self.run(
+            'const all = await vscode.commands.getCommands(); if (!all.includes("dgLsp.status")) return {};'
+            'try { return await vscode.commands.executeCommand("dgLsp.status"); } catch { return {}; }'
+        )
+        return found or {}
+
+    def put(self, line: int, character: int) -> None:
+        """Put the cursor at a place, counted from 0 in UTF-16 units, and the focus into the editor."""
+        self.run(
+            f"const at = new vscode.Position({line}, {character}); const editor = vscode.window.activeTextEditor;"
+            "editor.selection = new vscode.Selection(at, at);"
+            'await vscode.commands.executeCommand("workbench.action.focusActiveEditorGroup");'
+        )
+        self.page.wait_for_selector(".monaco-editor.focused")
+
+    def select(self, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Select from one place to another."""
+        self.put(*end)
+        self.run(f"vscode.window.activeTextEditor.selection = new vscode.Selection({start[0]}, {start[1]}, {end[0]}, {end[1]})")
+        # The window hears of it a moment later than the extensions.
+        self.page.wait_for_selector(".statusbar-item:has-text('selected)')")
+
+    def type(self, text: str) -> None:
+        """Type a text, at a fast typist's speed."""
+        self.page.keyboard.type(text, delay=40)
+
+    def press(self, *keys: str) -> None:
+        """Press keys, by the browser's names."""
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def command(self, name: str) -> Any:
+        """Run a command of the editor's."""
+        return self.run(f"return await vscode.commands.executeCommand({json.dumps(name)})")
+
+    def text(self) -> str:
+        """Return the document's text."""
+        return str(self.run("return vscode.window.activeTextEditor.document.getText()"))
+
+    def ghost(self) -> str:
+        """Return the suggestion on the screen, "" for none."""
+        return str(self.page.evaluate(GHOST))
+
+    def until_ghost(self) -> str:
+        """Return the suggestion as soon as there is one."""
+        return until(self.ghost, "ghost text", tell=self.picture)
+
+    def draft(self) -> str:
+        """Return what is drawn of a fill under way: the text of the decorations."""
+        return str(
+            self.page.evaluate(
+                """[...document.querySelectorAll(".view-lines span")]
+                .map((each) => getComputedStyle(each, "::after"))
+                .filter((style) => style.content !== "none" && style.fontStyle === "italic")
+                .map((style) => style.content).join("\\n")"""
+            )
+        )
+
+    def status(self) -> str:
+        """Return the item in the status bar, as it is read aloud."""
+        return str(
+            self.page.evaluate(
+                '[...document.querySelectorAll(".statusbar-item")].filter((each) => each.id.includes("dgLsp"))'
+                '.map((each) => each.getAttribute("aria-label") + " " + each.textContent).join(" ")'
+            )
+        )
+
+    def messages(self) -> list[str]:
+        """Return the notifications on the screen."""
+        found = self.page.evaluate(
+            '[...document.querySelectorAll(".notification-list-item-message")].map((x) => x.textContent)'
+        )
+        return [str(each) for each in found]
+
+    def save(self, path: Path) -> str:
+        """Save, and return what the file holds then."""
+        self.command("workbench.action.files.save")
+        until(lambda: not self.run("return vscode.window.activeTextEditor.document.isDirty"), "the saved file")
+        return path.read_bytes().decode()
+
+    def photograph(self, name: str) -> Path:
+        """Take a picture of the window."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        path = PICTURES / f"vscode-{name}.png"
+        with contextlib.suppress(BrowserError):
+            self.page.screenshot(path=str(path))
+        return path
+
+    def picture(self) -> str:
+        """Return all there is to know when something is not as it should be."""
+        path = self.photograph("failed")
+        text = self.text()
+        seen = f"ghost {self.ghost()!r}\nmessages {self.messages()}\nstatus {self.status()} {self.told()}"
+        return f"\n{text}\n{seen}\npicture {path}"
+
+
+@contextlib.contextmanager
+def workbench(folder: Path, environment: Mapping[str, str]) -> Iterator[Workbench]:
+    """Yield a window on the empty folder `files` below this one; the profile is new."""
+    files, profile = folder / "files", folder / "profile"
+    (profile / "User").mkdir(parents=True)
+    files.mkdir()
+    (profile / "User" / "settings.json").write_text(json.dumps(SETTINGS))
+    (folder / "config.yaml").write_text("auth: none\n")
+    # VS Code takes the environment that a login shell has.
+    (Path(environment["HOME"]) / ".profile").write_text(f"export PATH={shlex.quote(environment['PATH'])}\n")
+    extensions = folder / "extensions"
+    base = [str(program("code-server")), "--config", str(folder / "config.yaml")]
+    base += ["--user-data-dir", str(profile), "--extensions-dir", str(extensions)]
+    installed = subprocess.run(
+        [*base, "--install-extension", str(VSIX), "--force"],
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+    # A folder is all that an extension needs to be there; packing this one would need another tool.
+    driver = extensions / "dg-lsp-tests.driver-0.0.1"
+    driver.mkdir()
+    for each in DRIVER.iterdir():
+        (driver / each.name).write_bytes(each.read_bytes())
+    _enlist(extensions, driver)
+    port, driver_port, token = _free_port(), _free_port(), secrets.token_hex(16)
+    log = (folder / "code-server.log").open("wb")
+    options = ["--auth", "none", "--disable-telemetry", "--disable-update-check", "--disable-workspace-trust"]
+    process = subprocess.Popen(
+        [*base, "--bind-addr", f"127.0.0.1:{port}", *options, "--disable-proxy", "--reconnection-grace-time", "1"],
+        env={**environment, "DRIVER_PORT": str(driver_port), "DRIVER_TOKEN": token},
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        until(
+            lambda: _answers(f"{address}/healthz"), "code-server", tell=lambda: (folder / "code-server.log").read_text()[-2000:]
+        )
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=str(program("chromium")), args=list(FLAGS))
+            page = browser.new_page(viewport={"width": 1100, "height": 700})
+            # The editor must not need anything but itself.
+            page.route("**", lambda route: route.continue_() if _is_local(route.request.url) else route.abort())
+            window = Workbench(page, files, address, (driver_port, token))
+            window.load()
+            yield window
+            browser.close()
+    finally:
+        _end(process)
+        log.close()
+
+
+def _enlist(extensions: Path, driver: Path) -> None:
+    """Write the extension into the list that the editor keeps of them."""
+    listed = extensions / "extensions.json"
+    entries = json.loads(listed.read_text()) if listed.exists() else []
+    entries.append(
+        {
+            "identifier": {"id": "dg-lsp-tests.driver"},
+            "version": "0.0.1",
+            "location": {"$mid": 1, "path": str(driver), "scheme": "file"},
+            "relativeLocation": driver.name,
+            "metadata": {"source": "vsix"},
+        }
+    )
+    listed.write_text(json.dumps(entries))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the server and all that it has started, which is a session of its own."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def _is_local(address: str) -> bool:
+    return urllib.parse.urlsplit(address).hostname in ("127.0.0.1", "localhost", None)
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])

@@ -1,0 +1,77 @@
+"""What the editors' clients say of the server's messages and settings is what the server says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.server import methods, settings
+
+ROOT = Path(__file__).parents[1]
+CODE = ROOT / "editors" / "vscode"
+NVIM = ROOT / "editors" / "nvim"
+
+pytestmark = pytest.mark.skipif(not CODE.exists(), reason="the clients are not part of a source distribution")
+
+
+def ours(text: str) -> set[str]:
+    """Return the names in quotes that look like our messages."""
+    return set(re.findall(r'"(dgLsp[./]\w+)"', text))
+
+
+def test_the_messages_of_the_code_client_are_the_servers() -> None:
+    protocol = (CODE / "src" / "protocol.ts").read_text("utf-8")
+    assert ours(protocol) == {methods.STATUS, methods.DRAFT, *methods.COMMANDS}
+    version = re.search(r"VERSION = (\d+)", protocol)
+    assert version is not None
+    assert int(version[1]) == methods.VERSION
+    what = re.search(r"type What =([^;]*);", protocol)
+    assert what is not None
+    assert set(re.findall(r'"(\w+)"', what[1])) == set(methods.KINDS)
+
+
+def test_the_messages_of_the_neovim_plugin_are_the_servers() -> None:
+    texts = [path.read_text("utf-8") for path in NVIM.rglob("*.lua")]
+    assert set().union(*map(ours, texts)) <= {methods.STATUS, methods.DRAFT, *methods.COMMANDS}
+    assert ours((NVIM / "lsp" / "dg_lsp.lua").read_text("utf-8")) == {methods.STATUS, methods.DRAFT}
+
+
+def test_the_fields_of_our_messages_are_the_servers() -> None:
+    protocol = (CODE / "src" / "protocol.ts").read_text("utf-8")
+    status = re.search(r"interface Status {(.*?)\n}", protocol, re.DOTALL)
+    draft = re.search(r"interface Draft {(.*?)\n}", protocol, re.DOTALL)
+    assert status is not None
+    assert draft is not None
+    sent = methods.Status("off", "embedded").to_json()
+    assert re.findall(r"^  (\w+):", status[1], re.MULTILINE) == list(sent)
+    drawn = methods.Draft("token", "file:///a.py", 1, ()).to_json()
+    assert re.findall(r"^  (\w+):", draft[1], re.MULTILINE) == list(drawn)
+
+
+def test_the_settings_of_the_code_client_are_the_servers() -> None:
+    package = json.loads((CODE / "package.json").read_text("utf-8"))
+    offered = package["contributes"]["configuration"]["properties"]
+    own = {name for name in offered if name.startswith(("dgLsp.client.", "dgLsp.trace."))}
+    assert {name.removeprefix("dgLsp.") for name in offered if name not in own} == set(settings.KEYS)
+    defaults = {name.removeprefix("dgLsp."): each["default"] for name, each in offered.items() if name not in own}
+    assert settings.read(defaults, settings.Settings()) == (settings.Settings(), ())
+
+
+def test_the_settings_of_the_neovim_plugin_are_the_servers() -> None:
+    text = (NVIM / "lua" / "dg_lsp" / "config.lua").read_text("utf-8")
+    block = text[text.index("---@class dg_lsp.Settings") : text.index("---@class dg_lsp.Config")]
+    named = re.findall(r'---@field (?:\["([\w.]+)"\]|(\w+))\?', block)
+    assert [dotted or plain for dotted, plain in named] == list(settings.KEYS)
+
+
+def test_the_code_client_keeps_its_commands_apart_from_the_servers() -> None:
+    package = json.loads((CODE / "package.json").read_text("utf-8"))
+    offered = {command["command"] for command in package["contributes"]["commands"]}
+    assert not offered & set(methods.COMMANDS)
+    registered = set(re.findall(r'(?:command|withClient)\("(dgLsp\.\w+)"', (CODE / "src" / "extension.ts").read_text("utf-8")))
+    assert offered == registered
+    placed = [*package["contributes"]["keybindings"], *package["contributes"]["menus"]["dgLsp.editor"]]
+    assert {each["command"] for each in placed} <= offered
