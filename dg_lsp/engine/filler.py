@@ -212,6 +212,15 @@ class CanvasTask:
         self.kv: KV | None = None
         self.file: FileModel | None = None
 
+    @property
+    def place(self) -> rank.Place:
+        """Where the hole stands, as the ranking tells places apart."""
+        if self.block:
+            return "block"
+        if self.request.suffix.partition("\n")[0].strip():
+            return "inside"
+        return "end" if self.request.prefix.rpartition("\n")[2].strip() else "line"
+
     def run(self) -> Iterator[bool]:
         """Do everything, yielding after each unit that must not be interrupted."""
         yield from self._timed("prefill", self._prefill)
@@ -229,7 +238,7 @@ class CanvasTask:
 
     def best_so_far(self) -> tuple[Candidate, ...]:
         """Return what there is before the end: drafts, ranked as if each were middling likely, then the canvas."""
-        guessed = [replace(item, tokens=(MIDDLING,) * (len(item.text) // 4 + 1), block=self.block) for item in self.scored]
+        guessed = [replace(item, tokens=(MIDDLING,) * (len(item.text) // 4 + 1), place=self.place) for item in self.scored]
         ranked = rank.best_first(guessed, self.profile.calibration)
         found = [Candidate((item.text,), chance, row=item.row, finished=False) for chance, item in ranked]
         if self.denoiser and (texts := self.read()) and any(texts):
@@ -441,7 +450,7 @@ class CanvasTask:
         if self.filler.switches.scorer:
             logps = dict(zip(texts, self._log_probabilities(texts), strict=True))
             self.scored = [replace(item, tokens=logps[item.text][0], after=logps[item.text][1]) for item in self.scored]
-        self.scored = [replace(item, block=self.block) for item in self.scored]
+        self.scored = [replace(item, place=self.place) for item in self.scored]
         ranked = rank.best_first(self.scored, self.profile.calibration)
         steps = max(self.denoiser.canvas.steps) if self.denoiser else 0
         self.answers = tuple(

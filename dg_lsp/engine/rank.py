@@ -10,9 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from dg_lsp.core.values import RowKind
 from dg_lsp.engine.profile import Calibration
+
+# Where a hole stands decides what an answer's signs are worth: a block, the rest of a line, a whole line, or a part of
+# a line whose end is there already.
+Place = Literal["block", "end", "line", "inside"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +35,11 @@ class Scored:
     entropy: float | None = None
     left: int = 0
     right: int = 0
-    block: bool = False
+    place: Place = "end"
 
 
 def features(item: Scored, others: Sequence[Scored]) -> dict[str, float]:
-    """Return the named numbers that the calibration weighs."""
+    """Return the named numbers that the calibration weighs: each for all holes, and again for holes of its place."""
     same = [other for other in others if other is not item and other.text == item.text]
     family = [item, *same]
     n_tokens = max(len(item.tokens), 1)
@@ -42,7 +47,7 @@ def features(item: Scored, others: Sequence[Scored]) -> dict[str, float]:
     right = max((each.right for each in family if each.row == "copy"), default=0)
     settled = [each.entropy for each in family if each.entropy is not None]
     rows = {each.row for each in family}
-    return {
+    named = {
         "sum": sum(item.tokens),
         "mean": sum(item.tokens) / n_tokens,
         "least": min(item.tokens, default=0.0),
@@ -56,11 +61,9 @@ def features(item: Scored, others: Sequence[Scored]) -> dict[str, float]:
         "right": math.log1p(min(right, 24)),
         "settled": -min(settled) if settled else 0.0,
         "blank": float(not item.text.strip()),
-        "block": float(item.block),
-        "block_copied": float(item.block and "copy" in rows),
-        "block_left": math.log1p(left) if item.block else 0.0,
         "whole": float(right > 0) * math.log1p(left),
     }
+    return named | {f"{item.place}: {name}": value for name, value in named.items()} | {item.place: 1.0}
 
 
 def confidence(named: dict[str, float], calibration: Calibration) -> float:

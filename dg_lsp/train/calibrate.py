@@ -22,7 +22,7 @@ from dg_lsp.engine.profile import FILE, Calibration, dump
 from dg_lsp.evaluate import score
 from dg_lsp.evaluate.tasks import Task
 
-PENALTY = 3e-4
+PENALTY = 1e-3
 FOLDS = 5
 
 
@@ -81,7 +81,7 @@ def sample(filler: LocalFiller, task: Task, seed: int) -> Sample:
 
 def fit(samples: Sequence[Sample], names: Sequence[str]) -> Calibration:
     """Return the weights that make exactness likeliest: logistic regression with an L2 penalty, by L-BFGS."""
-    given = torch.tensor([[features[name] for name in names] for item in samples for features in item.features])
+    given = torch.tensor([[features.get(name, 0.0) for name in names] for item in samples for features in item.features])
     exact = torch.tensor([float(is_exact) for item in samples for is_exact in item.exact])
     mean, spread = given.mean(0), given.std(0).clamp(min=1e-6)
     scaled = (given - mean) / spread

@@ -26,10 +26,11 @@ PROFILE = Profile(
     block_gaps=(48,),
     gaps_per_canvas=1,
     copy_rows=3,
-    causal_rows=4,
+    causal_rows=3,
     file_weight=0.9,
     file_half_at=4.0,
-    sampling=Sampling(line_steps=8, block_steps=16),
+    # More steps or more conditioning change no answer that is chosen, and cost time: the card's ablation has the figures.
+    sampling=Sampling(line_steps=4, block_steps=8, conditioning_tokens=16),
 )
 
 
