@@ -11,12 +11,14 @@ RUN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check clean
+.PHONY: help demo test check clean vscode test-editors
 
 help:
 	@echo "make demo    fill the holes of fixtures/demo and show the diff"
 	@echo "make test    install what the tests need, check style and types, run the tests"
 	@echo "make check   the same without installing"
+	@echo "make vscode  package the VS Code extension (needs Node 20)"
+	@echo "make test-editors   install real editors below build/ and test their clients in them"
 	@echo "make clean   remove what these commands made"
 
 demo: $(RUN)
@@ -33,6 +35,21 @@ check:
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest --cov=dg_lsp --cov-report= --quiet
 	$(BIN)/coverage report --include='dg_lsp/core/*' --fail-under=95 --skip-covered
+
+# The editors' clients. What is installed for them stays below build/editors; only where this is root, and they are not there,
+# are Chromium, Emacs and luacheck installed with apt-get.
+EDITORS := build/editors
+
+vscode:
+	cd editors/vscode && npm ci --ignore-scripts --no-audit --no-fund && npm run package
+
+test-editors: $(DEV) vscode
+	$(PIP) install --constraint constraints.txt --group editors
+	tests/editors/install/lua.sh $(EDITORS)
+	tests/editors/install/neovim.sh $(EDITORS)
+	tests/editors/install/vscode.sh $(EDITORS)
+	tests/editors/install/emacs.sh $(EDITORS)
+	$(BIN)/python -m pytest tests/editors --quiet
 
 clean:
 	rm -rf $(VENV) build dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
