@@ -43,16 +43,17 @@ def environment(**more: str) -> dict[str, str]:
     return {**ours, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **more}
 
 
-def start(engine: str, *args: str, cwd: Path, **more: str) -> subprocess.Popen[bytes]:
+def start(engine: str, *args: str, cwd: Path, hangs_on: bool = False, **more: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", SCRIPTED, engine, "infill", *args]
+    heard = (signal.SIGINT,) if hangs_on else (signal.SIGINT, signal.SIGHUP)
     return subprocess.Popen(
         command,
         cwd=cwd,
         env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A shell's background jobs ignore interrupts, and so would what a test run in one starts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        # A shell's background jobs ignore interrupts, and under nohup hang-ups: so would what a test run in one starts.
+        preexec_fn=lambda: [signal.signal(number, signal.SIG_DFL) for number in heard],
     )
 
 
@@ -147,7 +148,7 @@ def test_a_run_in_the_background_outlives_its_terminal(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "go")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        process = start("fills", "a.py", "--check", "echo > started; cat go", cwd=tmp_path)
+        process = start("fills", "a.py", "--check", "echo > started; cat go", cwd=tmp_path, hangs_on=True)
     finally:
         signal.signal(signal.SIGHUP, before)
     (tmp_path / "started").read_text()
