@@ -50,7 +50,6 @@ def test_a_suggestion_appears_and_tab_accepts_it(code: Workbench) -> None:
     code.press("Enter")
     code.type("self.")
     ghost = code.until_ghost()
-    code.photograph("suggestion")
     before = code.text()
     code.press("Tab")
     until(lambda: code.text() != before, "the accepted text", tell=code.picture)
@@ -129,6 +128,8 @@ def test_fill_all_fills_every_hole(code: Workbench) -> None:
     path = code.open("item.py", BODIES)
     code.put(0, 0)
     code.press("Control+Alt+Shift+Enter")
+    until(code.draft, "a draft on the screen", tell=code.picture)
+    code.photograph("draft")
     until(lambda: code.text() != BODIES, "the filled bodies", tell=code.picture)
     code.photograph("filled")
     saved = code.save(path)
@@ -215,6 +216,8 @@ def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(code: Workbench)
     offered = code.page.locator(".quick-input-list .monaco-list-row").all_text_contents()
     assert any("secrets" in each for each in offered), offered
     assert any("Pause" in each for each in offered), offered
+    opacity = "getComputedStyle(document.querySelector('.quick-input-widget')).opacity"
+    until(lambda: code.page.evaluate(opacity) == "1", "the list, no longer fading in")
     code.photograph("status")
     code.press("Escape")
 
@@ -288,7 +291,7 @@ def test_an_untitled_document_gets_suggestions(code: Workbench) -> None:
     code.page.wait_for_selector(".monaco-editor.focused")
     code.type("        self.")
     code.until_ghost()
-    code.command("workbench.action.files.revert")
+    code.photograph("suggestion")
 
 
 def test_two_editors_share_one_engine(code: Workbench, environment: Mapping[str, str], tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ SETTINGS = {
     "files.autoSave": "off",
     "update.mode": "none",
     "window.zoomLevel": 0,
+    # For the pictures.
+    "workbench.colorTheme": "Default Dark Modern",
+    "workbench.activityBar.location": "hidden",
+    "window.commandCenter": False,
+    "editor.overviewRulerBorder": False,
+    "breadcrumbs.enabled": False,
     # Show what the model has, however sure it is: these tests are about editors.
     "dgLsp.completion.threshold": 0,
     "dgLsp.completion.tokenThreshold": 0,
@@ -98,6 +104,7 @@ class Workbench:
         self.page.wait_for_selector(".monaco-workbench .part.editor", timeout=90_000)
         until(self._driver_runs, "the test's own extension", patience_s=90)
         until(lambda: "dg-lsp" in self.status(), "the item in the status bar", tell=self.status)
+        self.command("workbench.action.closeSidebar")
 
     def _driver_runs(self) -> bool:
         try:
@@ -123,7 +130,7 @@ class Workbench:
 
     def until_ready(self) -> None:
         """Wait until the engine is ready."""
-        until(lambda: self.told().get("state") == "ready", "the engine", tell=self.told, patience_s=90)
+        until(lambda: self.told().get("state") == "ready", "the engine", tell=self.picture, patience_s=90)
 
     def told(self) -> dict[str, Any]:
         """Return what the server says of itself; nothing where it does not run."""
@@ -164,7 +171,7 @@ class Workbench:
 
     def text(self) -> str:
         """Return the document's text."""
-        return str(self.run("return vscode.window.activeTextEditor.document.getText()"))
+        return str(self.run('return vscode.window.activeTextEditor?.document.getText() ?? ""'))
 
     def ghost(self) -> str:
         """Return the suggestion on the screen, "" for none."""
@@ -268,7 +275,7 @@ def workbench(folder: Path, environment: Mapping[str, str]) -> Iterator[Workbenc
         )
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=str(program("chromium")), args=list(FLAGS))
-            page = browser.new_page(viewport={"width": 1100, "height": 700})
+            page = browser.new_page(viewport={"width": 900, "height": 600})
             # The editor must not need anything but itself.
             page.route("**", lambda route: route.continue_() if _is_local(route.request.url) else route.abort())
             window = Workbench(page, files, address, (driver_port, token))

@@ -51,7 +51,11 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     else await server.start();
   });
   command("dgLsp.install", async () => {
-    if (await install(server.environment, output)) await server.start();
+    if (!(await install(server.environment, output))) return;
+    await server.start();
+    if (server.program === undefined) {
+      void vscode.window.showErrorMessage("dg-lsp was installed, but its program is not there; the log says what pip did");
+    }
   });
   command("dgLsp.openCommandSetting", () => vscode.commands.executeCommand("workbench.action.openSettings", "dgLsp.client.command"));
   command("dgLsp.openSample", openSample);
