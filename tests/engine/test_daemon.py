@@ -181,7 +181,8 @@ def test_a_client_that_goes_in_the_middle_of_a_step_keeps_nothing_alive(
             lines = lease.iter_lines()
             next(lines)
             with engine.http.stream("POST", "/v1/infill", json=body({"gate": str(stop.path)})) as response:
-                next(response.iter_lines())
+                events = response.iter_lines()  # kept: an iterator that is let go of closes the response
+                next(events)
                 wait_until(lambda: engine.info()["running"] == 1)
         # The engine learns in this order that the asker and the user are gone, while its step still goes on.
         wait_until(lambda: engine.info()["leases"] == 0)
