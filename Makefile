@@ -37,7 +37,7 @@ check:
 	$(BIN)/coverage report --include='dg_lsp/core/*' --fail-under=95 --skip-covered
 
 # The editors' clients. What is installed for them stays below build/editors; only where this is root, and they are not there,
-# are Chromium, Emacs and luacheck installed with apt-get.
+# are Chromium, Emacs, tmux and luacheck installed with apt-get.
 EDITORS := build/editors
 
 vscode:
@@ -45,10 +45,11 @@ vscode:
 
 test-editors: $(DEV) vscode
 	$(PIP) install --constraint constraints.txt --group editors
-	tests/editors/install/lua.sh $(EDITORS)
+	tests/editors/install/tools.sh $(EDITORS)
 	tests/editors/install/neovim.sh $(EDITORS)
 	tests/editors/install/vscode.sh $(EDITORS)
 	tests/editors/install/emacs.sh $(EDITORS)
+	tests/editors/install/helix.sh $(EDITORS)
 	$(BIN)/python -m pytest tests/editors --quiet
 
 clean:

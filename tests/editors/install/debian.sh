@@ -55,3 +55,32 @@ newer_sources() {
   echo "no source of Debian packages is configured" >&2
   return 1
 }
+
+# unpack_program FOLDER PACKAGE PROGRAM: unpack a package of a newer suite and all that it needs into FOLDER/root, so that
+# FOLDER/root/usr/bin/PROGRAM runs, with a C library of its own.
+unpack_program() {
+  local folder=$1 package=$2 name=$3 apt patchelf loader libraries binary each
+  local root=$folder/root
+  apt=$(mktemp -d)
+  newer "$apt" --download-only install "$package"
+  rm -rf "$folder"
+  mkdir -p "$root"/usr/{bin,lib,lib64,sbin}
+  # Some packages still ship /lib and /bin.
+  for each in bin lib lib64 sbin; do ln -s "usr/$each" "$root/$each"; done
+  for each in "$apt"/cache/archives/*.deb; do
+    dpkg-deb --fsys-tarfile "$each" | tar -x --keep-directory-symlink -C "$root"
+  done
+  patchelf=$(command -v patchelf || true)
+  if [ -z "$patchelf" ]; then
+    (cd "$apt" && apt-get -qq -o APT::Sandbox::User=root download patchelf >&2 && dpkg -x patchelf_*.deb "$folder/patchelf")
+    patchelf=$folder/patchelf/usr/bin/patchelf
+  fi
+  rm -rf "$apt"
+  libraries=$(dirname "$(find "$root/usr/lib" -name libc.so.6 | head -1)")
+  loader=$(find "$root/usr/lib64" "$libraries" -maxdepth 1 -name 'ld-linux-*.so.*' | head -1)
+  # Written into the program itself: Neovim starts itself once more by its own path, and what an editor starts otherwise, such
+  # as language servers, must not inherit a path to these libraries.
+  binary=$(readlink -f "$root/usr/bin/$name")
+  "$patchelf" --set-interpreter "$loader" "$binary"
+  "$patchelf" --force-rpath --set-rpath "$libraries" "$binary"
+}

@@ -8,7 +8,6 @@ set -euo pipefail
 
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 program=$folder/bin/nvim
-root=$folder/nvim
 
 say() { echo "neovim.sh: $*" >&2; }
 
@@ -32,35 +31,11 @@ command -v apt-get >/dev/null || {
 }
 
 . "$(dirname "$0")/debian.sh"
-apt=$(mktemp -d)
-trap 'rm -rf "$apt"' EXIT
-newer "$apt" --download-only install neovim
-
-rm -rf "$root" "$folder/patchelf" "$program"
-mkdir -p "$root"/usr/{bin,lib,lib64,sbin}
-# Some packages still ship /lib and /bin.
-for name in bin lib lib64 sbin; do ln -s "usr/$name" "$root/$name"; done
-for package in "$apt"/cache/archives/*.deb; do
-  dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink -C "$root"
-done
-
-patchelf=$(command -v patchelf || true)
-if [ -z "$patchelf" ]; then
-  (cd "$apt" && apt-get -qq -o APT::Sandbox::User=root download patchelf >&2 && dpkg -x patchelf_*.deb "$folder/patchelf")
-  patchelf=$folder/patchelf/usr/bin/patchelf
-fi
-libraries=$(dirname "$(find "$root/usr/lib" -name libc.so.6 | head -1)")
-loader=$(find "$root/usr/lib64" "$libraries" -maxdepth 1 -name 'ld-linux-*.so.*' | head -1)
-# Written into the program itself: the terminal's Neovim starts itself once more by its own path, and what it starts otherwise,
-# such as language servers, must not inherit a path to these libraries.
-binary=$(readlink -f "$root/usr/bin/nvim")
-"$patchelf" --set-interpreter "$loader" "$binary"
-"$patchelf" --force-rpath --set-rpath "$libraries" "$binary"
-
+unpack_program "$folder/nvim" neovim nvim
 cat >"$program" <<W
 #!/bin/sh
-export VIMRUNTIME="$root/usr/share/nvim/runtime"
-exec "$root/usr/bin/nvim" "\$@"
+export VIMRUNTIME="$folder/nvim/root/usr/share/nvim/runtime"
+exec "$folder/nvim/root/usr/bin/nvim" "\$@"
 W
 chmod +x "$program"
 new_enough "$program" || {

@@ -1,5 +1,5 @@
 #!/bin/bash
-# lua.sh FOLDER: put StyLua into FOLDER, from the npm registry, and see that there is a luacheck.
+# tools.sh FOLDER: put StyLua into FOLDER, from the npm registry, and see that there are luacheck and tmux.
 set -euo pipefail
 
 version=2.5.2
@@ -10,12 +10,15 @@ if [ "$("$folder/bin/stylua" --version 2>/dev/null)" != "stylua $version" ]; the
     "@johnnymorganz/stylua-bin@$version" >&2)
   ln -sf "$(ls -d "$folder"/stylua/node_modules/@johnnymorganz/stylua-bin-*/stylua*)" "$folder/bin/stylua"
 fi
-if ! command -v luacheck >/dev/null; then
+missing=()
+command -v luacheck >/dev/null || missing+=(lua-check)
+command -v tmux >/dev/null || missing+=(tmux)
+if [ ${#missing[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     apt-get -qq update >&2
-    DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install lua-check >&2
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${missing[@]}" >&2
   else
-    echo "lua.sh: there is no luacheck; install one and put it on PATH" >&2
+    echo "tools.sh: install ${missing[*]} and put them on PATH" >&2
     exit 1
   fi
 fi

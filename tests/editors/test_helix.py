@@ -1,0 +1,87 @@
+"""Helix, which has no inline completion: code actions, and suggestions in its ordinary completion list."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.editors import machine
+from tests.editors.terminal import Terminal
+from tests.editors.texts import BODIES, BODY, SHOP
+from tests.editors.waiting import until
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not there")
+
+# As editors/README.md gives it.
+LANGUAGES = """\
+[language-server.dg-lsp]
+command = "dg-lsp"
+args = ["serve"]
+
+[[language]]
+name = "python"
+language-servers = ["dg-lsp"]
+"""
+
+
+@pytest.fixture
+def helix(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Terminal]:
+    settings = Path(environment["XDG_CONFIG_HOME"]) / "helix"
+    settings.mkdir(parents=True, exist_ok=True)
+    # Show what the model has, however sure it is: these tests are about editors.
+    sure = "\n[language-server.dg-lsp.config.completion]\nthreshold = 0.0\n"
+    (settings / "languages.toml").write_text(LANGUAGES + sure)
+    (tmp_path / "item.py").write_text(BODIES)
+    (tmp_path / "shop.py").write_text(SHOP)
+    made = Terminal([str(machine.program("hx"))], tmp_path, environment)
+    made.until_seen("NOR")
+    yield made
+    made.close()
+
+
+def test_the_readme_gives_this_configuration() -> None:
+    assert LANGUAGES in (machine.ROOT / "editors" / "README.md").read_text("utf-8")
+
+
+def test_a_body_is_filled_from_the_menu(helix: Terminal, tmp_path: Path) -> None:
+    helix.type(f":open item.py:{BODY + 1}:9\r")
+    helix.until_seen("class Item")
+
+    def offered() -> bool:
+        # The server may not have been there yet; then the menu does not open.
+        helix.type(" a")
+        seen = "Fill function body" in helix.screen()
+        if not seen:
+            helix.press("Escape")
+        return seen
+
+    until(offered, "the menu", tell=helix.screen)
+    helix.press("Enter")
+    until(lambda: helix.screen().count("...") == 2, "the filled body", tell=helix.screen)
+    helix.type(":write\r")
+    until(lambda: (tmp_path / "item.py").read_text().count("...") == 2, "the saved file", tell=helix.screen)
+    ast.parse((tmp_path / "item.py").read_text())
+
+
+def test_a_suggestion_is_in_the_completion_list(helix: Terminal) -> None:
+    helix.type(":open shop.py:5:5\r")
+    helix.until_seen("class Cart")
+    helix.type("o    self.")
+
+    # Asking again would end a request that is under way, so that is done with patience, in case the server was not there yet.
+    for patience_s in (5, 10, 20):
+        helix.press("C-x")
+        with contextlib.suppress(AssertionError):
+            until(lambda: " text" in inside(helix.screen()), "the list", patience_s=patience_s)
+            return
+    pytest.fail(helix.screen())
+
+
+def inside(screen: str) -> str:
+    """Return what is on the screen below `def add` and above what follows the class."""
+    return screen.split("def add")[1].split("cart.add")[0]
