@@ -264,7 +264,7 @@ def test_other_texts_stay_whole(nvim: Neovim, name: str, text: str, at: tuple[in
     nvim.lua("vim.bo.expandtab = not ...", "\t" in text)
     nvim.put(*at)
     # What autoindent puts there is the editor's; the line is written as it should be.
-    nvim.type(f"<CR><C-u>{indent}x = '😀日'; self.")
+    nvim.type(f"<CR><C-u>{indent}x = '😀日'; value = self.")
     ghost = nvim.until_ghost()
     assert "\r" not in ghost
     before = nvim.text()
@@ -274,7 +274,7 @@ def test_other_texts_stay_whole(nvim: Neovim, name: str, text: str, at: tuple[in
     eol = "\r\n" if name == "crlf" else "\n"
     lines = text.split(eol)
     head, tail = eol.join(lines[: at[0] + 1]), eol.join(lines[at[0] + 1 :])
-    assert saved.startswith(f"{head}{eol}{indent}x = '😀日'; self.{ghost.split(chr(10))[0]}")
+    assert saved.startswith(f"{head}{eol}{indent}x = '😀日'; value = self.{ghost.split(chr(10))[0]}")
     assert saved.endswith(tail)
     if name == "crlf":
         assert saved.count("\n") == saved.count("\r\n") == saved.count("\r")

@@ -234,7 +234,7 @@ def test_other_texts_stay_whole(code: Workbench, kind: str) -> None:
     code.put(INSIDE[0], 0)
     code.press("End", "Enter")
     until(lambda: code.text().count("\n") > text.count("\n"), "the new line", tell=code.text)
-    code.type("x = '😀日'; self.")
+    code.type("x = '😀日'; value = self.")
     # Brackets and quotes that the editor closes by itself are its own affair.
     ghost = code.until_ghost()
     before = code.text()
@@ -245,7 +245,7 @@ def test_other_texts_stay_whole(code: Workbench, kind: str) -> None:
     saved = code.save(path)
     lines = text.split(eol)
     head, tail = eol.join(lines[: INSIDE[0] + 1]), eol.join(lines[INSIDE[0] + 1 :])
-    assert saved.startswith(f"{head}{eol}{indent}x = '😀日'; self.{new}")
+    assert saved.startswith(f"{head}{eol}{indent}x = '😀日'; value = self.{new}")
     assert saved.endswith(tail)
     if kind == "crlf":
         assert saved.count("\n") == saved.count("\r\n") == saved.count("\r")
