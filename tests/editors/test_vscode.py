@@ -114,6 +114,7 @@ def test_fill_body_shows_its_drafts_and_is_one_step_to_undo(code: Workbench) -> 
     code.page.evaluate("cancelAnimationFrame(window.looking)")
     drafts = code.page.evaluate("window.drafts")
     assert len(set(drafts)) >= 2, drafts
+    assert code.page.evaluate("window.bars"), "no progress was seen"
     filled = code.text()
     head, tail = BODIES.split("        ...\n", 1)
     assert filled.startswith(head)
@@ -267,6 +268,12 @@ def test_fast_typing_is_exactly_what_was_typed(code: Workbench) -> None:
         time.sleep(1 / 12)
     until(lambda: code.text() == written + "\n", "what was typed", tell=code.text)
     assert code.save(path) == written + "\n"
+    # A suggestion may come now, but it must be one for this very place.
+    code.command("editor.action.inlineSuggest.trigger")
+    if ghost := code.until_ghost_or_reason():
+        code.press("Tab")
+        until(lambda: code.text() != written + "\n", "the accepted text", tell=code.picture)
+        assert code.text().startswith(written + ghost.split("\n")[0])
 
 
 def test_a_pause_lasts_until_it_is_ended(code: Workbench) -> None:

@@ -181,6 +181,11 @@ class Workbench:
         """Return the suggestion as soon as there is one."""
         return until(self.ghost, "ghost text", tell=self.picture)
 
+    def until_ghost_or_reason(self) -> str:
+        """Return the suggestion as soon as there is one, or "" as soon as the server says why there is none."""
+        until(lambda: self.ghost() or self.told().get("suppressed"), "ghost text, or why there is none", tell=self.picture)
+        return self.ghost()
+
     def draft(self) -> str:
         """Return what is drawn of a fill under way: the text of the decorations."""
         return str(
