@@ -7,8 +7,10 @@ was denoised between held tokens needs few of these, one that a plain completion
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -282,7 +284,15 @@ def drop_unchanged(text: str, around: Around) -> str | None:
 
 
 def drop_repetition(text: str, around: Around) -> str | None:
-    """Drop whole lines that are the same as those just before or just after, and one of these again and again."""
+    """Drop whole lines that are the same as those just before or just after, and one of these again and again.
+
+    The end of a line is dropped where it makes the line the same as the next, but for brackets and commas at their ends.
+    """
+    if not around.starts_line and not around.hole.block:
+        line = (around.before.rpartition("\n")[2] + text + around.rest).strip()
+        following = next(iter(_filled_lines(around.after.partition("\n")[2])), "").strip()
+        same = line.rstrip(_ENDS) == following.rstrip(_ENDS)
+        return None if same and _says_something(line) else text
     if not around.starts_line or around.rest.strip() or not _says_something(text):
         return text
     lines = [line.strip() for line in _filled_lines(text)]
@@ -339,11 +349,29 @@ def parses(whole: Whole) -> bool:
     return not whole.after.errors or not any(syntax.adds_errors(whole.after, _plainly_filled(whole, plain)) for plain in _PLAIN)
 
 
+def closes(whole: Whole) -> bool:
+    """Return whether code that stays broken has no string and no bracket open on the answer's last line that it had not.
+
+    Code that can't be parsed anyway hides such an error from `parses`: the parser counts one stretch of them.
+    """
+    if not whole.after.errors or len(whole.after.errors) < len(whole.before.errors):
+        return True
+    text, language = whole.document.text, whole.document.language
+    for edit in whole.edits:
+        before = with_newlines(text[max(0, edit.span.start - NEARBY_CHARS) : edit.span.start])
+        rest = with_newlines(text[edit.span.end : edit.span.end + NEARBY_CHARS]).partition("\n")[0]
+        old = with_newlines(text[edit.span.start : edit.span.end])
+        if _leaves_open(before, with_newlines(edit.text) + rest, language) > _leaves_open(before, old + rest, language):
+            return False
+    return True
+
+
 def compiles(whole: Whole) -> bool:
     """Return whether the language's own compiler takes it where it takes the holes as they are, or plainly filled.
 
     Only Python's is at hand. Its grammar takes much that Python refuses, such as `return` outside a function, or an
-    argument without a name behind one with a name.
+    argument without a name behind one with a name. Where the code is broken in any case, it has to take it as the
+    beginning of something, up to the end of the answer's line, where it takes one of the others so.
     """
     if whole.document.language != "python":
         return True
@@ -352,6 +380,8 @@ def compiles(whole: Whole) -> bool:
         if not _compiles(new):
             plain = [[Edit(edit.span, _plain(whole, edit, plain)) for edit in edits] for plain in _PLAIN]
             if any(_compiles(_inside(whole.document.text, region, other)) for other in ([], *plain)):
+                return False
+            if _ends_nowhere(whole, region, edits):
                 return False
     return True
 
@@ -376,7 +406,7 @@ FILTERS: tuple[Filter, ...] = (
     drop_description,
 )
 
-CHECKS: tuple[Check, ...] = (parses, compiles)
+CHECKS: tuple[Check, ...] = (parses, closes, compiles)
 
 _REASONS = {
     "drop_unreadable": "holds characters that are no text",
@@ -387,15 +417,19 @@ _REASONS = {
     "drop_comments": "is a comment, or leaves a hole of its own",
     "drop_description": "only describes, and does nothing",
     "parses": "adds a syntax error",
+    "closes": "leaves a string or a bracket open",
     "compiles": "does not compile",
 }
 
+_ENDS = ")]},;"
 _ASKS = re.compile(r"\W*FILL(?::|\s*$)")
 # What a marker says that wants text and not code.
 _ASKS_WORDS = re.compile(r"\b(?:doc|comment|descri)", re.IGNORECASE)
 
 # Fillings that fit most holes; the errors they leave are the document's own.
 _PLAIN = ("", "x", "pass")
+# Beginnings that fit most holes in Python, behind `if`, `from`, `for x` and `def` too.
+_PLAIN_BEGINNINGS = (*_PLAIN, "x:", "x():", "x import x", "in x:")
 
 # The tokens of the embedded checkpoint, of Gemma, and of the common fill-in-the-middle models; not those that are also
 # tags of HTML, and not the `<eos>` of `Vec<eos>`.
@@ -498,15 +532,48 @@ def _inside(text: str, region: Span, edits: list[Edit]) -> str:
     return values.apply(text[region.start : region.end], tuple(moved))
 
 
-def _compiles(source: str) -> bool:
+def _ends_nowhere(whole: Whole, region: Span, edits: list[Edit]) -> bool:
+    """Return whether no program begins as the code around the edits does with them, though one does with plain ones.
+
+    Judged from the function or class around, up to the end of the last edit's line.
+    """
+    text = whole.document.text
+    start = max(region.start, edits[0].span.start - NEARBY_CHARS)
+    definitions = list(_DEFINITION.finditer(text, start, edits[0].span.start))
+    if definitions:
+        start = definitions[-1].start()
+    elif start > region.start:
+        return False
+    end = whole.before.lines.ends[whole.before.lines.at(edits[-1].span.end)]
+    begun = Span(start, max(end, edits[-1].span.end))
+
+    def is_beginning(edits: list[Edit]) -> bool:
+        source = _inside(text, begun, edits)
+        return _compiles(f"if 1:\n{source}" if source[:1].isspace() else source, unfinished=True)
+
+    plain = ([Edit(edit.span, _plain(whole, edit, plain)) for edit in edits] for plain in _PLAIN_BEGINNINGS)
+    return not is_beginning(edits) and any(is_beginning(other) for other in ([], *plain))
+
+
+def _compiles(source: str, *, unfinished: bool = False) -> bool:
+    """Return whether Python takes the source; if it may be `unfinished`, as the beginning of something it would take."""
+    if unfinished and sys.version_info < (3, 11):
+        return True  # it can't tell
+    flags = ast.PyCF_ONLY_AST | _ALLOW_UNFINISHED if unfinished else 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            compile(source, "hole", "exec", dont_inherit=True)
+            compile(source, "hole", "exec", flags, dont_inherit=True)
+        except SyntaxError as error:
+            return unfinished and "incomplete input" in str(error.msg)
         # Deep nesting and lone surrogates are not syntax errors to Python, but it does not compile them either.
-        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        except (ValueError, OverflowError, RecursionError, MemoryError):
             return False
     return True
+
+
+_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]", re.MULTILINE)
+_ALLOW_UNFINISHED = 0x4000  # what the compiler calls PyCF_ALLOW_INCOMPLETE_INPUT
 
 
 # --- A light reading of code: where strings, comments and brackets are -------------------------------------------------
@@ -546,6 +613,30 @@ def _first_closer(text: str, language: str) -> int | None:
         if depth < 0:
             return idx
     return None
+
+
+def _leaves_open(before: str, text: str, language: str) -> tuple[bool, int]:
+    """Return whether the text ends within a string or a comment of several lines, and how many brackets it leaves open.
+
+    `before` is what stands before the text, for where strings begin.
+    """
+    known = languages.get(language)
+    opening, closing = known.brackets if known else languages.BRACKETS
+    code = _code(before + text, language)[len(before) :]
+    depth = 0
+    for char in code:
+        depth = max(0, depth + (char in opening) - (char in closing))
+    is_open = _is_literal(f"{before}{text}\n.", language)
+    if not is_open and _is_literal(f"{before}{text}.", language):
+        # The end of a line ends a comment; what a quote ends as well is a string that lacks it.
+        quotes = known.quotes if known else languages.QUOTES
+        is_open = any(not _is_literal(f"{before}{text}{quote}.", language) for quote in quotes)
+    return is_open, 0 if is_open else depth
+
+
+def _is_literal(text: str, language: str) -> bool:
+    """Return whether the last character is part of a string or a comment."""
+    return _code(text, language)[-1] == "\0"
 
 
 def _code(text: str, language: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -416,6 +417,13 @@ def test_an_answer_that_repeats_its_neighbours_is_dropped() -> None:
     check_dropped("if a:\n    ⟦⟧\nstep(one)\n", "step(one)", "repeats the lines next to it", block=True, indent="    ")
 
 
+def test_the_end_of_a_line_that_makes_it_the_next_line_is_dropped() -> None:
+    text = "f(\n    x for⟦⟧\n    x for x in xs),\n"
+    check_dropped(text, " x in xs),", "repeats the lines next to it")
+    check("a = f(⟦⟧)\nb = f(1)\n", "1", "a = f(1)\nb = f(1)\n")
+    check("try:\n    f()\n⟦⟧\nelse:\n", "except E:", "try:\n    f()\nexcept E:\nelse:\n")
+
+
 def test_an_answer_that_repeats_one_neighbour_again_and_again_is_dropped() -> None:
     text = "\n    ".join(["step(one)"] * 7)
     reason = "repeats the lines next to it"
@@ -491,6 +499,52 @@ def test_python_is_asked_about_the_statement_that_the_hole_is_behind() -> None:
         "async def f():\n    x = 1\n    # why\n    await x\n\ny = 1\n",
     )
     check_body("def f():\n    x = 1\n    ⟦# FILL⟧\n", "return x", "def f():\n    x = 1\n    return x\n")
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("python", "print('x', self.⟦⟧\n\ny = 1\n", '"""'),
+        ("python", "print('x', self.⟦⟧\n\ny = 1\n", "f(a, [b"),
+        ("python", "def g(:\n    pass\n\n\nx = f(⟦⟧\n", '"a'),
+        ("javascript", "print('x', self.⟦⟧\n\nlet y = 1\n", "`a"),
+        ("javascript", "print('x', ⟦⟧\n\nlet y = 1\n", "'a"),
+        ("javascript", "print('x', ⟦⟧\n\nlet y = 1\n", "a /* b"),
+    ],
+)
+def test_an_answer_that_opens_a_string_or_a_bracket_is_dropped_in_broken_code_too(
+    language: str, text: str, answer: str
+) -> None:
+    check_dropped(text, answer, "leaves a string or a bracket open", language=language)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("python", "print('x', self.⟦⟧\n\ny = 1\n", "name"),
+        ("python", "print('x', self.⟦⟧\n\ny = 1\n", 'get("a")'),
+        ("python", "print('x', ⟦⟧\n\ny = 1\n", "a,  # it's"),
+        ("python", "print('x', \"a⟦⟧\n\ny = 1\n", 'b"'),
+        ("python", "def g(:\n    pass\n\n\nx = ⟦⟧\n    1,\n)\n", "f("),
+        ("python", 'def f():\n    ⟦⟧\n    Say what it does.\n    """\n\n\ndef g(:\n    pass\n', '"""'),
+        ("javascript", "print('x', ⟦⟧\n\nlet y = 1\n", "`a` // it's"),
+    ],
+)
+def test_broken_code_may_stay_broken(language: str, text: str, answer: str) -> None:
+    check(text, answer, text.replace("⟦⟧", answer), language=language)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 can't tell what is only begun")
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("f(\n\ndef g():\n    x = [y for y ⟦⟧\n\nz = 1\n", "put a"),
+        ("try:\n    f(\n⟦⟧\n    pass\n\nz = 1\n", "try:"),
+        ("f(\n\nclass A:\n    def h(self):\n        return g(⟦⟧\n", "self x"),
+    ],
+)
+def test_an_answer_that_no_program_begins_with_is_dropped(text: str, answer: str) -> None:
+    check_dropped(text, answer, "does not compile")
 
 
 def test_python_is_asked_about_each_statement_with_a_hole() -> None:
