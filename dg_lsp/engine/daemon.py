@@ -234,13 +234,21 @@ def _outlive(_signal: int, _frame: FrameType | None) -> None:
 def _take_lock(place: Place, options: Options) -> meeting.Lock:
     give_up = time.monotonic() + (LOCK_PATIENCE_S if options.detached else 0.0)
     while (lock := meeting.hold(place.lock)) is None:
-        # The one that has it may be about to end: its starter could not reach it any more.
-        if time.monotonic() >= give_up:
-            state = meeting.read_state(place)
+        state = meeting.read_state(place)
+        # The one that has it may be about to end, as our starter could not reach it; but not one that listens.
+        if time.monotonic() >= give_up or (state is not None and _listens(state.address)):
             who = f" (process {state.pid})" if state else ""
             raise DaemonError(f"an engine for {options.which.model} is running already{who}")
         time.sleep(0.05)
     return lock
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    family, where = (socket.AF_UNIX, address) if address.startswith("/") else (socket.AF_INET, (host, int(port)))
+    with socket.socket(family, socket.SOCK_STREAM) as caller:
+        caller.settimeout(1)
+        return caller.connect_ex(where) == 0
 
 
 def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:

@@ -19,7 +19,7 @@ from dg_lsp.infill import link as links
 from dg_lsp.infill.link import EngineBusyError, Link, LinkLostError, OnDraft, OnStatus
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import meeting, messages
-from dg_lsp.wire.meeting import MeetingError, Place, Settings, Which
+from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
 from dg_lsp.wire.messages import Ask, Status
 
 __all__ = ["ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect"]
@@ -120,7 +120,7 @@ class ResidentEngine:
         self._client = options.client or secrets.token_hex(4)
         self._on_loading = on_loading
         self._link: Link | None = None
-        self._joining = asyncio.Lock()
+        self._joining: asyncio.Task[Link] | None = None
         self._breaker = Breaker()
 
     @property
@@ -170,7 +170,13 @@ class ResidentEngine:
         return _Bound(self, document, on_draft)
 
     async def close(self) -> None:
-        """Give the lease back."""
+        """Give the lease back; whoever still waits for the engine gets an EngineError."""
+        if self._joining is not None:
+            self._joining.cancel()
+            await asyncio.wait((self._joining,))
+        await self._drop_link()
+
+    async def _drop_link(self) -> None:
         if self._link is not None:
             await self._link.close()
             self._link = None
@@ -188,30 +194,48 @@ class ResidentEngine:
             pause_s = min(2 * pause_s, 2.0)
 
     async def _linked(self) -> Link:
-        """Return a link to an engine whose model is loaded, after as many starts as the breaker allows."""
-        async with self._joining:
-            while self._link is None or self._link.lost or self._link.status.state == "failed":
-                await self._drop_unusable()
-                link = await self._join()
-                try:
-                    await link.ready(self._on_loading)
-                except LinkLostError as error:
-                    self._note(link, crashed=error.crashed)
-                    await link.close()
-                except BaseException as error:
-                    if isinstance(error, EngineError):
-                        # The same model will not load the next moment either: not to be tried at each keystroke.
-                        self._crashed()
-                    await link.close()
-                    raise
-                else:
-                    self._link = link
+        """Return a link to an engine whose model is loaded.
+
+        Joining is one task for all who wait, and goes on when they do not: typing cancels a request that started the
+        engine, and the next request wants that engine, not another start.
+        """
+        if self._link is not None and self._is_usable(self._link):
             return self._link
+        if self._joining is None or self._joining.done():
+            self._joining = asyncio.ensure_future(self._joined())
+        joining = self._joining
+        await asyncio.wait((joining,))
+        if joining.cancelled():
+            raise EngineError("this client was closed while it waited for the engine")
+        return joining.result()
+
+    def _is_usable(self, link: Link) -> bool:
+        return not link.lost and link.status.state != "failed"
+
+    async def _joined(self) -> Link:
+        """Return a link to an engine whose model is loaded, after as many starts as the breaker allows."""
+        while self._link is None or not self._is_usable(self._link):
+            await self._drop_unusable()
+            link = await self._join()
+            try:
+                await link.ready(self._on_loading)
+            except LinkLostError as error:
+                self._note(link, crashed=error.crashed)
+                await link.close()
+            except BaseException as error:
+                if isinstance(error, EngineError):
+                    # The same model will not load the next moment either: not to be tried at each keystroke.
+                    self._crashed()
+                await link.close()
+                raise
+            else:
+                self._link = link
+        return self._link
 
     async def _drop_unusable(self) -> None:
         if self._link is not None:
             self._note(self._link, crashed=not self._link.said_bye)
-            await self.close()
+            await self._drop_link()
 
     async def _join(self) -> Link:
         try:
@@ -265,17 +289,17 @@ class ResidentEngine:
                 self._with_log(f"the engine failed {self._breaker.most} times; it may start again in {minutes} min")
             )
         await asyncio.sleep(self._breaker.pause_s(now))
+        before = meeting.read_state(place)
         process = meeting.start_engine(place, self.options.which, self.options.settings)
-        answered = partial(self._answers, place, process)
-        await _until(answered, BIND_PATIENCE_S)
+        await _until(partial(self._is_decided, place, before, process), BIND_PATIENCE_S)
         link = await self._reach(place)
         if link is None:
             self._crashed()
         return link
 
-    def _answers(self, place: Place, process: subprocess.Popen[bytes]) -> bool:
-        state = meeting.read_state(place)
-        return process.poll() is not None or (state is not None and state.pid == process.pid)
+    def _is_decided(self, place: Place, before: State | None, process: subprocess.Popen[bytes]) -> bool:
+        """Return whether an engine has come up, be it one that somebody else started, or ours has ended."""
+        return process.poll() is not None or meeting.read_state(place) not in (None, before)
 
     def _note(self, link: Link, *, crashed: bool) -> None:
         """Count the end of a link, once, however many requests it ended."""

@@ -19,7 +19,7 @@ from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, Engin
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import meeting
 from dg_lsp.wire.messages import Status
-from tests.engine.engine_kit import FILLER, gate, home, is_gone, request, running, wait_until
+from tests.engine.engine_kit import FILLER, Running, gate, home, is_gone, request, running, wait_until
 
 
 @pytest.fixture
@@ -236,6 +236,63 @@ def test_a_kill_under_a_hundred_requests_leaves_all_answered_and_nothing_behind(
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: is_gone(pid))
     assert [path.suffix for path in folder.iterdir() if path.name != "gate"] == [".log"]
+
+
+def started(folder: Path) -> set[int]:
+    """Processes that were started to be engines here, also those that do not answer yet: they work in this folder."""
+    found = set()
+    for place in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if place.samefile(folder) and not is_gone(int(place.parent.name)):
+                found.add(int(place.parent.name))
+    return found
+
+
+def test_a_start_goes_on_when_the_fill_that_needed_it_is_cancelled(folder: Path) -> None:
+    async def scenario() -> None:
+        place = meeting.place(options().which)
+        async with connect(options(), wait=False) as engine:
+            typed = asyncio.ensure_future(engine.fill(request()))
+            await until(lambda: asyncio.to_thread(started, folder))
+            assert not place.state.exists(), "the engine is up too soon for this test"
+            typed.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await typed
+            assert await text(engine, text="x") == "x"
+            assert started(folder) == {await info(engine, "pid")}
+        log = place.log.read_text()
+        assert (log.count("listens for"), log.count("running already")) == (1, 0)
+
+    asyncio.run(scenario())
+
+
+def test_whoever_waits_when_the_client_is_closed_hears_so(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(options(f"gate:{folder / 'door'}"), wait=False) as engine:
+            filling = asyncio.ensure_future(engine.fill(request()))
+            await until(lambda: asyncio.to_thread(pids))
+        with pytest.raises(EngineError, match="this client was closed"):
+            await filling
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_somebody_else_started_meanwhile_is_as_good_as_our_own(folder: Path) -> None:
+    async def scenario(other: Running) -> None:
+        meanwhile = other.place.state.rename(folder / "away.json")
+        async with connect(options(), wait=False) as engine:
+            filling = asyncio.ensure_future(engine.fill(request({"text": "x"})))
+            await until(lambda: asyncio.to_thread(started, folder))
+            [ours] = started(folder)
+            os.kill(ours, signal.SIGSTOP)  # whatever becomes of it, it does not come up
+            meanwhile.rename(other.place.state)
+            assert (await asyncio.wait_for(filling, 30))[0].texts == ("x",)
+            assert await info(engine, "pid") == other.process.pid
+        os.kill(ours, signal.SIGCONT)
+        await asyncio.to_thread(wait_until, lambda: is_gone(ours))
+
+    with running() as other:
+        asyncio.run(scenario(other))
 
 
 def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker_opens(folder: Path) -> None:
