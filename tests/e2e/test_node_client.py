@@ -1,0 +1,114 @@
+"""The real server with the embedded model, driven by Microsoft's own `vscode-languageserver-protocol` client on Node."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.editor import ROOT, command, environment
+from tests.engine.engine_kit import home
+
+pytestmark = pytest.mark.e2e
+
+NODE = Path(__file__).parent / "node"
+# Kept between runs; `make clean` removes it.
+INSTALLED = ROOT / "build" / "node-client"
+PATIENCE_S = 300
+
+READERS = """\
+def read_text(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def read_𝕏(path):
+    with open("𝕏", """
+STUB = '''\
+def read_text(path):
+    """Return the text of a file."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def read_name(path):
+    """Return the text of a file."""
+    raise NotImplementedError
+
+
+print(read_text("𝕏"), read_name("a"))
+'''
+
+
+@pytest.fixture(scope="module")
+def modules() -> Path:
+    """A folder with the client's node_modules, as its lock file says."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        pytest.skip("there is no Node here")
+    lock = (NODE / "package-lock.json").read_bytes()
+    stamp = INSTALLED / "installed"
+    if not stamp.exists() or stamp.read_bytes() != lock:
+        shutil.rmtree(INSTALLED, ignore_errors=True)
+        INSTALLED.mkdir(parents=True)
+        for name in ("package.json", "package-lock.json", ".npmrc"):
+            shutil.copy(NODE / name, INSTALLED)
+        done = subprocess.run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=INSTALLED, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()
+        stamp.write_bytes(lock)
+    return INSTALLED
+
+
+def test_microsofts_client_is_served(modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, character = READERS.count("\n"), len(READERS.rpartition("\n")[2].encode("utf-16-le")) // 2
+    scene = tmp_path / "scene.json"
+    scene.write_text(json.dumps({"text": READERS + "\n", "line": line, "character": character, "stub": STUB}), "utf-8")
+    with home(monkeypatch):
+        done = subprocess.run(
+            ["node", str(NODE / "client.mjs"), str(modules), str(scene), *command()],
+            env=environment(tmp_path / "server", DG_LSP_SERVE_ENGINE=""),
+            capture_output=True,
+            timeout=PATIENCE_S,
+        )
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+    seen: dict[str, Any] = {}
+    for told in map(json.loads, done.stdout.decode().splitlines()):
+        assert told["what"] not in seen, told
+        seen[told["what"]] = told["value"]
+    assert "error" not in seen
+    assert "unhandled" not in seen
+
+    capabilities = seen["initialize"]["capabilities"]
+    assert seen["initialize"]["name"] == "dg-lsp"
+    assert capabilities["positionEncoding"] == "utf-16"
+    assert capabilities["experimental"] == {"dgLsp": {"version": 1}}
+    assert "textDocument/inlineCompletion" in seen["registered"]
+
+    (item,) = seen["automatic"]
+    here = {"line": line, "character": character}
+    assert item["range"] == {"start": here, "end": here}
+    (rest,) = seen["typed through"]
+    assert rest["insertText"] == item["insertText"][2:]
+    invoked = [each["insertText"] for each in seen["invoked"]]
+    assert len(invoked) == len(set(invoked)) >= 1
+    assert seen["cancelled"] == -32800
+
+    assert seen["actions"][0] == "Fill function body"
+    assert seen["resolved"]
+    assert seen["progress"] == ["begin", "end", True]
+    assert seen["command"] == {"applied": True}
+    applied = seen["applyEdit"]
+    assert applied["version"] == applied["current"]
+    start = STUB.index("raise")
+    ast.parse(seen["text"])
+    assert "NotImplementedError" not in seen["text"]
+    assert seen["text"].startswith(STUB[:start])
+    assert seen["text"].endswith(STUB[STUB.index("\n", start) :])
+    assert seen["stale"] == -32801
+    assert seen["status"] == "ready"
+    assert seen["exit"] == 0
