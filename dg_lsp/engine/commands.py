@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import httpx
 import typer
@@ -17,7 +17,20 @@ from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting
 from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
 
-app = typer.Typer(help="The resident engine: one warm process for every editor.", no_args_is_help=True)
+
+
+class Plain(typer.core.TyperGroup):
+    """Commands that say in one sentence when the engines' folder can't be used."""
+
+    def invoke(self, ctx: Any) -> Any:  # click's own context, or the one that a newer typer brings
+        """Run the command that was named."""
+        try:
+            return super().invoke(ctx)
+        except MeetingError as error:
+            _fail(str(error))
+
+
+app = typer.Typer(cls=Plain, help="The resident engine: one warm process for every editor.", no_args_is_help=True)
 
 T = TypeVar("T")
 
@@ -114,17 +127,14 @@ def start(
 ) -> None:
     """Start an engine in the background, and wait until it has loaded its model."""
     which, settings = Which(model, revision, dtype, device, filler), Settings(threads, unload_after, exit_after)
-    place = _place(which)
+    place = meeting.place(which)
     seen = look(place)
     if seen.info is None:
         starting = meeting.hold(place.starting)
         try:
             # Without the lock somebody else is starting it just now.
             if starting is not None and look(place).info is None:
-                try:
-                    process = meeting.start_engine(place, which, settings, {"port": str(port)})
-                except MeetingError as error:
-                    _fail(str(error))
+                process = meeting.start_engine(place, which, settings, {"port": str(port)})
                 _wait(lambda: look(place).info is not None or process.poll() is not None, START_PATIENCE_S)
                 if process.poll() is not None:
                     _fail_with_log(place, "the engine ended while starting")
@@ -152,7 +162,7 @@ def stop(
     everything: Annotated[bool, typer.Option("--all", help="All engines, not only this model's.")] = False,
 ) -> None:
     """Stop an engine: when nobody uses it any more, or at once with --now."""
-    places = _places() if everything else (_place(Which(model, revision, dtype, device, filler)),)
+    places = meeting.places() if everything else (meeting.place(Which(model, revision, dtype, device, filler)),)
     running = [seen for seen in map(look, places) if seen.info is not None and seen.state is not None]
     if not running:
         typer.echo("No engine is running.")
@@ -189,7 +199,7 @@ def status(
     everything: Annotated[bool, typer.Option("--all", help="All engines; with --json a list.")] = False,
 ) -> None:
     """Tell whether an engine runs, and what it does. Exits with 1 when it does not run."""
-    places = _places() if everything else (_place(Which(model, revision, dtype, device, filler)),)
+    places = meeting.places() if everything else (meeting.place(Which(model, revision, dtype, device, filler)),)
     found = [_told(look(place), model if not everything else "") for place in places]
     if as_json:
         typer.echo(json.dumps(found if everything else found[0], indent=2))
@@ -211,7 +221,7 @@ def logs(
     path: Annotated[bool, typer.Option("--path", help="Only tell where the log is.")] = False,
 ) -> None:
     """Print the end of an engine's log. It holds no code."""
-    place = _place(Which(model, revision, dtype, device, filler))
+    place = meeting.place(Which(model, revision, dtype, device, filler))
     if path:
         typer.echo(str(place.log))
         return
@@ -228,7 +238,7 @@ def token(
     filler: FillerName = "",
 ) -> None:
     """Print the token that an engine wants from other clients, as their API key."""
-    state = meeting.read_state(_place(Which(model, revision, dtype, device, filler)))
+    state = meeting.read_state(meeting.place(Which(model, revision, dtype, device, filler)))
     if state is None:
         _fail(f"no engine for {model} is running")
     typer.echo(state.token)
@@ -288,20 +298,6 @@ def _line(told: dict[str, object]) -> str:
 
 def _state(seen: Seen) -> str:
     return seen.info.text("state", "absent") if seen.info else "absent"
-
-
-def _place(which: Which) -> Place:
-    try:
-        return meeting.place(which)
-    except MeetingError as error:
-        _fail(str(error))
-
-
-def _places() -> tuple[Place, ...]:
-    try:
-        return meeting.places()
-    except MeetingError as error:
-        _fail(str(error))
 
 
 def _wait(check: Callable[[], T], patience_s: float) -> T:

@@ -34,7 +34,7 @@ from dg_lsp.engine.scheduler import Limits, Load, Scheduler
 from dg_lsp.engine.service import Service
 from dg_lsp.engine.task import Filler
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, meeting
-from dg_lsp.wire.meeting import Place, Settings, State, Which
+from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
 from dg_lsp.wire.messages import EngineState
 
 log = logging.getLogger("dg_lsp.engine")
@@ -98,10 +98,17 @@ def run(options: Options) -> None:
     """Serve until told to stop or no longer needed; raise DaemonError when the engine can't run."""
     try:
         place = meeting.place(options.which)
-    except meeting.MeetingError as error:
+        _log_to(place, detached=options.detached)
+        lock = _take_lock(place, options)
+        try:
+            _run(place, options)
+        finally:
+            lock.release()
+    except MeetingError as error:
         raise DaemonError(str(error)) from error
-    _log_to(place, detached=options.detached)
-    lock = _take_lock(place, options)
+
+
+def _run(place: Place, options: Options) -> None:
     address = ""
     listeners: list[socket.socket] = []
     try:
@@ -115,7 +122,6 @@ def run(options: Options) -> None:
         for listener in listeners:
             listener.close()
         log.info("process %d ends", os.getpid())
-        lock.release()
 
 
 def loader(which: Which, settings: Settings) -> Load:
@@ -257,12 +263,15 @@ def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
     address = ""
     if sys.platform != "win32":
         path = meeting.socket_path(place)
-        # We hold the lock, so whoever left a socket here is gone.
-        path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
         try:
+            # We hold the lock, so whoever left a socket here is gone.
+            path.unlink(missing_ok=True)
             listener.bind(str(path))
+        except OSError as error:
+            listener.close()
+            raise meeting.unusable(path, error) from error
         finally:
             os.umask(before)
         listeners.append(listener)
@@ -287,9 +296,10 @@ def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
 
 
 def _remove(place: Place, address: str) -> None:
-    place.state.unlink(missing_ok=True)
-    if address.startswith("/"):
-        Path(address).unlink(missing_ok=True)
+    # Whoever can't be removed was not ours, or is in a folder that is gone.
+    for path in (place.state, *([Path(address)] if address.startswith("/") else [])):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 class Discreet(logging.Formatter):
@@ -309,8 +319,11 @@ def _log_to(place: Place, *, detached: bool) -> None:
     # A detached engine's standard error is its log already, so that what the interpreter itself says is there too.
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if not detached:
-        place.log.touch(mode=0o600)
-        handlers.append(logging.FileHandler(place.log, encoding="utf-8"))
+        try:
+            place.log.touch(mode=0o600)
+            handlers.append(logging.FileHandler(place.log, encoding="utf-8"))
+        except OSError as error:
+            raise meeting.unusable(place.log, error) from error
     for handler in handlers:
         handler.setFormatter(Discreet("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=handlers)

@@ -174,7 +174,10 @@ def read_state(place: Place) -> State | None:
 
 
 def write_state(place: Place, state: State) -> None:
-    """Write the state so that a reader sees the old one or the new one, whole, and no other user sees any."""
+    """Write the state so that a reader sees the old one or the new one, whole, and no other user sees any.
+
+    Raises MeetingError when it can't be written.
+    """
     data = {
         "pid": state.pid,
         "address": state.address,
@@ -183,14 +186,17 @@ def write_state(place: Place, state: State) -> None:
         "protocol": {"min": state.protocol_min, "max": state.protocol_max},
         "which": asdict(state.which),
     }
-    handle, name = tempfile.mkstemp(dir=place.directory, prefix=f".{place.name}-")  # made 0600
     try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            json.dump(data, file)
-        Path(name).replace(place.state)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        handle, name = tempfile.mkstemp(dir=place.directory, prefix=f".{place.name}-")  # made 0600
+        try:
+            with os.fdopen(handle, "w", encoding="ascii") as file:
+                json.dump(data, file)
+            Path(name).replace(place.state)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise unusable(place.state, error) from error
 
 
 def check_owner(address: str) -> None:
@@ -226,7 +232,7 @@ def hold(path: Path) -> Lock | None:
                     return Lock(path, handle)
             os.close(handle)
     except OSError as error:
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
     return None
 
 
@@ -251,7 +257,7 @@ def start_engine(
     try:
         handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
-        raise _unusable(place.log, error) from error
+        raise unusable(place.log, error) from error
     try:
         process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
             command,
@@ -270,6 +276,11 @@ def start_engine(
     # An engine that ends before its starter would stay in the process table until somebody asks for its exit status.
     threading.Thread(target=process.wait, name="dg-lsp-reaper", daemon=True).start()
     return process
+
+
+def unusable(path: Path, error: OSError) -> MeetingError:
+    """Return the error that says that a file can't be used, and what to do about it."""
+    return MeetingError(f"{path} can't be used: {error.strerror}; set {RUNTIME_DIR_VARIABLE} to another directory")
 
 
 def log_tail(place: Place, n_lines: int = 5) -> tuple[str, ...]:
@@ -315,12 +326,8 @@ def _private(directory: Path) -> Path:
                 f"{directory} is open to other users; make it private (chmod 700), or set {RUNTIME_DIR_VARIABLE}"
             )
     except OSError as error:
-        raise _unusable(directory, error) from error
+        raise unusable(directory, error) from error
     return directory
-
-
-def _unusable(path: Path, error: OSError) -> MeetingError:
-    return MeetingError(f"{path} can't be used: {error.strerror}; set {RUNTIME_DIR_VARIABLE} to another directory")
 
 
 def _user() -> str:

@@ -350,6 +350,53 @@ def test_a_port_that_is_taken_is_said_to_be(folder: Path) -> None:
     assert [path.suffix for path in folder.iterdir()] == [".log"]
 
 
+def refusal(*arguments: str) -> str:
+    """The one sentence with which a command ends, its own name and the log's lines left out."""
+    told = command(*arguments, code=2).splitlines()
+    assert not any("Traceback" in line for line in told), told
+    return told[-1].removeprefix("dg-lsp engine: ")
+
+
+@pytest.mark.parametrize("kind", ["lock", "json", "sock"])
+def test_an_engine_whose_files_can_not_be_written_says_which(folder: Path, kind: str) -> None:
+    path = folder / f"{which().name}.{kind}"
+    path.mkdir()
+    assert refusal("run", *OPTIONS) == (
+        f"{path} can't be used: Is a directory; set {meeting.RUNTIME_DIR_VARIABLE} to another directory"
+    )
+    assert {found.suffix for found in folder.iterdir()} <= {f".{kind}", ".log"}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("run", "log"), ("start", "starting"), ("start", "log")])
+def test_a_folder_where_a_file_should_be_is_said_before_anything_is_started(folder: Path, name: str, kind: str) -> None:
+    path = folder / f"{which().name}.{kind}"
+    path.mkdir()
+    assert refusal(name, *OPTIONS).startswith(f"{path} can't be used: ")
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("name", ["run", "start", "stop", "status", "logs", "token"])
+def test_a_runtime_folder_of_someone_else_is_refused_by_each_command(folder: Path, name: str) -> None:
+    os.chown(folder, 12345, -1)
+    try:
+        assert refusal(name, *OPTIONS) == (
+            f"{folder} belongs to someone else; set {meeting.RUNTIME_DIR_VARIABLE} to a directory of your own"
+        )
+        assert list(folder.iterdir()) == []
+    finally:
+        os.chown(folder, 0, -1)
+
+
+def test_a_runtime_folder_that_is_a_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "file"
+    file.touch()
+    with monkeypatch.context() as changed:
+        changed.setenv(meeting.RUNTIME_DIR_VARIABLE, str(file))
+        assert refusal("start", *OPTIONS) == (
+            f"{file} can't be used: File exists; set {meeting.RUNTIME_DIR_VARIABLE} to another directory"
+        )
+
+
 def test_stop_waits_for_users_unless_told_not_to(folder: Path) -> None:
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
         lines = lease.iter_lines()
