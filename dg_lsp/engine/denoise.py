@@ -1,4 +1,4 @@
-"""The denoising loop: rows of one request, stepping together on one prefix.
+"""The denoising loop: the rows of one request, a step at a time.
 
 Known tokens are held in three places at every step: on the canvas, in the logits (a held position is never predicted
 at all) and in the self-conditioning, where they count as certainties. Nothing accepted is frozen: acceptance is
@@ -6,6 +6,8 @@ decided anew at each step (freezing breaks this model: research on DiffusionGemm
 the checkpoint has a delete token, a position that reads it with confidence twice in a row leaves the canvas, and
 what stands right of it moves left (DreamOn, arXiv 2602.01326). `engine.reference` is the same rule written for
 reading; a test holds the two equal, token for token.
+
+A step has two halves, `ask` and `take`, so that the pass between them may be shared with other requests' rows.
 
 Knows the two calls of a `Decoder`. Knows nothing of text.
 """
@@ -61,6 +63,17 @@ class Reading:
     ids: tuple[int, ...]
     chances: tuple[float, ...]
     entropy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What rows want to know of the decoder at a step: the logits of their free positions."""
+
+    ids: Tensor  # [R, C]
+    top_ids: Tensor  # [R, C, K] self-conditioning
+    top_chances: Tensor  # [R, C, K]
+    used: Tensor  # [R, C] bool
+    free: Tensor  # [R, C] bool
 
 
 class Decoder(Protocol):
@@ -138,15 +151,36 @@ class Denoiser:
         """Whether every row has settled or used up its steps."""
         return all(self.canvas.done)
 
-    def step(self, decoder: Decoder) -> None:
-        """Predict, hold, accept, renoise; mark the rows that are done. One decoder pass."""
-        live = [index for index, done in enumerate(self.canvas.done) if not done]
+    @property
+    def begun(self) -> bool:
+        """Whether a step was taken: before, the rows that are no drafts read as noise."""
+        return any(self.canvas.steps)
+
+    @property
+    def live(self) -> list[int]:
+        """The rows that are not done."""
+        return [index for index, done in enumerate(self.canvas.done) if not done]
+
+    def step(self, decoder: Decoder, most: int = 0) -> None:
+        """Predict, hold, accept, renoise; mark the rows that are done. One decoder pass for each `most` rows (0: for all)."""
+        live = self.live
+        for first in range(0, len(live), most or len(live)):
+            rows = live[first : first + most] if most else live
+            asked = self.ask(rows)
+            soft = decoder.soft(asked.top_ids, asked.top_chances)
+            self.take(rows, decoder.logits(asked.ids, soft, asked.used, asked.free))
+
+    def ask(self, rows: Sequence[int]) -> Question:
+        """Return what some rows, none of them done, want to know next."""
+        state, at = self.canvas, torch.tensor(rows, device=self.device)
+        return Question(state.ids[at], state.top_ids[at], state.top_chances[at], state.used[at], state.free[at])
+
+    def take(self, live: Sequence[int], logits: Tensor) -> None:
+        """Hold, accept and renoise by the logits [G, V] that rows have asked for; the logits are written over."""
         state, at = self.canvas, torch.tensor(live, device=self.device)
-        ids, free, used = state.ids[at], state.free[at], state.used[at]
-        soft = decoder.soft(state.top_ids[at], state.top_chances[at])
-        logits = decoder.logits(ids, soft, used, free)
+        ids, free = state.ids[at], state.free[at]
         heat = [sampler.temperature(self.sampling, state.steps[i], self.rows[i].steps) for i in live]
-        logits = logits / torch.tensor(heat, device=self.device)[:, None].expand_as(free)[free][:, None]
+        logits /= torch.tensor(heat, device=self.device)[:, None].expand_as(free)[free][:, None]
         first = (free.cumsum(1) == 1) & free  # the first free position of each row
         logits.masked_fill_(self._forbidden, -torch.inf)
         if self.limits.first:
@@ -187,7 +221,7 @@ class Denoiser:
         state.used[at] = state.used[at] & ~gone
         return gone.any(1)
 
-    def _settle(self, live: list[int], best: Tensor, was: Tensor, entropies: Tensor, free: Tensor, moved: Tensor) -> None:
+    def _settle(self, live: Sequence[int], best: Tensor, was: Tensor, entropies: Tensor, free: Tensor, moved: Tensor) -> None:
         same = ((best == was) | ~free).all(1)
         sure = entropies.sum(1) / free.sum(1).clamp(min=1) < self.sampling.stop_entropy
         empty = ~self.canvas.free[torch.tensor(live, device=self.device)].any(1)

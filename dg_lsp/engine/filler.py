@@ -11,25 +11,29 @@ from __future__ import annotations
 import codecs
 import math
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from dg_lsp.core.values import Candidate, Hole, InfillRequest, RowKind
-from dg_lsp.engine import causal, drafts, layout, rank
-from dg_lsp.engine.denoise import Denoiser, Limits, Row
+from dg_lsp.core.values import Candidate, InfillRequest, RowKind
+from dg_lsp.engine import causal, drafts, layout, rank, room
+from dg_lsp.engine.denoise import Denoiser, Limits, Question, Row
 from dg_lsp.engine.file_model import FileModel
 from dg_lsp.engine.model import EMBEDDED, Loaded, Say
 from dg_lsp.engine.model import load as load_model
-from dg_lsp.engine.passes import KV, Passes, crop, widen
+from dg_lsp.engine.passes import KV, crop, widen
 from dg_lsp.engine.prefix_cache import PrefixCache
 from dg_lsp.engine.rank import Scored
+from dg_lsp.engine.stack import LocalDecoder, Part, Stack, joined
+from dg_lsp.engine.task import Task
 
 PREFILL_CHUNK = 512  # tokens encoded in one uninterruptible step
+AHEAD_CHUNK = 64  # the same, where nobody has asked yet and whoever does must not wait
 MAX_CAUSAL_TOKENS = 128
-MAX_ROWS = 32  # of one request: more candidates than rows can't be had
+MAX_ROWS = 32  # of one request: more candidates than rows can't be had; in one pass: fewer where memory is short
 MIDDLING = -1.5  # nats: the log-probability of a token that nobody has scored yet
 LARGEST_SEED = 2**63 - 1
 
@@ -66,9 +70,18 @@ class Switches:
 
 
 class LocalFiller:
-    """A loaded model with its prefix cache."""
+    """A loaded model with its prefix cache.
 
-    def __init__(self, loaded: Loaded, switches: Switches | None = None) -> None:
+    `joins` says whether rows of several requests step in one pass; by default where that was found to pay, which is
+    not on a CPU: there a row costs the same wherever it stands.
+    """
+
+    def __init__(self, loaded: Loaded, switches: Switches | None = None, *, joins: bool | None = None) -> None:
+        self.joins = loaded.device != "cpu" if joins is None else joins
+        self.cost = room.cost(loaded.passes)
+        self._stack: Callable[[], Stack | None] = lambda: None
+        self._expected: InfillRequest | None = None
+        self._ahead: tuple[int, ...] = ()
         self.loaded, self.switches = loaded, switches or Switches()
         self.cache = PrefixCache()
         self.layout = layout.for_profile(loaded.profile, loaded.vocabulary)
@@ -80,7 +93,107 @@ class LocalFiller:
 
     def start(self, request: InfillRequest) -> InfillTask:
         """Return the request as a task, not yet begun."""
+        self.expect(request)
         return InfillTask(self, request)
+
+    def predict_together(self, tasks: Sequence[Task], most: int) -> Sequence[int]:
+        """Predict the next step of the first task and of those that fit beside it, in one pass of at most `most` rows.
+
+        Return which tasks it was done for; none when the first stands alone or its next unit is no denoising step.
+        """
+        chosen = self._company(tasks, most) if self.joins else {}
+        if len(chosen) < 2:  # one alone steps as it always does
+            return ()
+        began = time.perf_counter()
+        canvases = list(chosen.values())
+        with torch.inference_mode():
+            asked = [canvas.ask() for canvas in canvases]
+            parts = [Part(canvas.prefix_kv, len(one.ids)) for canvas, one in zip(canvases, asked, strict=True)]
+            whole, stack = joined(asked), self._stack()
+            if stack is None or not stack.serves(parts, whole.ids.shape[1]):
+                for canvas in canvases:
+                    canvas.leave()
+                stack = Stack(parts, whole.ids.shape[1])  # the one before is gone by now: there need not be room for two
+                self._stack = weakref.ref(stack)
+            logits = stack.logits(self.loaded.passes, whole, conditioned=self.switches.conditioning)
+            each = torch.split(logits, [int(one.free.sum()) for one in asked])
+            for canvas, own in zip(canvases, each, strict=True):
+                canvas.join(stack, own, (time.perf_counter() - began) * 1000)
+        return tuple(chosen)
+
+    def _company(self, tasks: Sequence[Task], most: int) -> dict[int, CanvasTask]:
+        """Return the canvases that step in one pass, by their tasks' places: the first one's, and what fits beside it."""
+        chosen: dict[int, CanvasTask] = {}
+        bucket = rows = prefix = width = 0
+        stack = self._stack()
+        free = self._free(stack.bytes if stack else 0)
+        for place, task in enumerate(tasks):
+            canvas = task.asking() if isinstance(task, InfillTask) else None
+            if canvas is None and not place:
+                break
+            if canvas is None:
+                continue
+            bucket = bucket if place else room.width_bucket(canvas.width)
+            longest, widest = max(prefix, canvas.length), max(width, canvas.width)
+            most_now = room.rows_that_fit(free, self.cost.row(longest, widest), most)
+            if room.width_bucket(canvas.width) == bucket and rows + canvas.n_live <= most_now:
+                chosen[place] = canvas
+                rows, prefix, width = rows + canvas.n_live, longest, widest
+            elif not place:
+                break
+        return chosen
+
+    def rows_at_once(self, prefix_tokens: int, canvas_tokens: int) -> int:
+        """Return how many rows of one request may step in one pass."""
+        return room.rows_that_fit(self._free(), self.cost.row(prefix_tokens, canvas_tokens), MAX_ROWS)
+
+    def has_room(self) -> bool:
+        """Return whether memory admits one more request of the usual size beside those under way."""
+        profile, free = self.loaded.profile, self._free()
+        prefix = profile.prefix_tokens + profile.suffix_tokens
+        usual = prefix * self.cost.prefix_token + self.cost.row(prefix, profile.canvas_tokens)
+        return free is None or usual <= free * room.SHARE
+
+    def _free(self, own: int = 0) -> int | None:
+        """Return what is free for rows; `own` is what is theirs already, and the prefix cache may still grow."""
+        free = room.free_bytes(self.loaded.device)
+        return None if free is None else free + own - max(0, self.cache.max_bytes - self.cache.bytes)
+
+    def expect(self, request: InfillRequest) -> None:
+        """Take a request as the one that will probably come next: `foresee` reads its prefix."""
+        # What several holes are read behind depends on how they are filled.
+        self._expected, self._ahead = request if len(request.holes) == 1 else None, ()
+
+    def expect_accepted(self, request: InfillRequest, text: str) -> None:
+        """Take the request's answer as accepted, where nothing came after the request."""
+        if self._expected is request:
+            self.expect(replace(request, prefix=request.prefix + text))
+
+    def foresee(self) -> bool:
+        """Encode a little of the prefix that is expected next; return whether there is more of it."""
+        if self._expected is None:
+            return False
+        try:
+            ids = self._ahead or self.layout.lay_out(self._expected).kv
+            known, kv = self.cache.longest(ids, ahead=True)
+            if known < len(ids):
+                with torch.inference_mode():
+                    known, _ = self.encode(ids, known, kv, AHEAD_CHUNK)
+        except BaseException:
+            self._expected = None  # what failed would fail again
+            raise
+        self._ahead = ids
+        if known == len(ids):
+            self._expected = None
+        return self._expected is not None
+
+    def encode(self, ids: tuple[int, ...], known: int, kv: KV | None, most: int) -> tuple[int, KV]:
+        """Return how many ids are known, and their keys and values, after encoding at most so many more; the cache has them."""
+        part = torch.tensor([ids[known : known + most]], device=self.loaded.device)
+        kv = self.loaded.passes.encode(part, kv)[1]
+        known = min(known + most, len(ids))
+        self.cache.put(ids[:known], kv)
+        return known, kv
 
     def about(self) -> dict[str, object]:
         """Return where the model runs and what it takes there."""
@@ -113,6 +226,7 @@ class InfillTask:
         self._answers: tuple[Candidate, ...] = ()
         self._current: CanvasTask | None = None
         self._filled: list[str] = []
+        self._hurried = False
         self._work = self._run()
         self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
         self.prefix = {"tokens": 0, "reused": 0}
@@ -140,6 +254,18 @@ class InfillTask:
         texts = [*self._filled, *now]
         return (*texts, *[""] * (len(self._request.holes) - len(texts)))
 
+    def asking(self) -> CanvasTask | None:
+        """Return the canvas whose denoising step is what the next `step` does, or None when that is something else."""
+        return self._current if self._current is not None and self._current.n_live else None
+
+    def hurry(self) -> None:
+        """Score drafts as soon as there are some."""
+        self._hurried = len(self._request.holes) == 1
+
+    def early(self) -> Candidate | None:
+        """Return the best of what is scored so far."""
+        return self._current.first if self._current else None
+
     def cache(self) -> dict[str, int]:
         """Return how many `tokens` the prefixes of this task had, and how many of them were `reused`."""
         return dict(self.prefix)
@@ -158,9 +284,11 @@ class InfillTask:
     def _run(self) -> Iterator[bool]:
         request = self._request
         if len(request.holes) == 1 or self._fit_one_canvas(request):
-            self._current = CanvasTask(self._filler, request, self.milliseconds, self.prefix)
+            self._current = CanvasTask(self._filler, request, self.milliseconds, self.prefix, hurried=self._hurried)
             yield from self._current.run()
             self._answers = self._current.answers
+            if self._answers:
+                self._filler.expect_accepted(request, self._answers[0].texts[0])
             return
         parts: list[Candidate] = []
         for index, hole in enumerate(request.holes):
@@ -199,7 +327,13 @@ class CanvasTask:
     """One canvas's worth of a request: its rows from first draft to ranked answers."""
 
     def __init__(
-        self, filler: LocalFiller, request: InfillRequest, milliseconds: dict[str, float], prefix: dict[str, int]
+        self,
+        filler: LocalFiller,
+        request: InfillRequest,
+        milliseconds: dict[str, float],
+        prefix: dict[str, int],
+        *,
+        hurried: bool = False,
     ) -> None:
         self.filler, self.request, self.milliseconds, self.prefix = filler, request, milliseconds, prefix
         self.profile, self.vocabulary, self.passes = filler.loaded.profile, filler.loaded.vocabulary, filler.loaded.passes
@@ -211,6 +345,12 @@ class CanvasTask:
         self.scored: list[Scored] = []
         self.kv: KV | None = None
         self.file: FileModel | None = None
+        self.hurried = hurried
+        self.first: Candidate | None = None
+        self._known: dict[str, tuple[tuple[float, ...], float]] = {}
+        self._decoder: LocalDecoder | None = None
+        self._shared: Stack | None = None  # held while this canvas is part of it
+        self._given: Tensor | None = None
 
     @property
     def place(self) -> rank.Place:
@@ -224,13 +364,16 @@ class CanvasTask:
     def run(self) -> Iterator[bool]:
         """Do everything, yielding after each unit that must not be interrupted."""
         yield from self._timed("prefill", self._prefill)
-        yield from self._timed("draft", self._draft)
+        yield from self._timed("draft", self._copy)
+        yield from self._timed("score", self._score_early)
+        yield from self._timed("draft", self._causal)
+        yield from self._timed("score", self._score_early)
         yield from self._timed("denoise", self._denoise)
         yield from self._timed("score", self._score)
 
     def read(self) -> tuple[str, ...]:
         """Return each hole's text as the surest row reads now."""
-        if self.denoiser is None:
+        if self.denoiser is None or not self.denoiser.begun:
             return (self.scored[0].text,) if self.scored else ()
         readings = {row: self.denoiser.read(row) for row, origin in enumerate(self.origins) if max(origin.gaps) >= 0}
         best = min(readings, key=lambda row: readings[row].entropy)
@@ -244,6 +387,43 @@ class CanvasTask:
         if self.denoiser and (texts := self.read()) and any(texts):
             found.append(Candidate(texts, 0.0, finished=False))
         return tuple(found)
+
+    @property
+    def prefix_kv(self) -> KV:
+        """The keys and values of the prefix, once it is encoded."""
+        assert self.kv is not None
+        return self.kv
+
+    @property
+    def length(self) -> int:
+        """How many tokens the prefix has."""
+        return len(self.sheet.kv)
+
+    @property
+    def width(self) -> int:
+        """How many positions the canvas has; 0 before there is one."""
+        return self.denoiser.canvas.ids.shape[1] if self.denoiser else 0
+
+    @property
+    def n_live(self) -> int:
+        """How many rows wait for a denoising step."""
+        return len(self.denoiser.live) if self.denoiser else 0
+
+    def ask(self) -> Question:
+        """Return what the rows that wait want to know."""
+        assert self.denoiser is not None
+        return self.denoiser.ask(self.denoiser.live)
+
+    def join(self, stack: Stack, logits: Tensor, milliseconds: float) -> None:
+        """Take the logits [G, V] that a pass with others found for `ask`; the next unit goes on from them."""
+        self._shared, self._given = stack, logits
+        self.milliseconds["denoise"] += milliseconds
+
+    def leave(self) -> None:
+        """Let go of what passes alone, or with those of the last time, have kept."""
+        self._shared = None
+        if self._decoder is not None:
+            self._decoder.stack = None
 
     def _timed(self, stage: str, work: Callable[[], Iterator[bool]]) -> Iterator[bool]:
         began = time.perf_counter()
@@ -259,15 +439,12 @@ class CanvasTask:
         self.prefix["tokens"] += len(ids)
         self.prefix["reused"] += known
         while known < len(ids):
-            part = torch.tensor([ids[known : known + PREFILL_CHUNK]], device=self.filler.loaded.device)
-            kv = self.passes.encode(part, kv)[1]
-            known = min(known + PREFILL_CHUNK, len(ids))
-            self.filler.cache.put(ids[:known], kv)
+            known, kv = self.filler.encode(ids, known, kv, PREFILL_CHUNK)
             yield True
         self.kv = kv
 
-    def _draft(self) -> Iterator[bool]:
-        """Gather what the file and the encoder alone would write; only for a single hole."""
+    def _copy(self) -> Iterator[bool]:
+        """Gather what the file alone would write; only for a single hole."""
         if len(self.request.holes) > 1:
             return
         hole, switches = self.request.holes[0], self.filler.switches
@@ -278,8 +455,7 @@ class CanvasTask:
                 self.request.prefix, self.request.suffix, block=hole.block, indent=hole.indent, most=self.profile.copy_rows
             ):
                 self.scored.append(Scored(copy.text, "copy", left=copy.left, right=copy.right))
-        if switches.causal and self.profile.causal_rows:
-            yield from self._causal(hole)
+        yield from ()  # it is no unit of its own
 
     def _file_model(self) -> FileModel:
         """Return what the text around the hole says of itself; what is healed is left for the gap to write."""
@@ -292,9 +468,12 @@ class CanvasTask:
             half_at=self.profile.file_half_at,
         )
 
-    def _causal(self, hole: Hole) -> Iterator[bool]:
-        """Write the gap from left to right with the encoder, from its likeliest first tokens on."""
+    def _causal(self) -> Iterator[bool]:
+        """Write the gap from left to right with the encoder, from its likeliest first tokens on; only for a single hole."""
+        if len(self.request.holes) > 1 or not self.filler.switches.causal or not self.profile.causal_rows:
+            return
         assert self.kv is not None
+        hole = self.request.holes[0]
         end = {self.sheet.end} if self.sheet.end is not None else set(self.vocabulary.special)
         written = yield from causal.drafts(
             self.passes,
@@ -319,16 +498,22 @@ class CanvasTask:
         limits = Limits(self.filler.regular, tuple(self._banned()), first, delete)
         sampling = self.profile.sampling
         denoiser = Denoiser(rows, limits, sampling, self.filler.n_logits, self.filler.loaded.device)
-        assert self.kv is not None
-        decoder = LocalDecoder(self.passes, self.kv, conditioned=self.filler.switches.conditioning)
+        self._decoder = LocalDecoder(self.passes, self.prefix_kv, conditioned=self.filler.switches.conditioning)
         self.denoiser = denoiser
-        n_steps = 0
+        n_steps, most = 0, self.filler.rows_at_once(self.length, self.width)
         while not denoiser.done:
-            denoiser.step(decoder)
+            yield True  # so that the pass that follows can be one with others
+            if self._given is not None:
+                denoiser.take(denoiser.live, self._given)
+                self._given = None
+            else:
+                self._shared = None
+                denoiser.step(self._decoder, most)
             n_steps += 1
             if n_steps == 2 and self.sheet.delete is None:
                 self._keep_likely_lengths(denoiser)
-            yield True
+        self._decoder = self._shared = None
+        yield True
         for index, origin in enumerate(self.origins):
             if max(origin.gaps) < 0:
                 continue
@@ -444,20 +629,30 @@ class CanvasTask:
         if len(self.request.holes) > 1:
             self.answers = tuple(sorted(self.answers, key=lambda candidate: -candidate.score))
             return
-        if not self.scored:
-            return
-        texts = list(dict.fromkeys(item.text for item in self.scored))
+        if self.scored:
+            self.answers = self._ranked()
+            yield True
+
+    def _score_early(self) -> Iterator[bool]:
+        """Rank what there is already, where somebody wants to hear of it."""
+        if self.hurried and self.scored and self.filler.switches.scorer:
+            self.first = replace(self._ranked()[0], finished=False)
+            yield True
+
+    def _ranked(self) -> tuple[Candidate, ...]:
+        """Return what was gathered as candidates, best first, after a causal pass over the texts that have had none."""
         if self.filler.switches.scorer:
-            logps = dict(zip(texts, self._log_probabilities(texts), strict=True))
-            self.scored = [replace(item, tokens=logps[item.text][0], after=logps[item.text][1]) for item in self.scored]
+            texts = [text for text in dict.fromkeys(item.text for item in self.scored) if text not in self._known]
+            if texts:
+                self._known |= dict(zip(texts, self._log_probabilities(texts), strict=True))
+            known = self._known
+            self.scored = [replace(item, tokens=known[item.text][0], after=known[item.text][1]) for item in self.scored]
         self.scored = [replace(item, place=self.place) for item in self.scored]
-        ranked = rank.best_first(self.scored, self.profile.calibration)
         steps = max(self.denoiser.canvas.steps) if self.denoiser else 0
-        self.answers = tuple(
+        return tuple(
             Candidate((item.text,), chance, (tuple(min(1.0, math.exp(logp)) for logp in item.tokens),), item.row, steps)
-            for chance, item in ranked
+            for chance, item in rank.best_first(self.scored, self.profile.calibration)
         )
-        yield True
 
     def _log_probabilities(self, texts: Sequence[str]) -> list[tuple[tuple[float, ...], float]]:
         """Return, for each text, the causal log-probability of its tokens, and that of what comes after it."""
@@ -487,26 +682,3 @@ class CanvasTask:
             chance = (1 - guess.weight) * math.exp(logps[index]) + guess.weight * guess.shares.get(token, 0.0)
             mixed.append(math.log(max(chance, 1e-12)))
         return mixed
-
-
-class LocalDecoder:
-    """The decoder of a loaded model on one encoded prefix."""
-
-    def __init__(self, passes: Passes, kv: KV, *, conditioned: bool = True) -> None:
-        self.passes, self.kv, self.conditioned = passes, kv, conditioned
-
-    def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
-        """Return conditioning [R, C, H] for tokens [R, C, K] and their probabilities [R, C, K]."""
-        return self.passes.soft(ids, probabilities * float(self.conditioned))
-
-    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, wanted: Tensor) -> Tensor:
-        """Return logits [G, V] in 32 bits at the wanted positions."""
-        n_past = self.kv[0][0].shape[2]
-        # Held positions must stand where they would if the deleted ones had never been.
-        positions = n_past + (used.cumsum(1) - 1).clamp(min=0)
-        mask = None
-        if not bool(used.all()):
-            seen = torch.ones(len(canvas), n_past, dtype=torch.bool, device=canvas.device)
-            mask = torch.cat([seen, used], 1)[:, None, None].expand(-1, 1, canvas.shape[1], -1)
-        hidden = self.passes.decode(canvas, self.kv, soft, positions=positions, mask=mask)
-        return self.passes.logits(hidden[wanted])

@@ -50,15 +50,23 @@ class Passes:
         return self._layers(self.encoder, hidden, positions[None], past, masks)
 
     def decode(
-        self, canvas: Tensor, kv: KV, soft: Tensor | None = None, *, positions: Tensor | None = None, mask: Tensor | None = None
+        self,
+        canvas: Tensor,
+        kv: KV,
+        soft: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        with_room: bool = False,
     ) -> Tensor:
         """Return the decoder's last hidden states [R, C, H] for a canvas [R, C] that sees `kv` and itself.
 
         `soft` [R, C, H] is the self-conditioning signal: embeddings weighted by the last step's probabilities. `mask`
         is a boolean [R, 1, C, L + C]; without one everything is seen. A sliding layer sees the last window - 1
-        encoder positions, as the library's cache keeps them.
+        encoder positions, as the library's cache keeps them. `with_room` says that the last C positions of `kv` are
+        there to be written over by the canvas's own keys and values, at each pass anew.
         """
-        n_past = kv[0][0].shape[2]
+        n_past = kv[0][0].shape[2] - (canvas.shape[1] if with_room else 0)
         if positions is None:
             positions = torch.arange(n_past, n_past + canvas.shape[1], device=canvas.device)[None]
         hidden, conditioning = self.decoder.embed_tokens(canvas), self.decoder.self_conditioning
@@ -71,7 +79,7 @@ class Passes:
             near_mask = None if mask is None else mask[..., dropped:]
         seen = [near[index] if kind == "sliding_attention" else kv[index] for index, kind in enumerate(self.kinds)]
         masks = {"full_attention": mask, "sliding_attention": near_mask}
-        return self._layers(self.decoder, hidden, positions, seen, masks, bidirectional=True)[0]
+        return self._layers(self.decoder, hidden, positions, seen, masks, bidirectional=True, with_room=with_room)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the softcapped logits [..., V] in 32 bits."""
@@ -95,6 +103,7 @@ class Passes:
         masks: dict[str, Tensor | None],
         *,
         bidirectional: bool = False,
+        with_room: bool = False,
     ) -> tuple[Tensor, KV]:
         rotary = {kind: stack.rotary_emb(hidden, positions, kind) for kind in set(self.kinds)}
         kv: KV = []
@@ -103,7 +112,7 @@ class Passes:
             normed = _norm(hidden, layer.input_layernorm)
             causal = not bidirectional and masks[kind] is None
             attended, keys, values = _attend(
-                layer.self_attn, normed, rotary[kind], past[index] if past else None, masks[kind], causal
+                layer.self_attn, normed, rotary[kind], past[index] if past else None, masks[kind], causal, with_room=with_room
             )
             hidden = hidden + _norm(attended, layer.post_attention_layernorm)
             fed = _norm(_mlp(layer.mlp, _norm(hidden, layer.pre_feedforward_layernorm)), layer.post_feedforward_layernorm_1)
@@ -131,6 +140,8 @@ def _attend(
     past: tuple[Tensor, Tensor] | None,
     mask: Tensor | None,
     causal: bool,
+    *,
+    with_room: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, length = hidden.shape[:2]
     shape = (rows, length, -1, attention.head_dim)
@@ -139,7 +150,10 @@ def _attend(
     keys = _rotate(_norm(raw, attention.k_norm), rotary).transpose(1, 2)
     values = raw if attention.v_proj is None else attention.v_proj(hidden).view(shape)
     values = _norm(values, attention.v_norm).transpose(1, 2)
-    if past is not None:
+    if past is not None and with_room:
+        past[0][:, :, -length:], past[1][:, :, -length:] = keys, values
+        keys, values = past
+    elif past is not None:
         keys = torch.cat([past[0].expand(rows, -1, -1, -1), keys], dim=2)
         values = torch.cat([past[1].expand(rows, -1, -1, -1), values], dim=2)
     mixed = F.scaled_dot_product_attention(

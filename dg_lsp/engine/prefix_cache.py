@@ -12,33 +12,35 @@ from collections.abc import Sequence
 from dg_lsp.engine.passes import KV, crop
 from dg_lsp.engine.vocabulary import common_prefix
 
+END = 64  # tokens at the end of a prefix that are not worth keeping all of it for a second time
+
 
 class PrefixCache:
     """Encoded prefixes, bounded by bytes; the least recently used goes first."""
 
     def __init__(self, max_bytes: int = 256 * 1024 * 1024) -> None:
         self.max_bytes = max_bytes
-        self.hits = self.reused_tokens = self.asked_tokens = 0
+        self.reused_tokens = self.asked_tokens = 0
         self.bytes = 0  # how much memory the cache holds; other threads may read it at any time
         self._entries: OrderedDict[tuple[int, ...], KV] = OrderedDict()
 
-    def longest(self, ids: Sequence[int]) -> tuple[int, KV | None]:
-        """Return how many leading ids are known, and their keys and values."""
-        best, length = None, 0
+    def longest(self, ids: Sequence[int], *, ahead: bool = False) -> tuple[int, KV | None]:
+        """Return how many leading ids are known, and their keys and values; what is looked up `ahead` is not counted."""
+        best, length, ids = None, 0, tuple(ids)
         for key in self._entries:
             if (common := common_prefix(key, ids)) > length:
                 best, length = key, common
-        self.asked_tokens += len(ids)
+        if not ahead:
+            self.asked_tokens, self.reused_tokens = self.asked_tokens + len(ids), self.reused_tokens + length
         if best is None:
             return 0, None
-        self.hits, self.reused_tokens = self.hits + 1, self.reused_tokens + length
         self._entries.move_to_end(best)
         return length, crop(self._entries[best], length)
 
     def put(self, ids: Sequence[int], kv: KV) -> None:
-        """Remember a prefix; what it extends is forgotten, as it holds all of that."""
+        """Remember a prefix; what it extends is forgotten, as it holds all of that, but for a short end at most."""
         key = tuple(ids)
-        for other in [known for known in self._entries if common_prefix(known, key) == len(known)]:
+        for other in [known for known in self._entries if len(known) - common_prefix(known, key) <= min(END, len(known) // 8)]:
             self.bytes -= _size(self._entries.pop(other))
         self._entries[key] = kv
         self.bytes += _size(kv)

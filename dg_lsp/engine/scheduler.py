@@ -1,4 +1,4 @@
-"""Decide which request is worked on next, and work on it, one step at a time, on one thread.
+"""Decide which requests are worked on next, and work on them, one step at a time, on one thread.
 
 A step is the only unit that is never interrupted; between steps the thread looks at cancellations, deadlines and the queue.
 The decisions are functions over jobs; the thread is the only one that touches the model, also to load and to unload it.
@@ -16,9 +16,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
-from dg_lsp.engine.task import Filler, Task, UserError
+from dg_lsp.core.values import Candidate
+from dg_lsp.engine.task import Cached, Eager, Filler, Foreseeing, Joining, Roomy, Task, Timed, Trimmed, UserError
 from dg_lsp.wire.messages import (
     Accepted,
     Ask,
@@ -57,35 +58,13 @@ class UnavailableError(Exception):
         self.code: ErrorCode = code
 
 
-@runtime_checkable
-class Timed(Protocol):
-    """A task that tells how long it spent in each stage, by the names in `STAGES`."""
-
-    milliseconds: Mapping[str, float]
-
-
-@runtime_checkable
-class Cached(Protocol):
-    """A task that tells how much of its prefix was not computed again."""
-
-    def cache(self) -> Mapping[str, int]:
-        """Return `tokens` of the prefix, and how many of them were `reused`."""
-
-
-@runtime_checkable
-class Trimmed(Protocol):
-    """A model that can let go of what it could compute again."""
-
-    def trim(self) -> None:
-        """Forget caches."""
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Requests of one priority that may be under way at once, and requests that may wait."""
+    """Requests of one priority that may be under way at once, requests that may wait, and rows that one pass may have."""
 
     running: int = 8
     queued: int = 64
+    rows: int = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +83,7 @@ class Job:
     over: bool = False
     steps: int = 0
     drafted: float = 0.0
+    told: Candidate | None = None
     spent_ms: float = 0.0
 
     @property
@@ -112,19 +92,37 @@ class Job:
         return self.ask.priority
 
 
-def choose(jobs: Sequence[Job], limits: Limits) -> Job | None:
+def choose(jobs: Sequence[Job], limits: Limits, has_room: Callable[[], bool] = lambda: True) -> Job | None:
     """Return the job whose turn it is: interactive before batch, then whoever waited longest; None when none can run.
 
     The turn comes back after each step, so a batch job delays an interactive one by one step at most, and equals share.
+    Where memory has no room for another job, it waits until one of those under way has ended, whatever their priority.
     """
+    is_working = any(job.begun is not None for job in jobs)
     for priority in ("interactive", "batch"):
         under_way = [job for job in jobs if job.priority == priority and job.begun is not None]
         waiting = [job for job in jobs if job.priority == priority and job.begun is None]
-        room = max(0, limits.running - len(under_way))
+        room = max(0, limits.running - len(under_way)) if waiting else 0
+        if room and is_working and not has_room():
+            room = 0
         able = under_way + sorted(waiting, key=lambda job: job.order)[:room]
         if able:
             return min(able, key=lambda job: (job.last_turn, job.order))
     return None
+
+
+def company(jobs: Sequence[Job], job: Job, now: float) -> list[Job]:
+    """Return the jobs that may step in one pass with a job, it first and then whoever waited longest.
+
+    Only those of its own priority: a batch job's rows beside an interactive one's would make each of its steps longer,
+    and a keystroke is to wait for one batch step at most.
+    """
+    others = [
+        other
+        for other in jobs
+        if other is not job and other.task is not None and other.priority == job.priority and not ended(other, now)
+    ]
+    return [job, *sorted(others, key=lambda other: other.last_turn)]
 
 
 def is_crowded(jobs: Sequence[Job], ask: Ask, limits: Limits) -> bool:
@@ -171,6 +169,8 @@ class Scheduler:
         self._wanted: Literal["nothing", "load", "unload", "close"] = "nothing"
         self._status = Status("unloaded")
         self._last_used = clock()
+        self._rows = self._limits.rows
+        self._may_foresee = False
         self.counts: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._work, name="dg-lsp-model", daemon=True)
 
@@ -267,25 +267,40 @@ class Scheduler:
         while True:
             job: Job | None = None
             with self._changed:
-                while not (self._wanted != "nothing" or self._jobs):
+                while not (self._wanted != "nothing" or self._jobs or self._may_foresee):
                     self._changed.wait()
                 wanted, self._wanted = self._wanted, "close" if self._wanted == "close" else "nothing"
+                is_idle = wanted == "nothing" and not self._jobs
                 if wanted == "nothing" and self._filler is not None:
-                    job = self._take_turn()
+                    job = self._take_turn(self._filler)
             if wanted == "close":
                 return self._refuse_all("stopping", "the engine is stopping")
             if wanted == "unload":
                 self._drop_model()
+            elif is_idle:
+                self._foresee()
             elif self._filler is None:
                 self._get_model()
             else:
                 self._end_those_due()
                 if job is not None and not job.over:
-                    self._advance(job, self._filler)
+                    for each in self._predict_together(job, self._filler):
+                        self._advance(each, self._filler)
 
-    def _take_turn(self) -> Job | None:
+    def _foresee(self) -> None:
+        """Do a short unit of what a next request may need; it counts as no use of the engine."""
+        try:
+            self._may_foresee = isinstance(self._filler, Foreseeing) and self._filler.foresee()
+        except Exception as error:  # nobody asked for it, so nobody needs to hear of it
+            log.warning("what a next request may need could not be done ahead", exc_info=error)
+            self._may_foresee = False
+            if is_out_of_memory(error):
+                give_back_memory()
+
+    def _take_turn(self, filler: Filler) -> Job | None:
         now = self._clock()
-        job = choose([job for job in self._jobs if not ended(job, now)], self._limits)
+        has_room = filler.has_room if isinstance(filler, Roomy) else lambda: True
+        job = choose([job for job in self._jobs if not ended(job, now)], self._limits, has_room)
         if job is not None:
             job.last_turn = next(self._turns)
             job.begun = now if job.begun is None else job.begun
@@ -298,6 +313,30 @@ class Scheduler:
         for job in due:
             self._finish(job, ended(job, now) or "cancelled")
 
+    def _predict_together(self, job: Job, filler: Filler) -> list[Job]:
+        """Return the jobs whose turn it is, it first: those that one pass was done for, or it alone."""
+        if not isinstance(filler, Joining) or job.task is None:
+            return [job]
+        with self._changed:
+            jobs = company(self._jobs, job, self._clock())
+        tasks = [each.task for each in jobs if each.task is not None]
+        if len(tasks) < 2:  # nobody to share with
+            return [job]
+        began = self._clock()
+        try:
+            chosen = filler.predict_together(tasks, self._rows)
+        except Exception as error:  # whose fault it is shows when each steps alone
+            log.warning("a pass for %d requests failed; each goes on alone", len(tasks), exc_info=error)
+            if is_out_of_memory(error):
+                self._rows = max(1, self._rows // 2)
+                give_back_memory()
+            return [job]
+        took = 1000 * (self._clock() - began)
+        for place in chosen:
+            jobs[place].spent_ms += took
+            jobs[place].last_turn = next(self._turns)
+        return [jobs[place] for place in chosen] or [job]
+
     def _advance(self, job: Job, filler: Filler) -> None:
         try:
             if job.task is None:
@@ -305,19 +344,29 @@ class Scheduler:
                     job.task = filler.start(job.ask.request)
                 except ValueError as error:
                     return self._fail(job, "bad_request", str(error))
+                if job.ask.early and isinstance(job.task, Eager):
+                    job.task.hurry()
             before = self._clock()
             more = job.task.step()
             job.spent_ms += 1000 * (self._clock() - before)
             job.steps += 1
             self.counts["steps"] += 1
             if not more:
-                self._finish(job, "finished")
-            elif job.ask.drafts and self._clock() - job.drafted >= DRAFT_EVERY_S and job.end is None:
+                return self._finish(job, "finished")
+            if job.ask.early and isinstance(job.task, Eager) and job.end is None:
+                self._tell_early(job, job.task.early())
+            if job.ask.drafts and self._clock() - job.drafted >= DRAFT_EVERY_S and job.end is None:
                 job.drafted = self._clock()
                 job.emit(Draft(job.task.drafts(), job.steps))
         except Exception as error:  # one bad request must not end a process that took minutes to load
             self._fail_with(job, error)
         return None
+
+    def _tell_early(self, job: Job, found: Candidate | None) -> None:
+        """Tell the best candidate so far where it reads otherwise than the one told before."""
+        if found is not None and (job.told is None or job.told.texts != found.texts):
+            job.told = found
+            job.emit(Found(replace(found, finished=False), early=True))
 
     def _finish(self, job: Job, reason: Reason) -> None:
         try:
@@ -375,6 +424,7 @@ class Scheduler:
                 return False
             self._jobs.remove(job)
             self._last_used = self._clock()
+            self._may_foresee = True
             return True
 
     def _refuse_all(self, code: ErrorCode, message: str) -> None:
@@ -402,7 +452,7 @@ class Scheduler:
         with self._changed:
             if self._jobs:
                 return
-        self._filler = None
+        self._filler, self._may_foresee = None, False
         give_back_memory()
         self._tell(Status("unloaded", "unloaded after idling"))
 

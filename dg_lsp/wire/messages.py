@@ -37,13 +37,17 @@ ErrorCode = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request and who asks. A newer ask of the same client and document replaces the older; no document, no replacing."""
+    """A request and who asks. A newer ask of the same client and document replaces the older; no document, no replacing.
+
+    `drafts` asks for the canvas as it reads while it is denoised, `early` for the best answer as soon as one is scored.
+    """
 
     request: InfillRequest
     client: str = ""
     document: str = ""
     priority: Priority = "interactive"
     drafts: bool = False
+    early: bool = False
     protocol: int = PROTOCOL_MAX
 
 
@@ -65,9 +69,10 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One answer; they come best first."""
+    """One answer; they come best first. Those that are `early` come before, and are no part of what comes at the end."""
 
     candidate: Candidate
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,7 @@ def encode_ask(ask: Ask) -> dict[str, object]:
         "document": ask.document,
         "priority": ask.priority,
         "drafts": ask.drafts,
+        "early": ask.early,
         "request": {
             "prefix": request.prefix,
             "suffix": request.suffix,
@@ -157,6 +163,7 @@ def decode_ask(fields: Fields) -> Ask:
         document=fields.text("document", ""),
         priority=cast("Priority", fields.choice("priority", get_args(Priority), "interactive")),
         drafts=fields.flag("drafts", default=False),
+        early=fields.flag("early", default=False),
         protocol=fields.integer("protocol", PROTOCOL_MAX),
     )
 
@@ -169,7 +176,7 @@ def encode_event(event: Event) -> tuple[str, dict[str, object]]:
         case Draft():
             return "draft", {"texts": list(event.texts), "step": event.step}
         case Found():
-            return "candidate", _encode_candidate(event.candidate)
+            return "candidate", _encode_candidate(event.candidate) | ({"early": True} if event.early else {})
         case Done():
             return "done", {
                 "reason": event.reason,
@@ -193,7 +200,7 @@ def decode_event(name: str, fields: Fields) -> Event | None:
         case "draft":
             return Draft(fields.texts("texts"), fields.integer("step", 0))
         case "candidate":
-            return Found(_decode_candidate(fields))
+            return Found(_decode_candidate(fields), early=fields.flag("early", default=False))
         case "done":
             timings, cache = fields.inner("timings"), fields.inner("cache")
             return Done(

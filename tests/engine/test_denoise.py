@@ -12,10 +12,10 @@ from torch import Tensor
 
 from dg_lsp.engine import reference
 from dg_lsp.engine.denoise import Denoiser, Limits, Row
-from dg_lsp.engine.filler import LocalDecoder
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.profile import Sampling
 from dg_lsp.engine.sampler import accept, draw, temperature
+from dg_lsp.engine.stack import LocalDecoder
 
 VOCABULARY, DELETE = 12, 3
 

@@ -1,0 +1,113 @@
+"""How much memory is free, and how many rows fit in it.
+
+What a row takes follows from the model's shape; what is free is asked of the device, or of the system where the device is
+its processor. Knows sizes. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.passes import Passes
+
+SHARE = 0.8  # of what is free may be used: allocators round up, and others live there too
+LOGIT_COPIES = 5  # in 32 bits and at once: logits, their softcap, probabilities, entropies, sums to draw by
+HIDDEN_COPIES = 8  # of a position's hidden state while a layer is computed
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Bytes that one token takes: of a prefix, its keys and values; of a canvas, all that a step needs besides."""
+
+    prefix_token: int
+    canvas_token: int
+
+    def row(self, prefix_tokens: int, canvas_tokens: int) -> int:
+        """Return the bytes of one row of a pass: a copy of its prefix's keys and values, its canvas and its logits."""
+        return prefix_tokens * self.prefix_token + canvas_tokens * self.canvas_token
+
+
+def cost(passes: Passes) -> Cost:
+    """Return what a token takes in a loaded model."""
+    decoder, config = passes.decoder, passes.config
+    size: int = decoder.embed_tokens.weight.element_size()
+    kv: int = sum(2 * layer.self_attn.k_proj.out_features for layer in decoder.layers) * size
+    widest = max(_widest(layer) for layer in decoder.layers)
+    if any(passes.expert):
+        widest += 3 * config.top_k_experts * config.moe_intermediate_size
+    hidden: int = (HIDDEN_COPIES * config.hidden_size + widest) * size
+    logits: int = LOGIT_COPIES * 4 * passes.model.lm_head.weight.shape[0]
+    return Cost(kv, kv + hidden + logits)
+
+
+def _widest(layer: Any) -> int:
+    """Return how many values a position has at most at once within a layer: in attention, or in what feeds forward."""
+    attention: int = 3 * layer.self_attn.q_proj.out_features + 2 * layer.self_attn.k_proj.out_features
+    feed_forward: int = 3 * layer.mlp.gate_proj.out_features
+    return max(attention, feed_forward)
+
+
+def rows_that_fit(free: int | None, row: int, most: int) -> int:
+    """Return how many rows of so many bytes may step in one pass: `most`, less where memory is short, always one.
+
+    `free` is None where nobody can tell.
+    """
+    return most if free is None else max(1, min(most, int(free * SHARE) // max(row, 1)))
+
+
+def width_bucket(width: int) -> int:
+    """Return which canvases step together: those that padding to the widest makes no more than a little wider."""
+    return -(-width // 32)
+
+
+def free_bytes(device: str) -> int | None:
+    """Return how much memory a model on the device can still get; None where nobody can tell."""
+    if device.startswith("cuda"):
+        # What the allocator keeps but nobody uses is as good as free.
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    found = [bytes_ for bytes_ in (_of_the_system(), _of_the_group()) if bytes_ is not None]
+    return max(0, min(found)) if found else None
+
+
+def _of_the_system() -> int | None:
+    try:
+        lines = MEMINFO.read_text(encoding="ascii").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    except (OSError, ValueError, IndexError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _of_the_group() -> int | None:
+    """Return what a container's limit leaves, its file cache not counted as used; None without a limit."""
+    limit = _number(CGROUP / "memory.max")
+    used = _number(CGROUP / "memory.current")
+    if limit is None or used is None:
+        return None
+    return limit - used + _file_cache(CGROUP / "memory.stat")
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # there is no such group, or its limit is called "max"
+        return None
+
+
+def _file_cache(path: Path) -> int:
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+        return int(next(line for line in lines if line.startswith("inactive_file ")).split()[1])
+    except (OSError, ValueError, StopIteration):
+        return 0

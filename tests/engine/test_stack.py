@@ -1,0 +1,218 @@
+"""A row says the same beside others as alone: prefixes and canvases of several lengths, rows that come, go and are cut off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
+from dg_lsp.engine import filler
+from dg_lsp.engine.denoise import Denoiser, Limits, Question, Row
+from dg_lsp.engine.filler import InfillTask, LocalFiller
+from dg_lsp.engine.passes import KV, Passes
+from dg_lsp.engine.profile import Sampling
+from dg_lsp.engine.stack import LocalDecoder, Part, Stack, joined
+
+LINE = Hole(Span(0, 0), "cursor")
+BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
+LIMITS = Limits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)
+SAMPLING = Sampling(line_steps=6, delete_entropy=3.0, stop_entropy=0.5)  # loose: positions are deleted, rows settle apart
+
+
+def a_prefix(passes: Passes, length: int) -> KV:
+    noise = torch.Generator().manual_seed(length)
+    return passes.encode(torch.randint(10, 110, (1, length), generator=noise))[1]
+
+
+def canvases(number: int) -> list[Row]:
+    """Rows of one request: noise and a draft, widths and step counts of its own."""
+    gap = 5 + 2 * number
+    return [
+        Row((20,) * gap + (40, 41, 42), (True,) * gap + (False,) * 3, 6 - number, seed=number),
+        Row((21, 22, 23, 6, 6, 40), (True,) * 5 + (False,), 3, seed=number + 9, draft=True),
+        Row((20,) * 4 + (50, 40), (True,) * 4 + (False,) * 2, 4, seed=number + 20, greedy=False),
+    ]
+
+
+# Shorter than the window of 8, as long, and far longer; equal ones, too, which need no mask.
+@torch.no_grad()
+@pytest.mark.parametrize("lengths", [(3, 30), (7, 8, 9), (40, 12, 3), (20, 20)])
+def test_the_logits_beside_others_are_those_alone(with_experts: Any, lengths: tuple[int, ...]) -> None:
+    passes = Passes(with_experts)
+    prefixes = [a_prefix(passes, length) for length in lengths]
+    denoisers = [Denoiser(canvases(number), LIMITS, SAMPLING, 120) for number in range(len(lengths))]
+    for _ in range(2):  # at the second step conditioning and deletions differ from row to row
+        asked = [denoiser.ask(denoiser.live) for denoiser in denoisers]
+        alone = [logits(passes, kv, one) for kv, one in zip(prefixes, asked, strict=True)]
+        whole = joined(asked)
+        parts = [Part(kv, len(one.ids)) for kv, one in zip(prefixes, asked, strict=True)]
+        together = Stack(parts, whole.ids.shape[1]).logits(passes, whole, conditioned=True)
+        torch.testing.assert_close(together, torch.cat(alone), atol=1e-4, rtol=1e-3)
+        for denoiser, own in zip(denoisers, alone, strict=True):
+            denoiser.take(denoiser.live, own.clone())
+
+
+@torch.no_grad()
+def test_rows_that_come_and_go_write_what_they_write_alone(with_experts: Any) -> None:
+    passes = Passes(with_experts)
+    prefixes = [a_prefix(passes, length) for length in (40, 3, 17)]
+    alone = []
+    for number, kv in enumerate(prefixes):
+        denoiser = Denoiser(canvases(number), LIMITS, SAMPLING, 120)
+        while not denoiser.done:
+            denoiser.step(LocalDecoder(passes, kv))
+        alone.append([denoiser.read(row) for row in range(len(denoiser.rows))])
+    together = [Denoiser(canvases(number), LIMITS, SAMPLING, 120) for number in range(3)]
+    for turn in range(20):
+        # The first begins alone, the others join it at the second and third step.
+        parties = [number for number in range(min(turn + 1, 3)) if not together[number].done]
+        if not parties:
+            break
+        asked = [together[number].ask(together[number].live) for number in parties]
+        whole = joined(asked)
+        parts = [Part(prefixes[number], len(one.ids)) for number, one in zip(parties, asked, strict=True)]
+        answers = Stack(parts, whole.ids.shape[1]).logits(passes, whole, conditioned=True)
+        for number, own in zip(parties, torch.split(answers, [int(one.free.sum()) for one in asked]), strict=True):
+            together[number].take(together[number].live, own)
+    assert all(denoiser.done for denoiser in together)
+    for denoiser, readings in zip(together, alone, strict=True):
+        for row, reading in enumerate(readings):
+            beside = denoiser.read(row)
+            assert (beside.places, beside.ids) == (reading.places, reading.ids)
+            assert beside.chances == pytest.approx(reading.chances, abs=1e-4)
+
+
+def logits(passes: Passes, kv: KV, asked: Question) -> torch.Tensor:
+    """What the decoder says to rows that step alone, by the passes that are held equal to the library's."""
+    n_past = kv[0][0].shape[2]
+    seen = torch.cat([torch.ones(len(asked.ids), n_past, dtype=torch.bool), asked.used], 1)
+    hidden = passes.decode(
+        asked.ids,
+        kv,
+        passes.soft(asked.top_ids, asked.top_chances),
+        positions=n_past + (asked.used.cumsum(1) - 1).clamp(min=0),
+        mask=seen[:, None, None].expand(-1, 1, asked.ids.shape[1], -1),
+    )
+    return passes.logits(hidden[asked.free])
+
+
+@torch.no_grad()
+def test_rows_that_step_in_slices_write_the_same(with_experts: Any) -> None:
+    passes = Passes(with_experts)
+    kv, rows = a_prefix(passes, 30), [*canvases(0), *canvases(1)]
+    read = []
+    for most in (0, 1, 4):
+        denoiser = Denoiser(rows, LIMITS, SAMPLING, 120)
+        decoder = LocalDecoder(passes, kv)
+        while not denoiser.done:
+            denoiser.step(decoder, most)
+        read.append([denoiser.read(index).ids for index in range(len(rows))])
+    assert read[1:] == read[:1] * 2
+
+
+@torch.no_grad()
+def test_a_stack_serves_the_rows_it_was_made_for(with_experts: Any) -> None:
+    passes = Passes(with_experts)
+    one, other = a_prefix(passes, 5), a_prefix(passes, 9)
+    alone, both = Stack([Part(one, 3)], 8), Stack([Part(one, 3), Part(other, 1)], 8)
+    assert alone.serves([Part(one, 3)], 8)
+    assert alone.serves([Part(one, 2)], 8)
+    assert not alone.serves([Part(one, 4)], 8)
+    assert not alone.serves([Part(other, 3)], 8)
+    assert not alone.serves([Part(one, 3)], 9)
+    assert both.serves([Part(one, 3), Part(other, 1)], 8)
+    assert not both.serves([Part(one, 2), Part(other, 1)], 8)
+    assert not both.serves([Part(one, 3)], 8)
+
+
+REQUESTS = [
+    InfillRequest("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    ret", "\n", (LINE,), seed=1),
+    InfillRequest("x = ", "\n", (LINE,), seed=2),
+    InfillRequest(
+        "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self.", "\n\nPoint(1, 2)\n", (LINE,)
+    ),
+    InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "ta\n", (LINE,), seed=4),
+    InfillRequest("def f():\n    ", "\n", (BODY,), seed=5),
+]
+
+
+def model(folder: Path, *, joins: bool) -> LocalFiller:
+    loaded = filler.load(str(folder), device="cpu").loaded
+    # Several rows of noise and steps enough that requests meet, part and meet others.
+    profile = replace(loaded.profile, noise_rows=2, sampling=replace(SAMPLING, line_steps=6, block_steps=9))
+    return LocalFiller(replace(loaded, profile=profile), joins=joins)
+
+
+def alone(folder: Path) -> list[tuple[Candidate, ...]]:
+    made, found = model(folder, joins=False), []
+    for request in REQUESTS:
+        task = made.start(request)
+        while task.step():
+            pass
+        found.append(task.candidates())
+    return found
+
+
+def check_same(found: tuple[Candidate, ...], expected: tuple[Candidate, ...]) -> None:
+    assert [(one.texts, one.row, one.steps) for one in found] == [(one.texts, one.row, one.steps) for one in expected]
+    assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["trained_layout", "instruct_layout"])
+@pytest.mark.parametrize("cut_off", [None, 1])
+def test_requests_that_step_together_are_answered_as_alone(
+    request: pytest.FixtureRequest, layout: str, cut_off: int | None
+) -> None:
+    """Each begins two turns after the one before, so that they are at different steps; one may be cancelled midway."""
+    folder = request.getfixturevalue(layout)
+    expected, made = alone(folder), model(folder, joins=True)
+    under_way: dict[int, InfillTask] = {}
+    found: dict[int, tuple[Candidate, ...]] = {}
+    waiting, shared, turn = list(enumerate(REQUESTS)), 0, 0
+    while waiting or under_way:
+        if waiting and turn % 2 == 0:
+            place, asked = waiting.pop(0)
+            under_way[place] = made.start(asked)
+        turn += 1
+        order = list(under_way)
+        order = order[turn % len(order) :] + order[: turn % len(order)]
+        chosen = made.predict_together([under_way[place] for place in order], 32)
+        shared += len(chosen) > 1
+        for place in [order[index] for index in chosen] or order[:1]:
+            task = under_way[place]
+            if not task.step():
+                found[place] = under_way.pop(place).candidates()
+            elif place == cut_off and len(chosen) > 1:
+                under_way.pop(place)  # its rows are gone from the next pass
+    assert shared > 2
+    assert sorted(found) == [place for place in range(len(REQUESTS)) if place != cut_off]
+    for place, candidates in found.items():
+        check_same(candidates, expected[place])
+
+
+def test_one_alone_and_one_that_is_not_denoising_share_nothing(trained_layout: Path) -> None:
+    made = model(trained_layout, joins=True)
+    first, second = made.start(REQUESTS[0]), made.start(REQUESTS[1])
+    assert made.predict_together([first, second], 32) == ()
+    while first.asking() is None:
+        assert first.step()
+    assert made.predict_together([first], 32) == ()
+    assert made.predict_together([second, first], 32) == ()
+    assert made.predict_together([first, second], 32) == ()
+    while second.asking() is None:
+        assert second.step()
+    assert made.predict_together([first, second], 1) == ()
+    assert made.predict_together([first, second], 32) == (0, 1)
+
+
+def test_canvases_of_other_widths_step_apart(trained_layout: Path) -> None:
+    made = model(trained_layout, joins=True)
+    tasks = [made.start(REQUESTS[place]) for place in (1, 4, 0)]
+    for task in tasks:
+        while task.asking() is None:
+            assert task.step()
+    assert made.predict_together(tasks, 32) == (0, 2)
