@@ -18,7 +18,6 @@ from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
 
 
-
 class Plain(typer.core.TyperGroup):
     """Commands that say in one sentence when the engines' folder can't be used."""
 
