@@ -13,6 +13,7 @@ from dg_lsp.server import methods, settings
 ROOT = Path(__file__).parents[1]
 CODE = ROOT / "editors" / "vscode"
 NVIM = ROOT / "editors" / "nvim"
+EMACS = ROOT / "editors" / "emacs" / "dg-lsp.el"
 
 pytestmark = pytest.mark.skipif(not CODE.exists(), reason="the clients are not part of a source distribution")
 
@@ -25,6 +26,8 @@ def ours(text: str) -> set[str]:
 def test_the_messages_of_the_code_client_are_the_servers() -> None:
     protocol = (CODE / "src" / "protocol.ts").read_text("utf-8")
     assert ours(protocol) == {methods.STATUS, methods.DRAFT, *methods.COMMANDS}
+    sent = re.findall(r'"(textDocument/did\w+)"', protocol)
+    assert set(sent) == set(methods.NOTIFICATIONS_IN)
     version = re.search(r"VERSION = (\d+)", protocol)
     assert version is not None
     assert int(version[1]) == methods.VERSION
@@ -37,6 +40,7 @@ def test_the_messages_of_the_neovim_plugin_are_the_servers() -> None:
     texts = [path.read_text("utf-8") for path in NVIM.rglob("*.lua")]
     assert set().union(*map(ours, texts)) <= {methods.STATUS, methods.DRAFT, *methods.COMMANDS}
     assert ours((NVIM / "lsp" / "dg_lsp.lua").read_text("utf-8")) == {methods.STATUS, methods.DRAFT}
+    assert any(f'"{methods.DID_PARTIALLY_ACCEPT}"' in text for text in texts)
 
 
 def test_the_fields_of_our_messages_are_the_servers() -> None:
@@ -65,6 +69,15 @@ def test_the_settings_of_the_neovim_plugin_are_the_servers() -> None:
     block = text[text.index("---@class dg_lsp.Settings") : text.index("---@class dg_lsp.Config")]
     named = re.findall(r'---@field (?:\["([\w.]+)"\]|(\w+))\?', block)
     assert [dotted or plain for dotted, plain in named] == list(settings.KEYS)
+
+
+def test_the_messages_and_settings_of_the_emacs_package_are_the_servers() -> None:
+    text = EMACS.read_text("utf-8")
+    assert {methods.STATUS, methods.DRAFT, methods.FILL} <= ours(text) <= {methods.STATUS, methods.DRAFT, *methods.COMMANDS}
+    offered = re.findall(r'\(lsp-defcustom \S+ (\S+)(?:(?!\(lsp-defcustom).)*?:lsp-path "dgLsp\.([\w.]+)"', text, re.DOTALL)
+    assert len(offered) == text.count("(lsp-defcustom ")
+    defaults = {name: json.loads(value) for value, name in offered}
+    assert settings.read(defaults, settings.Settings()) == (settings.Settings(), ())
 
 
 def test_the_code_client_keeps_its_commands_apart_from_the_servers() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ import pytest
 from tests.editors import machine
 
 HERE = Path(__file__).parent
+# How to look at the editor of a test: returns what it shows, as text.
+SIGHT = pytest.StashKey[Callable[[], str]]()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -24,6 +26,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.editors)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where a test fails, keep what its editor shows, and say where that is."""
+    report = yield
+    if report.when == "call" and report.failed and (look := item.stash.get(SIGHT, None)) is not None:
+        try:
+            seen = look()
+        except Exception as error:
+            # The editor may have gone, which must not hide why the test failed.
+            seen = f"the editor can't be looked at: {error!r}"
+        machine.PICTURES.mkdir(parents=True, exist_ok=True)
+        path = machine.PICTURES / f"{machine.file_name(item.name)}.failed.txt"
+        path.write_text(seen, "utf-8")
+        report.sections.append((f"What the editor showed, kept in {path}", seen))
+    return report
+
+
+@pytest.fixture
+def watch(request: pytest.FixtureRequest) -> Callable[[Callable[[], str]], None]:
+    """Return what an editor's fixture calls with the way to look at it."""
+
+    def use(look: Callable[[], str]) -> None:
+        request.node.stash[SIGHT] = look
+
+    return use
 
 
 @pytest.fixture(scope="session")

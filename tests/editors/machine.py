@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,11 @@ def program(name: str) -> Path:
     if found is None:
         pytest.fail(f"{name} is not there; make test-editors installs it")
     return Path(found)
+
+
+def file_name(name: str) -> str:
+    """Return a test's name as that of a file."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-")
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ language-servers = ["dg-lsp"]
 
 
 @pytest.fixture
-def helix(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Terminal]:
+def helix(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Terminal]:
     settings = Path(environment["XDG_CONFIG_HOME"]) / "helix"
     settings.mkdir(parents=True, exist_ok=True)
     # Show what the model has, however sure it is: these tests are about editors.
@@ -39,6 +39,7 @@ def helix(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Terminal]:
     (tmp_path / "item.py").write_text(BODIES)
     (tmp_path / "shop.py").write_text(SHOP)
     made = Terminal([str(machine.program("hx"))], tmp_path, environment)
+    watch(made.screen)
     made.until_seen("NOR")
     yield made
     made.close()
@@ -64,8 +65,8 @@ def test_a_body_is_filled_from_the_menu(helix: Terminal, tmp_path: Path) -> None
     helix.press("Enter")
     until(lambda: helix.screen().count("...") == 2, "the filled body", tell=helix.screen)
     helix.type(":write\r")
-    until(lambda: (tmp_path / "item.py").read_text().count("...") == 2, "the saved file", tell=helix.screen)
-    ast.parse((tmp_path / "item.py").read_text())
+    until(lambda: written(tmp_path / "item.py").count("...") == 2, "the saved file", tell=helix.screen)
+    ast.parse(written(tmp_path / "item.py"))
 
 
 def test_a_suggestion_is_in_the_completion_list(helix: Terminal) -> None:
@@ -80,6 +81,13 @@ def test_a_suggestion_is_in_the_completion_list(helix: Terminal) -> None:
             until(lambda: " text" in inside(helix.screen()), "the list", patience_s=patience_s)
             return
     pytest.fail(helix.screen())
+
+
+def written(path: Path) -> str:
+    """Return a file's text, "" at the moment when Helix has taken the old one away and not yet put the new one there."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text("utf-8")
+    return ""
 
 
 def inside(screen: str) -> str:

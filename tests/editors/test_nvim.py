@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,9 @@ OPTIONS = "{ settings = { ['completion.threshold'] = 0, ['completion.tokenThresh
 
 
 @pytest.fixture
-def nvim(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Neovim]:
+def nvim(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Neovim]:
     with Neovim(program("nvim"), tmp_path, environment, OPTIONS) as editor:
+        watch(editor.picture)
         yield editor
 
 

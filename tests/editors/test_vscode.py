@@ -8,14 +8,16 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.editors import machine
-from tests.editors.texts import BODIES, BODY, INSIDE, SHOP, inserted, paced
+from tests.editors import machine, tap
+from tests.editors.texts import BODIES, BODY, FILES, INSIDE, LONG_BODY, SHOP, inserted, paced
 from tests.editors.waiting import until
 from tests.editors.workbench import VSIX, Workbench, workbench
 
@@ -29,16 +31,18 @@ def code(environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(autouse=True)
-def photograph(request: pytest.FixtureRequest, code: Workbench) -> Iterator[None]:
+def photograph(request: pytest.FixtureRequest, code: Workbench, watch: Callable[[Callable[[], str]], None]) -> Iterator[None]:
     """Keep the last picture of each test."""
+    name = machine.file_name(request.node.name)
+    watch(lambda: code.picture(f"{name}.failed"))
     yield
-    code.photograph(request.node.name)
+    code.photograph(name)
 
 
-def begin(code: Workbench, text: str = SHOP, name: str = "shop.py", typed: str = "self.") -> str:
+def begin(code: Workbench, text: str = SHOP, name: str = "shop.py", typed: str = "self.", at: tuple[int, int] = INSIDE) -> str:
     """Open the shop, begin a line inside a function, and return the suggestion."""
     code.open(name, text)
-    code.put(*INSIDE)
+    code.put(*at)
     code.press("End", "Enter")
     code.type(typed)
     return code.until_ghost()
@@ -129,15 +133,25 @@ def test_fill_all_fills_every_hole(code: Workbench) -> None:
     path = code.open("item.py", BODIES)
     code.put(0, 0)
     code.press("Control+Alt+Shift+Enter")
-    until(code.draft, "a draft on the screen", tell=code.picture)
-    code.photograph("draft")
     until(lambda: code.text() != BODIES, "the filled bodies", tell=code.picture)
-    code.photograph("filled")
     saved = code.save(path)
     assert "..." not in saved
     ast.parse(saved)
     code.press("Control+z")
     until(lambda: code.text() == BODIES, "the old text after one undo", tell=code.text)
+
+
+def test_a_draft_of_several_lines_is_drawn_as_several_lines(code: Workbench) -> None:
+    path = code.open("files.py", FILES)
+    code.put(LONG_BODY, 4)
+    code.press("Control+Alt+Enter")
+    until(lambda: len(code.draft().split("\n")) > 2, "a draft of several lines", tell=code.picture)
+    code.photograph("draft", 450)
+    until(lambda: code.text() != FILES, "the filled body", tell=code.picture)
+    until(lambda: not code.draft(), "the drafts to go", tell=code.draft)
+    ast.parse(code.save(path))
+    code.press("Control+z")
+    until(lambda: code.text() == FILES, "the old text after one undo", tell=code.text)
 
 
 def test_the_code_actions_are_in_the_menu(code: Workbench) -> None:
@@ -219,8 +233,60 @@ def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(code: Workbench)
     assert any("Pause" in each for each in offered), offered
     opacity = "getComputedStyle(document.querySelector('.quick-input-widget')).opacity"
     until(lambda: code.page.evaluate(opacity) == "1", "the list, no longer fading in")
-    code.photograph("status")
+    code.photograph("status", 340)
     code.press("Escape")
+
+
+def pick(code: Workbench, entry: str) -> None:
+    """Click the item in the status bar, and then an entry of its menu."""
+    code.page.locator(".statusbar-item[id*=dgLsp]").click()
+    code.page.locator(".quick-input-list .monaco-list-row", has_text=entry).click()
+
+
+def test_a_pause_for_a_language_is_of_that_language_only(code: Workbench) -> None:
+    code.open("shop.py", SHOP)
+    pick(code, "Pause for python")
+    until(lambda: code.setting("completion.disabledLanguages") == ["python"], "the setting", tell=code.picture)
+    code.put(*INSIDE)
+    code.press("End", "Enter")
+    code.type("self.")
+    until(lambda: "python" in code.status(), "the reason in the status bar", tell=code.picture)
+    assert code.told()["suppressed"]["code"] == "language"
+    assert not code.ghost()
+    code.open("shop.js", "const cart = [];\ncart.push(1);\ncart.push(2);\n\n")
+    code.put(3, 0)
+    code.type("cart.p")
+    code.until_ghost()
+    code.open("shop.py", SHOP)
+    pick(code, "Suggest in python again")
+    until(lambda: code.setting("completion.disabledLanguages") == [], "the setting", tell=code.picture)
+    begin(code)
+
+
+def test_another_model_is_used_at_once_and_said_to_be_missing(code: Workbench, tmp_path: Path) -> None:
+    code.open("shop.py", SHOP)
+    nowhere = str(tmp_path / "no-model")
+    pick(code, "Choose a model")
+    code.page.locator(".quick-input-list .monaco-list-row", has_text="Another").click()
+    code.page.wait_for_selector(".quick-input-box input")
+    until(lambda: code.page.input_value(".quick-input-box input") == "embedded", "the name of the model used now")
+    code.page.fill(".quick-input-box input", nowhere)
+    code.press("Enter")
+    until(lambda: code.told().get("state") == "failed", "the failure", tell=code.picture)
+    until(lambda: nowhere in code.status(), "what is missing, in the status bar", tell=code.picture)
+    pick(code, "Choose a model")
+    code.page.locator(".quick-input-list .monaco-list-row", has_text="that comes with dg-lsp").click()
+    code.until_ready()
+    assert code.told()["model"] == "embedded"
+    code.command("notifications.clearAll")
+    begin(code)
+
+
+def test_the_doctors_lines_stay_to_be_read(code: Workbench) -> None:
+    code.open("shop.py", SHOP)
+    pick(code, "Run dg-lsp doctor")
+    until(lambda: "running engines: embedded" in code.text(), "the doctor's lines", tell=code.picture)
+    assert "ok  dg-lsp" in code.text()
 
 
 @pytest.mark.parametrize("kind", ["crlf", "tabs", "wide"])
@@ -253,21 +319,66 @@ def test_other_texts_stay_whole(code: Workbench, kind: str) -> None:
     ast.parse(saved)
 
 
-def test_fast_typing_is_exactly_what_was_typed(code: Workbench) -> None:
-    path = code.open("fast.py", "\n")
-    code.run(
+@pytest.fixture
+def tapped(code: Workbench, tmp_path: Path) -> Iterator[Path]:
+    """Yield the log of all messages between the editor and its server, which the settings name."""
+    log = tmp_path / "messages"
+    own = Path(sys.executable)
+    code.set("client.command", [str(own), tap.__file__, str(log), str(own.parent / "dg-lsp"), "serve"])
+    until(lambda: any(message.get("method") == "initialized" for _, message in tap.heard(log)), "the server", tell=code.picture)
+    code.until_ready()
+    yield log
+    code.set("client.command", None)
+    code.until_ready()
+
+
+def test_the_server_hears_what_was_shown_and_accepted_in_part(code: Workbench, tapped: Path) -> None:
+    def sent(method: str) -> list[dict[str, Any]]:
+        return [message["params"] for _, message in tap.heard(tapped) if message.get("method") == method]
+
+    ghost = begin(code, FILES.replace("    ...\n", ""), "told.py", "", at=(LONG_BODY - 1, 0))
+    begun = code.text()
+    until(lambda: sent("textDocument/didShowCompletion"), "the news that it is shown", tell=code.picture)
+    shown = sent("textDocument/didShowCompletion")[-1]["item"]
+    assert shown["insertText"].split("\n")[0].endswith(ghost.split("\n")[0])
+    assert shown["command"]["command"] == "dgLsp.accepted"
+    code.press("Control+ArrowRight")
+    until(lambda: code.text() != begun, "the accepted word", tell=code.picture)
+    word = inserted(begun, code.text())
+    until(lambda: sent("textDocument/didPartiallyAcceptCompletion"), "the news of it", tell=code.picture)
+    part = sent("textDocument/didPartiallyAcceptCompletion")[-1]
+    assert part["acceptedLength"] == len(word)
+    assert part["item"]["command"]["arguments"] == shown["command"]["arguments"]
+
+
+@pytest.fixture
+def plain_keys(code: Workbench) -> Iterator[None]:
+    """Let the editor write what is typed and nothing by itself."""
+    change = (
         'const all = vscode.workspace.getConfiguration("editor");'
         'for (const [name, value] of [["autoIndent", "none"], ["autoClosingBrackets", "never"]])'
-        "  await all.update(name, value, vscode.ConfigurationTarget.Global);"
+        "  await all.update(name, {}, vscode.ConfigurationTarget.Global);"
     )
+    code.run(change.replace("{}", "value"))
+    yield
+    code.run(change.replace("{}", "undefined"))
+
+
+@pytest.mark.usefixtures("plain_keys")
+def test_fast_typing_is_exactly_what_was_typed(code: Workbench, tapped: Path) -> None:
+    path = code.open("fast.py", "\n")
     written, keys = paced()
     code.put(0, 0)
+    n_before = len(tap.heard(tapped))
     for key in keys:
         code.press(key)
         # Twelve keys a second is what is tested; there is no state to wait for.
         time.sleep(1 / 12)
     until(lambda: code.text() == written + "\n", "what was typed", tell=code.text)
     assert code.save(path) == written + "\n"
+    n_requests, most = tap.most_alive(tap.heard(tapped)[n_before:], "textDocument/inlineCompletion")
+    assert n_requests > 0
+    assert most == 1
     # A suggestion may come now, but it must be one for this very place.
     code.command("editor.action.inlineSuggest.trigger")
     if ghost := code.until_ghost_or_reason():
@@ -298,7 +409,15 @@ def test_an_untitled_document_gets_suggestions(code: Workbench) -> None:
     code.page.wait_for_selector(".monaco-editor.focused")
     code.type("        self.")
     code.until_ghost()
-    code.photograph("suggestion")
+
+
+def test_a_suggestion_of_several_lines(code: Workbench) -> None:
+    ghost = begin(code, FILES.replace("    ...\n", ""), "files.py", "try:", at=(LONG_BODY - 1, 0))
+    before = code.text()
+    code.photograph("suggestion", 450)
+    code.press("Tab")
+    until(lambda: code.text() != before, "the accepted text", tell=code.picture)
+    assert inserted(before, code.text()).strip("\n") == ghost.strip("\n")
 
 
 def test_two_editors_share_one_engine(code: Workbench, environment: Mapping[str, str], tmp_path: Path) -> None:

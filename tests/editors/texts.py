@@ -48,6 +48,30 @@ print(item.get_name(), item.get_price(), item.get_stock())
 # The line of the first of them, counted from 0.
 BODY = 10
 
+# A body of several lines, like another that is there.
+FILES = """\
+import json
+
+
+def read_settings(path):
+    \"\"\"Return the settings in a file.\"\"\"
+    try:
+        with open(path) as file:
+            return json.load(file)
+    except OSError:
+        return {}
+
+
+def read_history(path):
+    \"\"\"Return the history in a file.\"\"\"
+    ...
+
+
+print(read_settings("a"), read_history("b"))
+"""
+# The line of the body, counted from 0.
+LONG_BODY = 14
+
 
 def inserted(before: str, after: str) -> str:
     """Return what stands in one text and not in the other."""

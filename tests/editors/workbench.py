@@ -16,7 +16,7 @@ import socket
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ class Workbench:
 
     def load(self) -> None:
         """Open the window, and wait until the engine is ready."""
-        self.page.goto(f"{self._address}/?folder={urllib.parse.quote(str(self.folder))}")
+        self.page.goto(self._address)
         self.page.wait_for_selector(".monaco-workbench .part.editor", timeout=90_000)
         until(self._driver_runs, "the test's own extension", patience_s=90)
         until(lambda: "dg-lsp" in self.status(), "the item in the status bar", tell=self.status)
@@ -114,7 +114,7 @@ class Workbench:
 
     def open(self, name: str, text: str) -> Path:
         """Write a file with exactly this text and open it in a window of its own; wait until the engine is ready."""
-        path = self.folder / name
+        path = (self.folder / name).resolve()
         path.write_bytes(text.encode())
         self.run(
             # What is left of the test before would ask whether to save it.
@@ -169,6 +169,15 @@ class Workbench:
         """Run a command of the editor's."""
         return self.run(f"return await vscode.commands.executeCommand({json.dumps(name)})")
 
+    def setting(self, name: str) -> Any:
+        """Return one of our settings."""
+        return self.run(f'return vscode.workspace.getConfiguration("dgLsp").get({json.dumps(name)})')
+
+    def set(self, name: str, value: object) -> None:
+        """Change one of our settings; None takes the user's choice back."""
+        chosen = "undefined" if value is None else json.dumps(value)
+        self.run(f'await vscode.workspace.getConfiguration("dgLsp").update({json.dumps(name)}, {chosen}, true)')
+
     def text(self) -> str:
         """Return the document's text."""
         return str(self.run('return vscode.window.activeTextEditor?.document.getText() ?? ""'))
@@ -219,29 +228,31 @@ class Workbench:
         until(lambda: not self.run("return vscode.window.activeTextEditor.document.isDirty"), "the saved file")
         return path.read_bytes().decode()
 
-    def photograph(self, name: str) -> Path:
-        """Take a picture of the window."""
+    def photograph(self, name: str, height: int = 600) -> Path:
+        """Take a picture of the window, or of its upper part."""
         PICTURES.mkdir(parents=True, exist_ok=True)
         path = PICTURES / f"vscode-{name}.png"
         with contextlib.suppress(BrowserError):
-            self.page.screenshot(path=str(path))
+            self.page.screenshot(path=str(path), clip={"x": 0, "y": 0, "width": 900, "height": height})
         return path
 
-    def picture(self) -> str:
+    def picture(self, name: str = "waited") -> str:
         """Return all there is to know when something is not as it should be."""
-        path = self.photograph("failed")
+        path = self.photograph(name)
         text = self.text()
         seen = f"ghost {self.ghost()!r}\nmessages {self.messages()}\nstatus {self.status()} {self.told()}"
         return f"\n{text}\n{seen}\npicture {path}"
 
 
 @contextlib.contextmanager
-def workbench(folder: Path, environment: Mapping[str, str]) -> Iterator[Workbench]:
-    """Yield a window on the empty folder `files` below this one; the profile is new."""
+def workbench(
+    folder: Path, environment: Mapping[str, str], settings: Mapping[str, object] | None = None, others: Sequence[str] = ()
+) -> Iterator[Workbench]:
+    """Yield a window on the empty folder `files` below this one, and on others next to it; the profile is new."""
     files, profile = folder / "files", folder / "profile"
     (profile / "User").mkdir(parents=True)
     files.mkdir()
-    (profile / "User" / "settings.json").write_text(json.dumps(SETTINGS))
+    (profile / "User" / "settings.json").write_text(json.dumps({**SETTINGS, **(settings or {})}))
     (folder / "config.yaml").write_text("auth: none\n")
     # VS Code takes the environment that a login shell has.
     (Path(environment["HOME"]) / ".profile").write_text(f"export PATH={shlex.quote(environment['PATH'])}\n")
@@ -283,13 +294,28 @@ def workbench(folder: Path, environment: Mapping[str, str]) -> Iterator[Workbenc
             page = browser.new_page(viewport={"width": 900, "height": 600})
             # The editor must not need anything but itself.
             page.route("**", lambda route: route.continue_() if _is_local(route.request.url) else route.abort())
-            window = Workbench(page, files, address, (driver_port, token))
-            window.load()
+            window = Workbench(page, files, _opening(address, files, others), (driver_port, token))
+            try:
+                window.load()
+            except Exception as error:
+                seen = f"picture {window.photograph('start')}, log {folder / 'code-server.log'}"
+                raise AssertionError(f"the window did not open: {error}; {seen}") from error
             yield window
             browser.close()
     finally:
         _end(process)
         log.close()
+
+
+def _opening(address: str, files: Path, others: Sequence[str]) -> str:
+    """Return the address of a window on a folder, or on a workspace with others next to it, which are made."""
+    if not others:
+        return f"{address}/?folder={urllib.parse.quote(str(files))}"
+    for name in others:
+        (files.parent / name).mkdir()
+    workspace = files.parent / "all.code-workspace"
+    workspace.write_text(json.dumps({"folders": [{"path": name} for name in (files.name, *others)]}))
+    return f"{address}/?workspace={urllib.parse.quote(str(workspace))}"
 
 
 def _enlist(extensions: Path, driver: Path) -> None:

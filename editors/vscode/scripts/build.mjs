@@ -8,5 +8,7 @@ if (process.argv.includes("--tests")) {
   const entryPoints = readdirSync("test").filter((name) => name.endsWith(".test.ts")).map((name) => `test/${name}`);
   await build({ ...shared, entryPoints, outdir: "out", sourcemap: "inline" });
 } else {
-  await build({ ...shared, entryPoints: ["src/extension.ts"], outfile: "dist/extension.js", minify: true, legalComments: "eof" });
+  const packed = { ...shared, minify: true, legalComments: "eof" };
+  await build({ ...packed, entryPoints: ["src/extension.ts"], outfile: "dist/extension.js" });
+  await build({ ...packed, entryPoints: ["src/web.ts"], outfile: "dist/web.js", platform: "browser", target: "es2022" });
 }

@@ -1,7 +1,7 @@
 /** Draws a fill while it is written, behind the old text, which fades. */
 import * as vscode from "vscode";
 import type { LanguageClient } from "vscode-languageclient/node";
-import { strokes } from "./picture";
+import { strokes, type Paper } from "./picture";
 import { draftChanged, type Draft } from "./protocol";
 
 export class Drafts implements vscode.Disposable {
@@ -39,12 +39,12 @@ export class Drafts implements vscode.Disposable {
         this.show(editor, [], []);
         continue;
       }
-      const drawn = strokes(draft.holes);
-      const coming = drawn.map((stroke) => {
+      const coming = strokes(draft.holes, paperOf(editor)).map((stroke) => {
         const at = new vscode.Position(stroke.line, stroke.character);
         return { range: new vscode.Range(at, at), renderOptions: { after: { contentText: stroke.text } } };
       });
-      this.show(editor, coming, drawn.map((stroke) => convert.asRange(stroke.replaced)));
+      const going = draft.holes.filter((hole) => hole.text.trim() !== "").map((hole) => convert.asRange(hole.range));
+      this.show(editor, coming, going);
     }
   }
 
@@ -52,4 +52,13 @@ export class Drafts implements vscode.Disposable {
     editor.setDecorations(this.coming, coming);
     editor.setDecorations(this.going, going);
   }
+}
+
+function paperOf({ document, options }: vscode.TextEditor): Paper {
+  return {
+    lineCount: document.lineCount,
+    lineAt: (line) => document.lineAt(line).text,
+    // Once an editor is open this is a number, whatever the setting says.
+    tabSize: typeof options.tabSize === "number" ? options.tabSize : 4,
+  };
 }

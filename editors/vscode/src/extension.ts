@@ -1,6 +1,7 @@
 /** Wires the parts together; decides nothing. */
 import * as vscode from "vscode";
 import type { LanguageClient } from "vscode-languageclient/node";
+import { Doctor } from "./doctor";
 import { Drafts } from "./drafts";
 import { fillFile, fillHere, regenerate } from "./fill";
 import { install } from "./install";
@@ -10,13 +11,17 @@ import { SAMPLE, SAMPLE_LINE } from "./sample";
 import { Server } from "./server";
 import { withLanguage } from "./settings";
 import { StatusItem } from "./statusItem";
+import { Watcher } from "./watcher";
 
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
   const output = vscode.window.createOutputChannel("dg-lsp", { log: true });
   const status = new StatusItem();
   const drafts = new Drafts();
-  const server = new Server(vscode.Uri.joinPath(context.globalStorageUri, "environment").fsPath, output, status, drafts);
-  context.subscriptions.push(output, status, drafts, server);
+  const doctor = new Doctor();
+  const watcher = new Watcher();
+  const environment = vscode.Uri.joinPath(context.globalStorageUri, "environment").fsPath;
+  const server = new Server(environment, output, status, drafts, watcher);
+  context.subscriptions.push(output, status, drafts, doctor, watcher, server);
 
   const command = (name: string, run: () => unknown) => {
     context.subscriptions.push(vscode.commands.registerCommand(name, run));
@@ -41,10 +46,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   command("dgLsp.showLog", () => {
     output.show();
   });
-  command("dgLsp.doctor", () => {
-    const terminal = vscode.window.createTerminal({ name: "dg-lsp doctor", shellPath: server.program ?? "dg-lsp", shellArgs: ["doctor"] });
-    terminal.show();
-  });
+  command("dgLsp.doctor", () => doctor.run(server.program ?? "dg-lsp"));
   command("dgLsp.restart", async () => {
     // With a server that runs, its engine is what hangs; without one, the server is looked for again.
     if (status.status) await vscode.commands.executeCommand(serverCommands.restartEngine);

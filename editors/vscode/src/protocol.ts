@@ -1,5 +1,5 @@
 /** The server's own messages. Mirrors dg_lsp/server/methods.py; tests/test_mirror.py compares the two. */
-import { NotificationType, type Range, type VersionedTextDocumentIdentifier } from "vscode-languageclient";
+import { NotificationType, type Command, type Range, type VersionedTextDocumentIdentifier } from "vscode-languageclient";
 
 /** The version of the messages that this client understands. */
 export const VERSION = 1;
@@ -40,8 +40,20 @@ export interface Wanted {
   instruction?: string;
 }
 
+/** A suggestion, as it came from the server; its command tells which it was. */
+export interface ShownItem {
+  insertText: string;
+  command?: Command;
+}
+
 export const statusChanged = new NotificationType<Status>("dgLsp/status");
 export const draftChanged = new NotificationType<Draft>("dgLsp/draft");
+
+/** What clients of other servers send as well. */
+export const didShow = new NotificationType<{ item: ShownItem }>("textDocument/didShowCompletion");
+export const didPartiallyAccept = new NotificationType<{ item: ShownItem; acceptedLength: number }>(
+  "textDocument/didPartiallyAcceptCompletion",
+);
 
 /** Commands of the server's, for `workspace/executeCommand`. */
 export const serverCommands = {

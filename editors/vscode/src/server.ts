@@ -10,6 +10,7 @@ import { statusChanged } from "./protocol";
 import { pythonOf } from "./python";
 import { forServer } from "./settings";
 import type { StatusItem } from "./statusItem";
+import type { Watcher } from "./watcher";
 
 /** Documents that people write; not outputs, diffs or what other extensions show. */
 const SELECTOR = ["file", "untitled", "vscode-notebook-cell", "vscode-vfs"].map((scheme) => ({ scheme, language: "*" }));
@@ -25,6 +26,7 @@ export class Server implements vscode.Disposable {
     private readonly output: vscode.LogOutputChannel,
     private readonly status: StatusItem,
     private readonly drafts: Drafts,
+    private readonly watcher: Watcher,
   ) {}
 
   dispose(): void {
@@ -68,6 +70,7 @@ export class Server implements vscode.Disposable {
       this.status.become({ kind: "running", status });
     });
     this.drafts.listen(client);
+    this.watcher.tell(client);
     client.onDidChangeState(({ newState }) => {
       if (client !== this.client) return;
       if (newState === ClientState.Starting) this.status.become({ kind: "starting" });
@@ -111,6 +114,7 @@ export class Server implements vscode.Disposable {
       documentSelector: SELECTOR,
       outputChannel: this.output,
       middleware: {
+        provideInlineCompletionItems: this.watcher.provide,
         workspace: {
           configuration: async (params, token, next) => {
             const found = await next(params, token);

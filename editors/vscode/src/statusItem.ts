@@ -44,7 +44,7 @@ export class StatusItem implements vscode.Disposable {
     const entries = this.situation.kind === "missing" ? MISSING : entriesFor(this.situation);
     const picked = await vscode.window.showQuickPick(entries, {
       title: "dg-lsp",
-      placeHolder: describe(this.situation).sentences.join(" "),
+      placeHolder: describe(this.situation).sentences[0] ?? "",
     });
     if (picked) await vscode.commands.executeCommand(picked.command);
   }
@@ -81,7 +81,7 @@ function entriesFor(situation: Situation): Entry[] {
     { label: "$(symbol-misc) Choose a model", detail: settings.get("engine.model", ""), command: "dgLsp.chooseModel" },
     { label: "$(debug-restart) Restart the engine", command: "dgLsp.restart" },
     { label: "$(output) Open the log", command: "dgLsp.showLog" },
-    { label: "$(pulse) Run dg-lsp doctor", detail: "in a terminal", command: "dgLsp.doctor" },
+    { label: "$(pulse) Run dg-lsp doctor", detail: "what is missing, and what to do about it", command: "dgLsp.doctor" },
   );
   if (situation.kind === "running" && situation.status.suppressed) {
     entries.unshift({ label: `$(info) ${sentence(situation.status.suppressed.message)}`, command: "dgLsp.showLog" });

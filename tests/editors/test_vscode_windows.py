@@ -1,0 +1,42 @@
+"""The extension in windows of other kinds: on several folders, and in a browser with no machine behind the extension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.editors.texts import INSIDE, SHOP
+from tests.editors.waiting import until
+from tests.editors.workbench import workbench
+
+Watch = Callable[[Callable[[], str]], None]
+
+
+def test_each_folder_of_a_workspace_has_an_ignore_file(environment: Mapping[str, str], tmp_path: Path, watch: Watch) -> None:
+    with workbench(tmp_path, environment, others=["second"]) as window:
+        watch(lambda: window.picture("folders.failed"))
+        second = window.folder.parent / "second"
+        (second / ".gitignore").write_text("private.py\n")
+        for name, is_suggested in (("files/private.py", True), ("second/shop.py", True), ("second/private.py", False)):
+            window.open(f"../{name}", SHOP)
+            window.put(*INSIDE)
+            window.press("End", "Enter")
+            window.type("self.")
+            if is_suggested:
+                window.until_ghost()
+            else:
+                until(lambda: (window.told()["suppressed"] or {}).get("code") == "ignored", "the reason", tell=window.picture)
+                assert not window.ghost()
+
+
+def test_without_a_machine_the_extension_says_that_it_needs_one(
+    environment: Mapping[str, str], tmp_path: Path, watch: Watch
+) -> None:
+    # As on a page that no server stands behind: the extension runs in the browser.
+    with workbench(tmp_path, environment, {"remote.extensionKind": {"dg-lsp.dg-lsp": ["web"]}}) as window:
+        watch(lambda: window.picture("web.failed"))
+        assert "a web page can't" in window.status()
+        window.page.locator(".statusbar-item[id*=dgLsp]").click()
+        said = until(window.messages, "the message", tell=window.picture)
+        assert "a web page can't" in said[0]
+        assert window.told() == {}
