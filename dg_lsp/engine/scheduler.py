@@ -285,7 +285,8 @@ class Scheduler:
                 self._end_those_due()
                 if job is not None and not job.over:
                     for each in self._predict_together(job, self._filler):
-                        self._advance(each, self._filler)
+                        if each.end is None:
+                            self._advance(each, self._filler)
 
     def _foresee(self) -> None:
         """Do a short unit of what a next request may need; it counts as no use of the engine."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
-from dg_lsp.engine.scheduler import BusyError, Job, Limits, Scheduler, UnavailableError, choose, is_crowded, superseded
+from dg_lsp.engine.scheduler import BusyError, Job, Limits, Scheduler, UnavailableError, choose, company, is_crowded, superseded
 from dg_lsp.engine.task import Filler
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status
 from tests.engine import toy_filler
@@ -74,6 +74,24 @@ def test_only_the_same_client_and_document_are_superseded() -> None:
     assert superseded([mine, other], ask(document="a.py")) == (mine,)
     assert superseded([mine, other], ask(client="d", document="a.py")) == ()
     assert superseded([job(0)], ask()) == ()
+
+
+def test_none_is_begun_beside_others_where_memory_has_no_room() -> None:
+    working, batch = job(0, begun=True, last_turn=9), job(0, "batch", begun=True, last_turn=9)
+    assert choose([working, job(1)], Limits(), lambda: False) is working
+    assert choose([batch, job(1)], Limits(), lambda: False) is batch
+    assert choose([job(1)], Limits(), lambda: False) is not None
+
+
+def test_those_of_one_priority_that_are_under_way_may_step_together() -> None:
+    under_way = [job(order, begun=True, last_turn=9 - order) for order in range(3)]
+    batch, new, gone = job(3, "batch", begun=True), job(4), job(5, begun=True)
+    model = toy_filler.ToyFiller("auto")
+    for each in (*under_way, batch, gone):
+        each.task = model.start(request())
+    gone.end = "cancelled"
+    assert company([*under_way, batch, new, gone], under_way[1], 0.0) == [under_way[1], under_way[2], under_way[0]]
+    assert company([*under_way, batch, new, gone], batch, 0.0) == [batch]
 
 
 @dataclass
@@ -386,3 +404,127 @@ def test_budget_bounds_the_candidates() -> None:
         heard = Heard()
         made.submit(Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),), budget=Budget(candidates=3))), heard)
         assert len(heard.candidates()) == 3
+
+
+@contextmanager
+def held(
+    model: toy_filler.ToyFiller, folder: Path, limits: Limits | None = None
+) -> Iterator[tuple[Scheduler, Callable[[], None]]]:
+    """A scheduler whose thread is in a step, and what lets it go on: what is submitted meanwhile begins at one moment."""
+    with scheduler(lambda _: model, limits=limits) as (made, _):
+        stop = gate(folder, "held")
+        submit(made, {"steps": 1, "gate": str(stop.path)})
+        wait_until(lambda: made.load_of()[0])
+        yield made, lambda: stop.let(1)
+
+
+def test_jobs_step_in_one_pass_and_join_and_leave_between_steps(tmp_path: Path) -> None:
+    model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
+    with held(model, tmp_path, Limits(rows=7)) as (made, go_on):
+        scripts = [
+            {"joins": True, "name": name, "steps": steps, "journal": str(journal)} for name, steps in (("a", 2), ("b", 4))
+        ]
+        heard = [submit(made, dict(script))[1] for script in scripts]
+        heard += [submit(made, {"joins": True, "name": "c", "steps": 3}, priority="batch")[1] for _ in range(2)]
+        go_on()
+        assert [one.reason() for one in heard] == ["finished"] * 4
+    # Their first steps are each their own: before, there is no task to ask. A batch job's are never with the others'.
+    assert model.passes == [(["a", "b"], 7), (["c", "c"], 7), (["c", "c"], 7)]
+    assert journal.read_text().split() == ["a", "b", "a", "b", "b", "b"]
+
+
+def test_a_job_that_was_cancelled_is_in_no_further_pass(tmp_path: Path) -> None:
+    model = toy_filler.ToyFiller("auto")
+    with held(model, tmp_path) as (made, go_on):
+        stop = gate(tmp_path)
+        script: dict[str, object] = {"joins": True, "steps": 3, "gate": str(stop.path)}
+        first, second, third = (submit(made, {**script, "name": name}) for name in "abc")
+        go_on()
+        stop.let(1)
+        wait_until(lambda: model.passes)  # a, b and c have taken a step; the second waits at the gate
+        made.cancel(second[0])
+        stop.let(2)
+        assert [heard.reason() for _, heard in (first, second, third)] == ["finished", "cancelled", "finished"]
+    assert [names for names, _ in model.passes] == [["a", "b", "c"], ["a", "c"]]
+
+
+def test_a_pass_that_fails_fails_no_job_and_is_tried_smaller(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
+    model = toy_filler.ToyFiller("auto")
+    model.pass_error = MemoryError()
+    with held(model, tmp_path, Limits(rows=8)) as (made, go_on):
+        heard = [submit(made, {"joins": True, "name": name, "steps": 3})[1] for name in "ab"]
+        go_on()
+        assert [one.reason() for one in heard] == ["finished"] * 2
+    assert [most for _, most in model.passes[:3]] == [8, 4, 2]
+
+
+def test_a_job_waits_for_memory_and_not_for_its_place(tmp_path: Path) -> None:
+    model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
+    model.has_memory = False
+    with held(model, tmp_path) as (made, go_on):
+        scripts = [{"steps": 2, "journal": str(journal), "name": name} for name in "ab"]
+        heard = [submit(made, dict(script))[1] for script in scripts]
+        go_on()
+        assert [one.reason() for one in heard] == ["finished"] * 2
+    assert journal.read_text().split() == ["a", "a", "b", "b"]
+
+
+def test_an_idle_engine_works_ahead_and_that_is_no_use_of_it() -> None:
+    model, clock = toy_filler.ToyFiller("auto"), Clock()
+    model.to_foresee = 3
+    with scheduler(lambda _: model, clock=clock) as (made, _):
+        assert submit(made, {})[1].reason() == "finished"
+        used = made.last_used()
+        clock.now += 5
+        model.units.release(3)
+        wait_until(lambda: model.foreseen == 3)
+        assert made.last_used() == used
+        assert made.load_of() == (0, 0)
+        made.unload()  # and nothing keeps the model
+        wait_until(lambda: made.status().state == "unloaded")
+
+
+def test_working_ahead_gives_way_after_one_unit() -> None:
+    model = toy_filler.ToyFiller("auto")
+    model.to_foresee = 9
+    with scheduler(lambda _: model) as (made, _):
+        assert submit(made, {})[1].reason() == "finished"
+        model.units.release()
+        wait_until(lambda: model.foreseen == 1)  # the thread is in the second unit, or about to be
+        heard = submit(made, {"steps": 5})[1]
+        model.units.release()
+        assert heard.reason() == "finished"
+        assert model.foreseen <= 2
+        made.unload()
+        model.units.release()
+        wait_until(lambda: made.status().state == "unloaded")
+        assert model.foreseen <= 3
+
+
+def test_what_fails_ahead_is_left_and_nobody_hears_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
+
+    class Failing(toy_filler.ToyFiller):
+        def foresee(self) -> bool:
+            self.foreseen += 1
+            raise MemoryError
+
+    model = Failing("auto")
+    with scheduler(lambda _: model) as (made, _):
+        for n_done in (1, 2):
+            assert submit(made, {})[1].reason() == "finished"
+            wait_until(lambda n_done=n_done: model.foreseen == n_done)  # type: ignore[misc]
+
+
+def test_the_best_so_far_is_told_early_only_if_asked() -> None:
+    with scheduler() as (made, _):
+        script: dict[str, object] = {"steps": 5, "early": ["a", "a", "b"]}
+        told, quiet = submit(made, script, early=True)[1], submit(made, script)[1]
+        found = [event for event in told.all() if isinstance(event, Found)]
+        assert [(one.candidate.texts[0], one.candidate.finished, one.early) for one in found] == [
+            ("a", False, True),
+            ("b", False, True),
+            ("answer", True, False),
+        ]
+        assert [event.early for event in quiet.all() if isinstance(event, Found)] == [False]

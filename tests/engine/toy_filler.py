@@ -2,18 +2,20 @@
 
 A request's prefix may hold a JSON object: `steps` to take, a `gate` (a file whose length is how many steps may be taken),
 a `journal` (a file that gets the request's `name` after each step), an error to `raise` in the step of that number, or a
-signal number to `die` by. The model's name may be `fails`, `no-memory`, or `gate:PATH`, a file to wait for while loading.
+signal number to `die` by; `joins` says that its steps can be done in one pass with others', `early` lists the best text
+after each step. The model's name may be `fails`, `no-memory`, or `gate:PATH`, a file to wait for while loading.
 """
 
 import json
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.task import UserError
+from dg_lsp.engine.task import Task, UserError
 
 PAUSE_S = 0.002
 
@@ -46,6 +48,11 @@ class ToyFiller:
     def __init__(self, device: str) -> None:
         self.device = device
         self.trimmed = 0
+        self.has_memory = True
+        self.passes: list[tuple[list[str], int]] = []  # who stepped together, and how many rows it might have been
+        self.pass_error: Exception | None = None
+        self.to_foresee = self.foreseen = 0
+        self.units = threading.Semaphore(0)  # each unit of foreseeing takes one
 
     def start(self, request: InfillRequest) -> "ToyTask":
         script = json.loads(request.prefix) if request.prefix.startswith("{") else {}
@@ -55,6 +62,25 @@ class ToyFiller:
 
     def about(self) -> Mapping[str, object]:
         return {"device": "toy" if self.device == "auto" else self.device, "dtype": "int8"}
+
+    def predict_together(self, tasks: Sequence[Task], most: int) -> Sequence[int]:
+        scripts = [task.script for task in tasks if isinstance(task, ToyTask)]
+        chosen = [place for place, script in enumerate(scripts) if script.get("joins")][:most]
+        if len(chosen) < 2 or chosen[0]:
+            return ()
+        self.passes.append(([scripts[place]["name"] for place in chosen], most))
+        if self.pass_error is not None:
+            raise self.pass_error
+        return chosen
+
+    def has_room(self) -> bool:
+        return self.has_memory
+
+    def foresee(self) -> bool:
+        if self.foreseen < self.to_foresee:
+            self.units.acquire()
+            self.foreseen += 1
+        return self.foreseen < self.to_foresee
 
     def trim(self) -> None:
         self.trimmed += 1
@@ -68,6 +94,7 @@ class ToyTask:
         self.request = request
         self.script = script
         self.taken = 0
+        self.hurried = False
 
     def step(self) -> bool:
         gate = self.script.get("gate")
@@ -84,6 +111,13 @@ class ToyTask:
             with Path(self.script["journal"]).open("a") as journal:
                 journal.write(f"{self.script['name']}\n")
         return bool(self.taken < self.script.get("steps", 3))
+
+    def hurry(self) -> None:
+        self.hurried = True
+
+    def early(self) -> Candidate | None:
+        texts = self.script.get("early", [])[: self.taken]
+        return Candidate((texts[-1],), 0.1) if self.hurried and texts else None
 
     def candidates(self) -> tuple[Candidate, ...]:
         if not self.taken:

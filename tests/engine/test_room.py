@@ -1,0 +1,134 @@
+"""How many rows fit in memory, and what a row takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dg_lsp.core.values import Hole, InfillRequest, Span
+from dg_lsp.engine import filler, room
+from dg_lsp.engine.filler import MAX_ROWS, InfillTask, LocalFiller
+from dg_lsp.engine.passes import Passes
+from dg_lsp.engine.room import Cost, rows_that_fit
+from dg_lsp.engine.stack import Part, Stack
+
+MIB = 1024 * 1024
+
+
+def test_as_many_rows_fit_as_their_bytes_and_never_none() -> None:
+    assert rows_that_fit(100 * MIB, MIB, 32) == 32
+    assert rows_that_fit(10 * MIB, MIB, 32) == 8  # a fifth is left to others
+    assert rows_that_fit(0, MIB, 32) == 1
+    assert rows_that_fit(-5 * MIB, MIB, 32) == 1
+    assert rows_that_fit(None, MIB, 32) == 32
+
+
+def test_a_row_takes_its_prefix_and_its_canvas() -> None:
+    assert Cost(prefix_token=10, canvas_token=1000).row(600, 48) == 6000 + 48000
+
+
+def test_a_prefix_token_takes_what_a_stack_keeps_of_it(with_experts: Any) -> None:
+    passes, cost = Passes(with_experts), room.cost(Passes(with_experts))
+    with torch.no_grad():
+        kv = passes.encode(torch.arange(20)[None] + 10)[1]
+    assert Stack([Part(kv, 3)], 8).bytes == 3 * (20 + 8) * cost.prefix_token
+    assert cost.canvas_token > cost.prefix_token + 4 * with_experts.lm_head.weight.shape[0]
+
+
+def test_canvases_of_about_one_width_share_a_bucket() -> None:
+    assert room.width_bucket(33) == room.width_bucket(64)
+    assert room.width_bucket(32) != room.width_bucket(33)
+
+
+def test_free_memory_is_the_systems_or_what_the_containers_limit_leaves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    info = tmp_path / "meminfo"
+    info.write_text("MemTotal:  200 kB\nMemAvailable:    100 kB\n")
+    monkeypatch.setattr(room, "MEMINFO", info)
+    monkeypatch.setattr(room, "CGROUP", tmp_path)
+    assert room.free_bytes("cpu") == 100 * 1024
+    (tmp_path / "memory.current").write_text("60000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert room.free_bytes("cpu") == 100 * 1024
+    (tmp_path / "memory.max").write_text("70000\n")
+    assert room.free_bytes("cpu") == 10000
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 5000\n")
+    assert room.free_bytes("cpu") == 15000
+    (tmp_path / "memory.max").write_text("1\n")
+    assert room.free_bytes("cpu") == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_free_memory_of_a_gpu_counts_what_the_allocator_keeps() -> None:
+    before = room.free_bytes("cuda")
+    assert before is not None
+    held = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    during = room.free_bytes("cuda")
+    del held
+    after = room.free_bytes("cuda")
+    assert during is not None
+    assert after is not None
+    assert before - during >= 64 * MIB
+    assert after - during >= 64 * MIB
+
+
+@pytest.fixture
+def model(trained_layout: Path) -> LocalFiller:
+    return LocalFiller(filler.load(str(trained_layout), device="cpu").loaded, joins=True)
+
+
+def finish(task: InfillTask) -> InfillTask:
+    while task.step():
+        pass
+    return task
+
+
+def a_request(seed: int = 0) -> InfillRequest:
+    return InfillRequest("def add(a, b):\n    return a + b\nadd(1", ")\n", (Hole(Span(0, 0), "cursor"),), seed=seed)
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, model: LocalFiller, n_rows: int) -> None:
+    """Leave room for so many rows of the request above, and for all that the prefix cache may still take."""
+    task = model.start(a_request())
+    while (canvas := task.asking()) is None:
+        assert task.step()
+    row = model.cost.row(canvas.length, canvas.width)
+    monkeypatch.setattr(
+        room, "free_bytes", lambda _: model.cache.max_bytes - model.cache.bytes + int((n_rows + 0.5) * row / room.SHARE)
+    )
+
+
+def test_what_memory_leaves_bounds_a_pass_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:
+    expected = finish(model.start(a_request())).candidates()
+    short_of_memory(monkeypatch, model, 1)
+    canvas = finish(model.start(a_request()))
+    assert [one.texts for one in canvas.candidates()] == [one.texts for one in expected]
+    assert model.rows_at_once(10, 10) <= MAX_ROWS
+
+
+def test_a_burst_takes_no_more_rows_than_fit(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:
+    tasks = [model.start(a_request(seed)) for seed in range(6)]
+    for task in tasks:
+        while task.asking() is None:
+            assert task.step()
+    asking = [canvas for task in tasks if (canvas := task.asking()) is not None]
+    n_rows = asking[0].n_live
+    short_of_memory(monkeypatch, model, 3 * n_rows)
+    assert model.predict_together(tasks, MAX_ROWS) == (0, 1, 2)
+    # What the pass keeps for those three is theirs at the next step as well.
+    for task in tasks[:3]:
+        assert task.step()
+    assert len(model.predict_together(tasks, MAX_ROWS)) >= 3
+
+
+def test_no_more_requests_are_begun_than_memory_has_room_for(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:
+    assert model.has_room()
+    monkeypatch.setattr(room, "free_bytes", lambda _: 1024)
+    assert not model.has_room()
+    monkeypatch.setattr(room, "free_bytes", lambda _: None)
+    assert model.has_room()
