@@ -65,8 +65,8 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def which(model: str = "toy") -> Which:
-    return Which(model=model, filler=FILLER)
+def which(model: str = "toy", filler: str = FILLER) -> Which:
+    return Which(model=model, filler=filler)
 
 
 @dataclass
@@ -90,10 +90,10 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(*options: str, model: str = "toy", wait_for: str = "ready") -> Iterator[Running]:
+def running(*options: str, model: str = "toy", filler: str = FILLER, wait_for: str = "ready") -> Iterator[Running]:
     """An engine that runs as a child of the test."""
-    place = meeting.place(which(model))
-    command = [sys.executable, "-m", "dg_lsp.engine.commands", "run", f"--model={model}", f"--filler={FILLER}", *options]
+    place = meeting.place(which(model, filler))
+    command = [sys.executable, "-m", "dg_lsp.engine.commands", "run", f"--model={model}", f"--filler={filler}", *options]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         try:
             state = wait_until(lambda: told_by(process, place))

@@ -1,0 +1,159 @@
+"""The routes asked of an engine process with the embedded model: what other clients get parses, and cancelled work stops."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
+from dg_lsp.wire import messages
+from dg_lsp.wire.messages import Ask
+from tests.engine import journalled_filler
+from tests.engine.engine_kit import Running, home, running, wait_until
+
+PREFIX = '''"""Money."""
+
+
+def total(prices):
+    result = 0
+    for price in prices:
+        result += price
+    return result
+
+
+def mean(prices):
+    result = 0
+    for price in prices:
+        result += '''
+SUFFIX = "\n    return result / len(prices)\n"
+
+
+@dataclass
+class Embedded:
+    """The engine, and where its steps are written down."""
+
+    engine: Running
+    journal: Path
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
+    journal = tmp_path_factory.mktemp("journal") / "steps"
+    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch):
+        monkeypatch.setenv(journalled_filler.VARIABLE, str(journal))
+        with running("--port=0", "--threads=1", filler=f"{journalled_filler.__name__}:load") as engine:
+            yield Embedded(engine, journal)
+
+
+def check(infilled: str) -> None:
+    """The infill is some text, and the file with it is Python, which it is not without."""
+    with pytest.raises(SyntaxError):
+        ast.parse(PREFIX + SUFFIX)
+    assert infilled.strip()
+    ast.parse(PREFIX + infilled + SUFFIX)
+
+
+def test_what_the_openai_package_gets_parses(embedded: Embedded) -> None:
+    url = embedded.engine.info()["url"]
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=embedded.engine.state.token, max_retries=0) as client:
+        made = client.completions.create(model="embedded", prompt=PREFIX, suffix=SUFFIX, n=2, logprobs=1)
+        check(made.choices[0].text)
+        streamed = client.completions.create(model="embedded", prompt=PREFIX, suffix=SUFFIX, stream=True)
+        check("".join(choice.text for chunk in streamed for choice in chunk.choices))
+
+
+def test_what_curl_gets_in_the_shape_of_llama_parses(embedded: Embedded) -> None:
+    sent = {"input_prefix": PREFIX, "input_suffix": SUFFIX, "prompt": "", "n_predict": 64, "input_extra": []}
+    key = f"Authorization: Bearer {embedded.engine.state.token}"
+    command = ["curl", "--silent", "--fail", "--header", key, "--header", "Content-Type: application/json"]
+    command += ["--data", json.dumps(sent), f"{embedded.engine.info()['url']}/infill"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    told = json.loads(done.stdout)
+    assert told["stop"] is True
+    check(told["content"])
+
+
+@dataclass
+class Outcome:
+    """When each request's connection had been closed by its client, in nanoseconds, and how many were answered before."""
+
+    closed: dict[int, int] = field(default_factory=dict)
+    n_answered: int = 0
+
+
+async def cancel_many(engine: Running, numbers: range, rng: random.Random, at_once: int = 3) -> Outcome:
+    """Ask for each number, which is the request's seed, and close the response after a random time."""
+    outcome, slots = Outcome(), asyncio.Semaphore(at_once)
+    transport = httpx.AsyncHTTPTransport(uds=engine.state.address)
+    headers = {"Authorization": f"Bearer {engine.state.token}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers, timeout=60) as http:
+
+        async def ask(number: int) -> None:
+            # A few documents, as one has open, each with its own prefix in the cache.
+            hole = Hole(Span(0, 0), "cursor", block=number % 2 == 0)
+            budget = Budget(candidates=1 + number % 3)
+            request = InfillRequest(f"# {number % 4}\n{PREFIX}", SUFFIX, (hole,), budget=budget, seed=number)
+            async with http.stream("POST", "/v1/infill", json=messages.encode_ask(Ask(request))) as response:
+                async for _ in response.aiter_bytes():
+                    pass
+
+        async def one(number: int, delay_s: float) -> None:
+            async with slots:
+                try:
+                    await asyncio.wait_for(ask(number), delay_s)
+                    outcome.n_answered += 1
+                except asyncio.TimeoutError:
+                    outcome.closed[number] = time.monotonic_ns()
+
+        await asyncio.gather(*(one(number, rng.uniform(0, 0.15)) for number in numbers))
+    return outcome
+
+
+def kept(engine: Running) -> tuple[int, int, int]:
+    """The engine's memory in bytes, its open files and its threads."""
+    memory = engine.info()["memory"]
+    assert isinstance(memory, dict)
+    proc = Path(f"/proc/{engine.process.pid}")
+    return int(memory["rss_bytes"]), len(list((proc / "fd").iterdir())), len(list((proc / "task").iterdir()))
+
+
+def is_idle(engine: Running) -> bool:
+    return (engine.info()["running"], engine.info()["waiting"]) == (0, 0)
+
+
+def begun(journal: Path, closed: dict[int, int]) -> dict[int, list[int]]:
+    """For each request that was worked on and closed: how many steps were begun before that, and after."""
+    found: dict[int, list[int]] = {}
+    for line in journal.read_text().splitlines():
+        number, began, _ = map(int, line.split())
+        if number in closed:
+            found.setdefault(number, [0, 0])[began > closed[number]] += 1
+    return found
+
+
+def test_a_thousand_closed_responses_end_their_work_within_a_step_and_leave_nothing(embedded: Embedded) -> None:
+    engine, rng = embedded.engine, random.Random(5)
+    asyncio.run(cancel_many(engine, range(10_000, 10_200), rng))  # warm
+    wait_until(lambda: is_idle(engine))
+    memory, n_files, n_threads = kept(engine)
+    outcome = asyncio.run(cancel_many(engine, range(1000), rng))
+    wait_until(lambda: is_idle(engine))
+    steps = begun(embedded.journal, outcome.closed)
+    assert len(outcome.closed) + outcome.n_answered == 1000
+    assert len(steps) > 500, "most of these requests were to be cancelled in the midst of their work"
+    assert Counter(after for _, after in steps.values()).keys() <= {0, 1}
+    memory_now, *others = kept(engine)
+    assert memory_now <= 1.05 * memory
+    assert others == [n_files, n_threads]
