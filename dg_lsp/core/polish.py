@@ -22,6 +22,8 @@ from dg_lsp.core.values import Candidate, Document, Edit, Hole, Span
 
 # How much text on each side the filters look at; only the syntax is judged on the whole file.
 NEARBY_CHARS = 4_000
+# How far on each side strings are read where no tree tells, and how far back a function may begin that is broken.
+READ_CHARS, FUNCTION_CHARS = 50_000, 12_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,9 @@ def cut_repeated_lines(text: str, around: Around) -> str:
         ends = same == len(rest) or (same == len(rest) - 1 and same < len(following) and following[same].startswith(rest[-1]))
         if (ends or same > 1) and any(_says_something(line) for line in rest[:same]):
             return "\n".join(lines[:idx])
+    # The next line alone, though indented otherwise, is where the answer went on too far.
+    if len(lines) > 1 and following and lines[-1].strip() == following[0].strip() and _says_something(lines[-1]):
+        return "\n".join(lines[:-1])
     return text
 
 
@@ -293,8 +298,14 @@ def drop_repetition(text: str, around: Around) -> str | None:
         following = next(iter(_filled_lines(around.after.partition("\n")[2])), "").strip()
         same = line.rstrip(_ENDS) == following.rstrip(_ENDS)
         return None if same and _says_something(line) else text
-    if not around.starts_line or around.rest.strip() or not _says_something(text):
+    if not around.starts_line or around.rest.strip():
         return text
+    if not _says_something(text):
+        # `end` and `}` come again and again where blocks are closed; where none are, a short line does not.
+        language = languages.get(around.document.language)
+        following = next(iter(_filled_lines(around.after)), "").strip()
+        repeats = language is not None and language.by_indentation and text.strip() == following
+        return None if repeats and re.search(r"\w", text) else text
     lines = [line.strip() for line in _filled_lines(text)]
     before = [line.strip() for line in _filled_lines(around.before)]
     after = [line.strip() for line in _filled_lines(around.after)]
@@ -350,18 +361,24 @@ def parses(whole: Whole) -> bool:
 
 
 def closes(whole: Whole) -> bool:
-    """Return whether code that stays broken has no string and no bracket open on the answer's last line that it had not.
+    """Return whether code that stays broken has no string and no bracket open for the answer's sake.
 
-    Code that can't be parsed anyway hides such an error from `parses`: the parser counts one stretch of them.
+    Such an error is hidden from `parses` where code can't be parsed anyway: the parser counts one stretch of them, and
+    takes all that follows for a string.
     """
-    if not whole.after.errors or len(whole.after.errors) < len(whole.before.errors):
+    if not whole.after.errors:
         return True
     text, language = whole.document.text, whole.document.language
+    is_better = len(whole.after.errors) < len(whole.before.errors)
     for edit in whole.edits:
-        before = with_newlines(text[max(0, edit.span.start - NEARBY_CHARS) : edit.span.start])
-        rest = with_newlines(text[edit.span.end : edit.span.end + NEARBY_CHARS]).partition("\n")[0]
-        old = with_newlines(text[edit.span.start : edit.span.end])
-        if _leaves_open(before, with_newlines(edit.text) + rest, language) > _leaves_open(before, old + rest, language):
+        before = with_newlines(text[max(0, edit.span.start - READ_CHARS) : edit.span.start])
+        line, end, below = with_newlines(text[edit.span.end : edit.span.end + READ_CHARS]).partition("\n")
+        old = with_newlines(text[edit.span.start : edit.span.end]) + line
+        new = with_newlines(edit.text) + line
+        if _opens_string(before + new, end + below, language) and not _opens_string(before + old, end + below, language):
+            return False
+        # A bracket that is opened for those below to close it leaves less of an error.
+        if not is_better and _n_open(before, new, language) > _n_open(before, old, language):
             return False
     return True
 
@@ -538,11 +555,10 @@ def _ends_nowhere(whole: Whole, region: Span, edits: list[Edit]) -> bool:
     Judged from the function or class around, up to the end of the last edit's line.
     """
     text = whole.document.text
-    start = max(region.start, edits[0].span.start - NEARBY_CHARS)
-    definitions = list(_DEFINITION.finditer(text, start, edits[0].span.start))
-    if definitions:
-        start = definitions[-1].start()
-    elif start > region.start:
+    nearest = max(0, edits[0].span.start - FUNCTION_CHARS)
+    definitions = list(_DEFINITION.finditer(text, nearest, edits[0].span.start))
+    start = definitions[-1].start() if definitions else region.start
+    if start < nearest:
         return False
     end = whole.before.lines.ends[whole.before.lines.at(edits[-1].span.end)]
     begun = Span(start, max(end, edits[-1].span.end))
@@ -615,23 +631,28 @@ def _first_closer(text: str, language: str) -> int | None:
     return None
 
 
-def _leaves_open(before: str, text: str, language: str) -> tuple[bool, int]:
-    """Return whether the text ends within a string or a comment of several lines, and how many brackets it leaves open.
-
-    `before` is what stands before the text, for where strings begin.
-    """
+def _n_open(before: str, text: str, language: str) -> int:
+    """Return how many brackets the text leaves open; what stands `before` tells what is a string in it."""
     known = languages.get(language)
     opening, closing = known.brackets if known else languages.BRACKETS
-    code = _code(before + text, language)[len(before) :]
     depth = 0
-    for char in code:
+    for char in _code(before + text, language)[len(before) :]:
         depth = max(0, depth + (char in opening) - (char in closing))
-    is_open = _is_literal(f"{before}{text}\n.", language)
-    if not is_open and _is_literal(f"{before}{text}.", language):
-        # The end of a line ends a comment; what a quote ends as well is a string that lacks it.
-        quotes = known.quotes if known else languages.QUOTES
-        is_open = any(not _is_literal(f"{before}{text}{quote}.", language) for quote in quotes)
-    return is_open, 0 if is_open else depth
+    return depth
+
+
+def _opens_string(text: str, below: str, language: str) -> bool:
+    """Return whether a string is open at the end of the text's last line: one that lacks its quote, or reaches further.
+
+    A line that begins with a quote may begin a docstring, which is wrong only where the lines `below` do not end it.
+    """
+    known = languages.get(language)
+    quotes = known.quotes if known else languages.QUOTES
+    if _is_literal(f"{text}\n.", language):
+        begins = text.rpartition("\n")[2].lstrip()[:1] in tuple(quotes)
+        return not begins or _is_literal(f"{text}{below}\n.", language)
+    # The end of a line ends a comment; what a quote ends as well is a string that lacks it.
+    return _is_literal(f"{text}.", language) and any(not _is_literal(f"{text}{quote}.", language) for quote in quotes)
 
 
 def _is_literal(text: str, language: str) -> bool:

@@ -135,7 +135,7 @@ class Completer:
             return self._show(ask, now, index, kept.offers)
         if ask.automatic:
             # Only now, since it parses, and an answer that is there already needs none of it.
-            moment = replace(moment, scope=when.scope_at(found.syntax(), ask.offset))
+            moment = replace(moment, scope=when.scope_at(found.near(ask.offset), ask.offset))
             if (reason := when.reason(moment, settings)) is not None:
                 return self._nothing(reason)
         if ask.automatic and self._joinable(now.place) is None:
@@ -239,8 +239,11 @@ class Completer:
         )
         started = self._clock()
         self._statistics.counts.add("asked")
-        quick = self._outlines.quick(now.document.uri, syntax, settings.window_chars)
+        current = self._documents.get(now.document.uri)
+        quick = self._outlines.quick(now.document.uri, syntax, settings.window_chars, current.syntax if current else None)
         answer = await pipeline.infill(engine, now.document, (hole,), asked, syntax=quick, related=related)
+        if answer.fired:
+            log.debug("polished by %s", ", ".join(answer.fired))
         latency_ms = 1000 * (self._clock() - started)
         self.rhythm = self.rhythm.answered(latency_ms)
         self._statistics.counts.took(latency_ms)
@@ -409,12 +412,12 @@ class Completer:
 def _snapshot(found: Open, ask: Ask) -> _Snapshot:
     document, offset = found.document, ask.offset
     if ask.selected is None:
-        frozen = found.syntax
-        return _Snapshot(document, offset, reuse.place(ask.uri, document.text, offset), _once(document, frozen))
+        place = reuse.place(ask.uri, document.text, offset)
+        return _Snapshot(document, offset, place, _once(document, lambda: found.near(offset)))
     span, chosen = ask.selected
     whole = replace(document, text=document.text[: span.start] + chosen + document.text[span.end :])
     offset = span.start + len(chosen)
-    before = found.syntax()
+    before = found.near(span.start)
     return _Snapshot(whole, offset, reuse.place(ask.uri, whole.text, offset), lambda: syntaxes.of(whole, before))
 
 
@@ -436,7 +439,7 @@ def _breaks(now: _Snapshot, syntax: Syntax | None, text: str) -> bool:
         return False
     whole = replace(now.document, text=now.document.text[: now.offset] + text + now.document.text[now.offset :])
     filled = syntaxes.of(whole, syntax)
-    return filled is not None and filled.n_errors > syntax.n_errors
+    return filled is not None and syntaxes.adds_errors(filled, syntax)
 
 
 def _no_answer(why: str) -> Reason:

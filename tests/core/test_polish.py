@@ -432,7 +432,18 @@ def test_an_answer_that_repeats_one_neighbour_again_and_again_is_dropped() -> No
     check_dropped("def f():\n    '''Do it.'''\n    ⟦pass⟧\n", "'''Do it.'''\n    '''Do it.'''", reason, kind="body", block=True)
 
 
+def test_an_answer_that_goes_on_with_the_next_line_ends_before_it() -> None:
+    check_body(
+        "if a:\n    ⟦⟧\nlast.step()\n",
+        "one.step()\n    last.step()",
+        "if a:\n    one.step()\nlast.step()\n",
+        "cut_repeated_lines",
+    )
+    check_dropped("⟦⟧\n    try:\n", "try:", "repeats the lines next to it")
+
+
 def test_what_is_short_or_within_a_line_may_come_again() -> None:
+    check("⟦⟧\nend\n", "end", "end\nend\n", language="ruby")
     check("if a:\n    x()\n⟦⟧\n", "x()", "if a:\n    x()\nx()\n")
     check("f(value)\nf(⟦⟧)\n", "value", "f(value)\nf(value)\n")
 
@@ -507,6 +518,7 @@ def test_python_is_asked_about_the_statement_that_the_hole_is_behind() -> None:
         ("python", "print('x', self.⟦⟧\n\ny = 1\n", '"""'),
         ("python", "print('x', self.⟦⟧\n\ny = 1\n", "f(a, [b"),
         ("python", "def g(:\n    pass\n\n\nx = f(⟦⟧\n", '"a'),
+        ("python", "class A(\n    '''Say.'''\n    x⟦⟧\n\nclass B:\n    '''Don't.'''\n    y: int = 1\n", " y.'''"),
         ("javascript", "print('x', self.⟦⟧\n\nlet y = 1\n", "`a"),
         ("javascript", "print('x', ⟦⟧\n\nlet y = 1\n", "'a"),
         ("javascript", "print('x', ⟦⟧\n\nlet y = 1\n", "a /* b"),
