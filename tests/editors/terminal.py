@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ class Terminal:
     def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         """Start the program."""
         self._name = folder.name
-        self._tmux = ["tmux", "-S", str(Path(environment["HOME"]) / f"tmux-{folder.name[:20]}")]
+        self._tmux = ["tmux", "-S", str(Path(environment["HOME"]) / f"tmux-{secrets.token_hex(4)}")]
         settings = ["env", "-i", "TERM=screen-256color", *(f"{key}={value}" for key, value in environment.items())]
         size = ("-x", "100", "-y", "30")
         self.run("-f", "/dev/null", "new-session", "-d", *size, "-c", str(folder), *settings, *command)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +18,7 @@ from tests.editors import machine
 from tests.editors.neovim import PLUGIN
 from tests.editors.terminal import Terminal
 from tests.editors.test_nvim import OPTIONS
-from tests.editors.texts import BODIES, SHOP
+from tests.editors.texts import BODIES, FILES, INSIDE, LONG_BODY, SHOP, paced
 from tests.editors.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not there")
@@ -35,6 +40,9 @@ class Neovim(Terminal):
             f"vim.api.nvim_set_hl(0, 'ComplHint', {{ fg = '{GREY}' }})\n"
             f"require('dg_lsp').setup({OPTIONS})\n"
             'vim.keymap.set("i", "<M-l>", "<Plug>(dg-lsp-accept)")\n'
+            'vim.keymap.set("i", "<M-w>", "<Plug>(dg-lsp-accept-word)")\n'
+            'vim.keymap.set("i", "<M-n>", "<Plug>(dg-lsp-next)")\n'
+            'vim.keymap.set("i", "<M-p>", "<Plug>(dg-lsp-previous)")\n'
         )
         super().__init__([str(machine.program("nvim")), "--clean", "-u", str(init)], folder, environment)
         self.until_seen("[No Name]")
@@ -46,36 +54,71 @@ class Neovim(Terminal):
         return "\n".join(part.split("\x1b")[0].rstrip() for part in parts)
 
     def open(self, name: str, text: str) -> Path:
-        """Write a file and open it; wait for the engine."""
+        """Write a file with exactly this text and open it; wait for the engine."""
         path = self._folder / name
-        path.write_text(text)
+        path.write_bytes(text.encode())
         self.type(f":edit {name}\n")
         self.until_seen(f"{name} DG")
         until(lambda: "DG starting" not in self.screen(), "the engine", tell=self.screen)
         return path
 
+    def begin(self, typed: str) -> str:
+        """Begin a line in the shop's `add`; return the suggestion."""
+        self.type(f"5GA\n{typed}")
+        return self.until_grey()
+
+    def until_grey(self) -> str:
+        """Return the suggestion as soon as there is one."""
+        return until(self.grey, "ghost text", tell=self.screen)
+
+    def save(self, path: Path) -> str:
+        """Write the buffer; return what the file holds then."""
+        self.press("Escape")
+        self.type(":write\n")
+        self.until_seen("written")
+        return path.read_bytes().decode()
+
 
 @pytest.fixture
-def terminal(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Neovim]:
+def terminal(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Neovim]:
     made = Neovim(tmp_path, environment)
+    watch(made.screen)
     yield made
     made.close()
 
 
 def test_what_is_grey_is_what_is_accepted(terminal: Neovim) -> None:
     path = terminal.open("shop.py", SHOP)
-    terminal.type("5GA\nself.")
-    ghost = until(terminal.grey, "ghost text", tell=terminal.screen)
+    ghost = terminal.begin("self.")
     terminal.press("M-l")
     until(lambda: not terminal.grey(), "no ghost text", tell=terminal.screen)
-    terminal.press("Escape")
-    terminal.type(":write\n")
-    terminal.until_seen("written")
-    saved = path.read_text()
+    saved = terminal.save(path)
     head, tail = SHOP.split("item):\n", 1)
     assert saved.startswith(f"{head}item):\n        self.{ghost.splitlines()[0]}")
     assert saved.endswith(tail)
     ast.parse(saved)
+
+
+def test_a_word_is_accepted(terminal: Neovim) -> None:
+    path = terminal.open("files.py", FILES.replace("    ...\n", ""))
+    terminal.type(f"{LONG_BODY}GA\ntry:")
+    whole = terminal.until_grey()
+    assert "open(path)" in whole
+    terminal.press("M-w")
+    until(lambda: (now := terminal.grey()) and now != whole, "the rest of the suggestion", tell=terminal.screen)
+    # Its first word stands behind the line break and the indent.
+    saved = terminal.save(path)
+    assert saved.count("        with\n") == 1
+    assert saved.endswith(FILES.split("...\n")[1])
+
+
+def test_other_suggestions_are_shown_in_turn(terminal: Neovim) -> None:
+    terminal.open("shop.py", SHOP)
+    seen = {terminal.begin("value = ")}
+    terminal.press("M-n")
+    until(lambda: terminal.grey() not in ("", *seen), "another suggestion", tell=terminal.screen)
+    terminal.press("M-p")
+    until(lambda: terminal.grey().split("\n")[0] in {each.split("\n")[0] for each in seen}, "the first", tell=terminal.screen)
 
 
 def test_a_fill_is_seen_while_it_is_written(terminal: Neovim) -> None:
@@ -92,6 +135,80 @@ def test_a_fill_is_seen_while_it_is_written(terminal: Neovim) -> None:
     assert len(drafts - {""}) >= 2
     terminal.press("u")
     until(lambda: terminal.screen().count("...") == 3, "the old text", tell=terminal.screen)
+
+
+def test_all_holes_are_filled_while_the_statusline_says_so(terminal: Neovim) -> None:
+    path = terminal.open("item.py", BODIES)
+    terminal.type(":DgFill!\n")
+    terminal.until_seen("DG filling")
+    until(lambda: "..." not in terminal.screen() and not terminal.grey(), "the filled bodies", tell=terminal.screen)
+    ast.parse(terminal.save(path))
+    terminal.press("u")
+    until(lambda: terminal.screen().count("...") == 3, "the old text after one undo", tell=terminal.screen)
+
+
+def test_a_killed_engine_comes_back_and_the_statusline_says_so(terminal: Neovim, environment: Mapping[str, str]) -> None:
+    terminal.open("shop.py", SHOP)
+    terminal.begin("self.")
+    terminal.press("Escape")
+    os.kill(int(json.loads(machine.engine(environment, "status", "--json"))["pid"]), signal.SIGKILL)
+    states: set[str] = set()
+
+    def looked() -> str:
+        states.update(re.findall(r"shop\.py (?:\[\+\] )?DG *(\S*)", terminal.screen()))
+        return terminal.grey()
+
+    terminal.type("S        value = self.")
+    until(looked, "ghost text", tell=lambda: (states, terminal.screen()))
+    assert any(state == "starting" or state.endswith("%") for state in states), states
+
+
+def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(terminal: Neovim) -> None:
+    terminal.open(".env", "API_KEY=\n")
+    terminal.type("A1")
+    terminal.until_seen("DG -")
+    assert not terminal.grey()
+    terminal.press("Escape")
+    terminal.type(":Dg status\n")
+    terminal.until_seen("may hold secrets")
+
+
+@pytest.mark.parametrize("kind", ["crlf", "tabs", "wide"])
+def test_other_texts_stay_whole(terminal: Neovim, kind: str) -> None:
+    text = {
+        "crlf": SHOP.replace("\n", "\r\n"),
+        "tabs": SHOP.replace("    ", "\t"),
+        "wide": SHOP.replace("def add(self, item):", "def add(self, item='😀日本語'):"),
+    }[kind]
+    path = terminal.open(f"{kind}.py", text)
+    if kind == "tabs":
+        terminal.type(":set noexpandtab\n")
+    ghost = terminal.begin("x = '😀日'; value = self.").split("\n")[0]
+    terminal.press("M-l")
+    until(lambda: not terminal.grey(), "no ghost text", tell=terminal.screen)
+    saved = terminal.save(path)
+    eol, indent = "\r\n" if kind == "crlf" else "\n", "\t\t" if kind == "tabs" else "        "
+    lines = text.split(eol)
+    head, tail = eol.join(lines[: INSIDE[0] + 1]), eol.join(lines[INSIDE[0] + 1 :])
+    assert saved.startswith(f"{head}{eol}{indent}x = '😀日'; value = self.{ghost}")
+    assert saved.endswith(tail)
+    ast.parse(saved)
+
+
+def test_fast_typing_is_exactly_what_was_typed(terminal: Neovim) -> None:
+    path = terminal.open("fast.py", "\n")
+    terminal.type(":set noautoindent indentexpr=\n")
+    written, keys = paced()
+    terminal.press("i")
+    for key in keys:
+        if len(key) > 1:
+            terminal.press({"Backspace": "BSpace"}.get(key, key))
+        else:
+            terminal.type(key)
+        # Twelve keys a second is what is tested; there is no state to wait for.
+        time.sleep(1 / 12)
+    assert terminal.save(path) == written + "\n"
+    until(lambda: not terminal.grey(), "no ghost text outside insert mode", tell=terminal.screen)
 
 
 def test_the_code_actions_are_in_the_menu(terminal: Neovim) -> None:
