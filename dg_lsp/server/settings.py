@@ -29,7 +29,7 @@ class Settings:
     """Wait so long before asking by oneself; None adapts to the user's typing and the engine's latency."""
     deadline: int = 1500
     action_deadline: int = 20_000
-    threshold: float = 0.3
+    threshold: float = 0.15
     """Show by oneself only what the model holds to be right with at least this probability."""
     token_threshold: float = 0.1
     candidates: int = 3

@@ -44,7 +44,7 @@
   :group 'dg-lsp
   :lsp-path "dgLsp.engine.model")
 
-(lsp-defcustom dg-lsp-threshold 0.3
+(lsp-defcustom dg-lsp-threshold 0.15
   "Show by itself only what is right with at least this probability."
   :type 'float
   :group 'dg-lsp
