@@ -244,13 +244,16 @@ def token(
 
 
 def look(place: Place) -> Seen:
-    """Return what there is of an engine; nothing is started or kept alive by looking."""
+    """Return what there is of an engine; nothing is started or kept alive by looking.
+
+    Raises MeetingError when its socket is someone else's.
+    """
     state = meeting.read_state(place)
     if state is None:
         return Seen(place, None, None)
     try:
         return Seen(place, state, request(state, "GET", "/v1/info"))
-    except (httpx.HTTPError, OSError, MeetingError, WireError):
+    except (httpx.HTTPError, OSError, WireError):
         return Seen(place, state, None)
 
 

@@ -1,0 +1,206 @@
+"""Each row of the page's table of statuses, provoked over a real socket of a real engine; and sockets that are not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dg_lsp.infill.client import ConnectOptions, EngineError, connect
+from tests.engine.engine_kit import FILLER, ROOT, Running, body, gate, home, running, wait_until
+from tests.engine.test_daemon import OPTIONS, refusal
+
+Answered = tuple[int, str]
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with home(monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Running]:
+    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--queued=1") as made:
+        yield made
+
+
+def error(response: httpx.Response) -> Answered:
+    """The status and the code; the body has the shape of all errors, and a sentence."""
+    told = response.json()["error"]
+    assert told["type"] == told["code"]
+    assert re.fullmatch(r"\S.*\S", told["message"])
+    assert "Traceback" not in told["message"]
+    return response.status_code, told["code"]
+
+
+def documented() -> set[Answered]:
+    table = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    return {(int(status), code) for status, code in re.findall(r"^\| (\d{3}) \| `(\w+)` \|", table, re.MULTILINE)}
+
+
+def posted(engine: Running, content: bytes, path: str = "/v1/infill", **headers: str) -> Answered:
+    return error(engine.http.post(path, content=content, headers={**JSON, **headers}))
+
+
+MALFORMED = (
+    b"",
+    b"{",
+    b"[]",
+    b"\xff\xfe",
+    b"null",
+    b"[" * 100_000,
+    b'{"request": {"prefix": 1, "suffix": "", "holes": []}}',
+    b'{"request": "x"}',
+)
+
+
+def bad_request(engine: Running) -> Answered:
+    paths = ("/v1/infill", "/v1/completions", "/infill", "/v1/shutdown")
+    wrong = [posted(engine, b'{"prompt": 1, "input_prefix": 1, "when": 1, "request": 1}', path) for path in paths]
+    found = {posted(engine, content, path) for content in MALFORMED[:6] for path in paths} | set(wrong)
+    found |= {posted(engine, content) for content in MALFORMED[6:]}
+    assert len(found) == 1
+    # A field that nobody knows may be anything.
+    newer = engine.http.post("/v1/infill", json={**body(), "surprise": [{}]})
+    assert newer.status_code == 200
+    return found.pop()
+
+
+def protocol(engine: Running) -> Answered:
+    return error(engine.http.post("/v1/infill", json=body(protocol=99)))
+
+
+def without_token(engine: Running) -> Answered:
+    given = ["", "Bearer", "Bearer wrong", f"Basic {engine.state.token}", f"Bearer {engine.state.token[:-1]}"]
+    (found,) = {posted(engine, b"{}", Authorization=header) for header in given}
+    return found
+
+
+def from_elsewhere(engine: Running) -> Answered:
+    origins = [{"Origin": origin} for origin in ("http://localhost", "null", "https://evil.example")]
+    hosts = [{"Host": host} for host in ("evil.example", "localhost.evil.example:80", "127.0.0.1.evil.example", "")]
+    (found,) = {posted(engine, b"{}", **headers) for headers in (*origins, *hosts)}
+    return found
+
+
+def nowhere(engine: Running) -> Answered:
+    return error(engine.http.get("/v2/infill"))
+
+
+def other_method(engine: Running) -> Answered:
+    return error(engine.http.get("/v1/infill"))
+
+
+def large(engine: Running) -> Answered:
+    three_mb = b" " * 3_000_000
+    announced = posted(engine, three_mb)
+    chunked = error(engine.http.post("/v1/infill", content=iter([three_mb[:1_500_000]] * 2), headers=JSON))
+    assert announced == chunked
+    return announced
+
+
+def no_json(engine: Running) -> Answered:
+    return posted(engine, b"a=1", **{"Content-Type": "application/x-www-form-urlencoded"})
+
+
+def busy(engine: Running) -> Answered:
+    def under_way() -> tuple[object, object]:
+        told = engine.info()
+        return told["running"], told["waiting"]
+
+    stop = gate(Path(engine.place.directory), "busy")
+    held = body({"steps": 1, "gate": str(stop.path)})
+    with contextlib.ExitStack() as stack:
+        # One in its step, and as many as may wait.
+        assert stack.enter_context(engine.http.stream("POST", "/v1/infill", json=held)).status_code == 200
+        wait_until(lambda: under_way() == (1, 0))
+        assert stack.enter_context(engine.http.stream("POST", "/v1/infill", json=held)).status_code == 200
+        refused = engine.http.post("/v1/infill", json=body())
+        stop.let(1)
+    assert refused.headers["retry-after"] == "1"
+    wait_until(lambda: under_way() == (0, 0))
+    return error(refused)
+
+
+def failing(engine: Running) -> Answered:
+    return error(engine.http.post("/v1/completions", json={"prompt": '{"raise": "RuntimeError"}'}))
+
+
+def without_memory(engine: Running) -> Answered:
+    return error(engine.http.post("/v1/completions", json={"prompt": '{"raise": "MemoryError"}'}))
+
+
+ROWS: dict[Answered, Callable[[Running], Answered]] = {
+    (400, "bad_request"): bad_request,
+    (400, "protocol"): protocol,
+    (401, "unauthorized"): without_token,
+    (403, "unauthorized"): from_elsewhere,
+    (404, "bad_request"): nowhere,
+    (405, "bad_request"): other_method,
+    (413, "bad_request"): large,
+    (415, "bad_request"): no_json,
+    (429, "busy"): busy,
+    (500, "engine_failed"): failing,
+    (507, "out_of_memory"): without_memory,
+}
+ELSEWHERE = {(503, "not_loaded"), (503, "stopping")}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}")
+def test_what_the_page_says_is_what_is_answered_and_the_engine_goes_on(engine: Running, row: Answered) -> None:
+    assert ROWS[row](engine) == row
+    assert row in documented()
+    assert engine.http.get("/health").json() == {"status": "ok", "state": "ready"}
+    assert engine.http.post("/v1/infill", json=body()).status_code == 200
+
+
+def test_the_page_has_no_row_that_is_not_tested() -> None:
+    assert documented() == ROWS.keys() | ELSEWHERE
+
+
+def test_an_engine_without_its_model_says_so(folder: Path) -> None:
+    with running(model="fails", wait_for="failed") as failed:
+        assert error(failed.http.post("/v1/infill", json=body())) == (503, "not_loaded")
+        assert error(failed.http.post("/infill", json={"input_prefix": "a"})) == (503, "not_loaded")
+
+
+def test_an_engine_that_is_ending_says_so(folder: Path, tmp_path: Path) -> None:
+    with running() as ending:
+        sent = {"prompt": '{"steps": 10000, "pause_s": 0.005}'}
+
+        async def scenario() -> httpx.Response:
+            transport = httpx.AsyncHTTPTransport(uds=ending.state.address)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=ending.http.headers) as http:
+                asked = asyncio.ensure_future(http.post("/v1/completions", json=sent, timeout=30))
+                await asyncio.to_thread(wait_until, lambda: ending.info()["running"] == 1)
+                await http.post("/v1/shutdown", json={"when": "now"})
+                return await asked
+
+        assert error(asyncio.run(scenario())) == (503, "stopping")
+        assert ending.process.wait(30) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.getuid() != 0, reason="only root can give a socket away")
+def test_a_socket_of_someone_else_is_sent_nothing(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(ConnectOptions("toy", filler=FILLER), wait=False) as client:
+            with pytest.raises(EngineError, match=r"\.sock belongs to someone else; dg-lsp does not talk to it"):
+                await client.ready()
+
+    with running() as engine:
+        n_asked = engine.count('requests_total{outcome="finished"}')
+        os.chown(engine.state.address, 12345, -1)
+        asyncio.run(scenario())
+        for name in ("start", "status", "stop"):
+            assert refusal(name, *OPTIONS) == f"{engine.state.address} belongs to someone else; dg-lsp does not talk to it"
+        assert engine.info()["leases"] == 0
+        assert engine.count('requests_total{outcome="finished"}') == n_asked
