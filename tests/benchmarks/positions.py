@@ -1,0 +1,66 @@
+"""Ask the server at 500 cursor positions in held-out files: python tests/benchmarks/positions.py [N] [SEED]
+
+The real server, the real engine with the embedded model, and files that it was never trained on. Prints what was wrong
+with what it would show at any threshold (wanted: nothing), what a threshold shows and how much of that is exactly what
+stood there, and why there was silence. Takes about four minutes on two cores. Ends with 1 where something was wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.e2e import positions, replay  # noqa: E402  # found only now
+from tests.e2e.replay import Seen  # noqa: E402
+
+THRESHOLDS = (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
+
+
+def main(n: int, seed: int) -> int:
+    with tempfile.TemporaryDirectory(prefix="dg") as name:
+        os.environ["XDG_RUNTIME_DIR"] = name
+        seen, trimmed = asyncio.run(_ask(Path(name), n, seed))
+    texts = [(each.position, text) for each in seen for text in dict.fromkeys([each.text, *each.by_hand]) if text]
+    wrong = [(fault, position, text) for position, text in texts for fault in positions.faults(position, text)]
+    counted = Counter(fault for fault, _, _ in wrong)
+    print(f"{len(seen)} positions, seed {seed}: {len(texts)} texts at {sum(bool(each.by_hand) for each in seen)} of them\n")
+    print("ends with what follows the cursor:", counted["overlap"])
+    print("adds a syntax error:", counted["syntax"])
+    print("repeats the next line:", counted["next line"])
+    print("cut by the server where it went on with what follows:", trimmed, "\n")
+    for fault, position, text in wrong:
+        print(f"  {fault}: {position.kind} in {position.path}: …{position.before[-40:]!r} {text!r} {position.after[:40]!r}")
+    print(_by_threshold(seen), "\n")
+    reasons = Counter(each.silence for each in seen if each.silence)
+    print(
+        positions.table([("silent at any threshold", ""), *((reason, str(count)) for reason, count in reasons.most_common())])
+    )
+    return int(bool(wrong))
+
+
+async def _ask(folder: Path, n: int, seed: int) -> tuple[list[Seen], int]:
+    async with replay.session(folder, "--log", "debug") as client:
+        seen = [each async for each in replay.replay(client, positions.positions(n, seed))]
+        lines = [line for line in client.stderr.decode().splitlines() if "polished by" in line]
+        return seen, sum("cut_repeated" in line for line in lines)
+
+
+def _by_threshold(seen: list[Seen]) -> str:
+    rows = [("threshold", "shown", "of all", "right", "of those shown")]
+    for threshold in THRESHOLDS:
+        shown = [each for each in seen if each.text and each.score >= threshold]
+        right = sum(positions.is_right(each.position, each.text) for each in shown)
+        share = f"{right / len(shown):.0%}" if shown else ""
+        rows.append((f"{threshold:.2f}", str(len(shown)), f"{len(shown) / len(seen):.0%}", str(right), share))
+    return positions.table(rows)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 500, int(sys.argv[2]) if len(sys.argv) > 2 else 1))

@@ -1,0 +1,77 @@
+"""Ask the real server with the embedded model at many positions, as an editor would, and keep what it would show."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.editor import Editor, command, environment
+from tests.e2e.positions import Position
+
+# This client is told its settings by notifications, which count at once.
+CLIENT = {
+    "general": {"positionEncodings": ["utf-16"]},
+    "textDocument": {"inlineCompletion": {"dynamicRegistration": False}},
+}
+_PROBABILITY = re.compile(r"probability of (\d\.\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came of a position: the suggestion at any probability, its probability, all there is for who asks by hand."""
+
+    position: Position
+    text: str
+    score: float
+    by_hand: tuple[str, ...]
+    silence: str
+    """Why there is no suggestion at any threshold; "" where there is one."""
+
+
+def settings(**completion: object) -> dict[str, object]:
+    return {"completion": {"debounce": 0, "speculate": False, "deadline": 0, **completion}}
+
+
+@contextlib.asynccontextmanager
+async def session(folder: Path, *arguments: str) -> AsyncIterator[Editor]:
+    """Yield a client whose server has joined a real engine with the embedded model, and end the server well."""
+    client = Editor(*command(*arguments), env=environment(folder / "server", DG_LSP_SERVE_ENGINE=""))
+    async with client:
+        await client.hello(CLIENT, options=settings())
+        while (state := (await client.status())["state"]) != "ready":
+            assert state != "failed", client.stderr.decode()
+            await asyncio.sleep(0.05)
+        yield client
+        assert await client.end() == 0
+
+
+async def replay(client: Editor, positions: Sequence[Position]) -> AsyncIterator[Seen]:
+    """Yield what the server has for each position, in their order."""
+    for number, position in enumerate(positions):
+        uri = f"untitled:{number}/{position.path}"
+        line, character = position.point
+        client.open(position.before + position.after, uri=uri)
+        # Nothing is ever as sure as that, and the reason says how sure it was.
+        _configure(client, threshold=1)
+        await client.suggestions(line, character, uri=uri)
+        reason = (await client.status())["suppressed"] or {"code": "", "message": ""}
+        score = _PROBABILITY.search(reason["message"])
+        _configure(client, threshold=0)
+        items = await client.suggestions(line, character, uri=uri)
+        by_hand = await client.suggestions(line, character, uri=uri, trigger=1)
+        client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+        yield Seen(
+            position,
+            items[0]["insertText"] if items else "",
+            float(score[1]) if score else 0.0,
+            tuple(item["insertText"] for item in by_hand),
+            "" if items else reason["code"] + (f": {reason['message']}" if reason["code"] == "noAnswer" else ""),
+        )
+
+
+def _configure(client: Editor, **completion: object) -> None:
+    client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": settings(**completion)}})

@@ -1,0 +1,59 @@
+"""What the server would show at cursor positions in files that the embedded model never saw; benchmarks ask at more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import positions, replay
+from tests.e2e.positions import Position
+from tests.e2e.replay import Seen
+from tests.engine.engine_kit import home
+
+pytestmark = pytest.mark.e2e
+
+N, SEED = 60, 1
+
+
+def test_nothing_shown_repeats_what_follows_or_adds_a_syntax_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> list[Seen]:
+        async with replay.session(tmp_path) as client:
+            seen = [each async for each in replay.replay(client, positions.positions(N, SEED))]
+            assert client.stderr == b""
+            return seen
+
+    with home(monkeypatch):
+        seen = asyncio.run(ask())
+    texts = [(each.position, text) for each in seen for text in (each.text, *each.by_hand) if text]
+    assert [(position, text, found) for position, text in texts if (found := positions.faults(position, text))] == []
+    # It has something to say at most places, and some of it is right.
+    assert sum(bool(each.text) for each in seen) >= N // 2
+    assert sum(positions.is_right(each.position, each.text) for each in seen) >= N // 12
+    assert all(each.silence for each in seen if not each.text)
+
+
+def test_positions_are_of_every_kind_and_a_seed_gives_the_same() -> None:
+    found = positions.positions(N, SEED)
+    assert found == positions.positions(N, SEED)
+    assert Counter(position.kind for position in found) == dict.fromkeys(positions.KINDS, N // len(positions.KINDS))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text", "expected"),
+    [
+        ("x = f(", ")\n", "a", []),
+        ("x = f(", ")\n", "a)", ["overlap", "syntax"]),
+        ("x = f(", ")\n", "g(a)", []),
+        ("x = f(", ", b)\n", "a, b)", ["overlap", "syntax"]),
+        ("a = f(1)\n", "\nb = f(2)\n", "b = f(2)", ["next line"]),
+        ("a = [\n    x", "\n    x for x in xs,\n]\n", " for x in xs,", ["next line", "syntax"]),
+        ("print('x', self.", "\n\ny = 1\n", '"""', ["syntax"]),
+        ("print('x', self.", "\n\ny = 1\n", "name", []),
+        ("def f(a\n\n\ndef g():\n    x = [y for y ", "\n\n\nz = 1\n", "put a", ["syntax"]),
+    ],
+)
+def test_faults_are_found(before: str, after: str, text: str, expected: list[str]) -> None:
+    assert positions.faults(Position("typing", "a.py", before, after, ""), text) == expected
