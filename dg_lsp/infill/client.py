@@ -11,7 +11,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dg_lsp.core.values import Candidate, InfillRequest
@@ -29,6 +29,36 @@ OnLoading = Callable[[str, float], None]
 BIND_PATIENCE_S = 60.0
 END_PATIENCE_S = 15.0
 BUSY_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """How often the engine crashed lately, and whether it may be started again.
+
+    After `most` crashes within the window it may not, until the oldest of them is past. A start after n of them waits for
+    the nth of the pauses, or for the last.
+    """
+
+    crashes: tuple[float, ...] = ()
+    window_s: float = 300.0
+    most: int = 3
+    pauses_s: tuple[float, ...] = (0.0, 0.0, 1.0)
+
+    def crashed(self, now: float) -> Breaker:
+        """Return the breaker after one more crash."""
+        return replace(self, crashes=(*self._recent(now), now)[-self.most :])
+
+    def closed_for_s(self, now: float) -> float:
+        """Return for how many seconds the engine must not be started; 0.0 when it may."""
+        recent = self._recent(now)
+        return recent[0] + self.window_s - now if len(recent) >= self.most else 0.0
+
+    def pause_s(self, now: float) -> float:
+        """Return how long to wait before the next start."""
+        return self.pauses_s[min(len(self._recent(now)), len(self.pauses_s) - 1)]
+
+    def _recent(self, now: float) -> tuple[float, ...]:
+        return tuple(at for at in self.crashes if now - at < self.window_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +80,7 @@ class ConnectOptions:
     threads: int = 0
     unload_after_s: float = 900.0
     exit_after_s: float = 600.0
+    breaker: Breaker = field(default_factory=Breaker)
 
     @property
     def which(self) -> Which:
@@ -60,32 +91,6 @@ class ConnectOptions:
     def settings(self) -> Settings:
         """How that engine is run when we start it."""
         return Settings(self.threads, self.unload_after_s, self.exit_after_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Breaker:
-    """How often the engine crashed lately, and whether it may be started again."""
-
-    crashes: tuple[float, ...] = ()
-    window_s: float = 300.0
-    most: int = 3
-    pauses_s: tuple[float, ...] = (0.0, 0.0, 1.0)
-
-    def crashed(self, now: float) -> Breaker:
-        """Return the breaker after one more crash."""
-        return replace(self, crashes=(*self._recent(now), now)[-self.most :])
-
-    def closed_for_s(self, now: float) -> float:
-        """Return for how many seconds the engine must not be started; 0.0 when it may."""
-        recent = self._recent(now)
-        return recent[0] + self.window_s - now if len(recent) >= self.most else 0.0
-
-    def pause_s(self, now: float) -> float:
-        """Return how long to wait before the next start: not at all after the first crash."""
-        return self.pauses_s[min(len(self._recent(now)), len(self.pauses_s) - 1)]
-
-    def _recent(self, now: float) -> tuple[float, ...]:
-        return tuple(at for at in self.crashes if now - at < self.window_s)
 
 
 @contextlib.asynccontextmanager
@@ -121,7 +126,7 @@ class ResidentEngine:
         self._on_loading = on_loading
         self._link: Link | None = None
         self._joining: asyncio.Task[Link] | None = None
-        self._breaker = Breaker()
+        self._breaker = options.breaker
 
     @property
     def status(self) -> Status | None:

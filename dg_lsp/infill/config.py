@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.infill.client import ConnectOptions
+from dg_lsp.infill.client import Breaker, ConnectOptions
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import config as shared
 from dg_lsp.wire.config import Config, ConfigError, is_remote, load, read, stays_local
@@ -76,6 +76,7 @@ def connect_options(config: Config, *, model: str = "", interactive: bool = True
         unload_after_s=config.unload_after_s,
         exit_after_s=config.exit_after_s,
         interactive=interactive,
+        breaker=Breaker(window_s=config.restart_window_s, most=config.restart_limit, pauses_s=config.restart_pauses_s),
     )
 
 

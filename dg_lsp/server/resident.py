@@ -11,8 +11,8 @@ import importlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.port import Engine, EngineError
@@ -164,12 +164,17 @@ def resident(settings: Settings, on_loading: OnLoading) -> AbstractAsyncContextM
 @contextlib.asynccontextmanager
 async def _resident(settings: Settings, on_loading: OnLoading) -> AsyncIterator[Warm]:
     # Off the loop: these modules take a tenth of a second, in which the editor would wait.
-    client = await asyncio.to_thread(importlib.import_module, "dg_lsp.infill.client")
-    options = client.ConnectOptions(
-        model=settings.model, device=settings.device, threads=settings.threads, unload_after_s=float(settings.unload_after)
-    )
+    client, options = await asyncio.to_thread(_options, settings)
     async with client.connect(options, on_loading=on_loading, wait=False) as engine:
         yield engine
+
+
+def _options(settings: Settings) -> tuple[Any, Any]:
+    """Return the engine's client and how to join: what editors have no setting for stands in the user's configuration."""
+    client, config = (importlib.import_module(f"dg_lsp.infill.{name}") for name in ("client", "config"))
+    configured = config.connect_options(config.read()[0], model=settings.model)
+    chosen = {"device": settings.device, "threads": settings.threads, "unload_after_s": float(settings.unload_after)}
+    return client, replace(configured, **chosen)
 
 
 def named(name: str) -> Opener:

@@ -62,6 +62,8 @@ class ConfigError(Exception):
 class Config:
     """What was configured. `local_only` are patterns, as in `.gitignore`, of files that no remote model ever sees.
 
+    An engine that crashed `restart_limit` times within the window is started no more; before that, a start after so many
+    crashes waits for as long as the pauses say, the last of them counting for all further ones.
     `keys` maps hosts to API keys; "" is the one from the environment, for whichever host the model names. `editor` holds
     the settings that editors know, those of the engine among them, as far as they were given.
     """
@@ -71,6 +73,9 @@ class Config:
     threads: int = 0
     unload_after_s: float = 900.0
     exit_after_s: float = 600.0
+    restart_limit: int = 3
+    restart_window_s: float = 300.0
+    restart_pauses_s: tuple[float, ...] = (0.0, 0.0, 1.0)
     deadline_ms: int = 0
     candidates: int = 4
     local_only: tuple[str, ...] = ()
@@ -199,6 +204,22 @@ def _seconds(value: object) -> float:
     return float(_between(0, 1_000_000)(value))
 
 
+def _window(value: object) -> float:
+    return float(_between(1, 86_400)(value))
+
+
+def _pauses(value: object) -> tuple[float, ...]:
+    if isinstance(value, str):
+        value = [float(part) if re.fullmatch(r"\s*\d{1,4}(\.\d+)?\s*", part) else part for part in value.split(",")]
+    if not isinstance(value, list) or not 0 < len(value) <= 16 or not all(_is_pause(each) for each in value):
+        raise _WrongError("must be a list of 1 to 16 numbers of seconds from 0 to 3600, as in [0, 0, 1]")
+    return tuple(float(each) for each in value)
+
+
+def _is_pause(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 3600
+
+
 def _patterns(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
@@ -224,6 +245,9 @@ _TABLE: tuple[tuple[str, str, Callable[[object], object], str], ...] = (
     ("engine.threads", "threads", _between(0, 1024), "DG_LSP_THREADS"),
     ("engine.unload_after", "unload_after_s", _seconds, "DG_LSP_UNLOAD_AFTER"),
     ("engine.exit_after", "exit_after_s", _seconds, "DG_LSP_EXIT_AFTER"),
+    ("engine.restart_limit", "restart_limit", _between(1, 100), "DG_LSP_RESTART_LIMIT"),
+    ("engine.restart_window", "restart_window_s", _window, "DG_LSP_RESTART_WINDOW"),
+    ("engine.restart_pauses", "restart_pauses_s", _pauses, "DG_LSP_RESTART_PAUSES"),
     ("batch.deadline", "deadline_ms", _between(0, 3_600_000), "DG_LSP_DEADLINE"),
     ("batch.candidates", "candidates", _between(1, 64), "DG_LSP_CANDIDATES"),
     ("privacy.local_only", "local_only", _patterns, "DG_LSP_LOCAL_ONLY"),
@@ -273,7 +297,8 @@ def _with(config: Config, stated: Mapping[str, Any], origin: Origin, where: str,
                 made = EVERYTHING if name == "local_only" else None
             if made is None:
                 continue
-            found[name] = (*config.local_only, *made) if isinstance(made, tuple) else made
+            # What one place keeps here, another may only add to.
+            found[name] = (*config.local_only, *made) if name == "local_only" and isinstance(made, tuple) else made
             if key in _SHARED:
                 editor[key] = int(made) if isinstance(made, float) else made
     return replace(config, **found, keys={**config.keys, **keys}, editor=editor), problems

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +77,12 @@ def test_the_workspace_says_more_than_the_user_and_the_environment_more_than_bot
         ("[engine]\nthreads = true", "config.toml: engine.threads must be a whole number from 0 to 1024"),
         ("[engine]\nmodel = ''", "config.toml: engine.model must be a text that is not empty"),
         ("[batch]\ncandidates = 0", "config.toml: batch.candidates must be a whole number from 1 to 64"),
+        ("[engine]\nrestart_limit = 0", "config.toml: engine.restart_limit must be a whole number from 1 to 100"),
+        ("[engine]\nrestart_window = 0", "config.toml: engine.restart_window must be a whole number from 1 to 86400"),
+        ("[engine]\nrestart_pauses = 1", "config.toml: engine.restart_pauses must be a list of 1 to 16 numbers of seconds"),
+        ("[engine]\nrestart_pauses = []", "config.toml: engine.restart_pauses must be a list of 1 to 16 numbers of seconds"),
+        ("[engine]\nrestart_pauses = [-1]", "config.toml: engine.restart_pauses must be a list of 1 to 16 numbers of seconds"),
+        ("[engine]\nrestart_pauses = ['1']", "config.toml: engine.restart_pauses must be a list of 1 to 16 numbers of seconds"),
         ("[privacy]\nlocal_only = 3", "config.toml: privacy.local_only must be a list of patterns as in .gitignore"),
         (
             "[privacy]\nlocal_only = ['!a.py']",
@@ -88,6 +96,35 @@ def test_the_workspace_says_more_than_the_user_and_the_environment_more_than_bot
 )
 def test_what_is_wrong_is_named_with_its_file_its_key_and_what_is_allowed(tmp_path: Path, text: str, sentence: str) -> None:
     assert problem(tmp_path, text).startswith(sentence)
+
+
+def test_how_often_the_engine_is_started_again_is_configured(tmp_path: Path) -> None:
+    user = "[engine]\nrestart_limit = 5\nrestart_window = 60\nrestart_pauses = [0, 0.5, 2]"
+    found, problems = read(tmp_path, user)
+    assert problems == ()
+    breaker = config.connect_options(found).breaker
+    assert (breaker.most, breaker.window_s, breaker.pauses_s) == (5, 60.0, (0.0, 0.5, 2.0))
+    for number in range(5):
+        assert breaker.closed_for_s(10) == 0
+        assert breaker.pause_s(10) == (0.0, 0.5, 2.0, 2.0, 2.0)[number]
+        breaker = breaker.crashed(number)
+    assert breaker.closed_for_s(10) == 50
+    found, problems = read(tmp_path, user, DG_LSP_RESTART_PAUSES="1, 2.5", DG_LSP_RESTART_LIMIT="1")
+    assert (found.restart_pauses_s, found.restart_limit, found.restart_window_s, problems) == ((1.0, 2.5), 1, 60.0, ())
+    for wrong in ("1,x", ",", "1e9", "-1", "99999"):
+        assert problem(tmp_path, DG_LSP_RESTART_PAUSES=wrong).startswith(
+            "the environment: DG_LSP_RESTART_PAUSES must be a list"
+        )
+
+
+def test_the_page_has_each_setting_with_its_default_and_its_variable() -> None:
+    page = (Path(__file__).parents[2] / "CONFIGURATION.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([\w.]+)` \| `(.*?)` \| `(\w+)` \|", page, re.MULTILINE)
+    stated = {key: getattr(Config(), name) for key, name, _, _ in shared._TABLE}
+    told = {key: list(value) if isinstance(value, tuple) else value for key, value in stated.items()}
+    assert {key: json.loads(default) for key, default, _ in rows} == told
+    assert {key: variable for key, _, variable in rows} == {key: variable for key, _, _, variable in shared._TABLE}
+    assert all(f"`{key}`" in page for key in shared.EDITOR_KEYS)
 
 
 def test_a_wrong_value_in_the_environment_is_named_by_its_variable(tmp_path: Path) -> None:
