@@ -634,9 +634,13 @@ class CanvasTask:
             yield True
 
     def _score_early(self) -> Iterator[bool]:
-        """Rank what there is already, where somebody wants to hear of it."""
+        """Rank what there is already, where somebody wants to hear of it; of copies, which come best first, the first."""
         if self.hurried and self.scored and self.filler.switches.scorer:
+            gathered = self.scored
+            if all(item.row == "copy" for item in gathered):
+                self.scored = gathered[:1]
             self.first = replace(self._ranked()[0], finished=False)
+            self.scored = [*self.scored, *gathered[len(self.scored) :]]
             yield True
 
     def _ranked(self) -> tuple[Candidate, ...]:

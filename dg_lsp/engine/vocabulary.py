@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+LONG_CHARS = 500  # texts worth remembering the tokens of
+
 
 class Vocabulary:
     """Text to token ids and back; `pieces[id]` holds the bytes a token stands for, empty for special tokens."""
@@ -27,6 +29,8 @@ class Vocabulary:
             b"" if i in special or token is None else _piece(token, byte_level) for i, token in enumerate(tokens)
         )
         self.special = frozenset(special) | {i for i, token in enumerate(tokens) if token is None}
+        # One fill asks for the same side of a file several times, and a keystroke leaves the other side as it was.
+        self._encode_long = lru_cache(maxsize=8)(self._encode)
 
     @classmethod
     def from_file(cls, path: Path) -> Vocabulary:
@@ -35,8 +39,10 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, no special token added. Lone surrogates become U+FFFD: they are no text."""
-        ids: list[int] = self._tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
-        return ids
+        return list(self._encode_long(text) if len(text) >= LONG_CHARS else self._encode(text))
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; special tokens stand for nothing, a broken character at an end is dropped."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
+from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine import filler
 from dg_lsp.engine.filler import InfillTask, LocalFiller, Switches
 from dg_lsp.engine.model import LoadError, find
 from dg_lsp.engine.prefix_cache import PrefixCache
+from dg_lsp.engine.vocabulary import common_prefix
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -205,3 +209,125 @@ def test_text_that_reads_like_a_control_token_is_text(trained: LocalFiller) -> N
         assert not set(ids) & vocabulary.special
         task = trained.start(InfillRequest(f'html = "{name}', f'{name}"\n', (LINE,)))
         assert finish(task).candidates()
+
+
+REPEATED = InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,))
+
+
+def test_the_best_so_far_is_scored_early_and_changes_no_answer(trained: LocalFiller) -> None:
+    expected = finish(trained.start(REPEATED)).candidates()
+    trained.cache.clear()
+    task = trained.start(REPEATED)
+    task.hurry()
+    seen: list[Candidate] = []
+    more = True
+    while more:
+        more = task.step()
+        if (early := task.early()) is not None and (not seen or seen[-1] != early):
+            assert more
+            seen.append(early)
+    assert seen[0].row == "copy"
+    assert not any(one.finished for one in seen)
+    assert all(0 < one.score < 1 and one.confidences[0] for one in seen)
+    found = task.candidates()
+    assert [(one.texts, one.row, one.steps) for one in found] == [(one.texts, one.row, one.steps) for one in expected]
+    assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-5)
+    assert {one.texts for one in seen} <= {one.texts for one in found}
+
+
+def test_nothing_is_scored_early_unasked_or_for_several_holes(trained: LocalFiller) -> None:
+    task = trained.start(REPEATED)
+    while task.step():
+        assert task.early() is None
+    two = trained.start(InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=("\n\n\ndef g():\n    ",)))
+    two.hurry()
+    while two.step():
+        assert two.early() is None
+
+
+def reused(trained: LocalFiller, request: InfillRequest) -> tuple[int, int]:
+    task = trained.start(request)
+    while not task.cache()["tokens"]:
+        assert task.step()
+    return task.cache()["tokens"], task.cache()["reused"]
+
+
+def foresee(trained: LocalFiller) -> int:
+    n_units = 1
+    while trained.foresee():
+        n_units += 1
+    return n_units
+
+
+def test_a_prefix_whose_request_was_cancelled_is_read_while_idle(trained: LocalFiller) -> None:
+    request = InfillRequest(PREFIX + "x = " + "1 + " * 25, SUFFIX, (LINE,))
+    trained.cache.clear()
+    trained.start(request)  # and nothing of it is done
+    assert foresee(trained) > 1  # a little at a time
+    n_tokens, n_reused = reused(trained, request)
+    assert n_tokens == n_reused > filler.AHEAD_CHUNK
+
+
+def test_a_prefix_that_was_let_go_is_read_again_while_idle(trained: LocalFiller) -> None:
+    task = trained.start(REPEATED)
+    assert task.step()
+    trained.trim()
+    foresee(trained)
+    n_tokens, n_reused = reused(trained, REPEATED)
+    assert n_tokens == n_reused
+
+
+def test_what_an_acceptance_adds_is_read_while_idle_and_is_not_counted(trained: LocalFiller) -> None:
+    trained.cache.clear()
+    best = finish(trained.start(REPEATED)).candidates()[0].texts[0]
+    asked = trained.cache.asked_tokens
+    foresee(trained)
+    assert trained.cache.asked_tokens == asked
+    n_tokens, n_reused = reused(trained, replace(REPEATED, prefix=REPEATED.prefix + best))
+    assert n_tokens == n_reused
+
+
+def test_only_the_newest_request_is_foreseen_and_only_once(trained: LocalFiller) -> None:
+    older = trained.start(REPEATED)
+    trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,)))
+    finish(older)
+    foresee(trained)
+    n_tokens, n_reused = reused(trained, InfillRequest(PREFIX, SUFFIX, (LINE,)))
+    assert n_tokens == n_reused
+    foresee(trained)
+    trained.cache.clear()
+    assert not trained.foresee()
+    assert not trained.cache.bytes
+
+
+def test_what_fails_ahead_is_not_tried_again(trained: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    trained.cache.clear()
+    trained.start(REPEATED)
+    with monkeypatch.context() as patched:
+        patched.setattr(trained, "encode", fail)
+        with pytest.raises(MemoryError):
+            trained.foresee()
+    assert not trained.foresee()
+    assert not trained.cache.bytes
+
+
+def test_a_prefix_that_differs_in_a_short_end_is_not_kept_twice() -> None:
+    kv = [(torch.zeros(1, 1, 400, 4), torch.zeros(1, 1, 400, 4))]
+    cache = PrefixCache()
+    cache.put(range(400), kv)
+    n_bytes = cache.bytes
+    cache.put([*range(390), *range(1000, 1010)], kv)
+    assert cache.bytes == n_bytes
+    assert cache.longest([*range(390), 1000])[0] == 391
+    cache.put([*range(200), *range(2000, 2200)], kv)
+    assert cache.bytes == 2 * n_bytes
+
+
+@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
+def test_a_common_prefix_is_the_longest(left: list[int], right: list[int]) -> None:
+    n = common_prefix(left, right)
+    assert left[:n] == right[:n]
+    assert n in (len(left), len(right)) or left[n] != right[n]
