@@ -116,7 +116,7 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     if opened is None or (after.strip() and not closer) or (not closer and _has_content(index, line, opened)):
         return Hole(Span(offset, offset), "cursor", indent=index.indent(line) if before.strip() else before)
     outer = index.indent(opened)
-    inner = outer + indent_unit(text, syntax.language.indent if syntax else "    ")
+    inner = outer + (indent_unit(syntax.parsed, syntax.language.indent) if syntax else indent_unit(text, "    "))
     trail = "\n" + outer if closer else ""
     if before.strip():
         return Hole(Span(offset, offset), "cursor", indent=inner, block=True, lead="\n" + inner, trail=trail)

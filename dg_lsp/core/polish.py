@@ -393,10 +393,11 @@ def compiles(whole: Whole) -> bool:
     if whole.document.language != "python":
         return True
     for region, edits in _by_statement(whole):
-        new = _inside(whole.document.text, region, edits)
-        if not _compiles(new):
+        # What the parser passed over is far off, and takes long to compile.
+        gaps = [Edit(span, "") for span in whole.before.gaps(region)]
+        if not _compiles(_inside(whole.document.text, region, [*edits, *gaps])):
             plain = [[Edit(edit.span, _plain(whole, edit, plain)) for edit in edits] for plain in _PLAIN]
-            if any(_compiles(_inside(whole.document.text, region, other)) for other in ([], *plain)):
+            if any(_compiles(_inside(whole.document.text, region, [*other, *gaps])) for other in ([], *plain)):
                 return False
             if _ends_nowhere(whole, region, edits):
                 return False

@@ -28,9 +28,11 @@ Knows nothing of holes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import tree_sitter
 from tree_sitter import Node
@@ -41,22 +43,34 @@ from dg_lsp.core.positions import ByteOffsets, Lines
 from dg_lsp.core.values import Document, Span
 
 _LONE_RETURN = re.compile("\r(?!\n)")
+# The white space behind a line end that something else than white space follows on its line; never tried twice.
+_INDENTS = re.compile(r"[\r\n](?=([ \t\f]*))\1(?=[^\S\r\n]*\S)")
 # A signature longer than this says more than an outline should; the same for the lines of a type's definition.
 _SIGNATURE_CHARS = 400
 _TYPE_LINES = 12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Owner:
-    """Something with a body: a function, a class or a closure. `inside` reaches from its opener to its closer."""
+    """Something with a body: a function, a class or a closure. `inside` reaches from its opener to its closer.
+
+    Without slots, so that its items are found when first asked for: a class may have thousands.
+    """
 
     kind: str
     node: Node
     name: str
     bases: str
     inside: Span
-    items: tuple[Node, ...]
     closed: bool
+    within: tuple[int, int]
+    """`inside` in bytes, and `bodies` the ids of the nodes that only group its statements."""
+    bodies: frozenset[int]
+
+    @cached_property
+    def items(self) -> tuple[Node, ...]:
+        """What stands in the body, in order."""
+        return tuple(_items(self.node, self.within, self.bodies))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +91,39 @@ class Facts:
 
 @dataclass(frozen=True, eq=False)
 class Syntax:
-    """A text and its tree. Without slots, so that what is derived from them is computed once, when first asked for."""
+    """A text and its tree, which may be of some parts of it only.
+
+    Without slots, so that what is derived from them is computed once, when first asked for.
+    """
 
     text: str
     language: Language
     tree: tree_sitter.Tree
     offsets: ByteOffsets
+    parts: tuple[Span, ...] = ()
+    """What of the text was parsed, in order (see `local`); all of it where there is none."""
 
     @cached_property
     def lines(self) -> Lines:
         """The text's lines."""
         return positions.lines(self.text)
+
+    @cached_property
+    def parsed(self) -> str:
+        """What of the text was parsed."""
+        return "".join(self.text[part.start : part.end] for part in self.parts) if self.parts else self.text
+
+    def gaps(self, span: Span) -> tuple[Span, ...]:
+        """Return what was passed over within the span, in order."""
+        if not self.parts:
+            return ()
+        starts = [span.start, *(part.end for part in self.parts)]
+        ends = [*(part.start for part in self.parts), span.end]
+        return tuple(
+            Span(max(start, span.start), min(end, span.end))
+            for start, end in zip(starts, ends, strict=True)
+            if max(start, span.start) < min(end, span.end)
+        )
 
     @cached_property
     def facts(self) -> Facts:
@@ -179,7 +215,7 @@ class Syntax:
 
     def _owner(self, kind: str, captures: dict[str, list[Node]]) -> Owner:
         node = captures[kind][0]
-        bodies = {body.id for body in captures.get("body", ())}
+        bodies = frozenset(body.id for body in captures.get("body", ()))
         opened = max(token.end_byte for token in captures["opener"])
         closers = captures.get("closer")
         closed = min((token.start_byte for token in closers), default=opened) if closers else node.end_byte
@@ -190,8 +226,9 @@ class Syntax:
             _text(captures.get("name", ())),
             _text(captures.get("bases", ())),
             Span(self.offsets.to_point(inside[0]), self.offsets.to_point(inside[1])),
-            tuple(_items(node, inside, bodies)),
             bool(closers),
+            inside,
+            bodies,
         )
 
 
@@ -203,19 +240,26 @@ def _precedence(owner: Owner) -> tuple[bool, int, bool]:
     return owner.kind == "closure", -owner.inside.start, not owner.bases
 
 
-def parse(text: str, language: Language, previous: Syntax | None = None) -> Syntax:
+def parse(text: str, language: Language, previous: Syntax | None = None, parts: Sequence[Span] | None = None) -> Syntax:
     """Return the text's syntax; with that of an earlier text of the same language, only what changed is parsed again.
 
-    Never fails on broken code: what can't be parsed is an error node in the tree. Raises GrammarError when the
-    language's grammar can't be loaded.
+    With `parts`, in order and apart from each other, the rest of the text is passed over as if it were not there; without
+    them, what was passed over in the earlier text is so here too. Never fails on broken code: what can't be parsed is an
+    error node in the tree. Raises GrammarError when the language's grammar can't be loaded.
     """
-    offsets = positions.byte_offsets(_LONE_RETURN.sub("\n", text))
+    offsets = positions.byte_offsets(_LONE_RETURN.sub("\n", text) if "\r" in text else text)
+    parser = tree_sitter.Parser(languages.grammar(language))
     old = None
     if previous is not None and previous.language == language:
-        old = _edited(previous, offsets.source)
-    parser = tree_sitter.Parser(languages.grammar(language))
+        change = _difference(previous.offsets.source, offsets.source)
+        old = _edited(previous, change, offsets.source)
+        if parts is None and previous.parts:
+            parts = _moved(previous, change, offsets)
+    parts = tuple(parts or ())
+    if parts:
+        parser.included_ranges = [_range(span, offsets) for span in parts]
     tree = parser.parse(offsets.source, old) if old is not None else parser.parse(offsets.source)
-    return Syntax(text, language, tree, offsets)
+    return Syntax(text, language, tree, offsets, parts)
 
 
 def adds_errors(after: Syntax, before: Syntax) -> bool:
@@ -232,23 +276,19 @@ def of(document: Document, previous: Syntax | None = None) -> Syntax | None:
 @lru_cache(maxsize=64)
 def indent_unit(text: str, default: str) -> str:
     """Return one level of indentation as most of the text's lines use it, or the default where none is indented."""
+    indents = _INDENTS.findall("\n" + text)
     counts: dict[str, int] = {}
-    before = ""
-    index = positions.lines(text)
-    for line in range(len(index)):
-        if index.is_blank(line):
-            continue
-        indent = index.indent(line)
+    # Of ten thousand lines only a few pairs of neighbours differ from all others.
+    for (before, indent), n_lines in Counter(pairwise(("", *indents))).items():
         if len(indent) > len(before) and indent.startswith(before):
             step = indent[len(before) :]
             # A wide step is a continued line, aligned with a bracket.
             if step == "\t" or (step.isspace() and set(step) == {" "} and 2 <= len(step) <= 8):
-                counts[step] = counts.get(step, 0) + 1
-        before = indent
+                counts[step] = counts.get(step, 0) + n_lines
     return max(counts, key=lambda step: (counts[step], -len(step)), default=default)
 
 
-def _items(node: Node, inside: tuple[int, int], bodies: set[int]) -> Iterator[Node]:
+def _items(node: Node, inside: tuple[int, int], bodies: frozenset[int]) -> Iterator[Node]:
     start, end = inside
     for child in node.children:
         if child.end_byte < start or child.start_byte > end or (child.end_byte == start and child.start_byte < start):
@@ -269,27 +309,79 @@ def _error_nodes(root: Node, *, nested: bool = False) -> Iterator[Node]:
             todo += reversed(node.children)
 
 
-def _edited(previous: Syntax, source: bytes) -> tree_sitter.Tree:
-    """Return the previous tree, told of the one stretch in which the two sources differ."""
-    before = previous.offsets.source
-    start = _common(before, source)
-    rest = _common(before[start:][::-1], source[start:][::-1])
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The one stretch of bytes in which two sources differ: where it starts, and where it ends in either."""
+
+    start: int
+    old_end: int
+    new_end: int
+
+
+def _difference(before: bytes, source: bytes) -> _Change:
+    start = _common_start(before, source)
+    rest = _common_end(before, source, min(len(before), len(source)) - start)
     # Both ends of the stretch move outwards to where a character starts.
     while start and start < max(len(before), len(source)) and _continues(before, source, start):
         start -= 1
     while rest and _continues(before, source, -rest):
         rest -= 1
-    old_end, new_end = len(before) - rest, len(source) - rest
+    return _Change(start, len(before) - rest, len(source) - rest)
+
+
+def _edited(previous: Syntax, change: _Change, source: bytes) -> tree_sitter.Tree:
+    """Return the previous tree, told of the change."""
+    before, start = previous.offsets.source, change.start
+    # The lines are known already more often than not, and counting them takes longer than what is parsed anew.
+    line = previous.lines.at(previous.offsets.to_point(start))
+    at = (line, start - previous.offsets.to_byte(previous.lines.starts[line]))
     tree = previous.tree.copy()
-    tree.edit(start, old_end, new_end, _point(before, start), _point(before, old_end), _point(source, new_end))
+    old_end, new_end = (_after(at, text[start:end]) for text, end in ((before, change.old_end), (source, change.new_end)))
+    tree.edit(start, change.old_end, change.new_end, at, old_end, new_end)
     return tree
+
+
+def _after(at: tuple[int, int], text: bytes) -> tuple[int, int]:
+    """Return the line and the byte in it behind a text that starts there."""
+    n_lines = text.count(b"\n")
+    return at[0] + n_lines, len(text) - text.rfind(b"\n") - 1 + (0 if n_lines else at[1])
+
+
+def _moved(previous: Syntax, change: _Change, offsets: ByteOffsets) -> tuple[Span, ...]:
+    """Return where the parts of the earlier text are now; one holds all that changed."""
+    to_byte, to_point = previous.offsets.to_byte, offsets.to_point
+    shift = change.new_end - change.old_end
+    found = [(change.start, change.new_end)]
+    for part in previous.parts:
+        start, end = to_byte(part.start), to_byte(part.end)
+        start = start if start <= change.start else max(start + shift, change.start)
+        end = end + shift if end >= change.old_end else min(end, change.new_end)
+        found.append((start, max(start, end)))
+    return joined(Span(to_point(start), to_point(end)) for start, end in found)
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the spans in order, those that touch or overlap as one."""
+    found: list[Span] = []
+    for span in sorted(spans):
+        if found and span.start <= found[-1].end:
+            found[-1] = Span(found[-1].start, max(found[-1].end, span.end))
+        else:
+            found.append(span)
+    return tuple(found)
+
+
+def _range(span: Span, offsets: ByteOffsets) -> tree_sitter.Range:
+    start, end = offsets.to_byte(span.start), offsets.to_byte(span.end)
+    # Nothing reads the lines and columns of these trees.
+    return tree_sitter.Range((0, 0), (0, 0), start, end)
 
 
 def _continues(before: bytes, source: bytes, at: int) -> bool:
     return any(-len(text) <= at < len(text) and text[at] & 0xC0 == 0x80 for text in (before, source))
 
 
-def _common(left: bytes, right: bytes) -> int:
+def _common_start(left: bytes, right: bytes) -> int:
     """Return how many bytes the two start with in common; comparing halves lets C do the work."""
     low, high = 0, min(len(left), len(right))
     while low < high:
@@ -301,9 +393,16 @@ def _common(left: bytes, right: bytes) -> int:
     return low
 
 
-def _point(source: bytes, byte: int) -> tuple[int, int]:
-    start = source.rfind(b"\n", 0, byte) + 1
-    return source.count(b"\n", 0, byte), byte - start
+def _common_end(left: bytes, right: bytes, most: int) -> int:
+    """Return how many bytes the two end with in common, `most` at most."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[len(left) - middle : len(left) - low] == right[len(right) - middle : len(right) - low]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def inside_any(offset: int, spans: Iterable[Span]) -> bool:

@@ -115,7 +115,7 @@ def read(path: str, text: str) -> Source | None:
     tree = syntax.parse(text, language)
     if body := _without_licence(tree):
         tree = syntax.parse(body, language)
-    if tree.n_errors:
+    if tree.errors:
         return None
     nodes = [*tree.facts.all("comment"), *tree.facts.all("docstring")]
     barred = [tree.span(node) for node in nodes]

@@ -85,7 +85,7 @@ def parses(prompt: str, text: str, suffix: str, answer: str, language: str) -> b
     if text == answer or not text.strip():
         return text == answer or not answer.strip()
     filled, whole = (syntax.parse(prompt + middle + suffix, known) for middle in (text, answer))
-    return filled.n_errors <= whole.n_errors
+    return not syntax.adds_errors(filled, whole)
 
 
 def summary(rows: Sequence[Row], seed: int = 0) -> Summary:

@@ -47,7 +47,7 @@ async def fill(
 ) -> Filled:
     """Return what the first attempt that comes to an edit comes to; `done` hears how many holes of how many are done.
 
-    With `mends`, only what leaves fewer syntax errors than before counts. Raises EngineError.
+    With `mends`, only what leaves fewer stretches that can't be parsed than before counts. Raises EngineError.
     """
     filled = Filled(reasons=("there is nothing to fill",))
     for holes in attempts:
@@ -89,10 +89,14 @@ async def _group(
 
 
 def _sound(answer: Answer, kept: tuple[Edit, ...], job: Job, *, mends: bool) -> Iterator[tuple[Edit, ...]]:
-    before = job.syntax.n_errors if job.syntax is not None else 0
     for suggestion in answer.suggestions:
         text = values.apply(job.document.text, (*kept, *suggestion.edits))
         filled = syntaxes.of(replace(job.document, text=text), job.syntax)
-        n_errors = filled.n_errors if filled is not None else 0
-        if n_errors < before or (n_errors == before and not mends):
+        if filled is None or job.syntax is None:
+            is_sound = not mends
+        elif mends:
+            is_sound = syntaxes.adds_errors(job.syntax, filled)
+        else:
+            is_sound = not syntaxes.adds_errors(filled, job.syntax)
+        if is_sound:
             yield suggestion.edits

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dg_lsp.core import languages, positions
+import tree_sitter
+
+from dg_lsp.core import languages, local, positions
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.positions import Encoding, Lines
 from dg_lsp.core.syntax import Syntax
@@ -29,11 +31,17 @@ class Change:
 
 def changed(index: Lines, change: Change, encoding: Encoding) -> Lines:
     """Return the text with its lines after the change."""
+    span = replaced(index, change, encoding)
+    return positions.lines(change.text) if span is None else spliced(index, span, change.text)
+
+
+def replaced(index: Lines, change: Change, encoding: Encoding) -> Span | None:
+    """Return what the change replaces, whichever end comes first; None for all of the text."""
     if change.start is None or change.end is None:
-        return positions.lines(change.text)
+        return None
     start = positions.to_offset(index, *change.start, encoding)
     end = positions.to_offset(index, *change.end, encoding)
-    return spliced(index, Span(min(start, end), max(start, end)), change.text)
+    return Span(min(start, end), max(start, end))
 
 
 def spliced(index: Lines, span: Span, new: str) -> Lines:
@@ -69,15 +77,21 @@ class Open:
         self.index = positions.lines(text)
         self.document = Document(uri, _language(uri, language_id, self.index), text, version)
         self._syntax: Syntax | None = None
+        self._near: Syntax | None = None
+        # The tree of all of the text, as it was parsed last, told of each edit since; None where that can't be kept up.
+        self._shape: tree_sitter.Tree | None = None
+        self._parts_fit = True
 
     def change(self, version: int, changes: Iterable[Change], encoding: Encoding) -> None:
         """Become the next version."""
         for change in changes:
             if change.start is None:
                 self.lost = False
-            self.index = changed(self.index, change, encoding)
-        old = self.document
-        self.document = Document(old.uri, old.language, self.index.text, version)
+            old, span = self.index, replaced(self.index, change, encoding)
+            self.index = positions.lines(change.text) if span is None else spliced(old, span, change.text)
+            self._reshape(old, span, change.text)
+        before = self.document
+        self.document = Document(before.uri, before.language, self.index.text, version)
 
     def syntax(self) -> Syntax | None:
         """Return the document's syntax, parsed when first asked for; None where its language has no grammar."""
@@ -89,7 +103,46 @@ class Open:
             if self._syntax is not None:
                 # The index is at hand; finding it again would cost more than the parse.
                 self._syntax.__dict__["lines"] = self.index
+                self._shape = self._syntax.tree.copy()
         return self._syntax
+
+    def near(self, offset: int) -> Syntax | None:
+        """Return the document's syntax as far as it bears on an offset, for what a keystroke waits for; see `core.local`."""
+        text = self.document.text
+        if len(text) < local.LONG_CHARS or not self._parts_fit or self._syntax is None or self._syntax.text is text:
+            return self.syntax()
+        near = self._near
+        if near is not None and near.text is not text and local.covers(near, offset):
+            near = self._parsed(near)
+        if near is None or near.text is not text or not local.covers(near, offset):
+            if self._shape is None and self.syntax() is None:
+                return None
+            assert self._shape is not None
+            offsets = positions.byte_offsets(text)
+            near = self._parsed(None, local.parts(self._shape, offsets, self.index, offset))
+            whole = self.syntax() if near.errors else None
+            if whole is not None and len(near.errors) > len(whole.errors):
+                # What stands around the parts can't be told from heads and ends, as with braces in the preprocessor's branches.
+                self._parts_fit, near = False, whole
+        self._near = near
+        return near
+
+    def _parsed(self, previous: Syntax | None, parts: tuple[Span, ...] | None = None) -> Syntax:
+        assert self._syntax is not None
+        found = syntaxes.parse(self.document.text, self._syntax.language, previous, parts)
+        found.__dict__["lines"] = self.index
+        return found
+
+    def _reshape(self, old: Lines, span: Span | None, new: str) -> None:
+        """Tell the tree of an edit of what was the text until now."""
+        if self._shape is None:
+            return
+        # Only where bytes are code points, as they are in nearly all long texts, is this free.
+        if span is None or not old.text.isascii() or not new.isascii() or "\r" in old.text or "\r" in new:
+            self._shape = None
+            return
+        end = span.start + len(new)
+        self._shape.edit(span.start, span.end, end, _point(old, span.start), _point(old, span.end), _point(self.index, end))
 
 
 class Documents:
@@ -153,6 +206,11 @@ class Documents:
                 before = cells[: cells.index(uri)]
                 return tuple(found.document for cell in before if (found := self._open.get(cell)))
         return ()
+
+
+def _point(index: Lines, offset: int) -> Point:
+    line = index.at(offset)
+    return line, offset - index.starts[line]
 
 
 def _language(uri: str, language_id: str, index: Lines) -> str:

@@ -1,0 +1,394 @@
+"""Time the language server as an editor meets it: python tests/benchmarks/server_latency.py [NAME…]
+
+Starts real servers and speaks to them over standard input and output. Prints a table of what is wanted, what was
+measured, and whether it held; exits with 0 either way, as clocks differ. Names choose among the measurements.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import importlib.util
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.infill.port import Engine
+from dg_lsp.server import resident
+from dg_lsp.server.resident import OnDraft, OnLoading, Warm
+from dg_lsp.server.settings import Settings
+from dg_lsp.wire import messages
+
+ROOT = Path(__file__).parents[2]
+TASKS = ROOT / "fixtures" / "eval" / "heldout.jsonl.gz"
+ENGINE = "tests.benchmarks.server_latency:engine"
+JOURNAL, REAL = "DG_LSP_BENCHMARK_JOURNAL", "DG_LSP_BENCHMARK_REAL"
+
+LINES, PLACES, STARTS, FILLS = 10_000, 120, 21, 40
+PAUSE_S = 0.03
+# What is typed at each place, a key at a time; the suggestion is asked for behind each of the last ones.
+TYPED, ASKED = "\n{}found = ", 8
+ANSWER = "self.answer(first, second)"
+
+CAPABILITIES = {
+    "general": {"positionEncodings": ["utf-16"]},
+    "textDocument": {
+        "inlineCompletion": {"dynamicRegistration": True},
+        "codeAction": {
+            "codeActionLiteralSupport": {"codeActionKind": {"valueSet": ["quickfix", "refactor.rewrite", "source"]}},
+            "dataSupport": True,
+            "resolveSupport": {"properties": ["edit"]},
+        },
+        "completion": {"completionItem": {"snippetSupport": True, "documentationFormat": ["markdown", "plaintext"]}},
+        "synchronization": {"dynamicRegistration": True, "didSave": True, "willSave": True},
+    },
+    "workspace": {
+        "configuration": True,
+        "applyEdit": True,
+        "workspaceEdit": {"documentChanges": True},
+        "workspaceFolders": True,
+    },
+    "window": {"workDoneProgress": True},
+}
+
+
+# The engine, in the server's process
+
+
+class _Noting:
+    """An engine that notes when it was called, with the question written for the wire, and when it was done."""
+
+    def __init__(self, document: str, inner: Engine | None) -> None:
+        self._document, self._inner = document, inner
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        body = messages.as_json(messages.encode_ask(messages.Ask(request, client="benchmark", document=self._document)))
+        called = time.monotonic_ns()
+        if self._inner is not None:
+            candidates = await self._inner.fill(request)
+        else:
+            candidates = (Candidate((ANSWER,), 0.9),)
+        with Path(os.environ[JOURNAL]).open("a", encoding="ascii") as journal:
+            journal.write(json.dumps([self._document, called, time.monotonic_ns(), len(body)]) + "\n")
+        return candidates
+
+
+class _Warm:
+    """Satisfies `server.resident.Warm`: the resident engine, or one that answers at once."""
+
+    def __init__(self, inner: Warm | None) -> None:
+        self._inner = inner
+
+    async def ready(self) -> None:
+        if self._inner is not None:
+            await self._inner.ready()
+
+    def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
+        return _Noting(document, self._inner.bound(document, on_draft) if self._inner is not None else None)
+
+
+@contextlib.asynccontextmanager
+async def engine(settings: Settings, on_loading: OnLoading) -> AsyncIterator[_Warm]:
+    if not os.environ.get(REAL):
+        yield _Warm(None)
+        return
+    async with resident.resident(settings, on_loading) as inner:
+        yield _Warm(inner)
+
+
+# The editor
+
+
+class Editor:
+    """A blocking client, so that little of what is measured is its own."""
+
+    def __init__(self, folder: Path, *, real: bool = False, plain: bool = False) -> None:
+        self.journal = folder / "journal"
+        self.journal.write_text("")
+        more = {} if plain else {"DG_LSP_SERVE_ENGINE": ENGINE, JOURNAL: str(self.journal), REAL: "1" if real else ""}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "DG_LSP_STATISTICS_DIR": str(folder / "statistics"), **more}
+        beside = Path(sys.executable).with_name("dg-lsp")
+        command = [str(beside)] if beside.exists() else [sys.executable, "-m", "dg_lsp"]
+        self.started = time.monotonic_ns()
+        self.process = subprocess.Popen(
+            [*command, "serve", "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+        self.texts: dict[str, str] = {}
+        self.versions: dict[str, int] = {}
+        self._id = 0
+
+    def __enter__(self) -> Editor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.request("shutdown", None)
+        self.send({"jsonrpc": "2.0", "method": "exit"})
+        self.process.wait()
+
+    def send(self, message: object) -> None:
+        assert self.process.stdin is not None
+        body = json.dumps(message).encode()
+        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self.process.stdin.flush()
+
+    def notify(self, method: str, params: object) -> None:
+        self.send({"jsonrpc": "2.0", "method": method, "params": params})
+
+    def request(self, method: str, params: object) -> Any:
+        """Return the answer; requests of the server's own that come before are answered with null."""
+        self._id += 1
+        self.send({"jsonrpc": "2.0", "id": self._id, "method": method, "params": params})
+        while True:
+            message = self._read()
+            if "method" not in message and message.get("id") == self._id:
+                if "error" in message:
+                    raise SystemExit(f"{method} was refused: {message['error']['message']}")
+                return message["result"]
+            if "method" in message and "id" in message:
+                settings = {"completion": {"debounce": 0}, "statistics": False}
+                answer = [settings] if message["method"] == "workspace/configuration" else None
+                self.send({"jsonrpc": "2.0", "id": message["id"], "result": answer})
+
+    def _read(self) -> dict[str, Any]:
+        stdout, length = self.process.stdout, 0
+        assert stdout is not None
+        while (line := stdout.readline().strip()) or not length:
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                length = int(value)
+            elif not line and self.process.poll() is not None:
+                raise SystemExit("the server is gone")
+        found: dict[str, Any] = json.loads(stdout.read(length))
+        return found
+
+    def hello(self) -> None:
+        self.request(
+            "initialize",
+            {
+                "processId": os.getpid(),
+                "rootUri": None,
+                "capabilities": CAPABILITIES,
+                "clientInfo": {"name": "Visual Studio Code"},
+                "workspaceFolders": None,
+            },
+        )
+
+    def until_ready(self) -> None:
+        self.notify("initialized", {})
+        while (state := self.request("workspace/executeCommand", {"command": "dgLsp.status"}))["state"] != "ready":
+            if state["state"] == "failed":
+                raise SystemExit(state["message"])
+            time.sleep(0.01)
+
+    def open(self, uri: str, text: str) -> None:
+        self.texts[uri], self.versions[uri] = text, 1
+        document = {"uri": uri, "languageId": "python", "version": 1, "text": text}
+        self.notify("textDocument/didOpen", {"textDocument": document})
+
+    def type(self, uri: str, line: int, character: int, key: str) -> None:
+        self.versions[uri] += 1
+        at = {"line": line, "character": character}
+        self.notify(
+            "textDocument/didChange",
+            {
+                "textDocument": {"uri": uri, "version": self.versions[uri]},
+                "contentChanges": [{"range": {"start": at, "end": at}, "text": key}],
+            },
+        )
+
+    def suggestions(self, uri: str, line: int, character: int) -> list[dict[str, Any]]:
+        params = {
+            "textDocument": {"uri": uri},
+            "position": {"line": line, "character": character},
+            "context": {"triggerKind": 2},
+        }
+        return list(self.request("textDocument/inlineCompletion", params)["items"])
+
+    def called(self) -> list[tuple[int, int]]:
+        """Return when the engine was called for what is shown now, and when it had answered; not for looking ahead."""
+        rows = [json.loads(line) for line in self.journal.read_text().splitlines()]
+        return [(row[1], row[2]) for row in rows if not row[0].endswith("#ahead")]
+
+
+# What is measured
+
+
+Row = tuple[str, str, str, bool]
+
+
+def start(folder: Path) -> Iterator[Row]:
+    took, cpu = [], []
+    for _ in range(STARTS):
+        before = os.times()
+        with Editor(folder, plain=True) as editor:
+            editor.hello()
+            took.append((time.monotonic_ns() - editor.started) / 1e6)
+        after = os.times()
+        cpu.append(1000 * (after.children_user + after.children_system - before.children_user - before.children_system))
+    p50, p95 = spread(took)
+    note = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms ({STARTS} starts; CPU of the whole life p50 {statistics.median(cpu):.0f} ms)"
+    yield "`initialize` answered after process start", "p50 <= 600 ms", note, p50 <= 600
+
+
+def keystroke(folder: Path) -> Iterator[Row]:
+    text = long_text()
+    lines = text.split("\n")
+    uri = "untitled:long.py"
+    chance = random.Random(0)
+    # In the middle of functions: behind statements that stand at two levels or more.
+    inside = [no for no, line in enumerate(lines) if line.startswith(" " * 8) and line.endswith(")") and "#" not in line]
+    to_engine, through = [], []
+    with Editor(folder) as editor:
+        editor.hello()
+        editor.until_ready()
+        editor.open(uri, text)
+        editor.suggestions(uri, 0, 0)
+        time.sleep(1)
+        for place, line in enumerate(sorted(chance.sample(inside, PLACES), reverse=True)):
+            at, character = line, len(lines[line])
+            keys = TYPED.format(" " * (len(lines[line]) - len(lines[line].lstrip())))
+            for idx, key in enumerate(keys):
+                n_before = len(editor.called())
+                began = time.monotonic_ns()
+                editor.type(uri, at, character, key)
+                at, character = (at + 1, 0) if key == "\n" else (at, character + 1)
+                if idx >= len(keys) - ASKED:
+                    editor.suggestions(uri, at, character)
+                    called = editor.called()[n_before:]
+                    if place and called:
+                        to_engine.append((called[0][0] - began) / 1e6)
+                    time.sleep(PAUSE_S)
+            for key in ANSWER[:ASKED]:
+                n_before = len(editor.called())
+                began = time.monotonic_ns()
+                editor.type(uri, at, character, key)
+                character += 1
+                shown = editor.suggestions(uri, at, character)
+                if place and shown and len(editor.called()) == n_before:
+                    through.append((time.monotonic_ns() - began) / 1e6)
+                time.sleep(PAUSE_S)
+    p50, p95 = spread(to_engine)
+    note = f"p50 {p50:.1f} ms, p95 {p95:.1f} ms ({len(to_engine)} keys in {LINES:,} lines)"
+    yield "key and request to engine call", "p95 <= 5 ms", note, p95 <= 5
+    p50, p95 = spread(through)
+    note = f"p50 {p50:.1f} ms, p95 {p95:.1f} ms ({len(through)} keys)"
+    yield "key and request to typed-through answer", "p95 <= 2 ms", note, p95 <= 2
+
+
+def memory(folder: Path) -> Iterator[Row]:
+    with Editor(folder, real=True) as editor:
+        editor.hello()
+        editor.until_ready()
+        for number, text in enumerate([long_text(), *texts()[:9]]):
+            uri = f"untitled:{number}.py"
+            editor.open(uri, text)
+            lines = text.split("\n")
+            editor.suggestions(uri, len(lines) - 1, len(lines[-1]))
+        status = Path(f"/proc/{editor.process.pid}/status").read_text()
+    held = {
+        name: int(value.split()[0]) / 1024
+        for name, _, value in (row.partition(":") for row in status.splitlines())
+        if "kB" in value
+    }
+    note = f"{held['VmRSS']:.0f} MiB, at most {held['VmHWM']:.0f} MiB (one file of {LINES:,} lines, nine of {FILE_LINES})"
+    yield "resident memory with ten open files", "< 120 MB", note, held["VmRSS"] * 1.048576 < 120
+
+
+def completion(folder: Path) -> Iterator[Row]:
+    with gzip.open(TASKS, "rt", encoding="utf-8") as opened:
+        tasks = [json.loads(line) for line in opened]
+    chosen = [task for task in tasks if task["kind"] == "rest-of-line"][:FILLS]
+    whole, asked, inside = [], [], []
+    with Editor(folder, real=True) as editor:
+        editor.hello()
+        editor.until_ready()
+        for number, task in enumerate(chosen):
+            before, after = task["prompt"], task["suffix"]
+            uri, key = f"untitled:{number}.py", before[-1:]
+            editor.open(uri, before[:-1] + after)
+            line, character = before[:-1].count("\n"), len(before[:-1].rpartition("\n")[2])
+            if not key or key in "\r\n" or not before.isascii():
+                continue
+            # The engine has read all but the last character, as when somebody types.
+            editor.suggestions(uri, line, character)
+            time.sleep(1)
+            n_before, began = len(editor.called()), time.monotonic_ns()
+            editor.type(uri, line, character, key)
+            editor.suggestions(uri, line, character + 1)
+            ended = time.monotonic_ns()
+            if called := editor.called()[n_before:]:
+                whole.append((ended - began) / 1e6)
+                inside.append((called[0][1] - called[0][0]) / 1e6)
+            else:
+                asked.append((ended - began) / 1e6)
+    p50, p95 = spread(whole)
+    note = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms (engine p50 {spread(inside)[0]:.0f} ms; {len(whole)} held-out lines"
+    note += f", {len(asked)} more answered from memory)"
+    yield "warm inline completion, embedded model", "p50 <= 350 ms", note, p50 <= 350
+
+
+FILE_LINES = "200 to 2,000"
+
+
+def texts() -> list[str]:
+    """Return installed Python files of an ordinary size, the same ones each time."""
+    folder = package("rich")
+    found = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))]
+    return [text for text in found if 200 <= text.count("\n") <= 2000]
+
+
+def long_text() -> str:
+    """Return so many lines of a real file, repeated where it has fewer."""
+    lines = (package("mypy") / "checker.py").read_text(encoding="utf-8").split("\n")
+    return "\n".join((lines * (LINES // len(lines) + 1))[:LINES])
+
+
+def package(name: str) -> Path:
+    found = importlib.util.find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit(f"the texts are taken from {name}, which is not installed here")
+    return Path(found.submodule_search_locations[0])
+
+
+def spread(values: list[float]) -> tuple[float, float]:
+    """Return the median and the 95th percentile."""
+    if len(values) < 2:
+        raise SystemExit("too little was measured to say anything")
+    return statistics.median(values), statistics.quantiles(values, n=20, method="inclusive")[-1]
+
+
+MEASURES: dict[str, Callable[[Path], Iterator[Row]]] = {
+    "start": start,
+    "keystroke": keystroke,
+    "memory": memory,
+    "completion": completion,
+}
+
+
+def main(names: list[str]) -> int:
+    if unknown := [name for name in names if name not in MEASURES]:
+        print(f"there is no measurement {', '.join(unknown)}; there are {', '.join(MEASURES)}")
+        return 2
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n\n| what | wanted | measured | |\n| --- | --- | --- | --- |")
+    for name in names or MEASURES:
+        folder = Path(tempfile.mkdtemp(prefix="dg-lsp-"))
+        try:
+            for what, wanted, measured, held in MEASURES[name](folder):
+                print(f"| {what} | {wanted} | {measured} | {'held' if held else 'MISSED'} |", flush=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,155 @@
+"""What is parsed near a place reads as it does in the whole text, and the rest is passed over."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dg_lsp.core import holes, languages, local, syntax
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Document, Span
+
+PYTHON = '''
+import os
+
+
+class Long(Base):
+    """What many methods stand in."""
+
+{methods}
+    @property
+    def last(self) -> str:
+        """Return it."""
+        return "é🦀"
+
+
+def after() -> None:
+    pass
+'''
+METHOD = """
+    def method_{n}(self, one: int) -> int:
+        # A comment: with a colon
+        if one > {n}:
+            for each in range(one):
+                self.total += each
+
+        return helper(
+            one,
+            "text: {n}",
+        )
+"""
+JAVASCRIPT = """
+export class Long extends Base {{
+{methods}
+  last() {{
+    return "é🦀";
+  }}
+}}
+"""
+JAVASCRIPT_METHOD = """
+  method{n}(one) {{
+    // A comment {{
+    if (one > {n}) {{
+      return helper(one, "text {n}");
+    }}
+    const found = {{ one: {n} }};
+    return found;
+  }}
+"""
+
+
+def long(text: str = PYTHON, method: str = METHOD, n: int = 400) -> str:
+    return text.format(methods="".join(method.format(n=number) for number in range(n)))
+
+
+def whole(text: str, language: str = "python") -> Syntax:
+    found = syntax.of(Document("u", language, text))
+    assert found is not None
+    return found
+
+
+def near(found: Syntax, offset: int) -> Syntax:
+    parts = local.parts(found.tree, found.offsets, found.lines, offset)
+    return syntax.parse(found.text, found.language, None, parts)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [("python", long()), ("javascript", long(JAVASCRIPT, JAVASCRIPT_METHOD))],
+    ids=["python", "javascript"],
+)
+def test_holes_are_those_of_the_whole_text(language: str, text: str) -> None:
+    full, document = whole(text, language), Document("u", language, text)
+    chance = random.Random(0)
+    for offset in [0, len(text), *(chance.randrange(len(text)) for _ in range(60))]:
+        found = near(full, offset)
+        assert local.covers(found, offset)
+        assert found.errors == ()
+        assert holes.at_cursor(document, offset, found) == holes.at_cursor(document, offset, full)
+        assert found.enclosing_function(offset) == full.enclosing_function(offset)
+
+
+def test_only_a_part_is_parsed() -> None:
+    full = whole(long())
+    found = near(full, len(full.text) // 2)
+    assert 2 * sum(part.end - part.start for part in found.parts) < len(full.text)
+    assert found.parsed == "".join(full.text[part.start : part.end] for part in found.parts)
+    assert "class Long(Base):" in found.parsed
+    assert "method_1(" not in found.parsed
+    gaps = found.gaps(Span(0, len(full.text)))
+    assert syntax.joined([*gaps, *found.parts]) == (Span(0, len(full.text)),)
+    assert found.gaps(found.parts[0]) == ()
+    assert full.gaps(Span(0, 10)) == ()
+
+
+def test_a_comment_is_never_cut() -> None:
+    text = "/* a very long one\n" + "that goes on;\n" * 4000 + "*/\nint x;\n"
+    found = near(whole(text, "c"), len(text) // 2)
+    assert found.errors == ()
+    assert [node.type for node in found.tree.root_node.children][:1] == ["comment"]
+
+
+def test_parts_move_with_an_edit() -> None:
+    full = whole(long())
+    at = full.text.index("method_200(")
+    found = near(full, at)
+    for start, end, new in (
+        (at, at + 6, "renamed"),
+        (at, at, "é🦀\n"),
+        (0, 0, "# above\n"),
+        (10, at, ""),
+        (at + 900, len(full.text), "x"),
+    ):
+        text = full.text[:start] + new + full.text[end:]
+        moved = syntax.parse(text, found.language, found)
+        fresh = syntax.parse(text, found.language, None, moved.parts)
+        assert str(moved.tree.root_node) == str(fresh.tree.root_node)
+        assert any(part.start <= start and start + len(new) <= part.end for part in moved.parts)
+        assert moved.parts == syntax.joined(moved.parts)
+        kept = [full.text[part.start : part.end] for part in found.parts if part.end < start or part.start > end]
+        assert all(part in [text[span.start : span.end] for span in moved.parts] for part in kept)
+
+
+def test_random_edits_leave_the_tree_of_the_parts() -> None:
+    chance = random.Random(1)
+    text = long(n=120)
+    at = text.index("method_60(")
+    found = near(whole(text), at)
+    for _ in range(200):
+        start = max(0, min(len(text), at + chance.randrange(-400, 400)))
+        end = min(len(text), start + chance.choice([0, 0, 0, 1, 5, 60]))
+        text = text[:start] + chance.choice(["x", "\n", "    ", "é", "(", ")", '"', "def f():\n", ""]) + text[end:]
+        found = syntax.parse(text, found.language, found)
+        assert found.text == text
+        fresh = syntax.parse(text, found.language, None, found.parts)
+        assert (fresh.tree.root_node.end_byte, len(fresh.errors)) == (found.tree.root_node.end_byte, len(found.errors))
+
+
+def test_every_language_has_parts() -> None:
+    for language in languages.TABLE:
+        text = f"{language.line_comments[0]} x\n" * 20_000
+        found = near(whole(text, language.name), 30_000)
+        assert local.covers(found, 30_000)
+        # Before `<?php`, all is one text.
+        assert language.name == "php" or len(found.parsed) < len(text)

@@ -1,0 +1,93 @@
+"""What a keystroke in a long document waits for: the syntax near the cursor, whatever was typed where before."""
+
+from __future__ import annotations
+
+import random
+
+from dg_lsp.core import holes, local
+from dg_lsp.core import syntax as syntaxes
+from dg_lsp.server.sync import Change, Open, Point
+from tests.core.test_local import long
+
+
+def point(text: str, offset: int) -> Point:
+    head = text[:offset]
+    return head.count("\n"), len(head) - head.rfind("\n") - 1
+
+
+class Typist:
+    """Types into a document that is open, and looks at what stands at the cursor."""
+
+    def __init__(self, text: str) -> None:
+        self.open = Open("untitled:a", "python", 1, text)
+        self.version = 1
+
+    def type(self, start: int, end: int, new: str) -> None:
+        text = self.open.document.text
+        self.version += 1
+        self.open.change(self.version, [Change(new, point(text, start), point(text, end))], "utf-32")
+        assert self.open.document.text == text[:start] + new + text[end:]
+
+    def check(self, offset: int) -> bool:
+        """Return whether only a part was parsed; the hole must be that of the whole text in any case."""
+        document = self.open.document
+        found, whole = self.open.near(offset), syntaxes.of(document)
+        assert found is not None
+        assert whole is not None
+        assert found.text == document.text
+        assert local.covers(found, offset)
+        assert holes.at_cursor(document, offset, found) == holes.at_cursor(document, offset, whole)
+        return bool(found.parts)
+
+
+def test_keys_at_many_places_of_a_long_document() -> None:
+    typist = Typist(long(n=200))
+    assert not typist.check(0)
+    chance = random.Random(0)
+    for _ in range(5):
+        text = typist.open.document.text
+        at = text.index("\n", text.index("        return helper(", chance.randrange(len(text) // 2)))
+        at = text.rfind("\n", 0, at)
+        for key in "\n        if self.ready:\n            found = 1":
+            typist.type(at, at, key)
+            at += 1
+            assert typist.check(at)
+    document = typist.open.document
+    whole = typist.open.syntax()
+    assert whole is not None
+    assert whole.text == document.text
+    assert not whole.parts
+
+
+def test_all_of_the_text_may_be_another() -> None:
+    typist = Typist(long())
+    typist.check(0)
+    at = len(typist.open.document.text) // 2
+    typist.type(at, at, "\n")
+    typist.check(at)
+    typist.open.change(9, [Change(long(n=300))], "utf-32")
+    typist.check(at)
+    typist.open.change(10, [Change("short = 1\n")], "utf-32")
+    assert not typist.check(5)
+
+
+def test_where_bytes_are_no_code_points() -> None:
+    typist = Typist(long().replace("A comment", "Ein Küßchen 🦀"))
+    typist.check(0)
+    for word in ("method_20(", "method_300(", "method_150("):
+        at = typist.open.document.text.index(word)
+        for key in "ü🦀x":
+            typist.type(at, at, key)
+            typist.check(at + 1)
+
+
+def test_a_file_whose_parts_do_not_fit_is_parsed_in_whole() -> None:
+    text = "#ifdef A\nvoid f() {\n#else\nvoid g() {\n#endif\n" + "  x();\n" * 8000 + "}\n"
+    found = Open("untitled:a.c", "c", 1, text)
+    found.near(0)
+    found.change(2, [Change("y", (4000, 3), (4000, 3))], "utf-32")
+    near = found.near(len(text) // 2)
+    assert near is not None
+    whole = syntaxes.of(found.document)
+    assert whole is not None
+    assert len(near.errors) <= len(whole.errors)
