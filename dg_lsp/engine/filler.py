@@ -204,7 +204,10 @@ class LocalFiller:
             "device": loaded.device,
             "dtype": loaded.dtype,
             "revision": loaded.revision,
+            "threads": loaded.threads,
+            "why": dict(loaded.why),
             "device_bytes": size + self.cache.bytes,
+            "device_free_bytes": room.free_bytes(loaded.device),
         }
 
     def pieces(self, text: str) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ remote code. Knows files. Knows nothing of requests.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dg_lsp.engine.vocabulary import Vocabulary
 
 EMBEDDED = "embedded"
 SMALL = 20_000_000  # parameters below which bf16 gains nothing on a CPU
+CHOSEN = "it was asked for"
 
 Say = Callable[[str, float], None]
 
@@ -32,7 +33,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model ready to run, and what belongs to it."""
+    """A model ready to run, and what belongs to it. `why` says why it runs so: the ends of sentences, by name."""
 
     name: str
     passes: Passes
@@ -41,6 +42,8 @@ class Loaded:
     device: str
     dtype: str
     revision: str = ""
+    threads: int = 0
+    why: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(
@@ -56,11 +59,13 @@ def load(
 
     `say` hears what is being done and how much of it is done. Raises LoadError with a sentence.
     """
-    device = _device(device)
+    why: dict[str, str] = {}
+    device, why["device"] = _device(device)
     say("finding the checkpoint", 0.0)
     folder = find(name, revision)
     if threads or device == "cpu":
-        torch.set_num_threads(threads or _threads(folder))
+        threads, why["threads"] = (threads, CHOSEN) if threads else _threads(folder)
+        torch.set_num_threads(threads)
     say("reading the tokenizer", 0.1)
     try:
         vocabulary, profile = Vocabulary.from_file(folder / "tokenizer.json"), load_profile(folder)
@@ -73,7 +78,7 @@ def load(
 
         logging.disable_progress_bar()  # the engine says itself how far it is
 
-        wide = _named_dtype(dtype) if dtype else _dtype(folder, device)
+        wide, why["dtype"] = (_named_dtype(dtype), CHOSEN) if dtype else _dtype(folder, device)
         model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(
             str(folder), dtype=wide, use_safetensors=True, trust_remote_code=False, local_files_only=True
         )
@@ -83,7 +88,8 @@ def load(
     except Exception as error:
         raise LoadError(f"{name} can't be loaded as a DiffusionGemma checkpoint: {error}") from error
     say("ready", 1.0)
-    return Loaded(name, Passes(model), vocabulary, profile, device, str(wide).removeprefix("torch."), revision)
+    width = str(wide).removeprefix("torch.")
+    return Loaded(name, Passes(model), vocabulary, profile, device, width, revision, threads, why)
 
 
 def find(name: str, revision: str = "") -> Path:
@@ -112,14 +118,17 @@ def find(name: str, revision: str = "") -> Path:
         raise LoadError(f"{name} is neither a folder here nor to be had from the hub: {first}") from error
 
 
-def _device(wanted: str) -> str:
+def _device(wanted: str) -> tuple[str, str]:
+    """Return the device, and why."""
     if wanted != "auto":
         if wanted.startswith("cuda") and not torch.cuda.is_available():
             raise LoadError("no CUDA device is to be had here; use --device cpu, or auto")
-        return wanted
+        return wanted, CHOSEN
     if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+        return "cuda", f"there is one: {torch.cuda.get_device_name()}"
+    if torch.backends.mps.is_available():
+        return "mps", "this Mac has one"
+    return "cpu", "torch finds neither a CUDA nor an MPS device"
 
 
 def _named_dtype(name: str) -> torch.dtype:
@@ -129,26 +138,33 @@ def _named_dtype(name: str) -> torch.dtype:
     return found
 
 
-def _threads(folder: Path) -> int:
-    """Return how many threads a model wants on this machine's CPU.
+def _threads(folder: Path) -> tuple[int, str]:
+    """Return how many threads a model wants on this machine's CPU, and why.
 
     Half of the cores, as an editor and its other servers need the rest: threads that wait for each other lose far more
     than they gain when one of them has to wait for a core. A small model gains nothing beyond two.
     """
-    half = max(1, (os.cpu_count() or 2) // 2)
-    return min(half, 2) if _n_parameters(folder) < SMALL else half
+    n_cores = os.cpu_count() or 2
+    half = max(1, n_cores // 2)
+    why = f"half of the {n_cores} cores, as an editor needs the rest"
+    if _n_parameters(folder) < SMALL and half > 2:
+        return 2, f"{why}, and a small model gains nothing beyond 2"
+    return half, why
 
 
 def _n_parameters(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) // 2
 
 
-def _dtype(folder: Path, device: str) -> torch.dtype:
-    """Return bf16 on a GPU. On a CPU the faster one: bf16 where the processor multiplies it and the model is not small.
+def _dtype(folder: Path, device: str) -> tuple[torch.dtype, str]:
+    """Return the dtype, and why: bf16 on a GPU; on a CPU where the processor multiplies it and the model is not small.
 
     Decided by what the processor can do, not by timing: the same machine must give the same text twice.
     """
     if device != "cpu":
-        return torch.bfloat16
-    quick = torch.cpu._is_avx512_bf16_supported()  # no public name for it yet
-    return torch.bfloat16 if quick and _n_parameters(folder) > SMALL else torch.float32
+        return torch.bfloat16, "a GPU computes it fastest, and the weights are published in it"
+    if _n_parameters(folder) <= SMALL:
+        return torch.float32, "on a CPU a small model gains nothing from less"
+    if torch.cpu._is_avx512_bf16_supported():  # no public name for it yet
+        return torch.bfloat16, "this processor multiplies it"
+    return torch.float32, "this processor does not multiply bfloat16"

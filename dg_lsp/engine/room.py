@@ -6,12 +6,12 @@ its processor. Knows sizes. Knows nothing of requests.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from dg_lsp.engine import memory
 
 if TYPE_CHECKING:
     from dg_lsp.engine.passes import Passes
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 SHARE = 0.8  # of what is free may be used: allocators round up, and others live there too
 LOGIT_COPIES = 5  # in 32 bits and at once: logits, their softcap, probabilities, entropies, sums to draw by
 HIDDEN_COPIES = 8  # of a position's hidden state while a layer is computed
-MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,41 +72,4 @@ def free_bytes(device: str) -> int | None:
         # What the allocator keeps but nobody uses is as good as free.
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    found = [bytes_ for bytes_ in (_of_the_system(), _of_the_group()) if bytes_ is not None]
-    return max(0, min(found)) if found else None
-
-
-def _of_the_system() -> int | None:
-    try:
-        lines = MEMINFO.read_text(encoding="ascii").splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
-    except (OSError, ValueError, IndexError, StopIteration):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return None
-
-
-def _of_the_group() -> int | None:
-    """Return what a container's limit leaves, its file cache not counted as used; None without a limit."""
-    limit = _number(CGROUP / "memory.max")
-    used = _number(CGROUP / "memory.current")
-    if limit is None or used is None:
-        return None
-    return limit - used + _file_cache(CGROUP / "memory.stat")
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # there is no such group, or its limit is called "max"
-        return None
-
-
-def _file_cache(path: Path) -> int:
-    try:
-        lines = path.read_text(encoding="ascii").splitlines()
-        return int(next(line for line in lines if line.startswith("inactive_file ")).split()[1])
-    except (OSError, ValueError, StopIteration):
-        return 0
+    return memory.free_bytes()

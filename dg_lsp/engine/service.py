@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from dg_lsp import __version__
+from dg_lsp.engine import memory
 from dg_lsp.engine.scheduler import Job, Scheduler
 from dg_lsp.wire.meeting import Settings, Which
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Ask, Bye, Done, Event, Problem, Status
@@ -26,7 +25,7 @@ class Described(Protocol):
     """A model that tells where it runs."""
 
     def about(self) -> Mapping[str, object]:
-        """Return facts by name: `device`, `dtype`, `revision`, `device_bytes`."""
+        """Return facts by name: `device`, `dtype`, `threads` and `why` they are so; `device_bytes`, `device_free_bytes`."""
 
 
 class Inbox:
@@ -137,7 +136,7 @@ class Service:
         running, waiting = self.scheduler.load_of()
         filler = self.scheduler.filler()
         about: dict[str, object] = dict(filler.about()) if isinstance(filler, Described) else {}
-        device_bytes = about.pop("device_bytes", None)
+        device_bytes, device_free_bytes = about.pop("device_bytes", None), about.pop("device_free_bytes", None)
         return {
             "name": "dg-lsp",
             "version": __version__,
@@ -155,7 +154,12 @@ class Service:
             "leases": self.n_leases,
             "running": running,
             "waiting": waiting,
-            "memory": {"rss_bytes": resident_bytes(), "device_bytes": device_bytes},
+            "memory": {
+                "rss_bytes": memory.resident_bytes(),
+                "free_bytes": memory.free_bytes(),
+                "device_bytes": device_bytes,
+                "device_free_bytes": device_free_bytes,
+            },
             "uptime_s": round(time.monotonic() - self.started, 3),
             "unload_after_s": self.settings.unload_after_s,
             "exit_after_s": self.settings.exit_after_s,
@@ -184,7 +188,7 @@ class Service:
         tell("jobs", "gauge", "Requests now.", ('{state="running"}', running), ('{state="waiting"}', waiting))
         tell("leases", "gauge", "Users now.", ("", self.n_leases))
         tell("loaded", "gauge", "Whether the model is loaded.", ("", self.scheduler.status().state == "ready"))
-        tell("resident_memory_bytes", "gauge", "Memory of the process.", ("", resident_bytes()))
+        tell("resident_memory_bytes", "gauge", "Memory of the process.", ("", memory.resident_bytes()))
         return "\n".join(lines) + "\n"
 
     def _on_status(self, status: Status) -> None:
@@ -208,18 +212,3 @@ def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], 
 def is_last(event: Event) -> bool:
     """Return whether nothing follows an event on its stream."""
     return isinstance(event, Done | Problem | Bye)
-
-
-def resident_bytes() -> int:
-    """Return how much memory the process uses now, or used at most where the system does not tell the former."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError, AttributeError):
-        pass
-    if sys.platform == "win32":
-        return 0
-    import resource  # not on Windows
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

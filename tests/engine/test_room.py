@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine import filler, room
+from dg_lsp.engine import filler, memory, room
 from dg_lsp.engine.filler import MAX_ROWS, InfillTask, LocalFiller
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.room import Cost, rows_that_fit
@@ -48,8 +48,8 @@ def test_free_memory_is_the_systems_or_what_the_containers_limit_leaves(
 ) -> None:
     info = tmp_path / "meminfo"
     info.write_text("MemTotal:  200 kB\nMemAvailable:    100 kB\n")
-    monkeypatch.setattr(room, "MEMINFO", info)
-    monkeypatch.setattr(room, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "MEMINFO", info)
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
     assert room.free_bytes("cpu") == 100 * 1024
     (tmp_path / "memory.current").write_text("60000\n")
     (tmp_path / "memory.max").write_text("max\n")
