@@ -112,6 +112,7 @@ class Routes:
         if wish.max_tokens == 0:
             # Editors send these to have the context read ahead of time.
             self._service.scheduler.warm()
+            self._service.scheduler.expect(wish.ask.request)
             return JSONResponse(compat.to_llama(wish, Answer((), Done()), model))
         if wish.stream:
             return self._streamed(wish, lambda answer: _llama_stream(wish, answer, model))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from dg_lsp.core.values import Candidate
+from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.task import Cached, Eager, Filler, Foreseeing, Joining, Roomy, Task, Timed, Trimmed, UserError
 from dg_lsp.wire.messages import (
     Accepted,
@@ -171,6 +171,7 @@ class Scheduler:
         self._last_used = clock()
         self._rows = self._limits.rows
         self._may_foresee = False
+        self._expected: InfillRequest | None = None
         self.counts: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._work, name="dg-lsp-model", daemon=True)
 
@@ -198,6 +199,12 @@ class Scheduler:
             if self._status.state == "ready" and self._wanted == "nothing":
                 self._wanted = "unload"
                 self._changed.notify_all()
+
+    def expect(self, request: InfillRequest) -> None:
+        """Let the model read ahead, once it is loaded and idle, for a request that will probably come; return at once."""
+        with self._changed:
+            self._expected, self._may_foresee = request, True
+            self._changed.notify_all()
 
     def submit(self, ask: Ask, emit: Emit) -> Job:
         """Return the job, whose events go to `emit` from any thread; raise BusyError or UnavailableError."""
@@ -290,11 +297,18 @@ class Scheduler:
 
     def _foresee(self) -> None:
         """Do a short unit of what a next request may need; it counts as no use of the engine."""
+        with self._changed:
+            expected, self._expected, self._may_foresee = self._expected, None, False
+        if not isinstance(self._filler, Foreseeing):
+            return
         try:
-            self._may_foresee = isinstance(self._filler, Foreseeing) and self._filler.foresee()
+            if expected is not None:
+                self._filler.expect(expected)
+            more = self._filler.foresee()
+            with self._changed:
+                self._may_foresee = self._may_foresee or more
         except Exception as error:  # nobody asked for it, so nobody needs to hear of it
             log.warning("what a next request may need could not be done ahead", exc_info=error)
-            self._may_foresee = False
             if is_out_of_memory(error):
                 give_back_memory()
 

@@ -528,3 +528,16 @@ def test_the_best_so_far_is_told_early_only_if_asked() -> None:
             ("answer", True, False),
         ]
         assert [event.early for event in quiet.all() if isinstance(event, Found)] == [False]
+
+
+def test_a_request_that_is_announced_is_read_ahead_once_the_model_is_there() -> None:
+    model = toy_filler.ToyFiller("auto")
+    model.to_foresee = 1
+    with scheduler(lambda _: model) as (made, _):
+        coming = request()
+        made.warm()
+        made.expect(coming)
+        model.units.release()
+        wait_until(lambda: model.foreseen == 1)
+        assert model.expected == [coming]
+        assert made.last_used() == 100.0

@@ -44,7 +44,8 @@ def asks(draw: st.DrawFn) -> Ask:
         budget=Budget(draw(COUNTS), draw(COUNTS), draw(st.integers(1, messages.MAX_CANDIDATES))),
         seed=draw(st.integers(-(2**63), 2**63 - 1)),
     )
-    return Ask(request, draw(TEXTS), draw(TEXTS), "batch" if draw(st.booleans()) else "interactive", draw(st.booleans()))
+    priority: messages.Priority = "batch" if draw(st.booleans()) else "interactive"
+    return Ask(request, draw(TEXTS), draw(TEXTS), priority, drafts=draw(st.booleans()), early=draw(st.booleans()))
 
 
 CANDIDATES = st.builds(
@@ -60,7 +61,7 @@ MS = st.floats(0, 1e9)
 EVENTS = st.one_of(
     st.builds(Accepted, TEXTS, COUNTS),
     st.builds(Draft, st.lists(TEXTS | LINES, max_size=3).map(tuple), COUNTS),
-    st.builds(Found, CANDIDATES),
+    st.builds(Found, CANDIDATES, st.booleans()),
     st.builds(
         Done,
         st.sampled_from(["finished", "deadline", "superseded", "cancelled"]),

@@ -52,6 +52,7 @@ class ToyFiller:
         self.passes: list[tuple[list[str], int]] = []  # who stepped together, and how many rows it might have been
         self.pass_error: Exception | None = None
         self.to_foresee = self.foreseen = 0
+        self.expected: list[InfillRequest] = []
         self.units = threading.Semaphore(0)  # each unit of foreseeing takes one
 
     def start(self, request: InfillRequest) -> "ToyTask":
@@ -75,6 +76,9 @@ class ToyFiller:
 
     def has_room(self) -> bool:
         return self.has_memory
+
+    def expect(self, request: InfillRequest) -> None:
+        self.expected.append(request)
 
     def foresee(self) -> bool:
         if self.foreseen < self.to_foresee:
