@@ -1,0 +1,310 @@
+"""An editor's day: half an hour of edits as a recording, how it was made, and how it is played to a server.
+
+A recording is a list of acts, each with the time in milliseconds at which it began. Positions in it are told by the text
+before them, since what a suggestion adds depends on the model. Played, the clock is the server's own: keys of one burst
+follow each other as fast as the server takes them, and where the recording pauses, the player waits for the answer to
+the last request, as whoever pauses sees it.
+
+`python -m tests.e2e.day` records anew: the same day, from the files of fixtures/day/project.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.core import positions
+from dg_lsp.core.positions import Lines
+from dg_lsp.server.sync import Change, changed
+from tests.e2e.editor import Editor
+from tests.e2e.rpc import PATIENCE_S, RpcError
+
+FOLDER = Path(__file__).parents[2] / "fixtures" / "day"
+RECORDING = FOLDER / "session.jsonl"
+FILES = ("stock.py", "orders.py", "shop.js")
+LANGUAGES = {".py": "python", ".js": "javascript"}
+HALF_AN_HOUR_MS = 30 * 60 * 1000
+# Whoever stops typing for so long looks at what is shown.
+PAUSE_MS = 900
+CANCELLED = -32800
+
+Act = dict[str, Any]
+
+
+# --- Recording ---------------------------------------------------------------------------------------------------------
+
+
+def record(seed: int = 1) -> list[Act]:
+    """Return the day: three files written at human speed by someone who errs, pastes, undoes, accepts and looks around."""
+    dice = random.Random(seed)
+    typist = _Typist(dice)
+    texts = {name: (FOLDER / "project" / name).read_bytes().decode() for name in FILES}
+    for name, text in texts.items():
+        typist.act("open", file=name, text=text[: text.index("\n") + 1])
+    parts = {name: _parts(text) for name, text in texts.items()}
+    while any(parts.values()):
+        name = dice.choice([name for name in FILES if parts[name]])
+        typist.act("switch", file=name)
+        for _ in range(dice.randint(1, 2)):
+            if parts[name]:
+                typist.write(parts[name].pop(0))
+                _look_around(typist, dice, texts[name])
+        typist.act("save")
+    # The rest of the half hour is spent with reading and small changes.
+    while typist.now < HALF_AN_HOUR_MS:
+        name = dice.choice(FILES)
+        typist.act("switch", file=name)
+        lines = [line for line in texts[name].splitlines() if len(line.strip()) > 12]
+        line = dice.choice(lines)
+        typist.act("move", after=line[: dice.randint(8, len(line))])
+        typist.write(dice.choice((" x", "(a, b)", ".name", "  # why?", "\n")))
+        typist.think(5_000, 60_000)
+        typist.act("undo", times=dice.randint(1, 6))
+        typist.act("save")
+    return typist.acts
+
+
+def _look_around(typist: _Typist, dice: random.Random, text: str) -> None:
+    chance = dice.random()
+    if chance < 0.2:
+        typist.act("paste", text=dice.choice(text.split("\n\n"))[:400] + "\n")
+        typist.think(300, 2_000)
+        typist.act("undo", times=1)
+    elif chance < 0.35:
+        typist.act("menu")
+    elif chance < 0.45:
+        typist.act("fill")
+    elif chance < 0.6:
+        typist.act("undo", times=dice.randint(2, 12))
+    typist.think(1_000, 12_000)
+
+
+def _parts(text: str) -> list[str]:
+    """Return what there is to type behind the first line, a few lines at a time, with the file's own line ends."""
+    end = "\r\n" if "\r\n" in text else "\n"
+    head, *blocks = text.split(end * 2)
+    return [end + head.partition(end)[2]] * bool(head.partition(end)[2]) + [end + block + end for block in blocks]
+
+
+@dataclass
+class _Typist:
+    dice: random.Random
+    now: int = 0
+    acts: list[Act] = field(default_factory=list)
+
+    def act(self, do: str, **more: object) -> None:
+        self.acts.append({"at": self.now, "do": do, **more})
+        self.now += self.dice.randint(120, 700)
+
+    def think(self, least: int, most: int) -> None:
+        self.now += self.dice.randint(least, most)
+
+    def write(self, text: str) -> None:
+        """Type a text: bursts of keys with a slip now and then, a look at what is shown at some line's end."""
+        keys = re.findall(r"\r\n|.", text, re.DOTALL)
+        while keys:
+            size = self.dice.randint(6, 60)
+            burst, keys = keys[:size], keys[size:]
+            if self.dice.random() < 0.25:
+                at = self.dice.randrange(len(burst))
+                self._keys([*burst[:at], self.dice.choice("aeiou (")])
+                self.act("delete", count=1)
+                self._keys(burst[at:])
+            else:
+                self._keys(burst)
+            chance = self.dice.random()
+            if chance < 0.2:
+                self.think(PAUSE_MS, 4_000)
+                self.act("accept")
+                # What the user had in mind is written over it.
+                self.think(400, 1_500)
+                self.act("undo", times=1)
+            elif chance < 0.3:
+                self.think(PAUSE_MS, 4_000)
+                self.act("reject")
+
+    def _keys(self, keys: list[str]) -> None:
+        gaps = [min(700, int(self.dice.lognormvariate(0, 0.45) * (95 if key.isalnum() else 170))) for key in keys]
+        if keys:
+            self.acts.append({"at": self.now, "do": "type", "keys": "".join(keys), "gaps": gaps})
+            self.now += sum(gaps)
+
+
+# --- Playing ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class File:
+    """A document as the editor has it. `undo` holds what to put back: where, how much to take away, the text."""
+
+    uri: str
+    text: str
+    version: int = 1
+    cursor: int = 0
+    undo: list[tuple[int, int, str]] = field(default_factory=list)
+
+
+@dataclass
+class Player:
+    """Plays acts to a server, and keeps what came of them."""
+
+    client: Editor
+    files: dict[str, File] = field(default_factory=dict)
+    here: str = ""
+    requests: list[asyncio.Future[Any]] = field(default_factory=list)
+    shown: dict[str, Any] | None = None
+    asked: int = 0
+    last: int = 0
+    n_keys: int = 0
+    n_shown: int = 0
+    n_accepted: int = 0
+
+    async def play(self, acts: list[Act]) -> None:
+        """Play acts, and wait for an answer wherever they pause."""
+        for act in acts:
+            if act["at"] - self.last >= PAUSE_MS:
+                await self.look()
+            await getattr(self, f"_{act['do']}")(act)
+            self.last = act["at"] + sum(act.get("gaps", ()))
+        await self.look()
+
+    async def look(self) -> None:
+        """Wait until the last request is answered, and see what is shown."""
+        if not self.requests or self.shown is not None:
+            return
+        try:
+            answer = await asyncio.wait_for(asyncio.shield(self.requests[-1]), PATIENCE_S)
+        except RpcError as error:
+            if error.code != CANCELLED:
+                raise
+            return
+        if isinstance(answer, dict) and answer.get("items"):
+            self.shown = answer["items"][0]
+            self.n_shown += 1
+            self.client.notify("textDocument/didShowCompletion", {"item": self.shown})
+
+    @property
+    def file(self) -> File:
+        return self.files[self.here]
+
+    def at(self, offset: int) -> dict[str, int]:
+        line, character = positions.to_position(positions.lines(self.file.text), offset, "utf-16")
+        return {"line": line, "character": character}
+
+    def edit(self, start: int, end: int, new: str, *, undone: bool = False) -> None:
+        """Change the text here, and tell the server as the protocol counts."""
+        file = self.file
+        change = Change(new, *(positions.to_position(positions.lines(file.text), at, "utf-16") for at in (start, end)))
+        ends = {"start": self.at(start), "end": self.at(end)}
+        if not undone:
+            file.undo.append((start, len(new), file.text[start:end]))
+        file.text = changed(positions.lines(file.text), change, "utf-16").text
+        file.version += 1
+        file.cursor = start + len(new)
+        self.shown = None
+        self.client.change(file.version, {"range": ends, "text": new}, uri=file.uri)
+
+    def ask(self) -> None:
+        """Ask for a suggestion as typing does; the request before is cancelled, as most editors do."""
+        if self.requests and not self.requests[-1].done() and self.here != "orders.py":
+            self.client.notify("$/cancelRequest", {"id": self.asked})
+        position = self.at(self.file.cursor)
+        where = self.client.inline(position["line"], position["character"], uri=self.file.uri)
+        self.asked, future = self.client.start("textDocument/inlineCompletion", where)
+        self.requests.append(future)
+
+    async def _open(self, act: Act) -> None:
+        name = act["file"]
+        self.files[name] = File(f"untitled:day/{name}", act["text"], cursor=len(act["text"]))
+        self.client.open(act["text"], uri=self.files[name].uri, language=LANGUAGES[Path(name).suffix])
+        self.here = name
+
+    async def _switch(self, act: Act) -> None:
+        self.here, self.shown = act["file"], None
+        self.file.cursor = len(self.file.text)
+
+    async def _move(self, act: Act) -> None:
+        found = self.file.text.rfind(act["after"])
+        self.file.cursor = found + len(act["after"]) if found >= 0 else len(self.file.text)
+        self.shown = None
+
+    async def _type(self, act: Act) -> None:
+        for key in re.findall(r"\r\n|.", act["keys"], re.DOTALL):
+            self.edit(self.file.cursor, self.file.cursor, key)
+            self.ask()
+            self.n_keys += 1
+            # The server hears each key before the next: this is answered in order, and needs no engine.
+            if self.n_keys % 8 == 0:
+                await self.client.status()
+
+    async def _delete(self, act: Act) -> None:
+        self.edit(max(0, self.file.cursor - act["count"]), self.file.cursor, "")
+
+    async def _paste(self, act: Act) -> None:
+        self.edit(self.file.cursor, self.file.cursor, act["text"])
+
+    async def _undo(self, act: Act) -> None:
+        for _ in range(act["times"]):
+            if self.file.undo:
+                start, n_new, old = self.file.undo.pop()
+                self.edit(start, start + n_new, old, undone=True)
+
+    async def _accept(self, act: Act) -> None:
+        if self.shown is None:
+            return
+        item, index = self.shown, positions.lines(self.file.text)
+        start, end = _offsets(index, item["range"])
+        self.edit(start, end, item["insertText"])
+        self.n_accepted += 1
+        command = {key: item["command"][key] for key in ("command", "arguments")}
+        self.requests.append(self.client.start("workspace/executeCommand", command)[1])
+        await self.look()
+
+    async def _reject(self, act: Act) -> None:
+        # An editor says nothing when a suggestion is dismissed; typing something else does.
+        self.shown = None
+
+    async def _save(self, act: Act) -> None:
+        self.client.notify("textDocument/didSave", {"textDocument": {"uri": self.file.uri}})
+
+    async def _menu(self, act: Act) -> None:
+        position = self.at(self.file.cursor)
+        await self.client.menu(position["line"], position["character"], uri=self.file.uri)
+
+    async def _fill(self, act: Act) -> None:
+        """Ask for the first code action's edit, and apply it where there is one."""
+        position = self.at(self.file.cursor)
+        for action in (await self.client.menu(position["line"], position["character"], uri=self.file.uri))[:1]:
+            resolved = await self.client.request("codeAction/resolve", action)
+            for change in resolved.get("edit", {}).get("documentChanges", []):
+                assert change["textDocument"]["version"] == self.file.version
+                index = positions.lines(self.file.text)
+                for edit in reversed(change["edits"]):
+                    self.edit(*_offsets(index, edit["range"]), edit["newText"])
+
+
+def recording() -> list[Act]:
+    """Return the recorded acts."""
+    return [json.loads(line) for line in RECORDING.read_text("utf-8").splitlines()]
+
+
+def _offsets(index: Lines, range_: dict[str, Any]) -> tuple[int, int]:
+    start, end = (range_[end] for end in ("start", "end"))
+    return (
+        positions.to_offset(index, start["line"], start["character"], "utf-16"),
+        positions.to_offset(index, end["line"], end["character"], "utf-16"),
+    )
+
+
+def _lines(acts: list[Act]) -> Iterator[str]:
+    return (json.dumps(act, ensure_ascii=False, separators=(",", ":")) + "\n" for act in acts)
+
+
+if __name__ == "__main__":
+    RECORDING.write_text("".join(_lines(record())), "utf-8")

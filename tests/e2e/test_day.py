@@ -1,0 +1,110 @@
+"""An editor's day with the real server and the embedded model: half an hour of recorded edits, as fast as they are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dg_lsp.core import positions
+from dg_lsp.wire import meeting
+from dg_lsp.wire.meeting import Which
+from tests.e2e import day
+from tests.e2e.day import Player
+from tests.e2e.editor import CODE, Editor, command, environment
+from tests.e2e.rpc import PATIENCE_S, RpcError
+from tests.engine.engine_kit import home
+
+pytestmark = pytest.mark.e2e
+
+WATCHED = "tests.server.watched:engine"
+# Everything at its default, the wait before asking and looking ahead too, but that more is shown, to be taken or not.
+SETTINGS = {"completion": {"threshold": 0.02}}
+WARM_UP = 0.3
+
+
+def test_the_recording_is_half_an_hour_and_can_be_made_again() -> None:
+    acts = day.recording()
+    assert acts == day.record()
+    assert 29 * 60_000 <= acts[-1]["at"] <= 35 * 60_000
+    done = {act["do"] for act in acts}
+    assert done == {"open", "switch", "move", "type", "delete", "paste", "undo", "accept", "reject", "save", "menu", "fill"}
+
+
+def test_a_day_leaves_the_same_text_nothing_unanswered_and_no_more_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def live() -> None:
+        client = Editor(*command(), env=environment(tmp_path, DG_LSP_SERVE_ENGINE=WATCHED))
+        client.journal = tmp_path / "journal"
+        async with client:
+            await client.hello(CODE, settings=SETTINGS)
+            while (await client.status())["state"] != "ready":
+                await asyncio.sleep(0.05)
+            player, acts = Player(client), day.recording()
+            warm = int(len(acts) * WARM_UP)
+            await player.play(acts[:warm])
+            before = resident_kib(client.process.pid), resident_kib(engine_pid())
+            await player.play(acts[warm:])
+            await everything_answered(player)
+            after = resident_kib(client.process.pid), resident_kib(engine_pid())
+            print(f"{player.n_keys} keys, {len(player.requests)} requests, {len(client.asked)} of them to the engine,")
+            print(f"{player.n_shown} suggestions shown, {player.n_accepted} accepted;")
+            print(f"KiB of the server {before[0]} -> {after[0]}, of the engine {before[1]} -> {after[1]}")
+            assert player.n_shown > player.n_accepted > 0
+            assert after[0] <= 1.1 * before[0]
+            assert after[1] <= 1.1 * before[1]
+            await same_text(player)
+            assert await client.end() == 0
+            assert client.stderr.decode() == ""
+            assert not client.strays
+
+    with home(monkeypatch):
+        asyncio.run(live())
+
+
+async def everything_answered(player: Player) -> None:
+    _, unanswered = await asyncio.wait(player.requests, timeout=PATIENCE_S)
+    assert not unanswered
+    errors = [error for future in player.requests if (error := future.exception()) is not None]
+    # Only what the editor cancelled came to an error.
+    assert all(isinstance(error, RpcError) and error.code == day.CANCELLED for error in errors), errors
+
+
+async def same_text(player: Player) -> None:
+    """Ask about each document's very start, with a window that holds all of it, and compare what the engine got to read."""
+    client = player.client
+    client.answers["workspace/configuration"] = lambda params: [
+        {"context": {"windowChars": 1_000_000}} for _ in params["items"]
+    ]
+    n_asked = len([request for request in client.requests if request["method"] == "workspace/configuration"])
+    client.notify("workspace/didChangeConfiguration", {"settings": None})
+    await client.until(
+        lambda: len([request for request in client.requests if request["method"] == "workspace/configuration"]) > n_asked
+    )
+    for name, file in player.files.items():
+        await client.suggestions(0, 0, uri=file.uri, trigger=1)
+        read: dict[str, Any] = [entry for entry in client.asked if entry["document"] == file.uri][-1]
+        assert read["prefix"] + read["suffix"] == re.sub("\r\n|\r", "\n", file.text), name
+        # What the engine reads has line feeds alone; where the text ends tells the rest.
+        everything = {"start": {"line": 0, "character": 0}, "end": {"line": 10**6, "character": 0}}
+        asked = {"textDocument": {"uri": file.uri}, "range": everything, "context": {"diagnostics": []}}
+        menu = await client.request("textDocument/codeAction", asked)
+        (anew,) = [action for action in menu if action["title"] == "Regenerate selection"]
+        end = anew["data"]["range"]["end"]
+        assert (end["line"], end["character"]) == positions.to_position(positions.lines(file.text), len(file.text), "utf-16")
+        assert anew["data"]["textDocument"]["version"] == file.version
+
+
+def engine_pid() -> int:
+    state = meeting.read_state(meeting.place(Which()))
+    assert state is not None
+    return state.pid
+
+
+def resident_kib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
