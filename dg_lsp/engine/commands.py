@@ -6,16 +6,15 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import httpx
 import typer
 
+from dg_lsp.engine.look import Seen, look, request
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting
-from dg_lsp.wire.fields import Fields, WireError, parse
-from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
+from dg_lsp.wire.meeting import MeetingError, Place, Settings, Which
 
 
 class Plain(typer.core.TyperGroup):
@@ -47,15 +46,6 @@ ExitAfter = Annotated[float, typer.Option(help="Seconds without users before the
 
 
 Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)]
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """An engine's files, and what it answers; `info` is None when nothing answers."""
-
-    place: Place
-    state: State | None
-    info: Fields | None
 
 
 @app.callback()
@@ -241,33 +231,6 @@ def token(
     if state is None:
         _fail(f"no engine for {model} is running")
     typer.echo(state.token)
-
-
-def look(place: Place) -> Seen:
-    """Return what there is of an engine; nothing is started or kept alive by looking.
-
-    Raises MeetingError when its socket is someone else's.
-    """
-    state = meeting.read_state(place)
-    if state is None:
-        return Seen(place, None, None)
-    try:
-        return Seen(place, state, request(state, "GET", "/v1/info"))
-    except (httpx.HTTPError, OSError, WireError):
-        return Seen(place, state, None)
-
-
-def request(state: State, method: str, path: str, body: dict[str, object] | None = None) -> Fields:
-    """Return an engine's answer; raise what httpx raises, OSError, MeetingError or WireError when there is none."""
-    meeting.check_owner(state.address)
-    by_socket = state.address.startswith("/")
-    transport = httpx.HTTPTransport(uds=state.address if by_socket else None)
-    with httpx.Client(
-        transport=transport, base_url=f"http://{'localhost' if by_socket else state.address}", timeout=10
-    ) as http:
-        answer = http.request(method, path, json=body, headers={"Authorization": f"Bearer {state.token}"})
-        answer.raise_for_status()
-        return parse(answer.content)
 
 
 def _told(seen: Seen, model: str) -> dict[str, object]:

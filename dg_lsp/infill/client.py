@@ -16,7 +16,7 @@ from functools import partial
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill import link as links
-from dg_lsp.infill.link import EngineBusyError, Link, LinkLostError, OnDraft, OnStatus
+from dg_lsp.infill.link import EngineBusyError, Link, LinkLostError, OnDone, OnDraft, OnStatus
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import meeting, messages
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
@@ -146,12 +146,17 @@ class ResidentEngine:
             raise EngineError(str(error)) from error
 
     async def fill(
-        self, request: InfillRequest, *, document: str = "", on_draft: OnDraft | None = None
+        self,
+        request: InfillRequest,
+        *,
+        document: str = "",
+        on_draft: OnDraft | None = None,
+        on_done: OnDone | None = None,
     ) -> tuple[Candidate, ...]:
         """Return candidates, best first; none when a newer request for the same `document` replaced this one.
 
-        `on_draft` hears the canvas as it reads while it is denoised. Raises EngineError. Cancelled, it stops the
-        engine's work within one step. An engine that crashes is started again, once.
+        `on_draft` hears the canvas as it reads while it is denoised, `on_done` what the answer took. Raises EngineError.
+        Cancelled, it stops the engine's work within one step. An engine that crashes is started again, once.
         """
         ask = Ask(
             request,
@@ -163,7 +168,7 @@ class ResidentEngine:
         for is_last in (False, True):
             link = await self._linked()
             try:
-                return await self._patiently(link, replace(ask, protocol=link.protocol), on_draft)
+                return await self._patiently(link, replace(ask, protocol=link.protocol), on_draft, on_done)
             except LinkLostError as error:
                 self._note(link, crashed=error.crashed)
                 if is_last:
@@ -186,11 +191,11 @@ class ResidentEngine:
             await self._link.close()
             self._link = None
 
-    async def _patiently(self, link: Link, ask: Ask, on_draft: OnDraft | None) -> tuple[Candidate, ...]:
+    async def _patiently(self, link: Link, ask: Ask, on_draft: OnDraft | None, on_done: OnDone | None) -> tuple[Candidate, ...]:
         give_up, pause_s = time.monotonic() + BUSY_PATIENCE_S, 0.05
         while True:
             try:
-                return await link.infill(ask, on_draft)
+                return await link.infill(ask, on_draft, on_done)
             except EngineBusyError:
                 # Nobody waits at a keyboard for batch work, so it may queue up here too.
                 if ask.priority == "interactive" or time.monotonic() >= give_up:

@@ -44,6 +44,13 @@ class Privacy:
         path = path.resolve()
         return self.keeps(path.relative_to(workspace_of(path)).as_posix())
 
+    def shown(self, request: InfillRequest) -> InfillRequest:
+        """Return what of a request a remote model may see; raise EngineError when that is nothing."""
+        if self.keeps(request.path):
+            raise EngineError(refusal(request.path))
+        related = tuple(snippet for snippet in request.related if not self.keeps(snippet.path))
+        return replace(request, related=related)
+
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
@@ -54,10 +61,7 @@ class Guarded:
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         """Return what the engine does; raise EngineError for a file that stays here, and leave such files out as context."""
-        if self.privacy.keeps(request.path):
-            raise EngineError(refusal(request.path))
-        related = tuple(snippet for snippet in request.related if not self.privacy.keeps(snippet.path))
-        return await self.inner.fill(replace(request, related=related))
+        return await self.inner.fill(self.privacy.shown(request))
 
 
 def refusal(name: str) -> str:

@@ -20,6 +20,7 @@ from dg_lsp.wire.messages import Ask, Bye, Done, Draft, Event, Found, Problem, S
 
 OnDraft = Callable[[tuple[str, ...], int], None]
 OnStatus = Callable[[Status], None]
+OnDone = Callable[[Done], None]
 
 CONNECT_PATIENCE_S = 5.0
 SILENCE_S = 120.0
@@ -79,7 +80,7 @@ class Link:
                 say(status.message, status.fraction)
             await changed.wait()
 
-    async def infill(self, ask: Ask, on_draft: OnDraft | None) -> tuple[Candidate, ...]:
+    async def infill(self, ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:
         """Return the candidates; raise EngineError, or LinkLostError when the engine ends first."""
         if self.lost:
             raise LinkLostError("the engine has ended", crashed=not self.said_bye)
@@ -97,9 +98,11 @@ class Link:
                     match event:
                         case Draft(texts, step) if on_draft is not None:
                             on_draft(texts, step)
-                        case Found(candidate):
+                        case Found(candidate, early=False):
                             found.append(candidate)
-                        case Done():
+                        case Done() as done:
+                            if on_done is not None:
+                                on_done(done)
                             return tuple(found)
                         case Problem() as problem:
                             raise self._error(problem)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import context, polish
-from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, Snippet
+from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, InfillRequest, Snippet
 from dg_lsp.infill.port import Engine
 
 if TYPE_CHECKING:
@@ -74,7 +74,20 @@ async def infill(
     """
     if not holes:
         return Answer()
-    request = context.build(
+    request = to_request(document, holes, settings, syntax=syntax, related=related)
+    return to_answer(request, await engine.fill(request), document, syntax=syntax)
+
+
+def to_request(
+    document: Document,
+    holes: Sequence[Hole],
+    settings: Settings,
+    *,
+    syntax: Syntax | None = None,
+    related: Sequence[Snippet] = (),
+) -> InfillRequest:
+    """Return what the engine is sent for the holes of one request; raise ValueError as `infill` does."""
+    return context.build(
         document,
         holes,
         syntax=syntax,
@@ -84,7 +97,12 @@ async def infill(
         budget=settings.budget,
         seed=settings.seed,
     )
-    candidates = await engine.fill(request)
+
+
+def to_answer(
+    request: InfillRequest, candidates: Sequence[Candidate], document: Document, *, syntax: Syntax | None = None
+) -> Answer:
+    """Return which of the engine's candidates can be shown, and what becomes of the others."""
     suggestions: dict[tuple[Edit, ...], Suggestion] = {}
     dropped: list[str] = []
     fired: list[str] = []
