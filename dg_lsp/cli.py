@@ -11,7 +11,7 @@ import platform
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -49,8 +49,13 @@ def main() -> None:
         sys.stdout = None
         raise SystemExit(141) from None
     except Exception as error:
-        typer.echo(f"dg-lsp: {_last_words(error)}", err=True)
-        raise SystemExit(2) from None
+        fail(error)
+
+
+def fail(error: Exception) -> NoReturn:
+    """End the process because of an error that nobody foresaw."""
+    typer.echo(f"dg-lsp: {_last_words(error)}", err=True)
+    raise SystemExit(2) from None
 
 
 def _version(wanted: bool) -> None:

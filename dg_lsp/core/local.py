@@ -68,7 +68,7 @@ def _around(node: Node, near: tuple[int, int]) -> Iterator[tuple[int, int]]:
         if child.end_byte - child.start_byte <= _HEAD_BYTES and (child.end_byte <= start or child.start_byte >= end):
             yield child.start_byte, child.end_byte
     # At most two children reach over an end of what is near.
-    edges = dict.fromkeys(child for at in near if (child := _child_over(node, at)) is not None)
+    edges = dict.fromkeys(over for at in near if (over := _child_over(node, at)) is not None)
     for edge in edges:
         yield from _around(edge, near)
 

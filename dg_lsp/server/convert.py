@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from lsprotocol import types as lsp
 
@@ -60,10 +60,19 @@ def to_path(uri: str) -> Path | None:
         parts = urlsplit(uri)
         if parts.scheme not in ("file", "vscode-notebook-cell", "vscode-notebook") or not parts.path.strip("/"):
             return None
-        path = Path(url2pathname(parts.path))
+        path = Path(_pathname(parts.path))
         return path if path.is_absolute() and "\0" not in str(path) else None
     except ValueError:
         return None
+
+
+def _pathname(path: str) -> str:
+    if os.name != "nt":
+        return unquote(path)
+    # Elsewhere it does no more than that, and brings all of HTTP with it.
+    from urllib.request import url2pathname
+
+    return url2pathname(path)
 
 
 def to_item(

@@ -1,0 +1,40 @@
+"""What editors start imports no command line, and nothing that only an engine's client needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.e2e.editor import ROOT
+
+NOT_YET = ("typer", "rich", "httpx", "pathspec", "urllib.request", "dg_lsp.batch", "dg_lsp.infill.client", "tree_sitter_python")
+
+
+@pytest.mark.parametrize("arguments", [("serve",), ("serve", "--stdio")])
+def test_the_server_starts_with_no_more_than_it_needs(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "dg_lsp", *arguments],
+        input=b"",
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines() if line.startswith("import time")}
+    assert done.returncode == 1  # the editor left without a word
+    assert "dg_lsp.server.app" in imported
+    assert not imported.intersection(NOT_YET)
+
+
+def test_options_go_through_the_command_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dg_lsp", "serve", "--stdio", "--tcp", "localhost:0"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (2, "dg-lsp: --stdio and --tcp exclude each other\n")
