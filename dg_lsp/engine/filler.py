@@ -25,7 +25,7 @@ from dg_lsp.engine.file_model import FileModel
 from dg_lsp.engine.model import EMBEDDED, Loaded, Say
 from dg_lsp.engine.model import load as load_model
 from dg_lsp.engine.passes import KV, crop, widen
-from dg_lsp.engine.prefix_cache import PrefixCache
+from dg_lsp.engine.prefix_cache import LEAST_BYTES, PrefixCache
 from dg_lsp.engine.rank import Scored
 from dg_lsp.engine.stack import LocalDecoder, Part, Stack, joined
 from dg_lsp.engine.task import Task
@@ -83,7 +83,10 @@ class LocalFiller:
         self._expected: InfillRequest | None = None
         self._ahead: tuple[int, ...] = ()
         self.loaded, self.switches = loaded, switches or Switches()
-        self.cache = PrefixCache()
+        longest = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens
+        self.cache = PrefixCache(
+            room.cache_bytes(room.free_bytes(loaded.device), longest * self.cost.prefix_token, LEAST_BYTES)
+        )
         self.layout = layout.for_profile(loaded.profile, loaded.vocabulary)
         special, pieces = loaded.vocabulary.special, loaded.vocabulary.pieces
         self.n_logits: int = loaded.passes.model.lm_head.weight.shape[0]
@@ -111,9 +114,10 @@ class LocalFiller:
             parts = [Part(canvas.prefix_kv, len(one.ids)) for canvas, one in zip(canvases, asked, strict=True)]
             whole, stack = joined(asked), self._stack()
             if stack is None or not stack.serves(parts, whole.ids.shape[1]):
+                stack = None
                 for canvas in canvases:
-                    canvas.leave()
-                stack = Stack(parts, whole.ids.shape[1])  # the one before is gone by now: there need not be room for two
+                    canvas.leave()  # what these kept is gone before there is more: memory need not have room for both
+                stack = Stack(parts, whole.ids.shape[1])
                 self._stack = weakref.ref(stack)
             logits = stack.logits(self.loaded.passes, whole, conditioned=self.switches.conditioning)
             each = torch.split(logits, [int(one.free.sum()) for one in asked])

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dg_lsp.engine.passes import KV, crop
 from dg_lsp.engine.vocabulary import common_prefix
 
+LEAST_BYTES = 256 * 1024 * 1024  # of a cache, however small the model
 END = 64  # tokens at the end of a prefix that are not worth keeping all of it for a second time
 
 
 class PrefixCache:
     """Encoded prefixes, bounded by bytes; the least recently used goes first."""
 
-    def __init__(self, max_bytes: int = 256 * 1024 * 1024) -> None:
+    def __init__(self, max_bytes: int = LEAST_BYTES) -> None:
         self.max_bytes = max_bytes
         self.reused_tokens = self.asked_tokens = 0
         self.bytes = 0  # how much memory the cache holds; other threads may read it at any time

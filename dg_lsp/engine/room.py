@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SHARE = 0.8  # of what is free may be used: allocators round up, and others live there too
 LOGIT_COPIES = 5  # in 32 bits and at once: logits, their softcap, probabilities, entropies, sums to draw by
+KEPT_PREFIXES = 4  # of full length; an editor switches between a few files
 HIDDEN_COPIES = 8  # of a position's hidden state while a layer is computed
 
 
@@ -59,6 +60,11 @@ def rows_that_fit(free: int | None, row: int, most: int) -> int:
     `free` is None where nobody can tell.
     """
     return most if free is None else max(1, min(most, int(free * SHARE) // max(row, 1)))
+
+
+def cache_bytes(free: int | None, prefix: int, least: int) -> int:
+    """Return how much memory encoded prefixes of so many bytes may keep: a few of them, an eighth of what is free at most."""
+    return least if free is None else max(least, min(KEPT_PREFIXES * prefix, free // 8))
 
 
 def width_bucket(width: int) -> int:

@@ -26,6 +26,14 @@ def test_as_many_rows_fit_as_their_bytes_and_never_none() -> None:
     assert rows_that_fit(None, MIB, 32) == 32
 
 
+def test_a_cache_keeps_a_few_prefixes_where_there_is_memory_for_them() -> None:
+    assert room.cache_bytes(16 * 1024 * MIB, MIB, 256 * MIB) == 256 * MIB
+    assert room.cache_bytes(64 * 1024 * MIB, 1536 * MIB, 256 * MIB) == 6 * 1024 * MIB
+    assert room.cache_bytes(16 * 1024 * MIB, 1536 * MIB, 256 * MIB) == 2 * 1024 * MIB
+    assert room.cache_bytes(100 * MIB, 1536 * MIB, 256 * MIB) == 256 * MIB
+    assert room.cache_bytes(None, 1536 * MIB, 256 * MIB) == 256 * MIB
+
+
 def test_a_row_takes_its_prefix_and_its_canvas() -> None:
     assert Cost(prefix_token=10, canvas_token=1000).row(600, 48) == 6000 + 48000
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -216,3 +218,34 @@ def test_canvases_of_other_widths_step_apart(trained_layout: Path) -> None:
         while task.asking() is None:
             assert task.step()
     assert made.predict_together(tasks, 32) == (0, 2)
+
+
+def test_prefixes_are_set_side_by_side_once_for_a_set_of_rows(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
+    made = model(trained_layout, joins=True)
+    stacks: list[weakref.ReferenceType[Stack]] = []
+
+    def noted(parts: list[Part], width: int) -> Stack:
+        stack = Stack(parts, width)
+        stacks.append(weakref.ref(stack))
+        return stack
+
+    monkeypatch.setattr(filler, "Stack", noted)
+    tasks = [made.start(asked) for asked in REQUESTS[:3]]
+    for task in tasks:
+        while task.asking() is None:
+            assert task.step()
+    before: list[int] = []
+    n_reused = 0
+    while True:
+        n_stacks, n_rows = len(stacks), [canvas.n_live if (canvas := task.asking()) else 0 for task in tasks]
+        if len(made.predict_together(tasks, 32)) < len(tasks):
+            break
+        assert len(stacks) == n_stacks + (n_rows != before)
+        n_reused += n_rows == before
+        before = n_rows
+        for task in tasks:
+            assert task.step()
+    assert n_reused
+    del tasks, task, canvas
+    gc.collect()
+    assert not any(stack() for stack in stacks)  # nothing of it outlives the requests
