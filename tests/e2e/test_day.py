@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 WATCHED = "tests.server.watched:engine"
 # Everything at its default, the wait before asking and looking ahead too, but that more is shown, to be taken or not.
 SETTINGS = {"completion": {"threshold": 0.02}}
-WARM_UP = 0.3
+WARM_UP = 0.4
 
 
 def test_the_recording_is_half_an_hour_and_can_be_made_again() -> None:
