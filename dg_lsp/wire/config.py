@@ -135,12 +135,8 @@ def read(
     """
     environ = os.environ if environ is None else environ
     named = environ.get(FILE_VARIABLE, "")
-    file = file or (expanded(named) if named else user_file())
     config, problems = Config(), list[str]()
-    sources: list[tuple[Path, Origin]] = [(file, "user")]
-    if workspace is not None:
-        sources.append((workspace / WORKSPACE_FILE, "workspace"))
-    for path, origin in sources:
+    for path, origin in sources(workspace, file=file, environ=environ):
         stated, problem = _parse(path, needed=bool(named) and origin == "user")
         if problem:
             problems.append(problem)
@@ -149,6 +145,16 @@ def read(
         problems += more
     config, more = _with(config, _of_environment(environ), "environment", "the environment", Path.cwd())
     return config, (*problems, *more)
+
+
+def sources(
+    workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[tuple[Path, Origin], ...]:
+    """Return the files that `read` looks into, whether they are there or not, and whose they are."""
+    named = (os.environ if environ is None else environ).get(FILE_VARIABLE, "")
+    users = file or (expanded(named) if named else user_file())
+    found: tuple[tuple[Path, Origin], ...] = ((users, "user"),)
+    return found if workspace is None else (*found, (workspace / WORKSPACE_FILE, "workspace"))
 
 
 def user_file() -> Path:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from dg_lsp import cli
 from dg_lsp.batch import doctor
+from dg_lsp.batch.sample import Fill
+from dg_lsp.wire import meeting
+from dg_lsp.wire.messages import Done, Timings
+from tests.engine.engine_kit import running
 
 
 def test_a_package_that_is_missing_is_named_with_its_cure() -> None:
@@ -17,6 +23,7 @@ def test_a_package_that_is_missing_is_named_with_its_cure() -> None:
     assert finding.state == "no_such_package not installed"
     assert "pip install 'dg-lsp[engine]'" in finding.advice
     assert doctor.engine_packages(("sys",)).advice == ""
+    assert doctor.engine_packages(("no_such_package",), remote=True).advice == ""
 
 
 def test_a_model_that_is_not_whole_is_told(tmp_path: Path) -> None:
@@ -36,11 +43,106 @@ def test_a_runtime_folder_that_others_can_enter_is_told(tmp_path: Path, monkeypa
     assert doctor.running_engines().state == "none; the first request starts one"
 
 
-def test_the_command_says_a_line_for_each_and_loads_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DG_LSP_RUNTIME_DIR", str(tmp_path / "run"))
+def run(*arguments: str | Path) -> Result:
+    found = CliRunner().invoke(cli.app, ["doctor", *map(str, arguments)])
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exc_info
+    assert "Traceback" not in found.output
+    return found
+
+
+def told(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    """The exit status, and what was found by what it is about."""
+    found = run("--json", *arguments)
+    report = json.loads(found.stdout)
+    assert report["ok"] == (found.exit_code == 0) == all(row["ok"] for row in report["findings"])
+    return found.exit_code, {row["what"]: row for row in report["findings"]}
+
+
+WITHOUT_ENGINE = (
+    "dg-lsp",
+    "Python",
+    "engine",
+    "grammars: 14 languages",
+    "embedded model",
+    "configuration",
+    "runtime folder",
+    "running engines: none",
+    "model",
+)
+
+
+def test_a_line_for_each_is_said_without_starting_an_engine_or_loading_torch(engines: Path) -> None:
     loaded = "torch" in sys.modules
-    found = CliRunner().invoke(cli.app, ["doctor"])
-    assert found.exit_code in (0, 1)
-    for what in ("dg-lsp", "Python", "engine", "embedded model", "runtime folder", "running engines", "grammars: 14 languages"):
-        assert f"  {what}" in found.stdout
+    found = run("--no-sample")
+    assert found.exit_code == 0, found.output
+    lines = found.stdout.splitlines()
+    assert [line.startswith(f"ok  {what}") for line, what in zip(lines, WITHOUT_ENGINE, strict=True)] == [True] * len(lines)
+    assert meeting.places() == ()
     assert ("torch" in sys.modules) == loaded
+
+
+def test_a_sample_goes_the_way_of_every_request_and_tells_its_stages(engines: Path, trained_layout: Path) -> None:
+    _, found = told("--model", trained_layout)
+    info = found["model"]["facts"]["info"]
+    assert (info["state"], info["model"], info["device"]) == ("ready", str(trained_layout), "cpu")
+    for name in ("device", "dtype", "threads"):
+        assert info["why"][name] in found["model"]["state"]
+    assert found["memory"]["facts"]["rss_bytes"] > 0
+    assert found["memory"]["facts"]["free_bytes"] > 0
+    for what, n_known in (("a fill in a new file", 0), ("a fill one character later", 1)):
+        facts = found[what]["facts"]
+        assert list(facts["stages"]) == ["queue", "prefill", "draft", "denoise", "score", "elsewhere"]
+        assert sum(facts["stages"].values()) == pytest.approx(facts["ms"], abs=1)
+        assert facts["stages"]["denoise"] > 0
+        assert facts["steps"] > 1
+        reused = int(found[what]["state"].rpartition(" steps, ")[2].split()[0])
+        assert min(reused, 1) == n_known
+    _, found = told("--no-sample")
+    assert found["running engines"]["state"].startswith(f"{trained_layout} (process {info['pid']}, ready, 0 users, ")
+
+
+def test_a_model_that_can_not_be_loaded_is_a_problem_with_a_way_out(engines: Path, tmp_path: Path) -> None:
+    code, found = told("--model", tmp_path / "nowhere")
+    assert code == 1
+    assert found["model"]["state"] == f"{tmp_path / 'nowhere'} does not answer"
+    assert f"there is no model folder {tmp_path / 'nowhere'}; give a folder" in found["model"]["advice"]
+    assert found["model"]["advice"].endswith("More is in the engine's log: dg-lsp engine logs")
+
+
+def test_files_that_count_are_told_with_what_is_wrong_in_them(
+    engines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = tmp_path / "config.toml"
+    user.write_text("[engine]\nthread = 3\n")
+    (tmp_path / ".dg-lsp.toml").write_text("[batch]\ncandidates = 2\n")
+    monkeypatch.setenv("DG_LSP_CONFIG", str(user))
+    monkeypatch.setenv("DG_LSP_API_KEY", "sk-secret")
+    monkeypatch.chdir(tmp_path)
+    code, found = told("--no-sample")
+    assert code == 1
+    assert found["configuration"]["state"] == (
+        f"{user} read; {tmp_path / '.dg-lsp.toml'} read; DG_LSP_CONFIG, DG_LSP_API_KEY count before them"
+    )
+    assert f"{user}: engine.thread is no setting; did you mean engine.threads?" in found["configuration"]["advice"]
+    assert "sk-secret" not in json.dumps(found)
+
+
+def test_engines_that_run_are_told_with_their_users(engines: Path) -> None:
+    with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
+        lines = lease.iter_lines()  # kept: an iterator that is let go of closes the response
+        next(lines)
+        state = doctor.running_engines().state
+        assert state.startswith(f"toy (process {engine.process.pid}, ready, 1 user, ")
+    with running(model="fails", wait_for="failed"):
+        finding = doctor.running_engines()
+        assert finding.advice.startswith("the model could not be loaded: there is no checkpoint of that name. ")
+
+
+def test_a_fill_that_editors_would_not_wait_for_is_a_problem() -> None:
+    timings = Timings(queue_ms=10, prefill_ms=20, draft_ms=30, denoise_ms=40, score_ms=50)
+    quick, slow = (doctor._filled("a fill", Fill(ms, Done(steps=5, timings=timings))) for ms in (200.0, 2000.0))
+    assert quick.state == (
+        "200 ms: queue 10, prefill 20, draft 30, denoise 40, score 50, elsewhere 50; 5 steps, 0 of 0 tokens known before"
+    )
+    assert quick.advice == ""
+    assert slow.advice.startswith("Editors give up before that. ")

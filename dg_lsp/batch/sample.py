@@ -1,0 +1,87 @@
+"""Ask the resident engine for a sample, and tell what each stage of it took: the way that every request goes.
+
+Knows the engine's client. The sample is text of our own: nothing of the user's is read or sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
+from dg_lsp.infill import client
+from dg_lsp.infill.client import ConnectOptions
+from dg_lsp.infill.port import EngineError
+from dg_lsp.wire.messages import Done
+
+PREFIX = '''"""Prices of a shop, in cents."""
+
+
+def total(prices: list[int]) -> int:
+    """Add the prices up."""
+    result = 0
+    for price in prices:
+        result += price
+    return result
+
+
+def mean(prices: list[int]) -> float:
+    """Return the prices' mean."""
+    result = 0
+    for price in prices:
+        result += '''
+SUFFIX = "\n    return result / len(prices)\n"
+DEADLINE_MS = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """One fill as its asker saw it: milliseconds in all, and those of each stage as the engine tells them."""
+
+    ms: float
+    done: Done
+
+    @property
+    def stages(self) -> Mapping[str, float]:
+        """Milliseconds by stage, and those that none of them has: the way to the engine and back."""
+        told = {name.removesuffix("_ms"): ms for name, ms in asdict(self.done.timings).items()}
+        return {**told, "elsewhere": max(0.0, self.ms - sum(told.values()))}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What came of it: how long joining the engine took, what the engine tells of itself, and two fills.
+
+    `fresh` is the first in a file, `typed` is one a character later: the engine knows the rest of the file by then.
+    """
+
+    join_ms: float
+    info: Mapping[str, object]
+    fresh: Fill
+    typed: Fill
+
+
+async def take(options: ConnectOptions) -> Sample:
+    """Return the sample, with the engine started if need be; raise EngineError when none can be had."""
+    hole = Hole(Span(len(PREFIX), len(PREFIX)), "cursor", indent=" " * 8)
+    # Nobody has asked for this text before, or the first fill would find it in the cache.
+    stamp = f"# {time.time_ns()}\n"
+    budget = Budget(ms=DEADLINE_MS)
+    request = InfillRequest(stamp + PREFIX, SUFFIX, (hole,), language="python", path="sample.py", budget=budget)
+    began = time.perf_counter()
+    async with client.connect(options) as engine:
+        join_ms = 1000 * (time.perf_counter() - began)
+        fresh = await _fill(engine, request)
+        typed = await _fill(engine, replace(request, prefix=request.prefix + "p"))
+        return Sample(join_ms, await engine.info(), fresh, typed)
+
+
+async def _fill(engine: client.ResidentEngine, request: InfillRequest) -> Fill:
+    ends: list[Done] = []
+    began = time.perf_counter()
+    candidates = await engine.fill(request, on_done=ends.append)
+    ms = 1000 * (time.perf_counter() - began)
+    if not candidates:
+        raise EngineError("the engine answered the sample with nothing")
+    return Fill(ms, ends[-1])
