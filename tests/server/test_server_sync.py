@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import re
+from collections import Counter
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.core import positions
 from dg_lsp.core.positions import Encoding
-from dg_lsp.core.values import Span
+from dg_lsp.core.values import Document, Span
 from dg_lsp.server.sync import Change, Documents, changed, spliced
 
 ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
@@ -78,6 +80,44 @@ def test_edits_give_the_editors_text_and_its_lines(text: str, changes: list[Chan
         assert document.document.text == text
         assert document.document.version == version
         assert document.index == positions.lines(text)
+
+
+N_SESSIONS, N_EDITS = 400, 250
+
+
+def random_change(dice: random.Random, text: str) -> Change:
+    """Return an edit as editors send them: mostly small, mostly within the text, now and then all of it."""
+    new = "".join(dice.choices(PIECES, k=dice.choice((0, 1, 1, 2, 5, 12, 60))))
+    if dice.random() < 0.005 or len(text) > 3_000:
+        return Change(new)
+    line = dice.randrange(text.count("\n") + text.count("\r") + 2)
+    start = (line, dice.choice((0, 1, 3, dice.randrange(30), 10**6)))
+    end = (line + dice.choice((0, 0, 0, 1, 3)), dice.choice((0, 2, dice.randrange(30), 10**6)))
+    return Change(new, *dice.choice(((start, start), (start, start), (start, end), (end, start))))
+
+
+@settings(max_examples=N_SESSIONS, deadline=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**64), text=TEXTS, encoding=st.sampled_from(ENCODINGS))
+def replayed_session(counted: Counter[str], seed: int, text: str, encoding: Encoding) -> None:
+    dice = random.Random(seed)
+    documents = Documents()
+    documents.encoding = encoding
+    document = documents.open("file:///a.py", "python", 0, text)
+    for version in range(1, N_EDITS + 1):
+        change = random_change(dice, text)
+        documents.change("file:///a.py", version, [change])
+        text = naive_change(text, change, encoding)
+        assert document.index.text == text
+        counted[encoding] += 1
+    assert document.index == positions.lines(text)
+    assert document.document == Document("file:///a.py", "python", text, N_EDITS)
+
+
+def test_a_hundred_thousand_edits_give_the_editors_text() -> None:
+    counted: Counter[str] = Counter()
+    replayed_session(counted)
+    assert sum(counted.values()) >= 100_000
+    assert set(counted) == set(ENCODINGS)
 
 
 @settings(max_examples=300, deadline=None)
