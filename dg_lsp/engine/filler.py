@@ -96,7 +96,6 @@ class LocalFiller:
 
     def start(self, request: InfillRequest) -> InfillTask:
         """Return the request as a task, not yet begun."""
-        self.expect(request)
         return InfillTask(self, request)
 
     def predict_together(self, tasks: Sequence[Task], most: int) -> Sequence[int]:
@@ -164,7 +163,7 @@ class LocalFiller:
         return None if free is None else free + own - max(0, self.cache.max_bytes - self.cache.bytes)
 
     def expect(self, request: InfillRequest) -> None:
-        """Take a request as the one that will probably come next: `foresee` reads its prefix."""
+        """Take a request as the one that will probably come next: `foresee` reads its prefix, and its answer if it has one."""
         # What several holes are read behind depends on how they are filled.
         self._expected, self._ahead = request if len(request.holes) == 1 else None, ()
 

@@ -359,6 +359,8 @@ class Scheduler:
                     job.task = filler.start(job.ask.request)
                 except ValueError as error:
                     return self._fail(job, "bad_request", str(error))
+                if job.priority == "interactive" and isinstance(filler, Foreseeing):
+                    filler.expect(job.ask.request)  # who types goes on typing
                 if job.ask.early and isinstance(job.task, Eager):
                     job.task.hurry()
             before = self._clock()

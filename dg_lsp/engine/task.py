@@ -101,7 +101,7 @@ class Foreseeing(Protocol):
     """A model that can do ahead of time what a next request will probably need."""
 
     def expect(self, request: InfillRequest) -> None:
-        """Take a request as the one that will probably come next."""
+        """Take a request as the one that will probably come next, again or with its answer accepted."""
 
     def foresee(self) -> bool:
         """Do one short unit of it; return whether more is to do."""

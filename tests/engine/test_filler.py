@@ -245,6 +245,12 @@ def test_nothing_is_scored_early_unasked_or_for_several_holes(trained: LocalFill
         assert two.early() is None
 
 
+def started(trained: LocalFiller, request: InfillRequest) -> InfillTask:
+    """Start a request as one who types asks for it."""
+    trained.expect(request)
+    return trained.start(request)
+
+
 def reused(trained: LocalFiller, request: InfillRequest) -> tuple[int, int]:
     task = trained.start(request)
     while not task.cache()["tokens"]:
@@ -262,14 +268,14 @@ def foresee(trained: LocalFiller) -> int:
 def test_a_prefix_whose_request_was_cancelled_is_read_while_idle(trained: LocalFiller) -> None:
     request = InfillRequest(PREFIX + "x = " + "1 + " * 25, SUFFIX, (LINE,))
     trained.cache.clear()
-    trained.start(request)  # and nothing of it is done
+    started(trained, request)  # and nothing of it is done
     assert foresee(trained) > 1  # a little at a time
     n_tokens, n_reused = reused(trained, request)
     assert n_tokens == n_reused > filler.AHEAD_CHUNK
 
 
 def test_a_prefix_that_was_let_go_is_read_again_while_idle(trained: LocalFiller) -> None:
-    task = trained.start(REPEATED)
+    task = started(trained, REPEATED)
     assert task.step()
     trained.trim()
     foresee(trained)
@@ -279,7 +285,7 @@ def test_a_prefix_that_was_let_go_is_read_again_while_idle(trained: LocalFiller)
 
 def test_what_an_acceptance_adds_is_read_while_idle_and_is_not_counted(trained: LocalFiller) -> None:
     trained.cache.clear()
-    best = finish(trained.start(REPEATED)).candidates()[0].texts[0]
+    best = finish(started(trained, REPEATED)).candidates()[0].texts[0]
     asked = trained.cache.asked_tokens
     foresee(trained)
     assert trained.cache.asked_tokens == asked
@@ -288,8 +294,8 @@ def test_what_an_acceptance_adds_is_read_while_idle_and_is_not_counted(trained: 
 
 
 def test_only_the_newest_request_is_foreseen_and_only_once(trained: LocalFiller) -> None:
-    older = trained.start(REPEATED)
-    trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,)))
+    older = started(trained, REPEATED)
+    started(trained, InfillRequest(PREFIX, SUFFIX, (LINE,)))
     finish(older)
     foresee(trained)
     n_tokens, n_reused = reused(trained, InfillRequest(PREFIX, SUFFIX, (LINE,)))
@@ -305,7 +311,7 @@ def test_what_fails_ahead_is_not_tried_again(trained: LocalFiller, monkeypatch: 
         raise MemoryError
 
     trained.cache.clear()
-    trained.start(REPEATED)
+    started(trained, REPEATED)
     with monkeypatch.context() as patched:
         patched.setattr(trained, "encode", fail)
         with pytest.raises(MemoryError):

@@ -541,3 +541,11 @@ def test_a_request_that_is_announced_is_read_ahead_once_the_model_is_there() -> 
         wait_until(lambda: model.foreseen == 1)
         assert model.expected == [coming]
         assert made.last_used() == 100.0
+
+
+def test_what_someone_types_is_expected_again_and_batch_work_is_not() -> None:
+    model = toy_filler.ToyFiller("auto")
+    with scheduler(lambda _: model) as (made, _):
+        typed = submit(made, {"name": "typed"})
+        assert [heard.reason() for heard in (typed[1], submit(made, {}, priority="batch")[1])] == ["finished"] * 2
+        assert model.expected == [typed[0].ask.request]
