@@ -289,7 +289,39 @@ def junk(dice: random.Random, depth: int = 0) -> Any:
     return dice.choice(values)
 
 
+def out_of_order(dice: random.Random) -> tuple[str, dict[str, Any]]:
+    """Return a message that says everything it must, and comes when it should not."""
+    uri = dice.choice([URI, "untitled:b.py", "file:///nowhere.py", ""])
+    document: dict[str, Any] = {"uri": uri}
+    place = {"line": dice.choice([0, 3, 10**9]), "character": dice.choice([0, 2, 10**9])}
+    there = {"start": place, "end": {"line": 0, "character": 1}}
+    versioned = {"uri": uri, "version": dice.choice([-1, 0, 1, 10**6])}
+    cells = {"textContent": [{"document": versioned, "changes": [{"text": "x", "range": there}]}]}
+    opened = {"uri": uri, "languageId": dice.choice(["python", "", "nothing"]), "version": 1, "text": "x = 1\r\n"}
+    messages: list[tuple[str, dict[str, Any]]] = [
+        ("textDocument/didOpen", {"textDocument": opened}),
+        ("textDocument/didClose", {"textDocument": document}),
+        ("textDocument/didSave", {"textDocument": document}),
+        ("textDocument/didChange", {"textDocument": versioned, "contentChanges": [{"text": "y\n", "range": there}] * 2}),
+        ("notebookDocument/didChange", {"notebookDocument": versioned, "change": {"cells": cells}}),
+        ("notebookDocument/didClose", {"notebookDocument": document, "cellTextDocuments": [document]}),
+        ("textDocument/inlineCompletion", {"textDocument": document, "position": place, "context": {"triggerKind": 1}}),
+        ("textDocument/codeAction", {"textDocument": document, "range": there, "context": {"diagnostics": []}}),
+        ("codeAction/resolve", {"title": "x", "data": {"do": "body", "textDocument": versioned, "range": there}}),
+        ("workspace/executeCommand", {"command": "dgLsp.accepted", "arguments": [dice.randrange(9)]}),
+        ("$/cancelRequest", {"id": dice.randrange(5_000)}),
+        ("window/workDoneProgress/cancel", {"token": "never begun"}),
+        ("initialized", {}),
+        ("initialize", {"processId": None, "rootUri": None, "capabilities": {}}),
+    ]
+    return dice.choice(messages)
+
+
+NOTES = ("$/", "textDocument/did", "notebookDocument/did", "window/", "initialized")
+
+
 def test_no_message_kills_the_server_or_goes_unanswered(tmp_path: Path) -> None:
+    """Malformed messages, and as many that come out of order, among them answers to what nobody asked."""
     dice = random.Random(5)
 
     async def test(client: Editor) -> None:
@@ -314,7 +346,13 @@ def test_no_message_kills_the_server_or_goes_unanswered(tmp_path: Path) -> None:
                 client.write(
                     dice.choice([b"Content-Length: x\r\n\r\n", b"Content-Length: 3\r\n\r\n{,}", b"\r\n\r\n", b"Nonsense\r\n"])
                 )
-            if n % 100 == 0:
+            method, params = out_of_order(dice)
+            if method.startswith(NOTES):
+                client.notify(method, params)
+            else:
+                futures.append(client.start(method, params)[1])
+            if n % 50 == 0:
+                client.send({"jsonrpc": "2.0", "id": f"never-{n}", "result": None})
                 await client.status()
         answers = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), PATIENCE_S)
         assert all(not isinstance(answer, BaseException) or isinstance(answer, RpcError) for answer in answers)
