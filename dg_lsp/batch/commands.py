@@ -21,12 +21,16 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 if TYPE_CHECKING:
+    from dg_lsp.batch.explain import Trace
     from dg_lsp.batch.job import Connect, Wanted
     from dg_lsp.batch.journal import Journal
     from dg_lsp.batch.plan import Plan
     from dg_lsp.batch.report import Row
+    from dg_lsp.core.values import InfillRequest
+    from dg_lsp.infill.client import ConnectOptions
     from dg_lsp.infill.config import Config, Privacy
     from dg_lsp.infill.port import Engine
+    from dg_lsp.wire.messages import Done
 
 PRIVATE = "is for local models only (privacy.local_only), and the chosen model is remote"
 
@@ -115,21 +119,86 @@ def infill(
 def explain(
     place: Annotated[str, typer.Argument(metavar="PLACE", help="FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1.")],
     chars: Annotated[int, typer.Option(min=1, help="How many characters to show on each side.")] = 600,
+    fill: Annotated[bool, typer.Option(help="Have the engine fill the hole, and draw the canvas step by step.")] = True,
+    model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="Another model than the configured one.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object: all that is sent, and each step.")] = False,
 ) -> None:
-    """Show which hole is at a place.
+    """Show which hole is at a place, what the engine is sent for it, and how the canvas reads step by step.
 
-    Prints what the engine would be sent for it: the file's text on both sides, and text from other files.
+    Draws the canvas at most every 30 ms, then the answers and what becomes of them, and what each stage took.
+    Changes no file.
     """
     from dg_lsp.batch import explain, job, plan
+    from dg_lsp.batch.run import Options
+    from dg_lsp.infill import config
+    from dg_lsp.infill.port import EngineError
 
     try:
         wanted = plan.parse_place(place)
         planned = plan.for_places(job.source_at(wanted), [wanted])
-        text = explain.picture(planned, job.around(planned), chars)
-    except plan.PlanError as error:
+        configured = config.load(config.workspace_of(planned.source.path))
+        model = model or configured.model
+        options = Options(configured.candidates, seed, configured.deadline_ms)
+        request = explain.request_of(planned, job.around(planned), options)
+        if config.is_remote(model):
+            kept = config.privacy([planned.source.path])
+            if kept.keeps_file(planned.source.path):
+                raise EngineError(config.refusal(planned.source.name))
+            request = kept.shown(request)
+        trace = None
+        if not as_json:
+            _print(explain.picture(planned, request, chars))
+        if fill:
+            trace = asyncio.run(_traced(request, config.connect_options(configured, model=model), is_drawn=not as_json))
+        if as_json:
+            typer.echo(json.dumps(explain.report(planned, request, trace), indent=2))
+        elif trace is not None:
+            _print(explain.ending(planned, request, trace))
+    except (plan.PlanError, config.ConfigError, EngineError) as error:
         say(str(error))
         raise typer.Exit(2) from error
+
+
+async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: bool) -> Trace:
+    """Return how the engine fills a request; drawn while it does."""
+    from dg_lsp.batch.explain import Step, Trace, frame, plain
+    from dg_lsp.infill import client
+
+    steps: list[Step] = []
+    ends: list[Done] = []
+    paint = _paint if _is_colourful() else plain
+
+    def hear(texts: tuple[str, ...], number: int) -> None:
+        last = steps[-1] if steps else None
+        steps.append(Step(number, texts))
+        if is_drawn and (last is None or last.texts != texts):
+            _print(frame(request, steps[-1], last, paint))
+
+    def loading(text: str, _share: float) -> None:
+        if text and sys.stderr.isatty():
+            say(f"the engine is loading its model: {text}")
+
+    async with client.connect(options, on_loading=loading) as engine:
+        if is_drawn:
+            _print("--- the canvas as it changes; a step is a unit of work: to read, to draft, to denoise, to score\n")
+        candidates = await engine.fill(request, on_draft=hear, on_done=ends.append)
+    return Trace(tuple(steps), candidates, ends[-1])
+
+
+def _print(text: str) -> None:
+    """Print text from files as bytes: names and contents stay what they are."""
     typer.echo(text.encode("utf-8", "surrogateescape"), nl=False)
+
+
+def _is_colourful() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def _paint(text: str, what: str) -> str:
+    if what == "held":
+        return typer.style(text, dim=True)
+    return typer.style(text, fg="yellow") if what == "new" else text
 
 
 def say(text: str) -> None:
@@ -268,9 +337,9 @@ def _progress(n_holes: int) -> Iterator[tuple[Callable[[str], None], Callable[[i
 
 def _show(diff: str) -> None:
     """Print the diff as bytes, so that line ends and names stay what they are; in colour on a terminal."""
-    if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+    if _is_colourful():
         diff = "".join(_coloured(line) for line in diff.splitlines(keepends=True))
-    typer.echo(diff.encode("utf-8", "surrogateescape"), nl=False)
+    _print(diff)
 
 
 def _coloured(line: str) -> str:

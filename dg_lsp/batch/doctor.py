@@ -89,7 +89,10 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
     yield _grammars()
     yield model_files(Path(str(resources.files("dg_lsp.models"))) / "embedded")
     yield configuration(root, problems)
-    yield runtime_folder()
+    folder = runtime_folder()
+    yield folder
+    if folder.advice:
+        return
     yield running_engines()
     if with_sample:
         yield from _sampled(configured, model)
@@ -141,7 +144,7 @@ def configuration(root: Path, problems: tuple[str, ...]) -> Finding:
         told.append(f"{', '.join(variables)} {'counts' if len(variables) == 1 else 'count'} before them")
     # Names alone: one of the variables holds a key.
     facts = {"files": files, "variables": variables, "problems": list(problems)}
-    advice = f"Mend it, or take it out: {'; '.join(problems)}." if problems else ""
+    advice = _ended(f"Mend it, or take it out: {'; '.join(problems)}") if problems else ""
     return Finding("configuration", "; ".join(told), advice, facts)
 
 
@@ -150,7 +153,7 @@ def runtime_folder() -> Finding:
     try:
         return Finding("runtime folder", f"{meeting.runtime_dir()}, for this user alone")
     except MeetingError as error:
-        return Finding("runtime folder", "engines can't be met there", f"{error}.")
+        return Finding("runtime folder", "engines can't be met there", _ended(error))
 
 
 def running_engines() -> Finding:
@@ -160,7 +163,7 @@ def running_engines() -> Finding:
     try:
         seen = [look(place) for place in meeting.places()]
     except MeetingError as error:
-        return Finding("running engines", "none that could be asked", f"{error}.")
+        return Finding("running engines", "none that could be asked", _ended(error))
     answering = [each for each in seen if each.info is not None]
     silent = [each.state.pid for each in seen if each.info is None and each.state and meeting.alive(each.state.pid)]
     facts = {"engines": [dict(each.info.values) for each in answering if each.info]}
@@ -169,7 +172,7 @@ def running_engines() -> Finding:
         pids = ", ".join(map(str, silent))
         return Finding("running engines", state, f"Process {pids} does not answer; end it with: kill {pids}", facts)
     failed = [each.info.text("message", "") for each in answering if each.info and each.info.text("state", "") == "failed"]
-    advice = f"{'; '.join(failed)}. What led to it: dg-lsp engine logs" if failed else ""
+    advice = f"{_ended('; '.join(failed))} What led to it: dg-lsp engine logs" if failed else ""
     return Finding("running engines", state, advice, facts)
 
 
@@ -195,8 +198,7 @@ def _sampled(configured: Config, model: str) -> Iterator[Finding]:
     try:
         taken = asyncio.run(sample.take(connect_options(configured, model=model)))
     except EngineError as error:
-        advice = f"{str(error).rstrip('.')}. More is in the engine's log: dg-lsp engine logs"
-        yield Finding("model", f"{model} does not answer", advice)
+        yield Finding("model", f"{model} does not answer", f"{_ended(error)} More is in the engine's log: dg-lsp engine logs")
         return
     yield _model(taken)
     yield _memory(taken.info)
@@ -257,6 +259,11 @@ def _filled(what: str, fill: Fill) -> Finding:
             "more threads (engine.threads), or have editors wait longer (completion.deadline)."
         )
     return Finding(what, state, advice, facts)
+
+
+def _ended(sentence: object) -> str:
+    text = str(sentence).rstrip()
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _size(n_bytes: int) -> str:

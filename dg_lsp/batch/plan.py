@@ -82,13 +82,13 @@ def parse_place(text: str) -> Place:
     """Return the place that `FILE:LINE:COL` or `FILE:LINE:COL-LINE:COL` names; raise PlanError for anything else."""
     match = _PLACE.fullmatch(text)
     if match is None:
-        raise PlanError(f"--at takes FILE:LINE:COL or FILE:LINE:COL-LINE:COL, not {text!r}")
+        raise PlanError(f"a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL, not {text!r}")
     start = int(match["line"]), int(match["column"])
     end = (int(match["end_line"]), int(match["end_column"])) if match["end_line"] else None
     if 0 in start or (end and 0 in end):
-        raise PlanError(f"--at counts lines and columns from 1: {text!r}")
+        raise PlanError(f"lines and columns are counted from 1: {text!r}")
     if end and end < start:
-        raise PlanError(f"--at names a selection that ends before it starts: {text!r}")
+        raise PlanError(f"the selection ends before it starts: {text!r}")
     return Place(match["file"], start, end)
 
 

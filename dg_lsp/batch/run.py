@@ -77,6 +77,15 @@ async def fill(
         await asyncio.gather(*rest, return_exceptions=True)
 
 
+def settings_for(plan: Plan, around: Around, group: Sequence[Hole], options: Options) -> pipeline.Settings:
+    """Return how a run asks for the holes of one request."""
+    return pipeline.Settings(
+        budget=Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates),
+        seed=planning.seed_for(options.seed, plan.source.document, group),
+        path=around.path,
+    )
+
+
 async def _group(
     engine: Engine, plan: Plan, around: Around, group: tuple[Hole, ...], options: Options, journal: Journal
 ) -> dict[Hole, Asked]:
@@ -97,12 +106,7 @@ async def _group(
 
 
 async def _ask(engine: Engine, plan: Plan, around: Around, group: tuple[Hole, ...], options: Options) -> dict[Hole, Asked]:
-    document = plan.source.document
-    settings = pipeline.Settings(
-        budget=Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates),
-        seed=planning.seed_for(options.seed, document, group),
-        path=around.path,
-    )
+    document, settings = plan.source.document, settings_for(plan, around, group, options)
     start = time.perf_counter()
     reason = ""
     try:

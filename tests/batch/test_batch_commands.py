@@ -12,6 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dg_lsp import cli
+from dg_lsp.batch import explain as drawing
+from dg_lsp.batch import job
+from dg_lsp.batch import plan as planning
+from dg_lsp.batch.run import Options
+from dg_lsp.wire import messages
 from tests.batch.engines import Filling, connecting
 from tests.fakes import FailingEngine
 
@@ -142,7 +147,7 @@ def test_what_can_not_be_done_ends_with_two(project: Path) -> None:
     for args, sentence in (
         ((), "name files or folders"),
         (("gone.py",), "there is no gone.py"),
-        (("--at", "a.py"), "--at takes FILE:LINE:COL"),
+        (("--at", "a.py"), "a place is FILE:LINE:COL"),
         (("--at", "a.py:99:1"), "the file has 4 lines"),
         (("--at", "gone.py:1:1"), "gone.py does not exist"),
         (("--at", ".:1:1"), "is a folder"),
@@ -204,14 +209,19 @@ def test_no_engine_is_asked_for_nothing(project: Path) -> None:
     assert (found.exit_code, found.stdout) == (0, "")
 
 
+def explain(*args: str | Path) -> Result:
+    found = CliRunner().invoke(cli.app, ["explain", *map(str, args)])
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exc_info
+    return found
+
+
 def test_explain_shows_the_hole_and_its_window(project: Path) -> None:
     (project / "a.py").write_text("def f(a):\n    x = \n    return a\n")
-    found = CliRunner().invoke(cli.app, ["explain", "a.py:2:9"])
+    found = explain("a.py:2:9", "--no-fill")
     assert found.exit_code == 0
     assert "hole         cursor, the rest of a line\n" in found.stdout
     assert "--- sent as a.py, 18 characters before and 14 after\n" in found.stdout
     assert "    x = ⟦cursor⟧\n    return a\n" in found.stdout
-    assert CliRunner().invoke(cli.app, ["explain", "a.py:9:9"]).exit_code == 2
 
 
 def test_explain_shows_what_a_run_sends(project: Path) -> None:
@@ -220,16 +230,19 @@ def test_explain_shows_what_a_run_sends(project: Path) -> None:
     (project / "sub").mkdir()
     (project / "sub" / "a b.py").write_text("from near import near\n" + "# so far\n" * 300 + "value = \n# end\n")
     engine = Filling("1")
-    run("--at", "sub/a b.py:302:9", engine=engine)
+    run("--at", "sub/a b.py:302:9", "--seed", "5", engine=engine)
     [request] = engine.requests
     assert request.path == "sub/a b.py"
     assert [snippet.path for snippet in request.related] == ["near.py"]
-    whole = CliRunner().invoke(cli.app, ["explain", "sub/a b.py:302:9", "--chars", "9999"]).stdout
+    whole = explain("sub/a b.py:302:9", "--no-fill", "--chars", "9999").stdout
     assert "--- sent besides: near.py\ndef near(value): ...\n" in whole
     assert f"--- sent as sub/a b.py, {len(request.prefix)} characters before and {len(request.suffix)} after\n" in whole
     assert f"\n{request.prefix}⟦cursor⟧{request.suffix}" in whole
-    part = CliRunner().invoke(cli.app, ["explain", "sub/a b.py:302:9", "--chars", "17"]).stdout
+    part = explain("sub/a b.py:302:9", "--no-fill", "--chars", "17").stdout
     assert ", of which those next to the hole are shown (17 and 7)\n# so far\nvalue = ⟦cursor⟧\n# end\n" in part
+    told = json.loads(explain("sub/a b.py:302:9", "--no-fill", "--seed", "5", "--json").stdout)
+    assert told["request"] == messages.encode_ask(messages.Ask(request))["request"]
+    assert told.keys() == {"place", "replaces", "request"}
 
 
 def test_explain_shows_names_that_are_no_utf_8(project: Path) -> None:
@@ -238,8 +251,75 @@ def test_explain_shows_names_that_are_no_utf_8(project: Path) -> None:
         (project / name).write_text("x = \n")
     except OSError:
         pytest.skip("this file system has UTF-8 names alone")
-    found = CliRunner().invoke(cli.app, ["explain", f"{name}:1:5"])
+    found = explain(f"{name}:1:5", "--no-fill")
     assert (found.exit_code, found.stdout_bytes.startswith(b"place        \xff.py:1:5\n")) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["a.py"], "a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL, not 'a.py'"),
+        (["a.py:0:1"], "lines and columns are counted from 1: 'a.py:0:1'"),
+        (["a.py:9:9"], "there is no a.py:9:9: the file has 2 lines"),
+        (["a.py:1:99"], "there is no a.py:1:99: line 1 has 4 characters"),
+        (["a.py:1:5-1:2"], "the selection ends before it starts: 'a.py:1:5-1:2'"),
+        (["gone.py:1:1"], "gone.py does not exist"),
+        ([".:1:1"], ". is a folder; a place is in a file"),
+        (
+            ["a.py:1:5", "--model", "./nowhere"],
+            "the model could not be loaded: there is no model folder ./nowhere; give a folder",
+        ),
+        (["kept.py:1:5", "--model", "fim:mercury"], "kept.py is for local models only (privacy.local_only)"),
+    ],
+)
+def test_explain_says_in_one_sentence_what_it_can_not_do(project: Path, engines: Path, args: list[str], sentence: str) -> None:
+    for name in ("a.py", "kept.py"):
+        (project / name).write_text("x = \n")
+    (project / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['kept.py']\n")
+    found = explain(*args)
+    assert found.exit_code == 2
+    assert found.stderr.startswith(f"dg-lsp: {sentence}"), found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+def test_explain_draws_the_canvas_until_the_answers(project: Path, engines: Path, trained_layout: Path) -> None:
+    text = "def add(a, b):\n    return \n\n\nclass Point:\n    def __init__(self, x, y):\n        self.x = x\n"
+    (project / "a.py").write_text(text)
+    args = ("a.py:2:12", "--model", trained_layout, "--seed", "3")
+    told = json.loads(explain(*args, "--json").stdout)
+    assert told["steps"]
+    numbers = [step["step"] for step in told["steps"]]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] <= told["done"]["steps"]
+    assert told["done"]["reason"] == "finished"
+    assert all((answer["edit"] is None) == bool(answer["reason"]) for answer in told["answers"])
+    drawn = explain(*args)
+    assert (drawn.exit_code, (project / "a.py").read_text()) == (0, text)
+    sent, _, rest = drawn.stdout.partition("--- the canvas as it changes")
+    canvas, _, ending = rest.partition("--- answers, best first")
+    assert "    return ⟦cursor⟧\n" in sent
+    assert all(line.startswith(("step ", "         ")) for line in canvas.splitlines()[1:])
+    assert "    return ⟦" in canvas
+    for answer in told["answers"]:
+        assert f"{answer['score']:5.2f}  {answer['row']:8} " in ending
+    assert "milliseconds: queue " in ending
+
+
+def test_what_changed_on_the_canvas_is_painted_apart(project: Path) -> None:
+    (project / "a.py").write_text("x = [\n]\n")
+    place = planning.parse_place("a.py:1:6")
+    planned = planning.for_places(job.source_at(place), [place])
+    request = drawing.request_of(planned, job.around(planned), Options())
+
+    def paint(text: str, what: str) -> str:
+        return f"<{what}>{text}</>" if text else ""
+
+    first, second = drawing.Step(1, ("1, 2",)), drawing.Step(2, ("1, 3,\n4",))
+    assert drawing.frame(request, first, None, paint) == "step   1  <held>x = [</><gap>1, 2</>\n"
+    assert drawing.frame(request, second, first, paint) == ("step   2  <held>x = [</><gap>1, </><new>3,\n          4</>\n")
+    obeyed = drawing.Step(3, ("\x1b[2J\r\u2028é\t",))
+    assert drawing.frame(request, obeyed, second, drawing.plain) == "step   3  x = [⟦\\x1b[2J\\r\\u2028é\t⟧\n"
+    assert drawing.frame(request, second, first, drawing.plain) == "step   2  x = [⟦1, 3,\n          4⟧\n"
 
 
 def test_a_name_is_sent_as_text_and_bounded(project: Path) -> None:
