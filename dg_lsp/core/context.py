@@ -41,6 +41,7 @@ def build(
     window_chars: int = 24_000,
     budget: Budget | None = None,
     seed: int = 0,
+    previous: str = "",
 ) -> InfillRequest:
     r"""Return the request for holes of one document, with at most `window_chars` of text on each side of them.
 
@@ -74,6 +75,7 @@ def build(
         related=(*((signatures,) if signatures else ()), *related),
         budget=budget or Budget(),
         seed=seed,
+        previous=with_newlines(previous),
     )
 
 
@@ -151,6 +153,17 @@ def excerpt(snippet: Snippet, words: frozenset[str], max_chars: int) -> Snippet:
         if counts and (len(counts), size) > best_score:
             best, best_score = (begin, end + 1), (len(counts), size)
     return Snippet(snippet.path, "".join(lines[slice(*best)]))
+
+
+def instruction(request: InfillRequest) -> str:
+    """Return the first hole's instruction as a comment line to stand before it, or "" where there is none to write.
+
+    A model that was trained on files alone knows no other way to be told.
+    """
+    hole, language = request.holes[0], languages.get(request.language) if request.language else None
+    if not hole.instruction or language is None or not language.line_comments:
+        return ""
+    return f"{language.line_comments[0]} {' '.join(hole.instruction.split())}\n{hole.indent}"
 
 
 def imports(text: str, language: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dg_lsp.core import languages
+from dg_lsp.core import context, languages
 from dg_lsp.core.values import Hole, InfillRequest
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
@@ -76,7 +76,7 @@ class InfillTrained:
             suffix.append(self.eos)
         name = encode("/".join(request.path.split("/")[-2:]))[:12] if request.path else []
         prefix, heal, heal_ids = _healed(
-            self.vocabulary, request.prefix + _instruction(request), request.holes[0], profile.prefix_tokens
+            self.vocabulary, request.prefix + context.instruction(request), request.holes[0], profile.prefix_tokens
         )
         head = [self.bos, *([self.path, *name] if name else []), self.suf, *suffix[: profile.suffix_tokens], self.pre]
         between = tuple(tuple(encode(text)) for text in request.between)
@@ -153,14 +153,6 @@ def _needed(vocabulary: Vocabulary, names: tuple[str, ...]) -> list[int]:
 def _suffix_ids(vocabulary: Vocabulary, suffix: str, limit: int) -> list[int]:
     # Tokens are at most a dozen characters long on average: there is no need to encode the rest of a long file.
     return vocabulary.encode(suffix[: limit * 16])[:limit]
-
-
-def _instruction(request: InfillRequest) -> str:
-    """Return the instruction as a comment line before the hole: a model trained on files alone knows no other way."""
-    wish, language = request.holes[0].instruction, languages.get(request.language) if request.language else None
-    if not wish or language is None or not language.line_comments:
-        return ""
-    return f"{language.line_comments[0]} {' '.join(wish.split())}\n{request.holes[0].indent}"
 
 
 def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> tuple[list[int], bytes, tuple[int, ...]]:

@@ -49,9 +49,9 @@ app = typer.Typer(
 )
 
 Folder = Annotated[Path, typer.Option("--run", help="The folder of this training run.")]
-Hidden = Annotated[int, typer.Option(help="Width of the model.")]
-Layers = Annotated[int, typer.Option(help="Number of layers.")]
-Width = Annotated[int, typer.Option(help="Width of the feed-forward layers.")]
+Hidden = Annotated[int, typer.Option(help="Width of the model, a multiple of 64.")]
+Layers = Annotated[int, typer.Option(help="Number of layers.", min=1)]
+Width = Annotated[int, typer.Option(help="Width of the feed-forward layers.", min=1)]
 
 
 @app.command()
@@ -218,5 +218,7 @@ def shape_of(run: Path, hidden: int, layers: int, feed_forward: int) -> Shape:
 
     from dg_lsp.train.shape import Shape
 
+    if hidden < 64 or hidden % 64:
+        raise EvalError(f"--hidden takes multiples of 64, the width of one head, not {hidden}")
     size = Tokenizer.from_file(str(run / "tokenizer.json")).get_vocab_size()
     return Shape(hidden=hidden, layers=layers, heads=hidden // 64, feed_forward=feed_forward, vocabulary=size)

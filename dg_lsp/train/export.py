@@ -13,7 +13,7 @@ import torch
 from transformers.utils import logging
 
 from dg_lsp.engine.profile import FILE, Profile, Sampling, dump
-from dg_lsp.train.shape import Shape, build
+from dg_lsp.train.shape import Shape, build, resume
 
 # What a model of `train.objective` wants: budgets are those it was trained at.
 PROFILE = Profile(
@@ -35,11 +35,13 @@ PROFILE = Profile(
 
 
 def export(run: Path, folder: Path, shape: Shape, *, profile: Profile = PROFILE) -> None:
-    """Write config, bf16 weights, tokenizer and profile of the run's newest state into `folder`."""
+    """Write config, bf16 weights, tokenizer and profile of the run's newest state into `folder`.
+
+    Raises EvalError when that state is of a model of another shape.
+    """
     logging.disable_progress_bar()
     model: Any = build(shape)
-    state = torch.load(run / "state.pt", map_location="cpu", weights_only=True)
-    model.load_state_dict(state["model"])
+    resume(model, run / "state.pt")
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder, safe_serialization=True)
     shutil.copyfile(run / "tokenizer.json", folder / "tokenizer.json")

@@ -27,7 +27,7 @@ from dg_lsp.train.curve import PLAN
 from dg_lsp.train.export import PROFILE
 from dg_lsp.train.losses import head_loss
 from dg_lsp.train.objective import N_SPECIAL, CanvasBatch, CausalBatch, Sampler
-from dg_lsp.train.shape import Shape, build
+from dg_lsp.train.shape import Shape, build, resume
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,7 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
     state_file = folder / "state.pt"
     _note_where(folder, plan, resumed=state_file.exists())
     if state_file.exists():
-        state = torch.load(state_file, map_location=plan.device, weights_only=True)
-        model.load_state_dict(state["model"])
+        state = resume(model, state_file, plan.device)
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         progress = Progress(**state["progress"])

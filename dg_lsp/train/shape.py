@@ -1,15 +1,19 @@
-"""Build an untrained DiffusionGemma of a given size, with the traps of its configuration class disarmed.
+"""Build a DiffusionGemma of a given size, untrained or with a saved state, its configuration class's traps disarmed.
 
-Knows the configuration class. Knows nothing of data.
+Knows the configuration class and the names of its weights. Knows nothing of data.
 """
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DiffusionGemmaTextConfig, Gemma4VisionConfig
+
+from dg_lsp.evaluate.tasks import EvalError
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +76,26 @@ def build(shape: Shape) -> DiffusionGemmaForBlockDiffusion:
         if any(part in name for part in ("vision", "router", "experts", "layernorm_2")):
             parameter.requires_grad_(False)
     return model
+
+
+def resume(model: Any, file: Path, device: str = "cpu") -> dict[str, Any]:
+    """Give a model the weights of a saved training state, and return all of that; raise EvalError where they don't fit."""
+    try:
+        state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+        sizes = {name: tuple(tensor.shape) for name, tensor in state["model"].items()}
+    except (RuntimeError, EOFError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
+        raise EvalError(f"{file} is no state of a training run; remove it and train again") from error
+    if sizes != {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}:
+        raise EvalError(f"{file} is of a model of another shape: {_options(sizes)}")
+    model.load_state_dict(state["model"])
+    return state
+
+
+def _options(sizes: dict[str, tuple[int, ...]]) -> str:
+    """Return the options that make a model of these weights, and how many tokens it knows."""
+    widths = [size for name, size in sizes.items() if ".decoder." in name and name.endswith(".mlp.gate_proj.weight")]
+    if not widths or "lm_head.weight" not in sizes:
+        return "it was not made by dg-lsp train"
+    feed_forward, hidden = widths[0]
+    options = f"--hidden {hidden} --layers {len(widths)} --feed-forward {feed_forward}"
+    return f"it was trained with {options}, and a tokenizer of {sizes['lm_head.weight'][0]} tokens"

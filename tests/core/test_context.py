@@ -296,3 +296,13 @@ def test_a_path_may_be_what_a_name_means(path: str, name: str) -> None:
 )
 def test_a_path_may_be_something_else(path: str, name: str) -> None:
     assert not context.is_imported(path, [name])
+
+
+def test_an_instruction_is_a_comment_line_before_the_hole() -> None:
+    def said(language: str, instruction: str = "add  a\nand b") -> str:
+        hole = Hole(Span(0, 0), "cursor", indent="  ", instruction=instruction)
+        return context.instruction(InfillRequest("", "", (hole,), language=language))
+
+    assert said("python") == "# add a and b\n  "
+    assert said("go") == "// add a and b\n  "
+    assert (said(""), said("python", "")) == ("", "")

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from dg_lsp.train import tokenizer
 from dg_lsp.train.commands import app
+from dg_lsp.train.shape import Shape, build
 from tests.train.test_train_card import LINE, SOURCES
 
 
@@ -57,6 +60,29 @@ def test_what_other_parts_refuse_is_told(tmp_path: Path) -> None:
     (tmp_path / "curve.jsonl").write_text(json.dumps(LINE))
     card = ("card", "--run", "HERE", "--model", "HERE", "--results", "HERE/r.md", "--ablation", "HERE/a.md")
     assert refused(tmp_path, *card) == "HERE/r.md: no such file or directory"
+
+
+def test_a_state_of_another_shape_is_told_with_the_options_that_fit(tmp_path: Path) -> None:
+    made = tokenizer.train(["def f(a):\n    return a\n"] * 3, vocabulary=300)
+    made.save(str(tmp_path / "tokenizer.json"))
+    size = made.get_vocab_size()
+    model = build(Shape(hidden=64, layers=2, heads=1, feed_forward=96, vocabulary=size))
+    torch.save({"model": model.state_dict()}, tmp_path / "state.pt")
+    export = ("export", "--run", "HERE", "--out", "HERE/model")
+    for wrong in (("--hidden", "128"), ("--layers", "3"), ("--feed-forward", "64"), ()):
+        assert refused(tmp_path, *export, *wrong) == (
+            "HERE/state.pt is of a model of another shape: it was trained with --hidden 64 --layers 2 --feed-forward 96, "
+            f"and a tokenizer of {size} tokens"
+        )
+    assert refused(tmp_path, *export, "--hidden", "100") == "--hidden takes multiples of 64, the width of one head, not 100"
+    done = CliRunner().invoke(
+        app,
+        [*(item.replace("HERE", str(tmp_path)) for item in export), "--hidden", "64", "--layers", "2", "--feed-forward", "96"],
+    )
+    assert (done.exit_code, (tmp_path / "model" / "model.safetensors").exists()) == (0, True), done.output
+    for broken in (b"", b"no state", (tmp_path / "state.pt").read_bytes()[:999]):
+        (tmp_path / "state.pt").write_bytes(broken)
+        assert refused(tmp_path, *export) == "HERE/state.pt is no state of a training run; remove it and train again"
 
 
 def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from dg_lsp.core import languages
+from dg_lsp.core import context
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine.backends.calls import Call, Line, RemoteError, Server
 from dg_lsp.engine.backends.remote import Answer, RemoteFiller, merged, trimmed
@@ -255,7 +255,7 @@ class Fim:
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return one call for all answers where the server gives several at a time, else one for each."""
         caps, [hole] = self.dialect.caps, request.holes
-        prefix, suffix = window(request.prefix + wish(request), request.suffix, caps.window_chars)
+        prefix, suffix = window(request.prefix + context.instruction(request), request.suffix, caps.window_chars)
         wanted = min(request.budget.candidates, MAX_ANSWERS) if caps.varies else 1
         question = Question(
             model=self.model,
@@ -288,15 +288,6 @@ def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
         start = len(prefix) - room_before
         prefix = prefix[prefix.find("\n", start) + 1 or start :]
     return prefix, suffix
-
-
-def wish(request: InfillRequest) -> str:
-    """Return the instruction as a comment to stand before the hole: such a model knows no other way to be told."""
-    [hole] = request.holes
-    language = languages.get(request.language) if request.language else None
-    if not hole.instruction or language is None or not language.line_comments:
-        return ""
-    return f"{language.line_comments[0]} {' '.join(hole.instruction.split())}\n{hole.indent}"
 
 
 def _candidate(written: Written, *, block: bool) -> Candidate:
