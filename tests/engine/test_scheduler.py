@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
+from dg_lsp.engine.backends.remote import RemoteFiller
+from dg_lsp.engine.filler import LocalFiller
 from dg_lsp.engine.scheduler import BusyError, Job, Limits, Scheduler, UnavailableError, choose, company, is_crowded, superseded
-from dg_lsp.engine.task import Filler
+from dg_lsp.engine.task import Filler, Foreseeing, Joining, Roomy
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, request, wait_until
@@ -549,3 +551,9 @@ def test_what_someone_types_is_expected_again_and_batch_work_is_not() -> None:
         typed = submit(made, {"name": "typed"})
         assert [heard.reason() for heard in (typed[1], submit(made, {}, priority="batch")[1])] == ["finished"] * 2
         assert model.expected == [typed[0].ask.request]
+
+
+@pytest.mark.parametrize("kind", [Foreseeing, Joining, Roomy])
+def test_only_a_model_that_runs_here_works_ahead_and_joins_requests(kind: type) -> None:
+    assert issubclass(LocalFiller, kind)
+    assert not issubclass(RemoteFiller, kind)
