@@ -13,7 +13,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.client import Breaker, ConnectOptions
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import config as shared
-from dg_lsp.wire.config import Config, ConfigError, is_remote, load, read, stays_local
+from dg_lsp.wire.config import Config, ConfigError, is_remote, load, read, stays_local, workspace_of
 
 __all__ = [
     "Config",
@@ -82,13 +82,6 @@ def connect_options(config: Config, *, model: str = "", interactive: bool = True
         interactive=interactive,
         breaker=Breaker(window_s=config.restart_window_s, most=config.restart_limit, pauses_s=config.restart_pauses_s),
     )
-
-
-def workspace_of(path: Path) -> Path:
-    """Return the folder that a file or folder belongs to: the nearest with a `.dg-lsp.toml` or a repository, or its own."""
-    own = path if path.is_dir() else path.parent
-    marks = (shared.WORKSPACE_FILE, ".git")
-    return next((folder for folder in (own, *own.parents) if any((folder / mark).exists() for mark in marks)), own)
 
 
 def privacy(paths: Iterable[Path]) -> Privacy:

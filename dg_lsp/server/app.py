@@ -22,6 +22,7 @@ from dg_lsp import __version__
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import client, convert, handlers, methods, protocol, settings
 from dg_lsp.server.client import Client
+from dg_lsp.server.configuration import Configuration
 from dg_lsp.server.methods import Draft, Status
 from dg_lsp.server.progress import Progresses
 from dg_lsp.server.protocol import RpcProtocol, Wire
@@ -69,18 +70,19 @@ class Server(LanguageServer):
             converter_factory=partial(protocol.converter, self.wire),
         )
         self.client = Client()
+        self.configuration = Configuration()
         self.settings = Settings()
-        self.base_settings = Settings()
         self.documents = Documents()
         self.clock = clock
         self.statistics = Statistics(statistics)
         self.reporter = Reporter(self.settings.model, self._send_status)
-        self.resident = Resident(opener, self._engine_changed, clock)
+        self.resident = Resident(opener, self._engine_changed, clock, self.configuration.local_only)
         self.progresses = Progresses(self)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.roots: dict[str, None] = {}
         self._registered = False
         self._told = ""
+        self._problems: tuple[str, ...] = ()
         self._is_ready = False
         self._pulls = 0
         self.protocol.experimental = {"dgLsp": {"version": methods.VERSION}}
@@ -92,7 +94,7 @@ class Server(LanguageServer):
         """What of the workspace may be read."""
         from dg_lsp.server.nearby import Nearby
 
-        nearby = Nearby(self.clock)
+        nearby = Nearby(self.clock, self.configuration.withheld)
         nearby.set_roots(self.roots)
         return nearby
 
@@ -106,7 +108,7 @@ class Server(LanguageServer):
             self.resident,
             self.nearby,
             self.statistics,
-            lambda: self.settings,
+            self.configuration.at,
             self.clock,
             self.noted,
         )
@@ -149,11 +151,12 @@ class Server(LanguageServer):
         offered = params.capabilities.general.position_encodings if params.capabilities.general else None
         known = [str(getattr(kind, "value", kind)) for kind in offered or ()]
         self.documents.encoding = convert.to_encoding(next((kind for kind in known if kind.startswith("utf-")), None))
-        self._configure(settings.section(params.initialization_options), base=Settings())
-        self.base_settings = self.settings
         roots = [folder.uri for folder in params.workspace_folders or ()]
         roots += [params.root_uri] if params.root_uri and not roots else []
         self.roots = dict.fromkeys(roots)
+        self.configuration.options = settings.section(params.initialization_options)
+        self.configuration.set_roots(self.roots)
+        self._configure()
         if not self.client.inline or not self.client.registers_inline:
             self.protocol.fm.feature_options[lsp.TEXT_DOCUMENT_INLINE_COMPLETION] = lsp.InlineCompletionOptions()
             self._registered = True
@@ -165,6 +168,7 @@ class Server(LanguageServer):
         if self._is_ready:
             return
         self._is_ready = True
+        self._tell_problems()
         await self.pull_settings()
         if self.client.registers_configuration:
             options = lsp.DidChangeConfigurationRegistrationOptions(section=settings.SECTION)
@@ -178,9 +182,11 @@ class Server(LanguageServer):
         self._pulls += 1
         mine = self._pulls
         try:
-            asked = self.workspace_configuration_async(
-                lsp.ConfigurationParams([lsp.ConfigurationItem(section=settings.SECTION)])
-            )
+            items = [lsp.ConfigurationItem(section=settings.SECTION)]
+            # One folder's settings are those of the window.
+            roots = list(self.roots) if len(self.roots) > 1 else []
+            items += [lsp.ConfigurationItem(scope_uri=root, section=settings.SECTION) for root in roots]
+            asked = self.workspace_configuration_async(lsp.ConfigurationParams(items))
             found = await asyncio.wait_for(asked, CLIENT_PATIENCE_S)
         except JsonRpcException as error:
             log.warning("the editor's settings could not be had: %s", error)
@@ -189,12 +195,24 @@ class Server(LanguageServer):
             log.warning("the editor does not tell its settings")
             return
         if mine == self._pulls:
-            self.configure(found[0] if found else None)
+            self.say_settings(found[0] if found else None, dict(zip(roots, found[1:] if found else (), strict=False)))
 
-    def configure(self, data: object) -> None:
-        """Use these settings from now on, on top of those of `initialize`; another model means another engine."""
+    def say_settings(self, general: object, by_folder: Mapping[str, object] | None = None) -> None:
+        """Take note of what the editor says on top of all files."""
+        self.configuration.say(general, by_folder)
+        self.configure()
+
+    def look_at_files(self) -> None:
+        """Use what stands in the files with settings, where one has changed."""
+        if self.configuration.has_changed():
+            self.configuration.forget()
+            self.configure()
+
+    def configure(self) -> None:
+        """Use what is configured from now on; another model means another engine."""
         old = self.settings
-        self._configure(data, base=self.base_settings)
+        self._configure()
+        self._tell_problems()
         if settings.restarts_engine(old, self.settings) and self.resident.condition.state != "off":
             self.restart_engine()
 
@@ -203,14 +221,21 @@ class Server(LanguageServer):
         self.completer.reset()
         self.resident.start(self.settings)
 
-    def _configure(self, data: object, *, base: Settings) -> None:
-        self.settings, problems = settings.read(data, base)
-        for problem in problems:
-            log.warning("%s", problem)
-        if problems and self.protocol.initialized:
-            self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, "; ".join(problems)))
+    def _configure(self) -> None:
+        self.settings = self.configuration.session
         self.reporter.model(self.settings.model)
+        self.reporter.problems(self.configuration.problems)
         self.statistics.writes = self.settings.statistics
+
+    def _tell_problems(self) -> None:
+        """Tell what is wrong in the settings, each thing once as long as it stays."""
+        problems = self.configuration.problems
+        new = [problem for problem in problems if problem not in self._problems]
+        self._problems = problems
+        for problem in new:
+            log.warning("%s", problem)
+        if new:
+            self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, "; ".join(new)))
 
     def _engine_changed(self) -> None:
         condition = self.resident.condition
@@ -252,6 +277,7 @@ class Server(LanguageServer):
         written = self.clock()
         while True:
             await asyncio.sleep(LOOK_AROUND_S)
+            self.look_at_files()
             if self.process_id is not None and not _alive(self.process_id):
                 log.warning("the editor's process is gone")
                 self.protocol.ended()

@@ -91,7 +91,7 @@ class Completer:
         resident: Resident,
         nearby: Nearby,
         statistics: Statistics,
-        settings: Callable[[], Settings],
+        settings: Callable[[str], Settings],
         clock: Callable[[], float],
         noted: Callable[[Reason | None], None],
     ) -> None:
@@ -124,7 +124,7 @@ class Completer:
         found = self._documents.get(ask.uri)
         if found is None:
             return self._nothing(Reason("unknown", "the document is not open"))
-        settings, index = self._settings(), found.index
+        settings, index = self._settings(ask.uri), found.index
         moment = self._moment(ask, found)
         if (reason := when.reason(moment, settings)) is not None:
             return self._nothing(reason)
@@ -153,7 +153,7 @@ class Completer:
 
     async def _asked(self, ask: Ask, now: _Snapshot, turn: asyncio.Event) -> tuple[tuple[Offer, ...], Reason | None]:
         """Return the engine's offers, those of a question in flight where they fit."""
-        wanted = 1 if ask.automatic else self._settings().candidates
+        wanted = 1 if ask.automatic else self._settings(ask.uri).candidates
         job = self._joinable(now.place)
         if job is not None and job.asked >= wanted:
             answer = await self._wait(job, turn, ask)
@@ -185,7 +185,7 @@ class Completer:
                 older.task.cancel()
         job = _Job(now.place, wanted, self._clock())
         self._jobs[now.place.uri] = job
-        job.task = asyncio.ensure_future(self._fill(now, wanted, now.document.uri))
+        job.task = asyncio.ensure_future(self._fill(now, wanted))
         job.task.add_done_callback(lambda task: self._settled(job, task))
         return job
 
@@ -225,10 +225,10 @@ class Completer:
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, EngineError):
             log.error("a request failed", exc_info=error)
 
-    async def _fill(self, now: _Snapshot, wanted: int, key: str) -> tuple[tuple[Offer, ...], str]:
+    async def _fill(self, now: _Snapshot, wanted: int, turn: str = "") -> tuple[tuple[Offer, ...], str]:
         """Return the engine's offers for the snapshot, and why there is none; keep them."""
-        settings = self._settings()
-        engine = await self._resident.engine(key)
+        settings = self._settings(now.document.uri)
+        engine = await self._resident.engine(now.document.uri, turn)
         syntax = now.syntax()
         hole = holes.at_cursor(now.document, now.offset, syntax)
         related = self._related(now.document, settings)
@@ -236,6 +236,7 @@ class Completer:
             window_chars=settings.window_chars,
             budget=Budget(ms=settings.deadline, candidates=wanted),
             path=self._nearby.name(now.document.uri),
+            previous=self._cache.left_over(now.place, self._clock()),
         )
         started = self._clock()
         self._statistics.counts.add("asked")
@@ -273,7 +274,7 @@ class Completer:
     # What is shown
 
     def _show(self, ask: Ask, now: _Snapshot, index: positions.Lines, offers: tuple[Offer, ...]) -> Answer:
-        settings, clock = self._settings(), self._clock()
+        settings, clock = self._settings(ask.uri), self._clock()
         shown, reason = show.visible(offers, now.place, self._rejections, settings, clock, automatic=ask.automatic)
         if reason is not None:
             return self._nothing(reason)
@@ -312,7 +313,8 @@ class Completer:
 
     def _look_ahead(self, now: _Snapshot, offer: Offer) -> None:
         """Ask already for what follows the suggestion once it is accepted."""
-        settings, uri = self._settings(), now.document.uri
+        uri = now.document.uri
+        settings = self._settings(uri)
         slow = not self.rhythm.latencies_ms or self.rhythm.latency_ms > AHEAD_LATENCY_MS
         if not settings.speculate or slow or self._jobs.get(uri) is not None or self._resident.trouble():
             return
@@ -327,7 +329,7 @@ class Completer:
         after = _Snapshot(document, offset, place, lambda: syntaxes.of(document, now.syntax()))
         job = _Job(place, 1, self._clock())
         self._ahead[uri] = job
-        job.task = asyncio.ensure_future(self._fill(after, 1, f"{uri}#ahead"))
+        job.task = asyncio.ensure_future(self._fill(after, 1, "ahead"))
         job.task.add_done_callback(lambda task: self._looked(uri, job, task))
 
     def _looked(self, uri: str, job: _Job, task: asyncio.Future[tuple[tuple[Offer, ...], str]]) -> None:

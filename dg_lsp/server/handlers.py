@@ -39,7 +39,7 @@ def add(server: Server) -> None:
         new = params.text_document
         opened = documents.open(new.uri, new.language_id, new.version, new.text)
         if not server.nearby.refused(new.uri):
-            server.nearby.related(opened.document, server.settings.related_chars)
+            server.nearby.related(opened.document, server.configuration.at(new.uri).related_chars)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def _(params: lsp.DidChangeTextDocumentParams) -> None:
@@ -56,6 +56,8 @@ def add(server: Server) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
     def _(params: lsp.DidSaveTextDocumentParams) -> None:
         server.nearby.forget(params.text_document.uri)
+        # It may be one of the files that hold settings.
+        server.look_at_files()
 
     _add_notebook_handlers(server)
 
@@ -96,7 +98,7 @@ def add(server: Server) -> None:
         if server.client.pulls_configuration:
             server.spawn(server.pull_settings())
         else:
-            server.configure(settings.section(params.settings))
+            server.say_settings(settings.section(params.settings))
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def _(params: lsp.DidChangeWorkspaceFoldersParams) -> None:
@@ -104,6 +106,9 @@ def add(server: Server) -> None:
             server.roots.pop(folder.uri, None)
         server.roots.update(dict.fromkeys(folder.uri for folder in params.event.added))
         server.nearby.set_roots(server.roots)
+        server.configuration.set_roots(server.roots)
+        server.configure()
+        server.spawn(server.pull_settings())
 
     @server.feature(lsp.WINDOW_WORK_DONE_PROGRESS_CANCEL)
     def _(params: lsp.WorkDoneProgressCancelParams) -> None:

@@ -53,6 +53,8 @@ class Status:
     suppressed: tuple[str, str] | None = None
     """A reason's code and sentence."""
     busy: bool = False
+    problems: tuple[str, ...] = ()
+    """What is wrong in the settings, a sentence each."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the parameters of the notification."""
@@ -66,6 +68,7 @@ class Status:
             "latencyMs": self.latency_ms,
             "suppressed": reason,
             "busy": self.busy,
+            "problems": list(self.problems),
         }
 
 

@@ -20,9 +20,10 @@ FRESH_S = 10.0
 class Nearby:
     """The folders of the workspace, and what was last read of them."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Know no folder."""
+    def __init__(self, clock: Callable[[], float], withheld: Callable[[str], str] = lambda _uri: "") -> None:
+        """Know no folder; `withheld` tells why else a document may not be given to a model, "" if it may."""
         self._clock = clock
+        self._withheld = withheld
         self._roots: dict[Path, Ignore] = {}
         self._related: dict[str, tuple[float, tuple[Snippet, ...]]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
@@ -42,13 +43,13 @@ class Nearby:
         """
         at, reason = self._refused.get(uri, (-FRESH_S, ""))
         if self._clock() - at < FRESH_S:
-            return reason
+            return reason or self._withheld(uri)
         try:
             reason = self._reason(uri)
         except (OSError, ValueError, RuntimeError) as error:
             reason = f"can't be looked up ({type(error).__name__})"
         self._refused[uri] = (self._clock(), reason)
-        return reason
+        return reason or self._withheld(uri)
 
     def name(self, uri: str) -> str:
         """Return a short name of a document for the model: its path below its folder."""

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.settings import Settings
+from dg_lsp.wire.config import is_remote
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +54,20 @@ class Condition:
 class Resident:
     """The engine that the settings name."""
 
-    def __init__(self, opener: Opener, heard: Callable[[], None], clock: Callable[[], float]) -> None:
-        """Hold none yet; `heard` is called when the condition changes."""
+    def __init__(
+        self,
+        opener: Opener,
+        heard: Callable[[], None],
+        clock: Callable[[], float],
+        local_only: Callable[[str], tuple[str, ...]] = lambda _uri: (),
+    ) -> None:
+        """Hold none yet; `heard` is called when the condition changes.
+
+        `local_only` gives for a document the patterns of files that no remote model sees.
+        """
         self.condition = Condition()
-        self._opener, self._heard, self._clock = opener, heard, clock
+        self._opener, self._heard, self._clock, self._local_only = opener, heard, clock, local_only
+        self._is_remote = False
         self._warm: Warm | None = None
         self._task: asyncio.Task[None] | None = None
         self._failed_at: float | None = None
@@ -66,6 +77,7 @@ class Resident:
         """Join the engine in the background, instead of one joined before."""
         old = self._task
         self._warm, self._failed_at = None, None
+        self._is_remote = is_remote(settings.model)
         self._opened = asyncio.Event()
         self._task = asyncio.ensure_future(self._hold(settings, old))
 
@@ -88,12 +100,21 @@ class Resident:
             return "" if cooled else self.condition.message
         return self.condition.message or "the engine is starting"
 
-    async def engine(self, document: str, on_draft: OnDraft | None = None) -> Engine:
-        """Return the engine for a document as soon as it is joined; raise EngineError when none can be had."""
+    async def engine(self, uri: str, turn: str = "", on_draft: OnDraft | None = None) -> Engine:
+        """Return the engine for a document as soon as it is joined; raise EngineError when none can be had.
+
+        Newer requests replace older ones for the same document and `turn`. A remote engine is shown nothing that should
+        stay here, whatever was looked at before.
+        """
         await self._opened.wait()
         if self._warm is None:
             raise EngineError(self.condition.message or "there is no engine")
-        return _Watched(self, self._warm.bound(document, on_draft))
+        watched = _Watched(self, self._warm.bound(f"{uri}#{turn}" if turn else uri, on_draft))
+        if not self._is_remote:
+            return watched
+        from dg_lsp.infill.config import Guarded, Privacy
+
+        return Guarded(watched, Privacy(self._local_only(uri)))
 
     def note(self, error: EngineError | None) -> None:
         """Note how a request went."""

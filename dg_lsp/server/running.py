@@ -39,11 +39,12 @@ _TITLES = {
 
 def menu(server: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
     """Return the code actions at a place, in the form that the client reads."""
-    found = server.documents.get(params.text_document.uri)
+    uri = params.text_document.uri
+    found, settings = server.documents.get(uri), server.configuration.at(uri)
     automatic = params.context.trigger_kind == lsp.CodeActionTriggerKind.Automatic
-    if found is None or found.lost or not server.settings.enable or server.nearby.refused(params.text_document.uri):
+    if found is None or found.lost or not settings.enable or server.nearby.refused(uri):
         return []
-    if automatic and len(found.index.text) > server.settings.max_file_chars:
+    if automatic and len(found.index.text) > settings.max_file_chars:
         return []
     span = convert.to_span(found.index, params.range, server.documents.encoding)
     only = [str(getattr(kind, "value", kind)) for kind in params.context.only] if params.context.only is not None else None
@@ -175,7 +176,7 @@ def _unchanged(server: Server, wanted: Wanted) -> Open:
 async def _run(server: Server, wanted: Wanted, found: Open, bar: Bar) -> Filled:
     """Return what the action comes to. Raises EngineError."""
     document, syntax, index = found.document, found.syntax(), found.index
-    encoding, settings = server.documents.encoding, server.settings
+    encoding, settings = server.documents.encoding, server.configuration.at(document.uri)
     span = convert.from_points(index, wanted.start, wanted.end, encoding)
     attempts = actions.attempts(wanted.what, document, syntax, span, wanted.instruction)
     related: Sequence[Snippet] = await server.nearby.read(document, settings.related_chars)
@@ -196,7 +197,7 @@ async def _run(server: Server, wanted: Wanted, found: Open, bar: Bar) -> Filled:
             latest = tuple(Part(start, end, text) for (start, end), text in zip(ends, texts, strict=False))
             server.send_draft(Draft(token, document.uri, document.version, latest, step))
 
-        return _Later(server, f"{document.uri}#{token}", draft if server.client.hears_drafts else None)
+        return _Later(server, document.uri, token, draft if server.client.hears_drafts else None)
 
     def done(n_done: int, n_holes: int) -> None:
         bar.report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))
@@ -212,9 +213,9 @@ async def _run(server: Server, wanted: Wanted, found: Open, bar: Bar) -> Filled:
 class _Later:
     """The engine, once it is joined."""
 
-    def __init__(self, server: Server, key: str, on_draft: filling.OnDraft | None) -> None:
-        self._server, self._key, self._on_draft = server, key, on_draft
+    def __init__(self, server: Server, uri: str, turn: str, on_draft: filling.OnDraft | None) -> None:
+        self._server, self._uri, self._turn, self._on_draft = server, uri, turn, on_draft
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        engine = await self._server.resident.engine(self._key, self._on_draft)
+        engine = await self._server.resident.engine(self._uri, self._turn, self._on_draft)
         return await engine.fill(request)

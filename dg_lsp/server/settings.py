@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 SECTION = "dgLsp"
+WHERE = f"{SECTION}."
 
 Trigger = Literal["auto", "manual"]
 
@@ -57,26 +58,30 @@ class BadValueError(ValueError):
     """A value is not allowed; the message ends a sentence that begins with its key."""
 
 
-def read(data: object, base: Settings) -> tuple[Settings, tuple[str, ...]]:
+def read(data: object, base: Settings, *, where: str = WHERE, defaults_count: bool = True) -> tuple[Settings, tuple[str, ...]]:
     """Return the base with the settings of a JSON object in place of its own, and a sentence for each that is wrong.
 
     Groups may be nested or written with dots: `{"engine": {"model": …}}`, `{"engine.model": …}`. `null` means the default.
+    Sentences begin with `where`. Unless `defaults_count`, a default says nothing: some editors send all of theirs along.
     """
     if data is None:
         return base, ()
     if not isinstance(data, Mapping):
-        return base, (f"{SECTION}: the settings must be an object",)
+        return base, (f"{where.rstrip('.: ')}: the settings must be an object",)
     found: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in _flat(data):
         name = _NAMES.get(_squeezed(key))
         if name is None:
-            problems.append(f"{SECTION}.{key} is no setting; there are {', '.join(sorted(KEYS))}")
+            problems.append(f"{where}{key} is no setting; there are {', '.join(sorted(KEYS))}")
             continue
         try:
-            found[name] = _DEFAULTS[name] if value is None else CHECKS[name](value)
+            made = _DEFAULTS[name] if value is None else CHECKS[name](value)
         except BadValueError as error:
-            problems.append(f"{SECTION}.{key} {error}")
+            problems.append(f"{where}{key} {error}")
+        else:
+            if defaults_count or value is None or made != _DEFAULTS[name]:
+                found[name] = made
     return replace(base, **found), tuple(problems)
 
 

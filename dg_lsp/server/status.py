@@ -30,6 +30,10 @@ class Reporter:
         """The settings name another model."""
         self._become(replace(self.status, model=model))
 
+    def problems(self, problems: tuple[str, ...]) -> None:
+        """So much is wrong in the settings."""
+        self._become(replace(self.status, problems=problems))
+
     def suppressed(self, reason: Reason | None) -> None:
         """A request was not answered for this reason, or was answered."""
         if reason is None or reason.code not in _PASSING:

@@ -157,6 +157,13 @@ def sources(
     return found if workspace is None else (*found, (workspace / WORKSPACE_FILE, "workspace"))
 
 
+def workspace_of(path: Path) -> Path:
+    """Return the folder that a file or folder belongs to: the nearest with a `.dg-lsp.toml` or a repository, or its own."""
+    own = path if path.is_dir() else path.parent
+    marks = (WORKSPACE_FILE, ".git")
+    return next((folder for folder in (own, *own.parents) if any((folder / mark).exists() for mark in marks)), own)
+
+
 def user_file() -> Path:
     """Return where the user's file is, if there is one."""
     import platformdirs  # only this function needs it, and front ends start fast

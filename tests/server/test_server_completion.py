@@ -73,7 +73,13 @@ class Session:
         self.statistics = Statistics(None)
         self.resident = Resident(self._open, lambda: None, lambda: self.now)
         self.completer = Completer(
-            self.documents, self.resident, self.nearby, self.statistics, lambda: self.settings, lambda: self.now, self._note
+            self.documents,
+            self.resident,
+            self.nearby,
+            self.statistics,
+            lambda _uri: self.settings,
+            lambda: self.now,
+            self._note,
         )
 
     @contextlib.asynccontextmanager

@@ -15,6 +15,7 @@ export interface Status {
   latencyMs: number | null;
   suppressed: { code: string; message: string } | null;
   busy: boolean;
+  problems: string[];
 }
 
 export interface DraftHole {

@@ -12,6 +12,7 @@ const READY: Status = {
   latencyMs: 120,
   suppressed: null,
   busy: false,
+  problems: [],
 };
 
 function text(changes: Partial<Status>): string {

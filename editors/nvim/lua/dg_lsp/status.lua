@@ -11,6 +11,7 @@ local M = {}
 ---@field latencyMs? integer
 ---@field suppressed? { code: string, message: string }
 ---@field busy boolean
+---@field problems string[]
 
 ---@type table<integer, dg_lsp.Status>
 local by_client = {}

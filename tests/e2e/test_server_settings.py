@@ -1,0 +1,105 @@
+"""Settings in files, through the real server: they count, they change without a restart, and what is wrong is said once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dg_lsp.wire import config
+from tests.e2e.editor import CODE, Editor, editor
+
+pytestmark = pytest.mark.e2e
+
+TEXT = 'x = \n# engine: {"text": "1", "score": 0.4}\n'
+
+
+def run(folder: Path, root: Path, test: Callable[[Editor], Awaitable[None]], **more: Any) -> None:
+    async def main() -> None:
+        async with editor(
+            folder, CODE, settings={"completion": {"debounce": 0, "speculate": False}}, root=root, **more
+        ) as client:
+            await test(client)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+async def until_shown(client: Editor, uri: str, n: int) -> None:
+    while len(await client.suggestions(0, 4, uri=uri, trigger=1)) != n:
+        pass
+
+
+def test_files_count_and_change_without_a_restart(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    users = tmp_path / "users.toml"
+    users.write_text("completion.candidates = 2\n")
+    monkeypatch.setenv(config.FILE_VARIABLE, str(users))
+    uri = (root / "a.py").as_uri()
+
+    async def test(client: Editor) -> None:
+        client.open(TEXT, uri)
+        await until_shown(client, uri, 2)
+        (root / config.WORKSPACE_FILE).write_text("completion.candidates = 4\n")
+        client.notify("textDocument/didSave", {"textDocument": {"uri": (root / config.WORKSPACE_FILE).as_uri()}})
+        await until_shown(client, uri, 4)
+        (root / config.WORKSPACE_FILE).unlink()
+        # Nobody says anything of it this time.
+        users.write_text("completion.candidates = 3\n")
+        await until_shown(client, uri, 3)
+
+    run(tmp_path, root, test)
+
+
+def test_what_is_wrong_in_a_file_is_said_once(tmp_path: Path, root: Path) -> None:
+    file = root / config.WORKSPACE_FILE
+    file.write_text("completion.threshold = 7\n")
+
+    async def test(client: Editor) -> None:
+        said = f"{file}: completion.threshold must be a number from 0 to 1"
+        await client.until(lambda: client.said("window/showMessage"))
+        client.notify("workspace/didChangeConfiguration", {"settings": None})
+        while (await client.status())["problems"] != [said]:
+            pass
+        file.write_text("completion.threshold = 7\ncolour = 1\n")
+        client.notify("textDocument/didSave", {"textDocument": {"uri": file.as_uri()}})
+        await client.until(lambda: len(client.said("window/showMessage")) == 2)
+        first, second = (message["message"] for message in client.said("window/showMessage"))
+        assert first == said
+        assert second.startswith(f"{file}: colour is no setting; ")
+        file.write_text("")
+        client.notify("textDocument/didSave", {"textDocument": {"uri": file.as_uri()}})
+        while (await client.status())["problems"]:
+            pass
+        client.stderr = b""
+
+    run(tmp_path, root, test)
+
+
+def test_local_only_files_get_nothing_from_a_remote_model(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    users = tmp_path / "users.toml"
+    users.write_text("engine.model = 'vllm:http://127.0.0.1:1'\n")
+    monkeypatch.setenv(config.FILE_VARIABLE, str(users))
+    (root / config.WORKSPACE_FILE).write_text("privacy.local_only = ['hush/*']\n")
+    hush, loud = (root / "hush" / "a.py").as_uri(), (root / "a.py").as_uri()
+
+    async def test(client: Editor) -> None:
+        client.open(TEXT, hush)
+        client.open(TEXT, loud)
+        assert await client.suggestions(0, 4, uri=hush, trigger=1) == []
+        suppressed = (await client.status())["suppressed"]
+        assert suppressed["code"] == "ignored"
+        assert "privacy.local_only" in suppressed["message"]
+        assert await client.menu(0, 0, end=(0, 3), uri=hush) == []
+        assert client.asked == []
+        assert await client.suggestions(0, 4, uri=loud, trigger=1)
+        assert {row["document"] for row in client.asked} == {loud}
+
+    run(tmp_path, root, test)
