@@ -83,7 +83,8 @@ class InfillRequest:
     """Everything the engine needs: text on both sides, the holes, and the fixed text between them.
 
     The window reads `prefix, hole 0, between[0], hole 1, …, suffix`; leads and trails are already part of the fixed
-    text. `path` is a short name of the file for the model, not a place to read.
+    text. `path` is a short name of the file for the model, not a place to read. `previous` is what an earlier answer would
+    still write in the only hole, though the user has gone another way since: a draft that has to prove itself.
     """
 
     prefix: str
@@ -95,6 +96,7 @@ class InfillRequest:
     related: tuple[Snippet, ...] = ()
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
+    previous: str = ""
 
     def __post_init__(self) -> None:
         if not self.holes:

@@ -1,4 +1,4 @@
-"""Drafts that cost no model: what followed the longest match of the prefix elsewhere in the file.
+"""Drafts that cost no model: what followed the longest match of the prefix in the file, what an earlier answer left.
 
 Knows text. Knows nothing of tokens or tensors.
 """
@@ -33,6 +33,13 @@ def copies(prefix: str, suffix: str, *, block: bool, indent: str = "", most: int
             if copy and copy.text.strip() and (copy.text not in found or _rank(copy) > _rank(found[copy.text])):
                 found[copy.text] = copy
     return sorted(found.values(), key=_rank, reverse=True)[:most]
+
+
+def kept(previous: str, *, block: bool) -> str:
+    """Return what an earlier answer would still write, no longer than a copy: for a hole that is no block, one line."""
+    if block:
+        return "\n".join(previous[:BLOCK_CHARS].split("\n")[:BLOCK_LINES])
+    return previous[:LINE_CHARS].split("\n", 1)[0]
 
 
 def _rank(copy: Copy) -> tuple[int, int, int]:

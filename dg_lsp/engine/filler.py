@@ -461,6 +461,9 @@ class CanvasTask:
                 self.request.prefix, self.request.suffix, block=hole.block, indent=hole.indent, most=self.profile.copy_rows
             ):
                 self.scored.append(Scored(copy.text, "copy", left=copy.left, right=copy.right))
+        if self.request.previous.strip() and self.profile.refine_steps:
+            # Only worth a row where the canvas corrects it: what is left as it was is rarely what is wanted now.
+            self.scored.append(Scored(drafts.kept(self.request.previous, block=hole.block), "previous"))
         yield from ()  # it is no unit of its own
 
     def _file_model(self) -> FileModel:

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to ask: how much text on each side, at what cost, from which seed, and the file's name for the model."""
+    """How to ask: how much text on each side, at what cost, from which seed, and the file's name for the model.
+
+    `previous` is what an earlier answer would still write in the hole (see `InfillRequest`).
+    """
 
     window_chars: int = 24_000
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     path: str = ""
+    previous: str = ""
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:
@@ -96,6 +100,7 @@ def to_request(
         window_chars=settings.window_chars,
         budget=settings.budget,
         seed=settings.seed,
+        previous=settings.previous,
     )
 
 

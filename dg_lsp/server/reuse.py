@@ -7,6 +7,8 @@ edits elsewhere in the file. Knows nothing of requests in flight or of the proto
 from __future__ import annotations
 
 import hashlib
+import os.path
+import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,6 +21,10 @@ _CLOSERS = ")]}>\"'`"
 N_KEPT = 100
 KEPT_S = 300.0
 REJECTED_S = 120.0
+# Who has typed more than so much against an answer is about something else.
+STRAYED_CHARS = 40
+_WORD_END = re.compile(r"\w+\Z")
+_PIECE = re.compile(r"\w+|\s+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,24 @@ def rest(text: str, typed: str, added: str) -> str | None:
     return left
 
 
+def left_over(text: str, typed: str, added: str) -> str:
+    """Return what an offer would still write after something else was typed; "" where it fits, or nothing is left.
+
+    From the word on in which the two part, the pieces that were typed (words, spaces, single signs) stand for as many of
+    the offer's.
+    """
+    same = len(os.path.commonprefix((text, typed)))
+    if same == len(typed):
+        return ""
+    parted = len(_WORD_END.sub("", typed[:same]))
+    n_typed = len(_PIECE.findall(typed[parted:]))
+    left = "".join(_PIECE.findall(text[parted:])[n_typed:])
+    if added:
+        left = left.rstrip()
+        return left[: -len(added)] if left.endswith(added) else ""
+    return left
+
+
 @dataclass(frozen=True, slots=True)
 class _Kept:
     place: Place
@@ -136,6 +160,16 @@ class Cache:
             if fit is not None and (best is None or fit.typed < best.typed):
                 best = fit
         return best
+
+    def left_over(self, place: Place, now: float) -> str:
+        """Return what the newest answer that the user has typed against would still write here; "" where there is none."""
+        for kept in reversed(self._kept.values()):
+            if now - kept.at > KEPT_S or not kept.offers:
+                continue
+            typed, added = advanced(kept.place, place), closed(kept.place, place)
+            if typed and added is not None and len(typed) <= STRAYED_CHARS and not {"\n", "\r"} & set(typed):
+                return left_over(kept.offers[0].text, typed, added)
+        return ""
 
     def forget(self, uri: str) -> None:
         """Forget a document."""

@@ -151,6 +151,7 @@ def encode_ask(ask: Ask) -> dict[str, object]:
             "related": [{"path": snippet.path, "text": snippet.text} for snippet in request.related],
             "budget": {"ms": request.budget.ms, "steps": request.budget.steps, "candidates": request.budget.candidates},
             "seed": request.seed,
+            "previous": request.previous,
         },
     }
 
@@ -293,6 +294,7 @@ def _decode_request(fields: Fields) -> InfillRequest:
                 candidates=budget.integer("candidates", 1, low=1, high=MAX_CANDIDATES),
             ),
             seed=fields.integer("seed", 0, low=-(2**63), high=2**63 - 1),
+            previous=fields.text("previous", ""),
         )
     except WireError:
         raise

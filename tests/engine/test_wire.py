@@ -43,6 +43,7 @@ def asks(draw: st.DrawFn) -> Ask:
         related=tuple(draw(st.lists(st.builds(Snippet, TEXTS, TEXTS), max_size=2))),
         budget=Budget(draw(COUNTS), draw(COUNTS), draw(st.integers(1, messages.MAX_CANDIDATES))),
         seed=draw(st.integers(-(2**63), 2**63 - 1)),
+        previous=draw(TEXTS),
     )
     priority: messages.Priority = "batch" if draw(st.booleans()) else "interactive"
     return Ask(request, draw(TEXTS), draw(TEXTS), priority, drafts=draw(st.booleans()), early=draw(st.booleans()))
