@@ -123,6 +123,16 @@ def test_parts_can_be_switched_off(trained_layout: Path, trained: LocalFiller) -
     assert {candidate.row for candidate in finish(bare.start(request)).candidates()} == {"noise"}
 
 
+def test_what_an_earlier_answer_left_is_a_draft_where_the_canvas_corrects_drafts(trained: LocalFiller) -> None:
+    request = InfillRequest(PREFIX, SUFFIX, (LINE,), language="python", previous="x = y\nand more")
+    kinds = [row.row for row in finish(trained.start(request)).rows()]
+    # The draft as it came, and what the canvas made of it.
+    assert kinds.count("previous") == 2
+    assert any(row.text == "x = y" for row in finish(trained.start(request)).rows() if row.row == "previous")
+    without = finish(trained.start(replace(request, previous=""))).rows()
+    assert "previous" not in [row.row for row in without]
+
+
 def test_an_empty_file_has_an_answer(trained: LocalFiller) -> None:
     assert finish(trained.start(InfillRequest("", "", (LINE,)))).candidates()
 

@@ -162,6 +162,16 @@ def test_typing_through_asks_nobody() -> None:
     run(test)
 
 
+def test_what_an_answer_would_still_write_goes_with_the_next_question() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "foo(a, b)"
+        await session.ask("x = $0\n")
+        await session.ask("x = bar$0\n")
+        assert [request.previous for _, request, _ in session.held.asked] == ["", "(a, b)"]
+
+    run(test)
+
+
 def test_a_newer_request_ends_the_older_with_nothing_and_stops_the_engine() -> None:
     async def test(session: Session) -> None:
         old = session.ask("x = $0\n")
