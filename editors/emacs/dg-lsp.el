@@ -10,7 +10,7 @@
 
 ;; Suggestions that know the text on both sides of point, and commands that
 ;; fill function bodies, marked holes and regions.  The model runs on your own
-;; machine; the program `dg-lsp' is needed (pip install 'dg-lsp[engine]').
+;; machine; the program `dg-lsp' is needed, in a Python environment on PATH.
 ;;
 ;;   (require 'dg-lsp)
 ;;   (add-hook 'prog-mode-hook #'lsp-deferred)

@@ -372,6 +372,17 @@ def test_a_nameless_buffer_gets_suggestions(nvim: Neovim) -> None:
     nvim.until_ghost()
 
 
+def test_without_options_nobody_complains(environment: Mapping[str, str], tmp_path: Path) -> None:
+    with Neovim(program("nvim"), tmp_path, environment) as nvim:
+        nvim.edit("item.py", BODIES, wait=False)
+        # At once, when the server has hardly begun to start.
+        nvim.command("DgFill!")
+        assert "starting" in nvim.notes()[-1]
+        until(lambda: nvim.text() != BODIES, "the filled bodies", tell=nvim.picture)
+        assert len(nvim.notes()) == 1
+        assert "settings" not in nvim.lua("return vim.fn.execute('messages')")
+
+
 def test_wrong_options_are_named(nvim: Neovim) -> None:
     for options, sentence in (("{ atuo = true }", 'no option "atuo"'), ("{ cmd = {} }", "dg_lsp: cmd")):
         with pytest.raises(RuntimeError, match=sentence):

@@ -217,3 +217,37 @@ def test_the_code_actions_are_in_the_menu(terminal: Neovim) -> None:
     terminal.until_seen("Fill function body")
     terminal.type("1\n")
     until(lambda: terminal.screen().count("...") == 2, "the filled body", tell=terminal.screen)
+
+
+def test_the_readme_leads_from_nothing_to_the_first_suggestion_and_the_first_fill(
+    environment: Mapping[str, str],
+    tmp_path: Path,
+    watch: Callable[[Callable[[], str]], None],
+    request: pytest.FixtureRequest,
+) -> None:
+    page = (PLUGIN / "README.md").read_text("utf-8")
+    given = page.split("```lua\n", 1)[1].split("```", 1)[0]
+    assert "/path/to/dg-lsp/editors/nvim" in given
+    init = tmp_path / "init.lua"
+    init.write_text(given.replace("/path/to/dg-lsp/editors/nvim", str(PLUGIN)))
+    (tmp_path / "files.py").write_text(FILES)
+    made = Terminal([str(machine.program("nvim")), "-u", str(init), "files.py"], tmp_path, environment)
+    request.addfinalizer(made.close)
+    watch(made.screen)
+    made.until_seen("read_settings")
+    made.type(f":{LONG_BODY + 1}\n:DgFill\n")
+    # The text may be seen before it is there: as a draft.
+    made.until_seen("files.py [+]")
+    until(lambda: made.screen().count("except OSError") == 2, "the fill", tell=made.screen)
+    made.type("u")
+    made.until_seen("    ...")
+    made.type(f"{LONG_BODY + 1}GStry:\nwith")
+    until(lambda: made.screen().count("with open(path) as file:") == 2, "the suggestion", tell=made.screen)
+    made.press("M-l")
+    made.press("Escape")
+    made.type(":write\n")
+    made.until_seen("written")
+    assert (tmp_path / "files.py").read_text().count("with open(path) as file:") == 2
+    made.type(":checkhealth dg-lsp\n")
+    made.until_seen("<M-l> accepts suggestions")
+    assert "ERROR" not in made.screen()

@@ -45,6 +45,18 @@ def window(bare: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) ->
         yield found
 
 
+def test_what_cannot_be_installed_is_told_with_a_way_out(window: Workbench) -> None:
+    window.set("client.package", "dg-lsp-that-is-nowhere[engine]")
+    until(lambda: "was not found" in window.status(), "the warning", tell=window.status)
+    window.page.locator(".statusbar-item[id*=dgLsp]").click()
+    window.page.locator(".quick-input-list .monaco-list-row", has_text="Install dg-lsp").click()
+    said = until(lambda: [each for each in window.messages() if "could not be installed" in each], "the message")
+    assert "dg-lsp-that-is-nowhere" in said[0]
+    assert "dgLsp.client.package" in said[0]
+    window.command("notifications.clearAll")
+    window.set("client.package", None)
+
+
 def test_what_is_missing_can_be_installed_from_the_status_bar(window: Workbench) -> None:
     until(lambda: "was not found" in window.status(), "the warning", tell=window.status)
     window.page.locator(".statusbar-item[id*=dgLsp]").click()

@@ -6,12 +6,11 @@ import * as vscode from "vscode";
 import { scripts } from "./locate";
 import { pythonOf } from "./python";
 
-const PACKAGE = "dg-lsp[engine]";
-
 /** Return whether it was installed; a failure is told to the user, with the output to read. */
 export async function install(environment: string, output: vscode.LogOutputChannel): Promise<boolean> {
   const windows = process.platform === "win32";
   const python = (await pythonOf()) ?? (windows ? "python" : "python3");
+  const wanted = vscode.workspace.getConfiguration("dgLsp").get("client.package", "dg-lsp[engine]");
   const inside = path.join(scripts(environment, windows), windows ? "python.exe" : "python");
   try {
     await vscode.window.withProgress(
@@ -19,8 +18,8 @@ export async function install(environment: string, output: vscode.LogOutputChann
       async (progress, cancelled) => {
         progress.report({ message: "making a Python environment" });
         await run(python, ["-m", "venv", environment], output, cancelled);
-        progress.report({ message: `pip install ${PACKAGE}; torch is large, this takes minutes` });
-        await run(inside, ["-m", "pip", "install", "--disable-pip-version-check", PACKAGE], output, cancelled);
+        progress.report({ message: `pip install ${wanted}; torch is large, this takes minutes` });
+        await run(inside, ["-m", "pip", "install", "--disable-pip-version-check", wanted], output, cancelled);
       },
     );
     return true;
@@ -29,9 +28,12 @@ export async function install(environment: string, output: vscode.LogOutputChann
     await rm(environment, { recursive: true, force: true });
     if (error instanceof vscode.CancellationError) return false;
     output.error(String(error));
-    const show = "Show Output";
-    const message = `dg-lsp could not be installed: ${error instanceof Error ? error.message : String(error)}`;
-    if ((await vscode.window.showErrorMessage(message, show)) === show) output.show();
+    const [show, change] = ["Show Output", "Choose a Package"];
+    const reason = error instanceof Error ? error.message : String(error);
+    const message = `dg-lsp could not be installed: ${reason}. The setting dgLsp.client.package may name a checkout to install.`;
+    const picked = await vscode.window.showErrorMessage(message, show, change);
+    if (picked === show) output.show();
+    if (picked === change) await vscode.commands.executeCommand("workbench.action.openSettings", "dgLsp.client.package");
     return false;
   }
 }

@@ -14,7 +14,7 @@ local function check_command()
   local name = config.current.cmd[1]
   if vim.fn.executable(name) == 0 then
     health.error(("%s can't be run"):format(name), {
-      "install it in a Python environment: pip install 'dg-lsp[engine]'",
+      "install it in a Python environment: pip install '/path/to/dg-lsp[engine]'",
       "start Neovim with that environment switched on, or name the program:",
       "require('dg_lsp').setup({ cmd = { '/path/to/dg-lsp', 'serve' } })",
     })

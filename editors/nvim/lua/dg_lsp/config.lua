@@ -100,7 +100,8 @@ end
 ---Return what the server is told: the user's settings, and `auto` in the server's words.
 ---@return table
 function M.server_settings()
-  local settings = vim.deepcopy(M.current.settings) --[[@as table]]
+  -- Without a word in it, a table would reach the server as an empty list.
+  local settings = vim.tbl_extend("force", vim.empty_dict(), vim.deepcopy(M.current.settings)) --[[@as table]]
   local group = type(settings.completion) == "table" and settings.completion or nil
   local chosen = settings["completion.trigger"] or (group and group.trigger)
   if not chosen and not M.current.auto then

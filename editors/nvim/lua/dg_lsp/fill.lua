@@ -64,30 +64,27 @@ end
 ---@param whats string[] such as "body", "hole"
 ---@param nothing string the sentence for where it offers none
 local function offered(whats, nothing)
-  local bufnr = vim.api.nvim_get_current_buf()
-  local client = server.needed(bufnr)
-  if not client then
-    return
-  end
-  client:request("textDocument/codeAction", {
-    textDocument = { uri = vim.uri_from_bufnr(bufnr) },
-    range = cursor_range(client, bufnr),
-    context = { diagnostics = {}, triggerKind = vim.lsp.protocol.CodeActionTriggerKind.Invoked },
-  }, function(err, actions)
-    if err then
-      server.say(err.message, "WARN")
-      return
-    end
-    for _, what in ipairs(whats) do
-      for _, action in ipairs(actions or {}) do
-        if action.data and action.data["do"] == what then
-          run(client, bufnr, action.data)
-          return
+  server.with_client(function(client, bufnr)
+    client:request("textDocument/codeAction", {
+      textDocument = { uri = vim.uri_from_bufnr(bufnr) },
+      range = cursor_range(client, bufnr),
+      context = { diagnostics = {}, triggerKind = vim.lsp.protocol.CodeActionTriggerKind.Invoked },
+    }, function(err, actions)
+      if err then
+        server.say(err.message, "WARN")
+        return
+      end
+      for _, what in ipairs(whats) do
+        for _, action in ipairs(actions or {}) do
+          if action.data and action.data["do"] == what then
+            run(client, bufnr, action.data)
+            return
+          end
         end
       end
-    end
-    server.say(nothing)
-  end, bufnr)
+      server.say(nothing)
+    end, bufnr)
+  end)
 end
 
 ---Fill the function body or the hole at the cursor.
@@ -97,15 +94,13 @@ end
 
 ---Fill all holes of the buffer.
 function M.all()
-  local bufnr = vim.api.nvim_get_current_buf()
-  local client = server.needed(bufnr)
-  if client then
+  server.with_client(function(client, bufnr)
     run(
       client,
       bufnr,
       { ["do"] = "all", textDocument = document(bufnr), range = cursor_range(client, bufnr) }
     )
-  end
+  end)
 end
 
 ---Write the broken syntax at the cursor anew.

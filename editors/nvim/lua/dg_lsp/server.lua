@@ -34,6 +34,47 @@ function M.needed(bufnr)
   end
 end
 
+---Return whether a server can be expected to come to a buffer that has none yet.
+---@param bufnr integer
+---@return boolean
+local function is_coming(bufnr)
+  return vim.lsp.is_enabled(M.NAME)
+    and vim.fn.executable(config.current.cmd[1]) == 1
+    and vim.list_contains(config.current.filetypes, vim.bo[bufnr].filetype)
+    and vim.bo[bufnr].buftype == ""
+    and #crashes < math.max(1, config.current.restarts)
+end
+
+---Call with the client of the current buffer: now, or once it has started if one can be expected; else tell the user
+---why there is none.
+---@param run fun(client: vim.lsp.Client, bufnr: integer)
+function M.with_client(run)
+  local bufnr = vim.api.nvim_get_current_buf()
+  local client = M.client(bufnr)
+  if client then
+    run(client, bufnr)
+  elseif not is_coming(bufnr) then
+    M.needed(bufnr)
+  else
+    M.say("the server is starting; this follows")
+    vim.api.nvim_create_autocmd("LspAttach", {
+      buffer = bufnr,
+      callback = function(event)
+        local attached = vim.lsp.get_client_by_id(event.data.client_id)
+        if not attached or attached.name ~= M.NAME then
+          return false
+        end
+        vim.schedule(function()
+          if vim.api.nvim_get_current_buf() == bufnr then
+            run(attached, bufnr)
+          end
+        end)
+        return true
+      end,
+    })
+  end
+end
+
 ---@param sentence string
 ---@param level? "INFO"|"WARN"|"ERROR"
 function M.say(sentence, level)
