@@ -7,7 +7,6 @@ edits elsewhere in the file. Knows nothing of requests in flight or of the proto
 from __future__ import annotations
 
 import hashlib
-import os.path
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -101,13 +100,19 @@ def rest(text: str, typed: str, added: str) -> str | None:
     return left
 
 
+def n_same(text: str, typed: str) -> int:
+    """Return with how many characters the two begin alike."""
+    pairs = enumerate(zip(text, typed, strict=False))
+    return next((idx for idx, (one, other) in pairs if one != other), min(len(text), len(typed)))
+
+
 def left_over(text: str, typed: str, added: str) -> str:
     """Return what an offer would still write after something else was typed; "" where it fits, or nothing is left.
 
     From the word on in which the two part, the pieces that were typed (words, spaces, single signs) stand for as many of
     the offer's.
     """
-    same = len(os.path.commonprefix((text, typed)))
+    same = n_same(text, typed)
     if same == len(typed):
         return ""
     parted = len(_WORD_END.sub("", typed[:same]))
