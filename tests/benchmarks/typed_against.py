@@ -1,8 +1,9 @@
 """See what is left of an answer worth, once the user types something else: python tests/benchmarks/typed_against.py [N]
 
-A model's folder may follow. At positions in held-out files the engine answers; where it is wrong, the word that really stood there is typed, and it
-answers again, once with what the first answer would still write (`InfillRequest.previous`) and once without. Drafts are
-corrected on the canvas in two steps, though the checkpoint's own profile may leave them as they are.
+A model's folder may follow. At positions in held-out files the engine answers; where it is wrong, the word that really
+stood there is typed, and it answers again, once with what the first answer would still write (`InfillRequest.previous`)
+and once without. Drafts are corrected on the canvas in two steps, though the checkpoint's own profile may leave them as
+they are.
 """
 
 from __future__ import annotations
