@@ -82,6 +82,7 @@ class LocalFiller:
         self._stack: Callable[[], Stack | None] = lambda: None
         self._expected: InfillRequest | None = None
         self._ahead: tuple[int, ...] = ()
+        self._is_guess = False
         self.loaded, self.switches = loaded, switches or Switches()
         longest = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens
         self.cache = PrefixCache(
@@ -165,12 +166,13 @@ class LocalFiller:
     def expect(self, request: InfillRequest) -> None:
         """Take a request as the one that will probably come next: `foresee` reads its prefix, and its answer if it has one."""
         # What several holes are read behind depends on how they are filled.
-        self._expected, self._ahead = request if len(request.holes) == 1 else None, ()
+        self._expected, self._ahead, self._is_guess = request if len(request.holes) == 1 else None, (), False
 
     def expect_accepted(self, request: InfillRequest, text: str) -> None:
         """Take the request's answer as accepted, where nothing came after the request."""
         if self._expected is request:
             self.expect(replace(request, prefix=request.prefix + text))
+            self._is_guess = True
 
     def foresee(self) -> bool:
         """Encode a little of the prefix that is expected next; return whether there is more of it."""
@@ -181,7 +183,7 @@ class LocalFiller:
             known, kv = self.cache.longest(ids, ahead=True)
             if known < len(ids):
                 with torch.inference_mode():
-                    known, _ = self.encode(ids, known, kv, AHEAD_CHUNK)
+                    known, _ = self.encode(ids, known, kv, AHEAD_CHUNK, is_guess=self._is_guess)
         except BaseException:
             self._expected = None  # what failed would fail again
             raise
@@ -190,12 +192,12 @@ class LocalFiller:
             self._expected = None
         return self._expected is not None
 
-    def encode(self, ids: tuple[int, ...], known: int, kv: KV | None, most: int) -> tuple[int, KV]:
+    def encode(self, ids: tuple[int, ...], known: int, kv: KV | None, most: int, *, is_guess: bool = False) -> tuple[int, KV]:
         """Return how many ids are known, and their keys and values, after encoding at most so many more; the cache has them."""
         part = torch.tensor([ids[known : known + most]], device=self.loaded.device)
         kv = self.loaded.passes.encode(part, kv)[1]
         known = min(known + most, len(ids))
-        self.cache.put(ids[:known], kv)
+        self.cache.put(ids[:known], kv, is_guess=is_guess)
         return known, kv
 
     def about(self) -> dict[str, object]:

@@ -24,6 +24,7 @@ class PrefixCache:
         self.reused_tokens = self.asked_tokens = 0
         self.bytes = 0  # how much memory the cache holds; other threads may read it at any time
         self._entries: OrderedDict[tuple[int, ...], KV] = OrderedDict()
+        self._guess: tuple[int, ...] | None = None
 
     def longest(self, ids: Sequence[int], *, ahead: bool = False) -> tuple[int, KV | None]:
         """Return how many leading ids are known, and their keys and values; what is looked up `ahead` is not counted."""
@@ -38,20 +39,38 @@ class PrefixCache:
         self._entries.move_to_end(best)
         return length, crop(self._entries[best], length)
 
-    def put(self, ids: Sequence[int], kv: KV) -> None:
-        """Remember a prefix; what it extends is forgotten, as it holds all of that, but for a short end at most."""
+    def put(self, ids: Sequence[int], kv: KV, *, is_guess: bool = False) -> None:
+        """Remember a prefix; what it extends is forgotten, as it holds all of that, but for a short end at most.
+
+        A guess is a prefix that nobody asked for yet. It replaces nothing, and only the last one is remembered.
+        """
         key = tuple(ids)
-        for other in [known for known in self._entries if len(known) - common_prefix(known, key) <= min(END, len(known) // 8)]:
-            self.bytes -= _size(self._entries.pop(other))
+        if self._guess is not None:
+            self._forget([self._guess] if self._guess in self._entries else [])
+            self._guess = None
+        if is_guess:
+            self._guess = key
+        else:
+            self._forget([known for known in self._entries if _is_held_by(known, key)])
+        self._forget([key] if key in self._entries else [])
         self._entries[key] = kv
         self.bytes += _size(kv)
         while len(self._entries) > 1 and self.bytes > self.max_bytes:
-            self.bytes -= _size(self._entries.popitem(last=False)[1])
+            self._forget([next(iter(self._entries))])
 
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
+        self._guess = None
         self.bytes = 0
+
+    def _forget(self, keys: Sequence[tuple[int, ...]]) -> None:
+        for key in keys:
+            self.bytes -= _size(self._entries.pop(key))
+
+
+def _is_held_by(known: tuple[int, ...], key: tuple[int, ...]) -> bool:
+    return len(known) - common_prefix(known, key) <= min(END, len(known) // 8)
 
 
 def _size(kv: KV) -> int:

@@ -47,6 +47,10 @@ def test_a_request_ends_with_ranked_candidates(request: pytest.FixtureRequest, w
     assert len({candidate.texts for candidate in found}) == len(found)
     assert all(candidate.finished and 0 <= candidate.score <= 1 for candidate in found)
     assert all(0 <= chance <= 1 for candidate in found for row in candidate.confidences for chance in row)
+    for candidate in found:
+        # Each token's part of the text, though the first may have begun before the cursor.
+        assert len(candidate.lengths[0]) == len(candidate.confidences[0])
+        assert sum(candidate.lengths[0]) == len(candidate.texts[0])
 
 
 @pytest.mark.parametrize("which", ["trained", "instruct"])
@@ -317,7 +321,7 @@ def test_only_the_newest_request_is_foreseen_and_only_once(trained: LocalFiller)
 
 
 def test_what_fails_ahead_is_not_tried_again(trained: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
     trained.cache.clear()
@@ -340,6 +344,24 @@ def test_a_prefix_that_differs_in_a_short_end_is_not_kept_twice() -> None:
     assert cache.longest([*range(390), 1000])[0] == 391
     cache.put([*range(200), *range(2000, 2200)], kv)
     assert cache.bytes == 2 * n_bytes
+
+
+def test_a_guess_replaces_nothing_and_only_the_last_is_kept() -> None:
+    kv = [(torch.zeros(1, 1, 400, 4), torch.zeros(1, 1, 400, 4))]
+    cache = PrefixCache()
+    cache.put(range(400), kv)
+    n_bytes = cache.bytes
+    for answer in (1000, 2000):
+        cache.put([*range(400), answer, answer + 1], kv, is_guess=True)
+        assert cache.bytes == 2 * n_bytes
+        assert cache.longest([*range(400), answer])[0] == 401
+    cache.put(range(5000, 5400), kv)  # another document: what was asked for stays, the guess goes
+    assert cache.bytes == 2 * n_bytes
+    assert cache.longest([*range(400), 2000])[0] == 400
+    cache.put([*range(400), 3000, 3001], kv, is_guess=True)
+    cache.put([*range(400), 3000, 3001, 3002], kv)  # accepted
+    assert cache.bytes == 2 * n_bytes
+    assert cache.longest([*range(400), 3000, 3001, 3002])[0] == 403
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
