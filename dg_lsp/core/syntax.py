@@ -154,6 +154,20 @@ class Syntax:
         found = self.tree.root_node.descendant_for_byte_range(self.offsets.to_byte(span.start), self.offsets.to_byte(span.end))
         return found or self.tree.root_node
 
+    def token_ends(self, span: Span) -> tuple[int, ...]:
+        """Return where the tokens end that lie within the span, in order."""
+        start, end = self.offsets.to_byte(span.start), self.offsets.to_byte(span.end)
+        found, todo = list[int](), [self.node_at(span)]
+        while todo:
+            node = todo.pop()
+            if node.end_byte <= start or node.start_byte >= end:
+                continue
+            if node.child_count:
+                todo += reversed(node.children)
+            elif start <= node.start_byte and node.end_byte <= end:
+                found.append(self.offsets.to_point(node.end_byte))
+        return tuple(found)
+
     def enclosing_function(self, offset: int) -> Span | None:
         """Return the smallest function or closure around the offset."""
         return self._enclosing(offset, ("function", "closure"))

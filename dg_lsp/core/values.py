@@ -109,7 +109,8 @@ class InfillRequest:
 class Candidate:
     """One text for each hole of a request, best guess of the probability that all are right, and how it was made.
 
-    `confidences` holds one probability for each token of each text. `finished` is False when a deadline cut the
+    `confidences` holds one probability for each token of each text, and `lengths`, where the engine can tell, how many
+    characters of the text each of those tokens is. `finished` is False when a deadline cut the
     denoising short. `row` says what the canvas started from.
     """
 
@@ -119,6 +120,7 @@ class Candidate:
     row: RowKind = "noise"
     steps: int = 0
     finished: bool = True
+    lengths: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

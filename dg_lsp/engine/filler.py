@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -250,7 +251,12 @@ class InfillTask:
             return self._answers
         rest = ("",) * (len(self._request.holes) - len(self._filled) - 1)
         return tuple(
-            replace(candidate, texts=(*self._filled, *candidate.texts, *rest)[: len(self._request.holes)], confidences=())
+            replace(
+                candidate,
+                texts=(*self._filled, *candidate.texts, *rest)[: len(self._request.holes)],
+                confidences=(),
+                lengths=(),
+            )
             for candidate in self._current.best_so_far()
         )
 
@@ -317,6 +323,7 @@ class InfillTask:
             Candidate(
                 tuple(part.texts[0] for part in parts), score, tuple(part.confidences[0] for part in parts), parts[0].row,
                 sum(part.steps for part in parts),
+                lengths=tuple(part.lengths[0] for part in parts) if all(part.lengths for part in parts) else (),
             ),
         )  # fmt: skip
 
@@ -665,9 +672,25 @@ class CanvasTask:
         self.scored = [replace(item, place=self.place) for item in self.scored]
         steps = max(self.denoiser.canvas.steps) if self.denoiser else 0
         return tuple(
-            Candidate((item.text,), chance, (tuple(min(1.0, math.exp(logp)) for logp in item.tokens),), item.row, steps)
+            Candidate(
+                (item.text,),
+                chance,
+                (tuple(min(1.0, math.exp(logp)) for logp in item.tokens),),
+                item.row,
+                steps,
+                lengths=self._lengths(item),
+            )
             for chance, item in rank.best_first(self.scored, self.profile.calibration)
         )
+
+    def _lengths(self, item: Scored) -> tuple[tuple[int, ...], ...]:
+        """Return how much of the answer each of its tokens is, the first ones without what the user had typed of them."""
+        heal = self.sheet.heal.decode("utf-8", "ignore")
+        lengths = self.vocabulary.lengths(self.vocabulary.encode(heal + item.text))
+        if len(lengths) != len(item.tokens) or sum(lengths) != len(heal) + len(item.text):
+            return ()
+        ends = [max(end - len(heal), 0) for end in accumulate(lengths)]
+        return (tuple(end - start for start, end in pairwise((0, *ends))),)
 
     def _log_probabilities(self, texts: Sequence[str]) -> list[tuple[tuple[float, ...], float]]:
         """Return, for each text, the causal log-probability of its tokens, and that of what comes after it."""

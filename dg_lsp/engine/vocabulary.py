@@ -48,6 +48,10 @@ class Vocabulary:
         """Return the text of ids; special tokens stand for nothing, a broken character at an end is dropped."""
         return b"".join(self.pieces[token] for token in ids).decode("utf-8", "ignore")
 
+    def lengths(self, ids: Iterable[int]) -> tuple[int, ...]:
+        """Return how many characters begin in each id's text; together they are the length of the text of all."""
+        return tuple(sum(byte & 0xC0 != 0x80 for byte in self.pieces[token]) for token in ids)
+
     def id(self, token: str) -> int | None:
         """Return the id of a token by its name, or None where the vocabulary lacks it."""
         return self._tokenizer.token_to_id(token)

@@ -248,17 +248,24 @@ class Completer:
         latency_ms = 1000 * (self._clock() - started)
         self.rhythm = self.rhythm.answered(latency_ms)
         self._statistics.counts.took(latency_ms)
-        offers = tuple(self._offer(item, now, syntax, settings) for item in answer.suggestions)
+        offers = tuple(self._offer(item, hole.lead, now, syntax, settings) for item in answer.suggestions)
         # A deadline's half of an answer is worth showing, but not worth keeping.
         if all(item.candidate.finished for item in answer.suggestions):
             self._cache.keep(now.place, offers, wanted, self._clock())
         return offers, answer.reason
 
-    def _offer(self, item: Suggestion, now: _Snapshot, syntax: Syntax | None, settings: Settings) -> Offer:
+    def _offer(self, item: Suggestion, lead: str, now: _Snapshot, syntax: Syntax | None, settings: Settings) -> Offer:
         text = item.edits[0].text
-        confidences = item.candidate.confidences[0] if item.candidate.confidences else ()
-        for cut in show.cuts(text, confidences, settings.token_threshold):
-            if not _breaks(now, syntax, cut):
+        doubt = show.doubt(item.candidate, text, lead, settings.token_threshold)
+        whole = _with(now, syntax, text) if doubt is not None else None
+        ends: tuple[int, ...] = ()
+        # Broken code hides what a cut would break.
+        if whole is not None and not whole.errors:
+            ends = tuple(end - now.offset for end in whole.token_ends(Span(now.offset, now.offset + len(text))))
+        for cut in show.cuts(text, doubt, ends):
+            shorter = _with(now, syntax, cut)
+            # What is half typed may have an error that the whole answer has not.
+            if whole is None or shorter is None or not syntaxes.adds_errors(shorter, whole):
                 text = cut
                 break
         return Offer(text, item.candidate.score, next(self._ids))
@@ -435,13 +442,10 @@ def _once(document: Document, current: Callable[[], Syntax | None]) -> Callable[
     return syntax
 
 
-def _breaks(now: _Snapshot, syntax: Syntax | None, text: str) -> bool:
-    """Return whether the document with this text at the cursor has more syntax errors than without."""
-    if syntax is None:
-        return False
-    whole = replace(now.document, text=now.document.text[: now.offset] + text + now.document.text[now.offset :])
-    filled = syntaxes.of(whole, syntax)
-    return filled is not None and syntaxes.adds_errors(filled, syntax)
+def _with(now: _Snapshot, syntax: Syntax | None, text: str) -> Syntax | None:
+    """Return the syntax of the document with this text at the cursor."""
+    at = now.offset
+    return syntaxes.of(replace(now.document, text=now.document.text[:at] + text + now.document.text[at:]), syntax)
 
 
 def _no_answer(why: str) -> Reason:

@@ -48,7 +48,11 @@ def menu(server: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction | 
         return []
     span = convert.to_span(found.index, params.range, server.documents.encoding)
     only = [str(getattr(kind, "value", kind)) for kind in params.context.only] if params.context.only is not None else None
-    offered = actions.offered(found.document, found.syntax(), span, only)
+    # Some editors ask at each move of the cursor; only for the menu that somebody opens is all of a long file looked at.
+    syntax = found.near(span.start) if automatic else found.syntax()
+    offered = actions.offered(found.document, syntax, span, only)
+    if syntax is not None and syntax.parts:
+        offered = tuple(action for action in offered if action.what != "all")
     written = [_to_action(server, found.document, found, action) for action in offered]
     if server.client.action_literals:
         return [*written]

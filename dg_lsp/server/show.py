@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
+from dg_lsp.core.values import Candidate
 from dg_lsp.server.reuse import Offer, Place, Rejections
 from dg_lsp.server.settings import Settings
 from dg_lsp.server.when import Reason
+
+# Each takes a parse to try.
+MAX_CUTS = 6
+_WORD = re.compile(r"\w")
 
 
 def visible(
@@ -33,16 +40,47 @@ def visible(
     return (wanted[0],), None
 
 
-def cuts(text: str, confidences: tuple[float, ...], threshold: float) -> Iterator[str]:
-    r"""Yield the text up to the line of its first uncertain token, then shorter ones, by whole lines.
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Where in a text its first uncertain token starts, and whether that is known or only estimated."""
 
-    The engine tells how sure it is of each token but not where tokens end, so they are taken to be equally long; the line
-    before the estimated place is still certain. A text whose first line is uncertain is not cut: its score tells.
+    at: int
+    is_exact: bool
+
+
+def doubt(candidate: Candidate, text: str, lead: str, threshold: float) -> Doubt | None:
+    r"""Return where the first token stands that is less sure than that, in what a candidate comes to; None where none is.
+
+    The text is what polishing left of the candidate, behind the hole's `lead`. Where the engine does not tell how long its
+    tokens are, or polishing changed more than the end, tokens are taken to be equally long.
     """
-    doubtful = next((idx for idx, chance in enumerate(confidences) if chance < threshold), None)
-    if doubtful is None or not text:
+    confidences = candidate.confidences[0] if candidate.confidences else ()
+    first = next((idx for idx, chance in enumerate(confidences) if chance < threshold), None)
+    if first is None or not text:
+        return None
+    lengths = candidate.lengths[0] if candidate.lengths else ()
+    if len(lengths) == len(confidences):
+        sure = lead + candidate.texts[0][: sum(lengths[:first])]
+        if sure.startswith(text):
+            return None
+        if text.startswith(sure):
+            return Doubt(len(sure), is_exact=True)
+    return Doubt(int(first / len(confidences) * len(text)), is_exact=False)
+
+
+def cuts(text: str, doubt: Doubt | None, ends: Iterable[int] = ()) -> Iterator[str]:
+    r"""Yield the text up to its first uncertain token, then shorter ones: first at the ends of its tokens, then whole lines.
+
+    `ends` are where its syntax's tokens end; they count on the uncertain token's own line, where that place is exact. Where
+    it is estimated, the line before it is still certain. What would leave no word is not offered: its score tells.
+    """
+    if doubt is None:
         return
-    end = text.rfind("\n", 0, int(doubtful / len(confidences) * len(text)) + 1)
+    end = text.rfind("\n", 0, doubt.at + 1)
+    near = [at for at in ends if max(end, 0) < at <= doubt.at] if doubt.is_exact else []
+    for at in sorted(near, reverse=True)[:MAX_CUTS]:
+        if _WORD.search(text, max(end, 0), at):
+            yield text[:at]
     while end > 0:
         kept = text[:end].rstrip("\r\n")
         if not kept.strip():

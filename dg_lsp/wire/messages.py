@@ -310,11 +310,12 @@ def _encode_candidate(candidate: Candidate) -> dict[str, object]:
         "row": candidate.row,
         "steps": candidate.steps,
         "finished": candidate.finished,
+        "lengths": [list(row) for row in candidate.lengths],
     }
 
 
 def _decode_candidate(fields: Fields) -> Candidate:
-    rows = fields.items("confidences", ())
+    rows, lengths = fields.items("confidences", ()), fields.items("lengths", ())
     return Candidate(
         texts=fields.texts("texts"),
         score=fields.number("score"),
@@ -322,6 +323,7 @@ def _decode_candidate(fields: Fields) -> Candidate:
         row=cast("RowKind", fields.choice("row", get_args(RowKind), "noise")),
         steps=fields.integer("steps", 0),
         finished=fields.flag("finished", default=True),
+        lengths=tuple(tuple(map(int, Fields({"lengths": row}, fields.where).numbers("lengths"))) for row in lengths),
     )
 
 

@@ -247,3 +247,10 @@ def test_facts_near_a_place_are_those_of_the_whole_around_it() -> None:
 )
 def test_the_unit_of_indentation_is_the_one_most_lines_use(text: str, expected: str) -> None:
     assert syntax.indent_unit(text, "  ") == expected
+
+
+def test_tokens_end_where_the_text_says() -> None:
+    found = parsed("x = é(a)  # b\n")
+    assert found.token_ends(Span(0, len(found.text))) == (1, 3, 5, 6, 7, 8, 13)
+    assert found.token_ends(Span(4, 8)) == (5, 6, 7, 8)
+    assert found.token_ends(Span(5, 5)) == ()

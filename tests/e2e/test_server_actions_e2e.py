@@ -167,3 +167,33 @@ def test_an_action_that_no_menu_offered_is_refused(tmp_path: Path, data: object)
         assert error.value.code == -32602
 
     run(tmp_path, CODE, test)
+
+
+def test_an_editor_that_asks_at_each_move_is_told_of_what_is_near(tmp_path: Path) -> None:
+    text = "def far():\n    # FILL\n" + "x = 1\n" * 20_000 + "def near():\n    # FILL: add\n"
+
+    async def test(client: Editor) -> None:
+        client.open(text)
+        at = {"line": 20_003, "character": 6}
+        params: dict[str, Any] = {
+            "textDocument": {"uri": URI},
+            "range": {"start": at, "end": at},
+            "context": {"diagnostics": []},
+        }
+        for kind, titles in (
+            (2, ["Fill this hole: add", "Fill all 2 holes in this file"]),
+            (1, ["Fill this hole: add", "Fill all 2 holes in this file"]),
+        ):
+            params["context"]["triggerKind"] = kind
+            found = await client.request("textDocument/codeAction", params)
+            assert [action["title"] for action in found][:2] == titles
+        client.change(2, {"range": {"start": at, "end": at}, "text": " "})
+        params["context"]["triggerKind"] = 2
+        found = await client.request("textDocument/codeAction", params)
+        assert "Fill this hole: add" in [action["title"] for action in found]
+        assert not [action for action in found if action["title"].startswith("Fill all")]
+        params["context"]["triggerKind"] = 1
+        found = await client.request("textDocument/codeAction", params)
+        assert "Fill all 2 holes in this file" in [action["title"] for action in found]
+
+    run(tmp_path, CODE, test)

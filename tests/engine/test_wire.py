@@ -57,6 +57,7 @@ CANDIDATES = st.builds(
     row=st.sampled_from(["noise", "copy", "causal", "previous"]),
     steps=COUNTS,
     finished=st.booleans(),
+    lengths=st.lists(st.lists(COUNTS, max_size=4).map(tuple), max_size=3).map(tuple),
 )
 MS = st.floats(0, 1e9)
 EVENTS = st.one_of(

@@ -29,6 +29,7 @@ class Held:
         self.text: str | None = None
         self.score = 0.9
         self.confidences: tuple[tuple[float, ...], ...] = ()
+        self.lengths: tuple[tuple[int, ...], ...] = ()
         self.finished = True
         self.asked: list[tuple[str, InfillRequest, asyncio.Future[str]]] = []
         self.cancelled: list[str] = []
@@ -57,7 +58,9 @@ class _Bound:
             raise
         n = request.budget.candidates
         texts = [text, *(f"{text}.n{idx}" for idx in range(1, n))]
-        return tuple(Candidate((each,), held.score, held.confidences, finished=held.finished) for each in texts)
+        return tuple(
+            Candidate((each,), held.score, held.confidences, finished=held.finished, lengths=held.lengths) for each in texts
+        )
 
 
 class Session:
@@ -361,6 +364,19 @@ def test_an_answer_is_cut_at_its_first_uncertain_line() -> None:
         session.held.text = "a = 1\n    b = 2\n    c = 3"
         session.held.confidences = ((0.9, 0.9, 0.01),)
         assert texts(await session.ask("def f():\n    $0\n")) == ["a = 1\n    b = 2"]
+
+    run(test)
+
+
+def test_an_answer_is_cut_before_its_first_uncertain_token_where_no_error_is_added() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "f(a) + g(b)"
+        session.held.confidences = ((0.9, 0.9, 0.9, 0.01),)
+        session.held.lengths = ((1, 3, 3, 4),)
+        assert texts(await session.ask("x = $0\n")) == ["f(a)"]
+        session.held.lengths = ((1, 3, 3, 5),)  # these are no lengths of this text's tokens
+        session.held.confidences = ((0.01, 0.9, 0.9, 0.9),)
+        assert texts(await session.ask("y = $0\n")) == ["f(a) + g(b)"]
 
     run(test)
 

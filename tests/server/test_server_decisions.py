@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.values import Document
+from dg_lsp.core.values import Candidate, Document
 from dg_lsp.server import debounce, reuse, settings, show, when
 from dg_lsp.server.debounce import Rhythm
 from dg_lsp.server.reuse import Cache, Offer, Place, Rejections
@@ -357,7 +359,43 @@ def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
     ],
 )
 def test_an_answer_ends_before_its_first_uncertain_line(text: str, confidences: tuple[float, ...], expected: list[str]) -> None:
-    assert list(show.cuts(text, confidences, 0.1)) == expected
+    assert list(show.cuts(text, show.doubt(Candidate((text,), 0.9, (confidences,)), text, "", 0.1))) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "lead", "text", "tokens", "expected"),
+    [
+        # Each token in brackets, an uncertain one with a question mark.
+        (
+            "x = f(a) + b",
+            "",
+            "x = f(a) + b",
+            "[x][ =][ f][(a)][ +][? b]",
+            ["x = f(a) +", "x = f(a)", "x = f(a", "x = f(", "x = f", "x ="],
+        ),
+        ("f(a)\ng(b)", "\n    ", "\n    f(a)\ng(b)", "[f][(a)][\n][g][?(b)]", ["\n    f(a)\ng", "\n    f(a)"]),
+        ("f(a)\ng(b)", "\n    ", "\n    f(a)", "[f][(a)][\n][g][?(b)]", []),
+        ("f(a)", "", "f(a)", "[?f][(a)]", []),
+        ('f("a")', "", 'f("a")', '[f][("][?a")]', ["f(", "f"]),
+        ("(a)", "", "(a)", "[(][?a][)]", []),
+    ],
+)
+def test_an_answer_ends_before_its_first_uncertain_token(
+    raw: str, lead: str, text: str, tokens: str, expected: list[str]
+) -> None:
+    found = re.findall(r"\[(\??)([^\]]*)\]", tokens)
+    assert "".join(token for _, token in found) == raw
+    lengths = tuple(len(token) for _, token in found)
+    confidences = tuple(0.01 if mark else 0.9 for mark, _ in found)
+    doubt = show.doubt(Candidate((raw,), 0.9, (confidences,), lengths=(lengths,)), text, lead, 0.1)
+    assert doubt is None or doubt.is_exact
+    ends = [match.end() for match in re.finditer(r'\w+|[^\w\s"]|"[^"]*"', text)]
+    assert list(show.cuts(text, doubt, ends)) == expected
+
+
+def test_an_answer_that_polishing_changed_is_cut_by_estimate() -> None:
+    candidate = Candidate(("aa\nbb\ncc",), 0.9, ((0.9, 0.9, 0.9, 0.9, 0.01),), lengths=((2, 1, 2, 1, 2),))
+    assert show.doubt(candidate, "    aa\n    bb\n    cc", "", 0.1) == show.Doubt(16, is_exact=False)
 
 
 # What can be chosen
