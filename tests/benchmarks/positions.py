@@ -53,12 +53,13 @@ async def _ask(folder: Path, n: int, seed: int) -> tuple[list[Seen], int]:
 
 
 def _by_threshold(seen: list[Seen]) -> str:
-    rows = [("threshold", "shown", "of all", "right", "of those shown")]
+    rows = [("threshold", "shown", "of all", "right", "of those shown", "right as far as it goes")]
     for threshold in THRESHOLDS:
         shown = [each for each in seen if each.text and each.score >= threshold]
         right = sum(positions.is_right(each.position, each.text) for each in shown)
-        share = f"{right / len(shown):.0%}" if shown else ""
-        rows.append((f"{threshold:.2f}", str(len(shown)), f"{len(shown) / len(seen):.0%}", str(right), share))
+        begun = sum(positions.is_begun(each.position, each.text) for each in shown)
+        shares = [f"{n / len(shown):.0%}" if shown else "" for n in (right, begun)]
+        rows.append((f"{threshold:.2f}", str(len(shown)), f"{len(shown) / len(seen):.0%}", str(right), *shares))
     return positions.table(rows)
 
 

@@ -77,6 +77,11 @@ def is_right(position: Position, text: str) -> bool:
     return text.strip() == position.truth.strip()
 
 
+def is_begun(position: Position, text: str) -> bool:
+    """Return whether what stood there begins with the text: an answer may end where the model is not sure any more."""
+    return bool(text.strip()) and position.truth.strip().startswith(text.strip())
+
+
 def _sources() -> list[Source]:
     texts: dict[str, str] = {}
     for task in tasks.read(HELD_OUT):
