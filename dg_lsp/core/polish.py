@@ -12,7 +12,7 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dg_lsp.core import languages, syntax, values
@@ -375,10 +375,17 @@ def closes(whole: Whole) -> bool:
         line, end, below = with_newlines(text[edit.span.end : edit.span.end + READ_CHARS]).partition("\n")
         old = with_newlines(text[edit.span.start : edit.span.end]) + line
         new = with_newlines(edit.text) + line
-        if _opens_string(before + new, end + below, language) and not _opens_string(before + old, end + below, language):
+        # Most answers have neither, and reading takes time.
+        if _has_any(edit.text, _string_marks(language)) and (
+            _opens_string(before + new, end + below, language) and not _opens_string(before + old, end + below, language)
+        ):
             return False
         # A bracket that is opened for those below to close it leaves less of an error.
-        if not is_better and _n_open(before, new, language) > _n_open(before, old, language):
+        if (
+            not is_better
+            and _has_any(edit.text, _brackets(language)[0])
+            and _n_open(before, new, language) > _n_open(before, old, language)
+        ):
             return False
     return True
 
@@ -622,8 +629,7 @@ def _lines(text: str, language: str) -> list[_Line]:
 
 def _first_closer(text: str, language: str) -> int | None:
     """Return where the text closes a bracket that it did not open, or None."""
-    known = languages.get(language)
-    opening, closing = known.brackets if known else languages.BRACKETS
+    opening, closing = _brackets(language)
     depth = 0
     for idx, char in enumerate(_code(text, language)):
         depth += (char in opening) - (char in closing)
@@ -634,8 +640,7 @@ def _first_closer(text: str, language: str) -> int | None:
 
 def _n_open(before: str, text: str, language: str) -> int:
     """Return how many brackets the text leaves open; what stands `before` tells what is a string in it."""
-    known = languages.get(language)
-    opening, closing = known.brackets if known else languages.BRACKETS
+    opening, closing = _brackets(language)
     depth = 0
     for char in _code(before + text, language)[len(before) :]:
         depth = max(0, depth + (char in opening) - (char in closing))
@@ -647,13 +652,32 @@ def _opens_string(text: str, below: str, language: str) -> bool:
 
     A line that begins with a quote may begin a docstring, which is wrong only where the lines `below` do not end it.
     """
-    known = languages.get(language)
-    quotes = known.quotes if known else languages.QUOTES
+    quotes = _quotes(language)
     if _is_literal(f"{text}\n.", language):
         begins = text.rpartition("\n")[2].lstrip()[:1] in tuple(quotes)
         return not begins or _is_literal(f"{text}{below}\n.", language)
     # The end of a line ends a comment; what a quote ends as well is a string that lacks it.
     return _is_literal(f"{text}.", language) and any(not _is_literal(f"{text}{quote}.", language) for quote in quotes)
+
+
+def _has_any(text: str, marks: Iterable[str]) -> bool:
+    return any(mark in text for mark in marks)
+
+
+def _brackets(name: str) -> tuple[str, str]:
+    language = languages.get(name)
+    return language.brackets if language else languages.BRACKETS
+
+
+def _quotes(name: str) -> str:
+    language = languages.get(name)
+    return language.quotes if language else languages.QUOTES
+
+
+def _string_marks(name: str) -> tuple[str, ...]:
+    """Return what begins a string or a comment of several lines."""
+    language = languages.get(name)
+    return (*_quotes(name), *((language.block_comment or ()) if language else ()))
 
 
 def _is_literal(text: str, language: str) -> bool:

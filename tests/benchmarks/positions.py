@@ -59,7 +59,8 @@ def _by_threshold(seen: list[Seen]) -> str:
         right = sum(positions.is_right(each.position, each.text) for each in shown)
         begun = sum(positions.is_begun(each.position, each.text) for each in shown)
         shares = [f"{n / len(shown):.0%}" if shown else "" for n in (right, begun)]
-        rows.append((f"{threshold:.2f}", str(len(shown)), f"{len(shown) / len(seen):.0%}", str(right), *shares))
+        row = (f"{threshold:.2f}", str(len(shown)), f"{len(shown) / len(seen):.0%}", str(right))
+        rows.append((*row, shares[0], shares[1]))
     return positions.table(rows)
 
 
