@@ -6,8 +6,9 @@ nothing. An edit touches only the lines around it, also in the index of lines. K
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import tree_sitter
 
@@ -61,9 +62,62 @@ def spliced(index: Lines, span: Span, new: str) -> Lines:
     if last + 1 < len(index):
         # The stretch ends with a line end, behind which `middle` counts one more line: the first of those that follow.
         starts, ends = starts[:-1], ends[:-1]
-        starts += [at + shift for at in index.starts[last + 1 :]]
-        ends += [at + shift for at in index.ends[last + 1 :]]
-    return Lines(text, (*index.starts[:first], *starts), (*index.ends[:first], *ends))
+    return Lines(
+        text,
+        _Offsets.of(index.starts).spliced(first, last + 1, starts, shift),
+        _Offsets.of(index.ends).spliced(first, last + 1, ends, shift),
+    )
+
+
+class _Offsets(Sequence[int]):
+    """Offsets of which all from one on are shifted by a number, so that a key typed in a long text changes few of them."""
+
+    __slots__ = ("_base", "_pivot", "_shift")
+
+    def __init__(self, base: tuple[int, ...], pivot: int = 0, shift: int = 0) -> None:
+        """Hold the offsets; those from the pivot on are so much larger than in the base."""
+        self._base, self._pivot, self._shift = base, pivot, shift
+
+    @classmethod
+    def of(cls, offsets: Sequence[int]) -> _Offsets:
+        """Return the offsets as such."""
+        return offsets if isinstance(offsets, _Offsets) else cls(tuple(offsets))
+
+    def spliced(self, start: int, end: int, new: Sequence[int], shift: int) -> _Offsets:
+        """Return these with new ones in place of some and all behind them shifted; few are touched near the last such edit."""
+        base = self._base
+        before, behind = base[:start], base[end:]
+        if self._pivot < start:
+            before = (*base[: self._pivot], *(at + self._shift for at in base[self._pivot : start]))
+        elif self._pivot > end:
+            # These are shifted from now on, but were not yet.
+            behind = (*(at - self._shift for at in base[end : self._pivot]), *base[self._pivot :])
+        return _Offsets(before + tuple(new) + behind, start + len(new), self._shift + shift)
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        found = self._base[index]
+        return found + self._shift if index >= self._pivot or -len(self._base) + self._pivot <= index < 0 else found
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._base[: self._pivot]
+        for at in self._base[self._pivot :]:
+            yield at + self._shift
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
 
 
 class Open:

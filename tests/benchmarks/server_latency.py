@@ -34,11 +34,12 @@ TASKS = ROOT / "fixtures" / "eval" / "heldout.jsonl.gz"
 ENGINE = "tests.benchmarks.server_latency:engine"
 JOURNAL, REAL = "DG_LSP_BENCHMARK_JOURNAL", "DG_LSP_BENCHMARK_REAL"
 
-LINES, PLACES, STARTS, FILLS = 10_000, 120, 21, 40
-PAUSE_S = 0.03
+LINES, PLACES, STARTS, FILLS = 10_000, 40, 21, 40
+# As long as fast typists take for a key.
+PAUSE_S = 0.08
 # What is typed at each place, a key at a time; the suggestion is asked for behind each of the last ones.
 TYPED, ASKED = "\n{}found = ", 8
-ANSWER = "self.answer(first, second)"
+ANSWER = "self.answer_{}(first, second)"
 
 CAPABILITIES = {
     "general": {"positionEncodings": ["utf-16"]},
@@ -77,7 +78,8 @@ class _Noting:
         if self._inner is not None:
             candidates = await self._inner.fill(request)
         else:
-            candidates = (Candidate((ANSWER,), 0.9),)
+            # Each another, as one that was passed over is not shown again at once.
+            candidates = (Candidate((ANSWER.format(called % 100_000),), 0.9),)
         with Path(os.environ[JOURNAL]).open("a", encoding="ascii") as journal:
             journal.write(json.dumps([self._document, called, time.monotonic_ns(), len(body)]) + "\n")
         return candidates
@@ -125,7 +127,7 @@ class Editor:
         )
         self.texts: dict[str, str] = {}
         self.versions: dict[str, int] = {}
-        self._id = 0
+        self._id = self._seen = 0
 
     def __enter__(self) -> Editor:
         return self
@@ -215,8 +217,10 @@ class Editor:
         return list(self.request("textDocument/inlineCompletion", params)["items"])
 
     def called(self) -> list[tuple[int, int]]:
-        """Return when the engine was called for what is shown now, and when it had answered; not for looking ahead."""
-        rows = [json.loads(line) for line in self.journal.read_text().splitlines()]
+        """Return when the engine was called since this was last asked, and when it had answered; not for looking ahead."""
+        text = self.journal.read_text(encoding="ascii")
+        rows = [json.loads(line) for line in text[self._seen :].splitlines()]
+        self._seen = len(text)
         return [(row[1], row[2]) for row in rows if not row[0].endswith("#ahead")]
 
 
@@ -257,25 +261,26 @@ def keystroke(folder: Path) -> Iterator[Row]:
         for place, line in enumerate(sorted(chance.sample(inside, PLACES), reverse=True)):
             at, character = line, len(lines[line])
             keys = TYPED.format(" " * (len(lines[line]) - len(lines[line].lstrip())))
+            shown: list[dict[str, Any]] = []
             for idx, key in enumerate(keys):
-                n_before = len(editor.called())
+                editor.called()
                 began = time.monotonic_ns()
                 editor.type(uri, at, character, key)
                 at, character = (at + 1, 0) if key == "\n" else (at, character + 1)
                 if idx >= len(keys) - ASKED:
-                    editor.suggestions(uri, at, character)
-                    called = editor.called()[n_before:]
-                    if place and called:
+                    shown = editor.suggestions(uri, at, character)
+                    if place and (called := editor.called()):
                         to_engine.append((called[0][0] - began) / 1e6)
                     time.sleep(PAUSE_S)
-            for key in ANSWER[:ASKED]:
-                n_before = len(editor.called())
+            for key in shown[0]["insertText"][:ASKED] if shown else "":
+                editor.called()
                 began = time.monotonic_ns()
                 editor.type(uri, at, character, key)
                 character += 1
                 shown = editor.suggestions(uri, at, character)
-                if place and shown and len(editor.called()) == n_before:
-                    through.append((time.monotonic_ns() - began) / 1e6)
+                ended = time.monotonic_ns()
+                if place and shown and not editor.called():
+                    through.append((ended - began) / 1e6)
                 time.sleep(PAUSE_S)
     p50, p95 = spread(to_engine)
     note = f"p50 {p50:.1f} ms, p95 {p95:.1f} ms ({len(to_engine)} keys in {LINES:,} lines)"
@@ -322,11 +327,12 @@ def completion(folder: Path) -> Iterator[Row]:
             # The engine has read all but the last character, as when somebody types.
             editor.suggestions(uri, line, character)
             time.sleep(1)
-            n_before, began = len(editor.called()), time.monotonic_ns()
+            editor.called()
+            began = time.monotonic_ns()
             editor.type(uri, line, character, key)
             editor.suggestions(uri, line, character + 1)
             ended = time.monotonic_ns()
-            if called := editor.called()[n_before:]:
+            if called := editor.called():
                 whole.append((ended - began) / 1e6)
                 inside.append((called[0][1] - called[0][0]) / 1e6)
             else:
