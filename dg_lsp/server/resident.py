@@ -78,7 +78,9 @@ class Resident:
         old = self._task
         self._warm, self._failed_at = None, None
         self._is_remote = is_remote(settings.model)
-        self._opened = asyncio.Event()
+        replaced, self._opened = self._opened, asyncio.Event()
+        # Whoever waits, be it since before there was anything to wait for, waits for this one from now on.
+        replaced.set()
         self._task = asyncio.ensure_future(self._hold(settings, old))
 
     async def stop(self) -> None:
@@ -106,7 +108,10 @@ class Resident:
         Newer requests replace older ones for the same document and `turn`. A remote engine is shown nothing that should
         stay here, whatever was looked at before.
         """
-        await self._opened.wait()
+        opened = None
+        while opened is not self._opened:
+            opened = self._opened
+            await opened.wait()
         if self._warm is None:
             raise EngineError(self.condition.message or "there is no engine")
         watched = _Watched(self, self._warm.bound(f"{uri}#{turn}" if turn else uri, on_draft))
