@@ -19,10 +19,12 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.core import holes, local, syntax
+from dg_lsp.core.values import Candidate, Document, InfillRequest
 from dg_lsp.infill.port import Engine
 from dg_lsp.server import resident
 from dg_lsp.server.resident import OnDraft, OnLoading, Warm
@@ -290,6 +292,33 @@ def keystroke(folder: Path) -> Iterator[Row]:
     yield "key and request to typed-through answer", "p95 <= 2 ms", note, p95 <= 2
 
 
+def parse(folder: Path) -> Iterator[Row]:
+    """Compare what a key costs where all of the text is parsed with what it costs near the cursor, in this process."""
+    text = long_text()
+    document = Document("untitled:long.py", "python", text)
+    before = syntax.of(document)
+    assert before is not None
+    whole_ms, near_ms, n_same = [], [], 0
+    ends = [end for line, end in enumerate(before.lines.ends) if not before.lines.is_blank(line)]
+    for at in random.Random(0).sample(ends, 3 * PLACES):
+        typed = replace(document, text=f"{text[:at]}\n{text[at:]}")
+        parts = local.parts(before.tree, before.offsets, before.lines, at)
+        near = syntax.parse(text, before.language, None, parts)
+        took = []
+        for known in (before, near):
+            assert known.lines  # the server has them at hand
+            began = time.thread_time()
+            after = syntax.of(typed, known)
+            took.append((1000 * (time.thread_time() - began), holes.at_cursor(typed, at + 1, after)))
+        whole_ms.append(took[0][0])
+        near_ms.append(took[1][0])
+        n_same += took[0][1] == took[1][1]
+    (p50, p95), (near_p50, near_p95) = spread(whole_ms), spread(near_ms)
+    note = f"p50 {p50:.1f}, p95 {p95:.1f}; near the cursor {near_p50:.1f} and {near_p95:.1f}; "
+    note += f"the same hole at {n_same} of {len(near_ms)} places"
+    yield "processor time to parse after a key, ms", "the same holes", note, n_same == len(near_ms)
+
+
 def memory(folder: Path) -> Iterator[Row]:
     with Editor(folder, real=True) as editor:
         editor.hello()
@@ -375,6 +404,7 @@ def spread(values: list[float]) -> tuple[float, float]:
 
 MEASURES: dict[str, Callable[[Path], Iterator[Row]]] = {
     "start": start,
+    "parse": parse,
     "keystroke": keystroke,
     "memory": memory,
     "completion": completion,
