@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.infill.client import ConnectOptions, connect
 from dg_lsp.infill.port import EngineError
-from tests.engine.backends_kit import BODY, Recorder, StandIn, request, rules, serving
+from tests.engine.backends_kit import BODY, Recorder, StandIn, own_judge, request, rules, serving
 from tests.engine.conftest import gemma_like_tokenizer
 from tests.engine.engine_kit import ROOT, home
 
@@ -34,12 +36,17 @@ async def fill(model: str, asked: InfillRequest) -> tuple[tuple[Candidate, ...],
         return await engine.fill(asked), await engine.info()
 
 
-def test_a_vllm_server_fills_through_the_resident_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("judged_by", ["known rules", "vLLM's own code"])
+def test_a_vllm_server_fills_through_the_resident_engine(tmp_path: Path, judged_by: str) -> None:
     gemma_like_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    server = StandIn(Vocabulary.from_file(tmp_path / "tokenizer.json"), rules, answers=["return x+y"], canvas=128)
-    with serving(server.routes()) as url:
-        found, info = asyncio.run(fill(f"vllm:{url}#{tmp_path}", request("def add(x, y):\n    ", "\n\nadd(1, 2)\n", BODY)))
-    assert found
+    before, after = "def add(x, y):\n    ", "\n\nadd(1, 2)\n"
+    with contextlib.ExitStack() as stack:
+        judge = rules if judged_by == "known rules" else stack.enter_context(own_judge())
+        vocabulary = Vocabulary.from_file(tmp_path / "tokenizer.json")
+        server = StandIn(vocabulary, judge, answers=["return x+y"], canvas=128)
+        url = stack.enter_context(serving(server.routes()))
+        found, info = asyncio.run(fill(f"vllm:{url}#{tmp_path}", request(before, after, BODY)))
+    assert "return" in ast.dump(ast.parse(before + found[0].texts[0] + after)).lower()
     assert info["remote"]["canvas"] == 128
     assert info["device"] == url.removeprefix("http://")
     assert server.asked
