@@ -37,11 +37,13 @@ check:
 	$(BIN)/coverage report --include='dg_lsp/core/*' --fail-under=95 --skip-covered
 
 # The editors' clients. What is installed for them stays below build/editors; only where this is root, and they are not there,
-# are Chromium, Emacs, tmux and luacheck installed with apt-get.
+# are Chromium, Emacs, tmux, luacheck and npm installed with apt-get. Where a test fails it says where the editor's last picture
+# or screen is: below build/editor-pictures.
 EDITORS := build/editors
 
 vscode:
-	cd editors/vscode && npm ci --ignore-scripts --no-audit --no-fund && npm run package
+	node=$$(tests/editors/install/node.sh $(EDITORS)) && PATH="$$node:$$PATH" && cd editors/vscode && \
+	  npm ci --ignore-scripts --no-audit --no-fund --fetch-retries=5 && npm run package
 
 test-editors: $(DEV) vscode
 	$(PIP) install --constraint constraints.txt --group editors

@@ -31,12 +31,14 @@
   (require part))
 (require 'dg-lsp)
 
-;; Show what the model has, however sure it is: these tests are about editors.
-(setq dg-lsp-threshold 0.0)
+;; Show what the model has, however sure it is and however long it takes: these tests are about editors.
+(setq dg-lsp-threshold 0.0
+      lsp-response-timeout 90)
+(lsp-register-custom-settings '(("dgLsp.completion.deadline" 60000) ("dgLsp.actions.deadline" 60000)))
 
 (defun tests-until (look what)
   "Return what LOOK returns as soon as it is true; fail when WHAT takes too long."
-  (let ((end (+ (float-time) 60)) found)
+  (let ((end (+ (float-time) 120)) found)
     (while (and (not (setq found (funcall look))) (< (float-time) end))
       (accept-process-output nil 0.05))
     (or found (ert-fail (format "waited for %s: %S, %s" what (buffer-string) (dg-lsp-story))))))

@@ -5,7 +5,8 @@
 (require 'ert)
 (require 'eglot)
 
-(setq eglot-sync-connect 30
+(setq jsonrpc-default-request-timeout 120
+      eglot-sync-connect 120
       eglot-confirm-server-initiated-edits nil
       make-backup-files nil
       create-lockfiles nil)
@@ -33,7 +34,7 @@
            (when command
              (eglot--dbind ((Command) command arguments) command
                (eglot-execute-command (eglot-current-server) (intern command) arguments))))))
-      (with-timeout (60 (ert-fail (buffer-string)))
+      (with-timeout (120 (ert-fail (buffer-string)))
         (while (string-match-p "\\.\\.\\." (buffer-string))
           (accept-process-output nil 0.05))))
     (set-buffer-modified-p nil)))

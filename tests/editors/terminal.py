@@ -43,8 +43,12 @@ class Terminal:
         """Wait until a text is on the screen."""
         until(lambda: text in self.screen(), f"{text!r} on the screen", tell=self.screen)
 
+    def keep(self, name: str) -> None:
+        """Keep the screen with its colours, to look at or to draw."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        (PICTURES / f"{name}.screen").write_text(self.screen(colours=True), "utf-8")
+
     def close(self) -> None:
         """End the program and its terminal; keep the last screen to look at."""
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        (PICTURES / f"{self._name}.screen").write_text(self.screen(colours=True))
+        self.keep(self._name)
         self.run("kill-server")

@@ -37,12 +37,13 @@ LOOKS = """\
 KEY = """\
 (define-key lsp-inline-completion-active-map (kbd "M-RET") #'lsp-inline-completion-accept)
 """
-# What makes of this a test: no questions, no other server, all suggestions, a colour to know them by.
+# What makes of this a test: no questions, no other server, all suggestions however long they take, a colour to know them by.
 OWN = f"""\
 (setq lsp-auto-guess-root t lsp-enabled-clients '(dg-lsp) lsp-enable-suggest-server-download nil
       lsp-completion-provider :none lsp-headerline-breadcrumb-enable nil lsp-enable-snippet nil lsp-warn-no-matched-clients nil
       make-backup-files nil create-lockfiles nil auto-save-default nil inhibit-startup-screen t
-      python-indent-guess-indent-offset-verbose nil dg-lsp-threshold 0.0)
+      python-indent-guess-indent-offset-verbose nil dg-lsp-threshold 0.0 lsp-response-timeout 90)
+(lsp-register-custom-settings '(("dgLsp.completion.deadline" 60000) ("dgLsp.actions.deadline" 60000)))
 (dolist (part '(lsp-modeline lsp-lens lsp-headerline lsp-diagnostics lsp-completion lsp-semantic-tokens)) (require part))
 (set-face-foreground 'lsp-inline-completion-overlay-face "{COLOUR}")
 """

@@ -33,8 +33,11 @@ language-servers = ["dg-lsp"]
 def helix(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Terminal]:
     settings = Path(environment["XDG_CONFIG_HOME"]) / "helix"
     settings.mkdir(parents=True, exist_ok=True)
-    # Show what the model has, however sure it is: these tests are about editors.
-    sure = "\n[language-server.dg-lsp.config.completion]\nthreshold = 0.0\n"
+    # Show what the model has, however sure it is and however long it takes: these tests are about editors.
+    sure = (
+        "\n[language-server.dg-lsp.config.completion]\nthreshold = 0.0\ndeadline = 60000\n"
+        "\n[language-server.dg-lsp.config.actions]\ndeadline = 60000\n"
+    )
     (settings / "languages.toml").write_text(LANGUAGES + sure)
     (tmp_path / "item.py").write_text(BODIES)
     (tmp_path / "shop.py").write_text(SHOP)

@@ -18,8 +18,11 @@ from tests.editors.neovim import LOOK, PLUGIN, Neovim
 from tests.editors.texts import BODIES, INSIDE, SHOP, inserted, paced
 from tests.editors.waiting import until
 
-# Show what the model has, however sure it is: these tests are about editors.
-OPTIONS = "{ settings = { ['completion.threshold'] = 0, ['completion.tokenThreshold'] = 0 } }"
+# Show what the model has, however sure it is and however long it takes: these tests are about editors.
+OPTIONS = (
+    "{ settings = { ['completion.threshold'] = 0, ['completion.tokenThreshold'] = 0, "
+    "['completion.deadline'] = 60000, ['actions.deadline'] = 60000 } }"
+)
 
 
 @pytest.fixture

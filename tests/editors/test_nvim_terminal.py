@@ -36,7 +36,7 @@ class Neovim(Terminal):
         init.write_text(
             f"vim.opt.rtp:prepend({str(PLUGIN)!r})\n"
             "vim.o.swapfile, vim.o.termguicolors, vim.o.laststatus = false, true, 2\n"
-            "vim.o.statusline = \"%f %{v:lua.require'dg_lsp'.statusline()}\"\n"
+            "vim.o.statusline = \"%f%( %m%) %{v:lua.require'dg_lsp'.statusline()}\"\n"
             f"vim.api.nvim_set_hl(0, 'ComplHint', {{ fg = '{GREY}' }})\n"
             f"require('dg_lsp').setup({OPTIONS})\n"
             'vim.keymap.set("i", "<M-l>", "<Plug>(dg-lsp-accept)")\n'
@@ -135,6 +135,15 @@ def test_a_fill_is_seen_while_it_is_written(terminal: Neovim) -> None:
     assert len(drafts - {""}) >= 2
     terminal.press("u")
     until(lambda: terminal.screen().count("...") == 3, "the old text", tell=terminal.screen)
+
+
+def test_a_draft_of_several_lines_makes_room_for_itself(terminal: Neovim) -> None:
+    path = terminal.open("files.py", FILES)
+    terminal.type(f":{LONG_BODY + 1}\n:DgFill\n")
+    until(lambda: len(terminal.grey().split("\n")) > 2, "a draft of several lines", tell=terminal.screen)
+    terminal.keep("nvim-draft")
+    until(lambda: not terminal.grey() and "files.py [+]" in terminal.screen(), "the filled body", tell=terminal.screen)
+    ast.parse(terminal.save(path))
 
 
 def test_all_holes_are_filled_while_the_statusline_says_so(terminal: Neovim) -> None:
@@ -243,7 +252,10 @@ def test_the_readme_leads_from_nothing_to_the_first_suggestion_and_the_first_fil
     made.until_seen("    ...")
     made.type(f"{LONG_BODY + 1}GStry:\nwith")
     until(lambda: made.screen().count("with open(path) as file:") == 2, "the suggestion", tell=made.screen)
+    # The ruler tells what is text: the cursor moves behind it.
+    before = re.findall(r"\d+,\d+", made.screen())[-1]
     made.press("M-l")
+    until(lambda: re.findall(r"\d+,\d+", made.screen())[-1] != before, "the accepted text", tell=made.screen)
     made.press("Escape")
     made.type(":write\n")
     made.until_seen("written")

@@ -24,7 +24,7 @@ from playwright.sync_api import Error as BrowserError
 from playwright.sync_api import Page, sync_playwright
 
 from tests.editors.machine import PICTURES, ROOT, program
-from tests.editors.waiting import until
+from tests.editors.waiting import PATIENCE_S, until
 
 VSIX = ROOT / "editors" / "vscode" / "dg-lsp.vsix"
 DRIVER = Path(__file__).parent / "driver"
@@ -65,7 +65,9 @@ SETTINGS = {
     "window.commandCenter": False,
     "editor.overviewRulerBorder": False,
     "breadcrumbs.enabled": False,
-    # Show what the model has, however sure it is: these tests are about editors.
+    # Show what the model has, however sure it is and however long it takes: these tests are about editors.
+    "dgLsp.completion.deadline": 60_000,
+    "dgLsp.actions.deadline": 60_000,
     "dgLsp.completion.threshold": 0,
     "dgLsp.completion.tokenThreshold": 0,
 }
@@ -101,8 +103,8 @@ class Workbench:
     def load(self) -> None:
         """Open the window, and wait until the engine is ready."""
         self.page.goto(self._address)
-        self.page.wait_for_selector(".monaco-workbench .part.editor", timeout=90_000)
-        until(self._driver_runs, "the test's own extension", patience_s=90)
+        self.page.wait_for_selector(".monaco-workbench .part.editor")
+        until(self._driver_runs, "the test's own extension")
         until(lambda: "dg-lsp" in self.status(), "the item in the status bar", tell=self.status)
         self.command("workbench.action.closeSidebar")
 
@@ -130,7 +132,7 @@ class Workbench:
 
     def until_ready(self) -> None:
         """Wait until the engine is ready."""
-        until(lambda: self.told().get("state") == "ready", "the engine", tell=self.picture, patience_s=90)
+        until(lambda: self.told().get("state") == "ready", "the engine", tell=self.picture)
 
     def told(self) -> dict[str, Any]:
         """Return what the server says of itself; nothing where it does not run."""
@@ -142,11 +144,18 @@ class Workbench:
 
     def put(self, line: int, character: int) -> None:
         """Put the cursor at a place, counted from 0 in UTF-16 units, and the focus into the editor."""
-        self.run(
-            f"const at = new vscode.Position({line}, {character}); const editor = vscode.window.activeTextEditor;"
-            "editor.selection = new vscode.Selection(at, at);"
-            'await vscode.commands.executeCommand("workbench.action.focusActiveEditorGroup");'
-        )
+        where = self.page.locator('[id="status.editor.selection"]')
+
+        def is_there() -> bool:
+            # A window that is still opening the document puts the cursor where it was before.
+            self.run(
+                f"const at = new vscode.Position({line}, {character}); const editor = vscode.window.activeTextEditor;"
+                "editor.selection = new vscode.Selection(at, at);"
+                'await vscode.commands.executeCommand("workbench.action.focusActiveEditorGroup");'
+            )
+            return f"Ln {line + 1}, " in " ".join(where.all_text_contents())
+
+        until(is_there, f"the cursor on line {line + 1}", tell=self.picture)
         self.page.wait_for_selector(".monaco-editor.focused")
 
     def select(self, start: tuple[int, int], end: tuple[int, int]) -> None:
@@ -292,6 +301,7 @@ def workbench(
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=str(program("chromium")), args=list(FLAGS))
             page = browser.new_page(viewport={"width": 900, "height": 600})
+            page.set_default_timeout(1000 * PATIENCE_S)
             # The editor must not need anything but itself.
             page.route("**", lambda route: route.continue_() if _is_local(route.request.url) else route.abort())
             window = Workbench(page, files, _opening(address, files, others), (driver_port, token))

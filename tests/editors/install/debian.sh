@@ -1,4 +1,35 @@
-# Packages of a newer Debian, got without changing anything of this machine's. Sourced by the scripts next to it.
+# What the scripts next to it share: trying again, Debian's packages, and those of a newer Debian, got without changing anything
+# of this machine's. Sourced by them.
+
+# again COMMAND...: run it, up to three times: registries have bad moments.
+again() {
+  local pause
+  for pause in 5 15 0; do
+    "$@" && return
+    [ "$pause" = 0 ] || sleep "$pause"
+  done
+  echo "$(basename "$0"): this failed three times: $*" >&2
+  return 1
+}
+
+# need PROGRAM PACKAGE...: see that a program is there; where this is root, install Debian's packages for it.
+need() {
+  local program=$1
+  shift
+  if command -v "$program" >/dev/null; then return; fi
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    echo "$(basename "$0"): there is no $program; install it and put it on PATH" >&2
+    return 1
+  fi
+  again install_packages "$@"
+}
+
+install_packages() {
+  # Another apt-get may be at work.
+  local wait=(-o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+  apt-get "${wait[@]}" -qq update >&2 &&
+    DEBIAN_FRONTEND=noninteractive apt-get "${wait[@]}" -qq -y --no-install-recommends install "$@" >&2
+}
 
 # newer FOLDER COMMAND...: run `apt-get COMMAND...` with the packages of a newer suite to choose from, with apt's state in
 # FOLDER, which is made. Tries the suites in turn, and each of them again when the network fails.
@@ -12,18 +43,19 @@ newer() {
     -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$apt/sources" -o Dir::Etc::preferences=/dev/null
     -o Dir::Etc::preferencesparts=/dev/null -o "Dir::State::lists=$apt/lists" -o "Dir::State::status=$apt/status"
     -o "Dir::State::extended_states=$apt/extended" -o "Dir::Cache=$apt/cache" -o "Dir::Log=$apt/log"
-    -o Acquire::Languages=none -o APT::Install-Recommends=false -o APT::Sandbox::User=root
+    -o Acquire::Languages=none -o Acquire::Retries=3 -o APT::Install-Recommends=false -o APT::Sandbox::User=root
   )
   for suite in forky sid; do
     newer_sources "$apt" "$suite" || return 1
-    for _ in 1 2 3; do
-      if apt-get "${options[@]}" -qq update >&2 && apt-get "${options[@]}" -qq -y "$@" >&2; then
-        return
-      fi
-    done
+    again newer_packages "$@" && return
   done
   echo "these packages can't be had: $*" >&2
   return 1
+}
+
+# Needs `options` of `newer`.
+newer_packages() {
+  apt-get "${options[@]}" -qq update >&2 && apt-get "${options[@]}" -qq -y "$@" >&2
 }
 
 # The machine's first source of Debian's main archive, for another suite.

@@ -8,19 +8,11 @@ set -euo pipefail
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 packages=$folder/emacs/usr/share/emacs/site-lisp/elpa-src
 
-if ! command -v emacs >/dev/null; then
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get -qq update >&2
-    DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install emacs-nox >&2
-  else
-    echo "emacs.sh: there is no Emacs; install one and put it on PATH" >&2
-    exit 1
-  fi
-fi
+. "$(dirname "$0")/debian.sh"
+need emacs emacs-nox
 if [ ! -f "$folder/emacs/whole" ]; then
   rm -rf "$folder/emacs"
   mkdir -p "$folder/emacs"
-  . "$(dirname "$0")/debian.sh"
   apt=$(mktemp -d)
   trap 'rm -rf "$apt"' EXIT
   (

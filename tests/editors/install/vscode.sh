@@ -12,28 +12,20 @@ versions="code-server $server, node $node"
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 program=$folder/bin/code-server
 
-say() { echo "vscode.sh: $*" >&2; }
+. "$(dirname "$0")/debian.sh"
+npm=$("$(dirname "$0")/node.sh" "$1")
+export PATH="$npm:$PATH"
 
 npm_install() { # FOLDER ARGUMENTS...
   local where=$1
   shift
-  for _ in 1 2 3; do
-    (cd "$where" && npm install --no-save --ignore-scripts --no-audit --no-fund --loglevel=error "$@" >&2) && return
-  done
-  say "npm can't install $*"
-  return 1
+  (cd "$where" && again npm install --no-save --ignore-scripts --no-audit --no-fund --loglevel=error "$@" >&2)
 }
 
 chromium=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [ -z "$chromium" ]; then
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get -qq update >&2
-    DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install chromium fonts-dejavu-core >&2
-    chromium=$(command -v chromium)
-  else
-    say "there is no Chromium; install one and put it on PATH"
-    exit 1
-  fi
+  need chromium chromium fonts-dejavu-core
+  chromium=$(command -v chromium)
 fi
 
 if [ ! -x "$program" ] || [ "$(cat "$folder/vscode/VERSIONS" 2>/dev/null)" != "$versions" ]; then
