@@ -163,15 +163,17 @@ class Open:
     def near(self, offset: int) -> Syntax | None:
         """Return the document's syntax as far as it bears on an offset, for what a keystroke waits for; see `core.local`."""
         text = self.document.text
-        if len(text) < local.LONG_CHARS or not self._parts_fit or self._syntax is None or self._syntax.text is text:
+        if len(text) < local.LONG_CHARS or not self._parts_fit or (self._syntax is None and self.syntax() is None):
             return self.syntax()
         near = self._near
         if near is not None and near.text is not text and local.covers(near, offset):
             near = self._parsed(near)
         if near is None or near.text is not text or not local.covers(near, offset):
-            if self._shape is None and self.syntax() is None:
-                return None
-            assert self._shape is not None
+            if self._shape is None:
+                whole = self.syntax()
+                if whole is None:
+                    return None
+                self._shape = whole.tree.copy()
             offsets = positions.byte_offsets(text)
             near = self._parsed(None, local.parts(self._shape, offsets, self.index, offset))
             whole = self.syntax() if near.errors else None
