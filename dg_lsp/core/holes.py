@@ -19,8 +19,9 @@ from dg_lsp.core.values import Document, Hole, HoleKind, Span
 
 KINDS = frozenset({"bodies", "markers", "empty"})
 
-# How far back the token is looked for that opens a block: past a long docstring, not through a long file.
-_LOOK_BACK = 8_000
+# How far back the token is looked for that opens a block: first where it mostly is, then past a long docstring, but not
+# through a long file.
+_LOOK_BACK = (800, 8_000)
 
 _FILL = re.compile(r"FILL(?::\s*(.*))?", re.DOTALL)
 # Where no grammar tells comments from strings.
@@ -556,7 +557,11 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
         head = text[: index.starts[index.at(offset)]].rstrip()
         blank = not text[index.starts[index.at(offset)] : offset].strip()
         return index.at(len(head) - 1) if blank and head.endswith((":", "{")) else None
-    near = syntax.facts_near(Span(max(0, offset - _LOOK_BACK), offset))
+    for far in _LOOK_BACK:
+        near = syntax.facts_near(Span(max(0, offset - far), offset))
+        end = _last_code(near, syntax, offset)
+        if end > offset - far:
+            break
     comments = [syntax.span(node) for node in near.all("comment")]
     strings = [syntax.span(node) for node in near.all("string")]
     marks = syntax.language.line_comments
@@ -564,10 +569,6 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
         span.end == offset and text.startswith(marks, span.start) for span in comments
     ):
         return None
-    skipped = {span.end: span.start for span in (*comments, *(syntax.span(node) for node in near.all("docstring")))}
-    end = len(text[:offset].rstrip())
-    while end in skipped:
-        end = len(text[: skipped[end]].rstrip())
     if end == 0:
         return None
     opens = {syntax.span(node).end for node in (*near.all("opens"), *near.all("opener"))}
@@ -578,6 +579,17 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
     while not broken.is_error and broken.parent is not None:
         broken = broken.parent
     return line if broken.is_error and _opens(syntax.language, text[index.starts[line] : end]) else None
+
+
+def _last_code(near: Facts, syntax: Syntax, offset: int) -> int:
+    """Return where the last code before the offset ends that is no comment, docstring or white space."""
+    skipped = {
+        span.end: span.start for kind in ("comment", "docstring") for span in (syntax.span(node) for node in near.all(kind))
+    }
+    end = len(syntax.text[:offset].rstrip())
+    while end in skipped:
+        end = len(syntax.text[: skipped[end]].rstrip())
+    return end
 
 
 def _opens(language: Language, code: str) -> bool:
