@@ -20,6 +20,8 @@ from dg_lsp.core.values import Document, Span
 
 Point = tuple[int, int]
 
+OWN_CHARS = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -176,7 +178,9 @@ class Open:
                 self._shape = whole.tree.copy()
             offsets = positions.byte_offsets(text)
             near = self._parsed(None, local.parts(self._shape, offsets, self.index, offset))
-            whole = self.syntax() if near.errors else None
+            # An error where the user types is the user's; one further off may be due to what was passed over.
+            is_own = all(abs(at - offset) <= OWN_CHARS for error in near.errors for at in (error.start, error.end))
+            whole = None if is_own else self.syntax()
             if whole is not None and len(near.errors) > len(whole.errors):
                 # What stands around the parts can't be told from heads and ends, as with braces in the preprocessor's branches.
                 self._parts_fit, near = False, whole
