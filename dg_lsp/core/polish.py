@@ -186,9 +186,6 @@ def cut_repeated_lines(text: str, around: Around) -> str:
         ends = same == len(rest) or (same == len(rest) - 1 and same < len(following) and following[same].startswith(rest[-1]))
         if (ends or same > 1) and any(_says_something(line) for line in rest[:same]):
             return "\n".join(lines[:idx])
-    # The next line alone, though indented otherwise, is where the answer went on too far.
-    if len(lines) > 1 and following and lines[-1].strip() == following[0].strip() and _says_something(lines[-1]):
-        return "\n".join(lines[:-1])
     return text
 
 
@@ -266,6 +263,14 @@ def cut_at_closer(text: str, around: Around) -> str:
     if worse is None:
         worse = not around.after.lstrip().startswith(text[closer])
     return text if worse else cut
+
+
+def cut_next_line(text: str, around: Around) -> str:
+    """Cut the last line where it is the next one, though indented otherwise: the answer went on too far."""
+    *kept, last = text.rstrip().split("\n")
+    following = next(iter(_filled_lines(around.after.partition("\n")[2])), "").strip()
+    repeats = kept and not around.rest.strip() and last.strip() == following and _says_something(last)
+    return "\n".join(kept).rstrip() if repeats else text
 
 
 # --- What is of no use ------------------------------------------------------------------------------------------------
@@ -421,6 +426,7 @@ FILTERS: tuple[Filter, ...] = (
     restore_indent,
     cut_at_dedent,
     cut_at_closer,
+    cut_next_line,
     trim_end,
     drop_unreadable,
     drop_blank,

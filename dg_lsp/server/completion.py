@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import holes, positions
+from dg_lsp.core import holes, polish, positions
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Document, Snippet, Span
+from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.infill.port import EngineError
@@ -248,15 +248,15 @@ class Completer:
         latency_ms = 1000 * (self._clock() - started)
         self.rhythm = self.rhythm.answered(latency_ms)
         self._statistics.counts.took(latency_ms)
-        offers = tuple(self._offer(item, hole.lead, now, syntax, settings) for item in answer.suggestions)
+        offers = tuple(self._offer(item, hole, now, syntax, settings) for item in answer.suggestions)
         # A deadline's half of an answer is worth showing, but not worth keeping.
         if all(item.candidate.finished for item in answer.suggestions):
             self._cache.keep(now.place, offers, wanted, self._clock())
         return offers, answer.reason
 
-    def _offer(self, item: Suggestion, lead: str, now: _Snapshot, syntax: Syntax | None, settings: Settings) -> Offer:
+    def _offer(self, item: Suggestion, hole: Hole, now: _Snapshot, syntax: Syntax | None, settings: Settings) -> Offer:
         text = item.edits[0].text
-        doubt = show.doubt(item.candidate, text, lead, settings.token_threshold)
+        doubt = show.doubt(item.candidate, text, hole.lead, settings.token_threshold)
         whole = _with(now, syntax, text) if doubt is not None else None
         ends: tuple[int, ...] = ()
         # Broken code hides what a cut would break.
@@ -265,8 +265,12 @@ class Completer:
         for cut in show.cuts(text, doubt, ends):
             shorter = _with(now, syntax, cut)
             # What is half typed may have an error that the whole answer has not.
-            if whole is None or shorter is None or not syntaxes.adds_errors(shorter, whole):
-                text = cut
+            if whole is not None and shorter is not None and syntaxes.adds_errors(shorter, whole):
+                continue
+            # A text that was cut is judged like any other: `x = self.` is no error to the parser where a line follows.
+            alone = replace(item.candidate, texts=(cut[len(hole.lead) :],))
+            if polished := polish.to_edits(alone, (hole,), now.document, syntax=syntax).edits:
+                text = polished[0].text
                 break
         return Offer(text, item.candidate.score, next(self._ids))
 

@@ -437,7 +437,7 @@ def test_an_answer_that_goes_on_with_the_next_line_ends_before_it() -> None:
         "if a:\n    ⟦⟧\nlast.step()\n",
         "one.step()\n    last.step()",
         "if a:\n    one.step()\nlast.step()\n",
-        "cut_repeated_lines",
+        "cut_next_line",
     )
     check_dropped("⟦⟧\n    try:\n", "try:", "repeats the lines next to it")
 

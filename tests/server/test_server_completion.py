@@ -381,6 +381,25 @@ def test_an_answer_is_cut_before_its_first_uncertain_token_where_no_error_is_add
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("marked", "lengths"),
+    [
+        # The parser takes `end = self.` and the line below for one statement; Python does not.
+        ("def f(self):\n    end = $0\n    body = 1\n", (4, 1, 6)),
+        # What is left would be the line below.
+        ("def f(self):\n    x = $0\n    x = self.time\n", (9, 2)),
+    ],
+)
+def test_a_cut_that_is_no_good_itself_is_passed_over_for_a_shorter_one(marked: str, lengths: tuple[int, ...]) -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "self.time()"
+        session.held.confidences = ((*(0.9 for _ in lengths[1:]), 0.01),)
+        session.held.lengths = (lengths,)
+        assert texts(await session.ask(marked)) == ["self"]
+
+    run(test)
+
+
 def test_half_an_answer_is_shown_but_not_kept() -> None:
     async def test(session: Session) -> None:
         session.held.text, session.held.finished = "f(a)", False
