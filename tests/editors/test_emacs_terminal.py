@@ -74,7 +74,8 @@ class Emacs(Terminal):
         self.until_seen("Find file:")
         self.type(name)
         self.press("Enter")
-        until(lambda: re.search(rf"{name} .*LSP\[.*DG", self.screen()), "the engine", tell=self.screen)
+        # Behind a colon it would say what it waits for.
+        until(lambda: re.search(rf"{name} .*LSP\[.*DG(?!:)", self.screen()), "the engine", tell=self.screen)
         return path
 
     def begin(self, typed: str) -> str:

@@ -59,7 +59,7 @@ class Neovim(Terminal):
         path.write_bytes(text.encode())
         self.type(f":edit {name}\n")
         self.until_seen(f"{name} DG")
-        until(lambda: "DG starting" not in self.screen(), "the engine", tell=self.screen)
+        until(lambda: not re.search(r" DG (starting|\d+%)", self.screen()), "the engine", tell=self.screen)
         return path
 
     def begin(self, typed: str) -> str:
