@@ -1,7 +1,7 @@
 """The embedded model, each of whose steps is written down: the process around it and the model are the real ones.
 
-`DG_LSP_TEST_JOURNAL` names the file. A line is a request's seed, and when a step began and ended, in nanoseconds of the
-clock that all processes share.
+`DG_LSP_TEST_JOURNAL` names the file. A line is a request's seed, `step` or `cancel`, and when a step of it began or the engine
+heard that it is wanted no more, in nanoseconds of the clock that all processes share.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.filler import InfillTask, LocalFiller
 from dg_lsp.engine.model import EMBEDDED
 from dg_lsp.engine.model import load as load_model
+from dg_lsp.engine.scheduler import Job
+from dg_lsp.engine.service import Service
 
 VARIABLE = "DG_LSP_TEST_JOURNAL"
 
 
 def load(model: str, *, device: str, threads: int, say: Callable[[str, float], None]) -> LocalFiller:
     file = open(os.environ[VARIABLE], "a", buffering=1, encoding="utf-8")  # noqa: PTH123, SIM115 -- for the process's life
+    cancel = Service.cancel
+
+    def heard(service: Service, job: Job) -> None:
+        cancel(service, job)
+        file.write(f"{job.ask.request.seed} cancel {time.monotonic_ns()}\n")
+
+    Service.cancel = heard  # type: ignore[assignment, method-assign]
 
     class Journalled(LocalFiller):
         def start(self, request: InfillRequest) -> InfillTask:
@@ -35,7 +44,5 @@ class JournalledTask(InfillTask):
         self.name, self.file = request.seed, file
 
     def step(self) -> bool:
-        began = time.monotonic_ns()
-        more = super().step()
-        self.file.write(f"{self.name} {began} {time.monotonic_ns()}\n")
-        return more
+        self.file.write(f"{self.name} step {time.monotonic_ns()}\n")
+        return super().step()

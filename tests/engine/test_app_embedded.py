@@ -8,7 +8,6 @@ import json
 import random
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,27 +132,35 @@ def is_idle(engine: Running) -> bool:
     return (engine.info()["running"], engine.info()["waiting"]) == (0, 0)
 
 
-def begun(journal: Path, closed: dict[int, int]) -> dict[int, list[int]]:
-    """For each request that was worked on and closed: how many steps were begun before that, and after."""
-    found: dict[int, list[int]] = {}
+def steps_and_cancels(journal: Path) -> tuple[dict[int, list[int]], dict[int, int]]:
+    """When the steps of each request began, and when the engine heard that a request is wanted no more."""
+    steps: dict[int, list[int]] = {}
+    cancels: dict[int, int] = {}
     for line in journal.read_text().splitlines():
-        number, began, _ = map(int, line.split())
-        if number in closed:
-            found.setdefault(number, [0, 0])[began > closed[number]] += 1
-    return found
+        number, what, at = line.split()
+        if what == "step":
+            steps.setdefault(int(number), []).append(int(at))
+        else:
+            cancels[int(number)] = int(at)
+    return steps, cancels
 
 
 def test_a_thousand_closed_responses_end_their_work_within_a_step_and_leave_nothing(embedded: Embedded) -> None:
     engine, rng = embedded.engine, random.Random(5)
-    asyncio.run(cancel_many(engine, range(10_000, 10_200), rng))  # warm
+    asyncio.run(cancel_many(engine, range(10_000, 10_600), rng))  # until its caches and its allocator have what they want
     wait_until(lambda: is_idle(engine))
     memory, n_files, n_threads = kept(engine)
     outcome = asyncio.run(cancel_many(engine, range(1000), rng))
     wait_until(lambda: is_idle(engine))
-    steps = begun(embedded.journal, outcome.closed)
     assert len(outcome.closed) + outcome.n_answered == 1000
-    assert len(steps) > 500, "most of these requests were to be cancelled in the midst of their work"
-    assert Counter(after for _, after in steps.values()).keys() <= {0, 1}
+    steps, cancels = steps_and_cancels(embedded.journal)
+    worked = [number for number in outcome.closed if number in steps]
+    assert len(worked) > 500, "most of these requests were to be cancelled in the midst of their work"
+    after_cancel = [sum(at > cancels[number] for at in steps[number]) for number in worked]
+    assert set(after_cancel) <= {0, 1}
+    # Until the engine hears that a connection is closed, a busy machine may let another step begin, but not as a rule.
+    after_close = [sum(at > outcome.closed[number] for at in steps[number]) for number in worked]
+    assert sum(after_close) <= len(worked)
     memory_now, *others = kept(engine)
     assert memory_now <= 1.05 * memory
     assert others == [n_files, n_threads]
