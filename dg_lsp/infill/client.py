@@ -29,6 +29,7 @@ OnLoading = Callable[[str, float], None]
 BIND_PATIENCE_S = 60.0
 END_PATIENCE_S = 15.0
 BUSY_PATIENCE_S = 60.0
+CLOSED = "this client was closed while the engine was wanted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class ResidentEngine:
         self._on_loading = on_loading
         self._link: Link | None = None
         self._joining: asyncio.Task[Link] | None = None
+        self._is_closed = False
         self._breaker = options.breaker
 
     @property
@@ -180,7 +182,8 @@ class ResidentEngine:
         return _Bound(self, document, on_draft)
 
     async def close(self) -> None:
-        """Give the lease back; whoever still waits for the engine gets an EngineError."""
+        """Give the lease back; whoever still waits for the engine or for its answer, or asks later, gets an EngineError."""
+        self._is_closed = True
         if self._joining is not None:
             self._joining.cancel()
             await asyncio.wait((self._joining,))
@@ -209,14 +212,17 @@ class ResidentEngine:
         Joining is one task for all who wait, and goes on when they do not: typing cancels a request that started the
         engine, and the next request wants that engine, not another start.
         """
+        if self._is_closed:
+            raise EngineError(CLOSED)
         if self._link is not None and self._is_usable(self._link):
             return self._link
         if self._joining is None or self._joining.done():
             self._joining = asyncio.ensure_future(self._joined())
+            self._joining.add_done_callback(_take_notice)
         joining = self._joining
         await asyncio.wait((joining,))
         if joining.cancelled():
-            raise EngineError("this client was closed while it waited for the engine")
+            raise EngineError(CLOSED)
         return joining.result()
 
     def _is_usable(self, link: Link) -> bool:
@@ -336,6 +342,12 @@ class _Bound:
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         return await self.engine.fill(request, document=self.document, on_draft=self.on_draft)
+
+
+def _take_notice(joining: asyncio.Task[Link]) -> None:
+    """Look at how joining ended: asyncio complains of an error that nobody looked at, and all who waited may have gone."""
+    if not joining.cancelled():
+        joining.exception()
 
 
 async def _until(check: Callable[[], bool], patience_s: float) -> None:

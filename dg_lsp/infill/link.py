@@ -6,7 +6,6 @@ Knows HTTP and the wire's messages. Knows nothing of starting engines or of tryi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import httpx
@@ -130,8 +129,8 @@ class Link:
             await asyncio.wait([self._lease], timeout=0.2)
         self.lost = True
         self._lease.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._lease
+        # Its end is not ours: whoever is cancelled while they close this must hear of that.
+        await asyncio.wait([self._lease])
         await self._http.aclose()
 
     async def _hold_lease(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.infill import client
+from dg_lsp.infill import link as links
 from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, EngineError, ResidentEngine, connect
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import meeting
@@ -273,6 +275,62 @@ def test_whoever_waits_when_the_client_is_closed_hears_so(folder: Path) -> None:
             await until(lambda: asyncio.to_thread(pids))
         with pytest.raises(EngineError, match="this client was closed"):
             await filling
+
+    asyncio.run(scenario())
+
+
+def test_a_start_that_fails_when_nobody_waits_any_more_is_no_error_of_the_programs(folder: Path) -> None:
+    complaints: list[object] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        async with connect(options("fails"), wait=False) as engine:
+            typed = asyncio.ensure_future(engine.fill(request()))
+            await until(lambda: asyncio.to_thread(started, folder))
+            typed.cancel()
+            await asyncio.wait([typed])
+            # Another one asks once that start has failed, and is told.
+            await until(lambda: asyncio.to_thread(lambda: not started(folder)))
+            with pytest.raises(EngineError, match="could not be loaded"):
+                await engine.fill(request())
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert complaints == []
+
+
+def test_a_client_that_was_closed_holds_nothing_and_starts_nothing(folder: Path) -> None:
+    async def scenario() -> None:
+        stop = gate(folder)
+        async with connect(options()) as other:
+            async with connect(options()) as engine:
+                filling = asyncio.ensure_future(engine.fill(request({"gate": str(stop.path)})))
+                await until(lambda: info(other, "running"))
+            with pytest.raises(EngineError, match="this client was closed"):
+                await asyncio.wait_for(filling, 30)
+            with pytest.raises(EngineError, match="this client was closed"):
+                await engine.fill(request())
+            assert await info(other, "leases") == 1
+            stop.let(9)
+
+    asyncio.run(scenario())
+
+
+def test_whoever_is_cancelled_while_they_close_a_link_hears_of_it(folder: Path) -> None:
+    async def scenario() -> None:
+        place = meeting.place(options().which)
+        async with connect(options()) as engine:
+            await engine.ready()
+            state = meeting.read_state(place)
+            assert state is not None
+            link = await links.reach(state, lambda _: None)
+            assert link is not None
+            closing = asyncio.ensure_future(link.close())
+            await asyncio.sleep(0)  # it waits for its lease to end by now
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            await link.close()
 
     asyncio.run(scenario())
 
