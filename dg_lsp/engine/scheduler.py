@@ -314,8 +314,7 @@ class Scheduler:
 
     def _take_turn(self, filler: Filler) -> Job | None:
         now = self._clock()
-        has_room = filler.has_room if isinstance(filler, Roomy) else lambda: True
-        job = choose([job for job in self._jobs if not ended(job, now)], self._limits, has_room)
+        job = choose([job for job in self._jobs if not ended(job, now)], self._limits, lambda: has_room(filler))
         if job is not None:
             job.last_turn = next(self._turns)
             job.begun = now if job.begun is None else job.begun
@@ -477,6 +476,15 @@ class Scheduler:
         self._status = status
         log.info("model %s%s", status.state, f": {status.message}" if status.message else "")
         self._on_status(status)
+
+
+def has_room(filler: Filler) -> bool:
+    """Return whether a model's memory admits one more job; yes where it can't tell."""
+    try:
+        return not isinstance(filler, Roomy) or filler.has_room()
+    except Exception as error:  # a device that tells nothing fails the job that needs it, not all that follow
+        log.warning("how much memory is free could not be told", exc_info=error)
+        return True
 
 
 def is_out_of_memory(error: Exception) -> bool:

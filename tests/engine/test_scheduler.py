@@ -472,6 +472,22 @@ def test_a_job_waits_for_memory_and_not_for_its_place(tmp_path: Path) -> None:
     assert journal.read_text().split() == ["a", "a", "b", "b"]
 
 
+def test_a_device_that_tells_no_memory_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
+
+    class Broken(toy_filler.ToyFiller):
+        def has_room(self) -> bool:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    with scheduler(lambda _: Broken("auto")) as (made, _):
+        stop = gate(tmp_path)
+        under_way = submit(made, {"steps": 3, "gate": str(stop.path)})[1]
+        wait_until(lambda: made.load_of()[0])
+        waiting = submit(made, {})[1]
+        stop.let(3)
+        assert [under_way.reason(), waiting.reason()] == ["finished"] * 2
+
+
 def test_an_idle_engine_works_ahead_and_that_is_no_use_of_it() -> None:
     model, clock = toy_filler.ToyFiller("auto"), Clock()
     model.to_foresee = 3
