@@ -227,6 +227,8 @@ class Scheduler:
             job = Job(ask, emit, next(self._orders), now, due=now + ms / 1000 if ms else None)
             emit(Accepted(f"{job.order:x}", sum(other.end is None for other in self._jobs)))
             self._jobs.append(job)
+            if job.priority == "interactive":
+                self._expected = None  # what was announced before is not the newest any more
             self.counts["requests"] += 1
             self._changed.notify_all()
         self.sweep()

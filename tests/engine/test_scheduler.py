@@ -561,6 +561,19 @@ def test_a_request_that_is_announced_is_read_ahead_once_the_model_is_there() -> 
         assert made.last_used() == 100.0
 
 
+def test_what_was_announced_before_somebody_typed_is_not_expected_after_it(tmp_path: Path) -> None:
+    model = toy_filler.ToyFiller("auto")
+    model.to_foresee = 1
+    with held(model, tmp_path) as (made, go_on):
+        made.expect(request({"name": "announced"}))
+        typed = submit(made, {"name": "typed"})
+        go_on()
+        assert typed[1].reason() == "finished"
+        model.units.release()
+        wait_until(lambda: model.foreseen == 1)
+        assert model.expected[-1] == typed[0].ask.request
+
+
 def test_what_someone_types_is_expected_again_and_batch_work_is_not() -> None:
     model = toy_filler.ToyFiller("auto")
     with scheduler(lambda _: model) as (made, _):
