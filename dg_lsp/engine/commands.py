@@ -43,8 +43,7 @@ FillerName = Annotated[str, typer.Option(hidden=True, help="Another loader, as m
 Threads = Annotated[int, typer.Option(help="CPU threads; 0: half of the cores, for a small model two at most.", min=0)]
 UnloadAfter = Annotated[float, typer.Option(help="Seconds without work before the weights are dropped; 0: never.", min=0)]
 ExitAfter = Annotated[float, typer.Option(help="Seconds without users before the process ends; 0: never.", min=0)]
-
-
+Rows = Annotated[int, typer.Option(help="Rows of one pass of the model at most; fewer where memory is short.", min=1)]
 Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)]
 
 
@@ -60,6 +59,7 @@ def configure(context: typer.Context) -> None:
         "threads": found.threads,
         "unload_after": found.unload_after_s,
         "exit_after": found.exit_after_s,
+        "rows": found.rows,
     }
     # Keyed by command; each takes what it has an option for.
     context.default_map = dict.fromkeys(
@@ -77,6 +77,7 @@ def run(
     threads: Threads = 0,
     unload_after: UnloadAfter = 900.0,
     exit_after: ExitAfter = 600.0,
+    rows: Rows = 32,
     port: Port = -1,
     running: Annotated[int, typer.Option(help="Requests of one priority under way at once.", min=1)] = 8,
     queued: Annotated[int, typer.Option(help="Requests that may wait.", min=1)] = 64,
@@ -90,8 +91,8 @@ def run(
     low, _, high = protocol.partition(":")
     options = daemon.Options(
         which=Which(model, revision, dtype, device, filler),
-        settings=Settings(threads, unload_after, exit_after),
-        limits=Limits(running, queued),
+        settings=Settings(threads, unload_after, exit_after, rows),
+        limits=Limits(running, queued, rows),
         port=port,
         protocol=(int(low), int(high)),
         detached=detached,
@@ -112,10 +113,11 @@ def start(
     threads: Threads = 0,
     unload_after: UnloadAfter = 900.0,
     exit_after: ExitAfter = 600.0,
+    rows: Rows = 32,
     port: Port = -1,
 ) -> None:
     """Start an engine in the background, and wait until it has loaded its model."""
-    which, settings = Which(model, revision, dtype, device, filler), Settings(threads, unload_after, exit_after)
+    which, settings = Which(model, revision, dtype, device, filler), Settings(threads, unload_after, exit_after, rows)
     place = meeting.place(which)
     seen = look(place)
     if seen.info is None:

@@ -144,7 +144,9 @@ def loader(which: Which, settings: Settings) -> Load:
         for name in more:
             if name not in inspect.signature(function).parameters:
                 raise DaemonError(f"a {name} can't be chosen for this model")
-        return function(which.model, device=which.device, threads=settings.threads, say=say, **more)
+        # A model that runs elsewhere has its own bounds.
+        bound = {"rows": settings.rows} if "rows" in inspect.signature(function).parameters else {}
+        return function(which.model, device=which.device, threads=settings.threads, say=say, **more, **bound)
 
     return load
 

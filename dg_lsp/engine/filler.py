@@ -46,13 +46,15 @@ def load(
     threads: int = 0,
     revision: str = "",
     dtype: str = "",
+    rows: int = MAX_ROWS,
     say: Say = lambda _text, _share: None,
 ) -> LocalFiller:
     """Return a filler on the model called `name`, which runs here; see `engine.model.load` for what it raises.
 
     `engine.backends.load` knows models that run elsewhere as well.
     """
-    return LocalFiller(load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say))
+    loaded = load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say)
+    return LocalFiller(loaded, rows=rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,15 @@ class LocalFiller:
     """A loaded model with its prefix cache.
 
     `joins` says whether rows of several requests step in one pass; by default where that was found to pay, which is
-    not on a CPU: there a row costs the same wherever it stands.
+    not on a CPU: there a row costs the same wherever it stands. `rows` bounds the rows of a request that step in one
+    pass; those that are more step in several.
     """
 
-    def __init__(self, loaded: Loaded, switches: Switches | None = None, *, joins: bool | None = None) -> None:
+    def __init__(
+        self, loaded: Loaded, switches: Switches | None = None, *, joins: bool | None = None, rows: int = MAX_ROWS
+    ) -> None:
         self.joins = loaded.device != "cpu" if joins is None else joins
+        self.rows = rows
         self.cost = room.cost(loaded.passes)
         self._stack: Callable[[], Stack | None] = lambda: None
         self._expected: InfillRequest | None = None
@@ -150,7 +156,7 @@ class LocalFiller:
 
     def rows_at_once(self, prefix_tokens: int, canvas_tokens: int) -> int:
         """Return how many rows of one request may step in one pass."""
-        return room.rows_that_fit(self._free(), self.cost.row(prefix_tokens, canvas_tokens), MAX_ROWS)
+        return room.rows_that_fit(self._free(), self.cost.row(prefix_tokens, canvas_tokens), self.rows)
 
     def has_room(self) -> bool:
         """Return whether memory admits one more request of the usual size beside those under way."""

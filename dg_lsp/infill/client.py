@@ -81,6 +81,7 @@ class ConnectOptions:
     threads: int = 0
     unload_after_s: float = 900.0
     exit_after_s: float = 600.0
+    rows: int = 32
     breaker: Breaker = field(default_factory=Breaker)
 
     @property
@@ -91,7 +92,7 @@ class ConnectOptions:
     @property
     def settings(self) -> Settings:
         """How that engine is run when we start it."""
-        return Settings(self.threads, self.unload_after_s, self.exit_after_s)
+        return Settings(self.threads, self.unload_after_s, self.exit_after_s, self.rows)
 
 
 @contextlib.asynccontextmanager

@@ -79,6 +79,7 @@ def connect_options(config: Config, *, model: str = "", interactive: bool = True
         threads=config.threads,
         unload_after_s=config.unload_after_s,
         exit_after_s=config.exit_after_s,
+        rows=config.rows,
         interactive=interactive,
         breaker=Breaker(window_s=config.restart_window_s, most=config.restart_limit, pauses_s=config.restart_pauses_s),
     )

@@ -73,6 +73,7 @@ class Config:
     threads: int = 0
     unload_after_s: float = 900.0
     exit_after_s: float = 600.0
+    rows: int = 32
     restart_limit: int = 3
     restart_window_s: float = 300.0
     restart_pauses_s: tuple[float, ...] = (0.0, 0.0, 1.0)
@@ -258,6 +259,7 @@ _TABLE: tuple[tuple[str, str, Callable[[object], object], str], ...] = (
     ("engine.threads", "threads", _between(0, 1024), "DG_LSP_THREADS"),
     ("engine.unload_after", "unload_after_s", _seconds, "DG_LSP_UNLOAD_AFTER"),
     ("engine.exit_after", "exit_after_s", _seconds, "DG_LSP_EXIT_AFTER"),
+    ("engine.rows", "rows", _between(1, 1024), "DG_LSP_ROWS"),
     ("engine.restart_limit", "restart_limit", _between(1, 100), "DG_LSP_RESTART_LIMIT"),
     ("engine.restart_window", "restart_window_s", _window, "DG_LSP_RESTART_WINDOW"),
     ("engine.restart_pauses", "restart_pauses_s", _pauses, "DG_LSP_RESTART_PAUSES"),

@@ -66,11 +66,15 @@ class Which:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How an engine is run, other than what makes it different from the others. Seconds; 0 means never."""
+    """How an engine is run, other than what makes it different from the others. Seconds; 0 means never.
+
+    `rows` bounds the canvases of one pass of the model, be they of one request or of several.
+    """
 
     threads: int = 0
     unload_after_s: float = 900.0
     exit_after_s: float = 600.0
+    rows: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +253,7 @@ def start_engine(
         "threads": str(settings.threads),
         "unload-after": str(settings.unload_after_s),
         "exit-after": str(settings.exit_after_s),
+        "rows": str(settings.rows),
         **(more or {}),
     }
     arguments = [f"--{name}={value}" for name, value in options.items() if value]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from dg_lsp.core.values import Hole, InfillRequest, Span
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine import filler, memory, room
 from dg_lsp.engine.filler import MAX_ROWS, InfillTask, LocalFiller
 from dg_lsp.engine.passes import Passes
@@ -117,6 +118,25 @@ def test_what_memory_leaves_bounds_a_pass_and_changes_no_answer(monkeypatch: pyt
     canvas = finish(model.start(a_request()))
     assert [one.texts for one in canvas.candidates()] == [one.texts for one in expected]
     assert model.rows_at_once(10, 10) <= MAX_ROWS
+
+
+def test_a_request_with_more_rows_than_a_pass_may_have_steps_them_in_slices(
+    monkeypatch: pytest.MonkeyPatch, trained_layout: Path
+) -> None:
+    asked = replace(a_request(), budget=Budget(candidates=8))
+    expected = finish(LocalFiller(filler.load(str(trained_layout), device="cpu").loaded).start(asked)).candidates()
+    bounded = filler.load(str(trained_layout), device="cpu", rows=2)
+    seen: list[int] = []
+    decode = bounded.loaded.passes.decode
+
+    def counted(canvas: torch.Tensor, *others: object, **named: object) -> torch.Tensor:
+        seen.append(len(canvas))
+        return decode(canvas, *others, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bounded.loaded.passes, "decode", counted)
+    found = finish(bounded.start(asked)).candidates()
+    assert max(seen) == 2
+    assert [one.texts for one in found] == [one.texts for one in expected]
 
 
 def test_a_burst_takes_no_more_rows_than_fit(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:

@@ -20,7 +20,7 @@ from dg_lsp.engine.task import Task, UserError
 PAUSE_S = 0.002
 
 
-def load(model: str, *, device: str, threads: int, say: Callable[[str, float], None]) -> "ToyFiller":
+def load(model: str, *, device: str, threads: int, say: Callable[[str, float], None], rows: int = 32) -> "ToyFiller":
     say("reading weights", 0.5)
     if model == "fails":
         raise OSError("there is no checkpoint of that name")
@@ -29,7 +29,7 @@ def load(model: str, *, device: str, threads: int, say: Callable[[str, float], N
     if model.startswith("gate:"):
         while not Path(model.removeprefix("gate:")).exists():
             time.sleep(PAUSE_S)
-    return ToyFiller(device)
+    return ToyFiller(device, rows)
 
 
 class OutOfMemoryError(RuntimeError):
@@ -45,8 +45,8 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 
 
 class ToyFiller:
-    def __init__(self, device: str) -> None:
-        self.device = device
+    def __init__(self, device: str, rows: int = 32) -> None:
+        self.device, self.rows = device, rows
         self.trimmed = 0
         self.has_memory = True
         self.passes: list[tuple[list[str], int]] = []  # who stepped together, and how many rows it might have been
@@ -62,7 +62,7 @@ class ToyFiller:
         return ToyTask(request, script)
 
     def about(self) -> Mapping[str, object]:
-        return {"device": "toy" if self.device == "auto" else self.device, "dtype": "int8"}
+        return {"device": "toy" if self.device == "auto" else self.device, "dtype": "int8", "rows": self.rows}
 
     def predict_together(self, tasks: Sequence[Task], most: int) -> Sequence[int]:
         scripts = [task.script for task in tasks if isinstance(task, ToyTask)]

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,14 @@ def test_an_engine_is_started_watched_while_it_loads_and_left_running(folder: Pa
 
     asyncio.run(scenario())
     assert len(pids()) == 1
+
+
+def test_an_engine_is_started_with_the_bound_of_its_rows(folder: Path) -> None:
+    async def scenario() -> None:
+        async with connect(replace(options(), rows=5)) as engine:
+            assert await info(engine, "rows") == 5
+
+    asyncio.run(scenario())
 
 
 def test_loading_is_told_to_the_one_who_waits(folder: Path) -> None:

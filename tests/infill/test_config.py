@@ -77,6 +77,7 @@ def test_the_workspace_says_more_than_the_user_and_the_environment_more_than_bot
         ("[engine]\nthreads = true", "config.toml: engine.threads must be a whole number from 0 to 1024"),
         ("[engine]\nmodel = ''", "config.toml: engine.model must be a text that is not empty"),
         ("[batch]\ncandidates = 0", "config.toml: batch.candidates must be a whole number from 1 to 64"),
+        ("[engine]\nrows = 0", "config.toml: engine.rows must be a whole number from 1 to 1024"),
         ("[engine]\nrestart_limit = 0", "config.toml: engine.restart_limit must be a whole number from 1 to 100"),
         ("[engine]\nrestart_window = 0", "config.toml: engine.restart_window must be a whole number from 1 to 86400"),
         ("[engine]\nrestart_pauses = 1", "config.toml: engine.restart_pauses must be a list of 1 to 16 numbers of seconds"),
@@ -96,6 +97,11 @@ def test_the_workspace_says_more_than_the_user_and_the_environment_more_than_bot
 )
 def test_what_is_wrong_is_named_with_its_file_its_key_and_what_is_allowed(tmp_path: Path, text: str, sentence: str) -> None:
     assert problem(tmp_path, text).startswith(sentence)
+
+
+def test_how_many_rows_a_pass_has_is_configured(tmp_path: Path) -> None:
+    assert config.connect_options(read(tmp_path, "[engine]\nrows = 4")[0]).settings.rows == 4
+    assert read(tmp_path, "[engine]\nrows = 4", DG_LSP_ROWS="64")[0].rows == 64
 
 
 def test_how_often_the_engine_is_started_again_is_configured(tmp_path: Path) -> None:

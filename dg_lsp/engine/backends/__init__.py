@@ -80,6 +80,7 @@ def load(
     threads: int = 0,
     revision: str = "",
     dtype: str = "",
+    rows: int = 32,
     say: Say = lambda _text, _share: None,
 ) -> Filler:
     """Return a filler on any model, here or elsewhere; torch is imported for one that runs here."""
@@ -87,4 +88,4 @@ def load(
         return load_remote(name, say=say)
     from dg_lsp.engine import filler
 
-    return filler.load(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say)
+    return filler.load(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, say=say)
