@@ -29,7 +29,7 @@ OnLoading = Callable[[str, float], None]
 BIND_PATIENCE_S = 60.0
 END_PATIENCE_S = 15.0
 BUSY_PATIENCE_S = 60.0
-CLOSED = "this client was closed while the engine was wanted"
+CLOSED = "the engine was given back before it answered; ask again"
 
 
 @dataclass(frozen=True, slots=True)
