@@ -115,6 +115,10 @@ class Fields:
         """Return a list of finite numbers."""
         return tuple(Fields({name: value}, self.where).number(name) for value in self.items(name, default, high=high))
 
+    def integers(self, name: str, default: object = _REQUIRED, *, high: int = 65536) -> tuple[int, ...]:
+        """Return a list of whole numbers, none of them negative."""
+        return tuple(Fields({name: value}, self.where).integer(name) for value in self.items(name, default, high=high))
+
     def inner(self, name: str) -> Fields:
         """Return an object's fields; an absent one has none."""
         return of(self._get(name, {}), self._path(name))

@@ -323,7 +323,7 @@ def _decode_candidate(fields: Fields) -> Candidate:
         row=cast("RowKind", fields.choice("row", get_args(RowKind), "noise")),
         steps=fields.integer("steps", 0),
         finished=fields.flag("finished", default=True),
-        lengths=tuple(tuple(map(int, Fields({"lengths": row}, fields.where).numbers("lengths"))) for row in lengths),
+        lengths=tuple(Fields({"lengths": row}, fields.where).integers("lengths") for row in lengths),
     )
 
 

@@ -172,6 +172,18 @@ def test_any_value_in_any_field_is_read_or_named(name: str, value: Any) -> None:
         messages.decode_ask(fields.of(body(**{name: value}), "the message"))
 
 
+@pytest.mark.parametrize("length", [-3, 1.5, 1e300, True, "1", None])
+def test_the_length_of_a_token_is_a_number_of_characters(length: object) -> None:
+    with pytest.raises(WireError, match="lengths"):
+        messages.decode_event("candidate", parse(json.dumps({"texts": ["x"], "score": 0.5, "lengths": [[length]]})))
+
+
+def test_a_candidate_of_an_older_engine_has_no_lengths_and_is_not_early() -> None:
+    found = messages.decode_event("candidate", parse('{"texts": ["x"], "score": 0.5}'))
+    assert isinstance(found, Found)
+    assert (found.candidate.lengths, found.early) == ((), False)
+
+
 @pytest.mark.parametrize(("low", "high", "common"), [(1, 1, 1), (0, 1, 1), (1, 9, 1), (0, 0, None), (2, 3, None)])
 def test_two_sides_speak_the_highest_protocol_that_both_know(low: int, high: int, common: int | None) -> None:
     assert messages.common_protocol(low, high) == common
