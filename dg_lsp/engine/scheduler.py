@@ -463,7 +463,7 @@ class Scheduler:
             self._tell(Status("failed", message))
             self._refuse_all("not_loaded", message)
             return
-        self._last_used = self._clock()
+        self._last_used, self._rows = self._clock(), self._limits.rows  # what was too much then need not be now
         self._tell(Status("ready", "", 1.0))
 
     def _drop_model(self) -> None:

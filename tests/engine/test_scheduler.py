@@ -461,6 +461,26 @@ def test_a_pass_that_fails_fails_no_job_and_is_tried_smaller(tmp_path: Path, cap
     assert [most for _, most in model.passes[:3]] == [8, 4, 2]
 
 
+def test_a_model_that_is_loaded_anew_is_not_held_to_what_was_too_much_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
+    model = toy_filler.ToyFiller("auto")
+    model.pass_error = MemoryError()
+    with held(model, tmp_path, Limits(rows=8)) as (made, go_on):
+        heard = [submit(made, {"joins": True, "name": name, "steps": 3})[1] for name in "ab"]
+        go_on()
+        assert [one.reason() for one in heard] == ["finished"] * 2
+        made.unload()
+        wait_until(lambda: made.status().state == "unloaded")
+        model.passes, model.pass_error = [], None
+        stop = gate(tmp_path)
+        heard = [submit(made, {"joins": True, "name": name, "steps": 3, "gate": str(stop.path)})[1] for name in "ab"]
+        stop.let(3)
+        assert [one.reason() for one in heard] == ["finished"] * 2
+    assert {most for _, most in model.passes} == {8}
+
+
 def test_a_job_waits_for_memory_and_not_for_its_place(tmp_path: Path) -> None:
     model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
     model.has_memory = False
