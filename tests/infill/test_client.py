@@ -352,10 +352,12 @@ def test_an_engine_that_somebody_else_started_meanwhile_is_as_good_as_our_own(fo
             await until(lambda: asyncio.to_thread(started, folder))
             [ours] = started(folder)
             os.kill(ours, signal.SIGSTOP)  # whatever becomes of it, it does not come up
-            meanwhile.rename(other.place.state)
-            assert (await asyncio.wait_for(filling, 30))[0].texts == ("x",)
-            assert await info(engine, "pid") == other.process.pid
-        os.kill(ours, signal.SIGCONT)
+            try:
+                meanwhile.rename(other.place.state)
+                assert (await asyncio.wait_for(filling, 30))[0].texts == ("x",)
+                assert await info(engine, "pid") == other.process.pid
+            finally:
+                os.kill(ours, signal.SIGCONT)
         await asyncio.to_thread(wait_until, lambda: is_gone(ours))
 
     with running() as other:
