@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32602, -32603
 NOT_INITIALIZED, CONTENT_MODIFIED = -32002, -32801
+_LENGTH = b"content-length"
 
 Json = Mapping[str, Any]
 
@@ -71,6 +72,9 @@ class RpcProtocol(LanguageServerProtocol):
 
     def _receive(self, message: dict[str, Any]) -> None:
         msg_id, method = message.get("id"), message.get("method")
+        if method is None:
+            # Some write a null where others leave it out, and pygls takes what has the key for a request.
+            message.pop("method", None)
         is_request = method is not None and "id" in message
         if message.get("jsonrpc") != "2.0" or not (method is None or isinstance(method, str)):
             return self._refuse(msg_id, INVALID_REQUEST, 'a message says "jsonrpc": "2.0" and names its method by a string')
@@ -227,13 +231,18 @@ def read_messages(stream: BinaryIO, found: Callable[[object], None], bad: Callab
     """Call `found` with each message until the stream ends, and `bad` with a sentence for each that is no JSON.
 
     Header names count in any case. Lines that are no header are skipped until there is one, since what follows a
-    message that was cut short is its rest.
+    message that was cut short is its rest. A message does not end with a line end, so the next header follows that rest
+    on its line.
     """
     length: int | None = None
-    while line := stream.readline(65_536):
-        name, colon, value = line.partition(b":")
-        if colon and name.strip().lower() == b"content-length":
-            length = int(value) if value.strip().isdigit() else None
+    while line := stream.readline(MAX_MESSAGE_BYTES):
+        # The last colon, as what was cut short has some of its own.
+        head, _, value = (part.strip() for part in line.rpartition(b":"))
+        if head.lower().endswith(_LENGTH) and not (
+            head[: -len(_LENGTH)][-1:].isalnum() or head[: -len(_LENGTH)].endswith(b"-")
+        ):
+            # Python makes no number of some thousand digits.
+            length = int(value) if value.isdigit() and len(value) < 20 else None
             if length is None or length > MAX_MESSAGE_BYTES:
                 bad("a header's Content-Length is no number of bytes that can be read")
                 length = None
