@@ -124,7 +124,8 @@ async def edit(server: Server, wanted: Wanted) -> lsp.WorkspaceEdit | None:
         return None
     server.statistics.counts.add("actions")
     filled = await _filled(server, wanted, found)
-    if found.index.text is not index.text:
+    # One that was closed and opened again is another document, though it may have the same version.
+    if server.documents.get(wanted.uri) is not found or found.index.text is not index.text:
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
     if not filled.edits:
         server.say(f"nothing was filled: {'; '.join(filled.reasons)}")
