@@ -6,8 +6,10 @@ Reading is done off the event loop and kept for some seconds, so that no keystro
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
+from urllib.parse import unquote
 
 from dg_lsp.core.values import Document, Snippet
 from dg_lsp.infill import workspace
@@ -39,7 +41,8 @@ class Nearby:
     def refused(self, uri: str) -> str:
         """Return why a document's text may not be given to a model, as the end of a sentence that begins "it"; "" if it may.
 
-        Fails closed: where nobody can tell, it may not. A file outside all folders of the workspace is judged by its name.
+        Fails closed: where nobody can tell, it may not. What lies outside all folders of the workspace, or is no file here,
+        is judged by its name and by the hidden folders that it is in.
         """
         at, reason = self._refused.get(uri, (-FRESH_S, ""))
         if self._clock() - at < FRESH_S:
@@ -103,9 +106,15 @@ class Nearby:
 
     def _reason(self, uri: str) -> str:
         path = convert.to_path(uri)
-        if path is None:
-            return "may hold secrets" if workspace.is_secret(self.name(uri)) else ""
-        root = self._root(path)
-        if root is None:
-            return "may hold secrets" if workspace.is_secret(Path(path.name)) else ""
-        return self._roots[root].reason(path)
+        root = self._root(path) if path is not None else None
+        if path is not None and root is not None:
+            return self._roots[root].reason(path)
+        # A link is judged by its own name as well as by what it leads to; of a name with a query each part is.
+        names = (unquote(part) for part in re.split(r"[?#]", uri)) if path is None else (str(path), str(path.resolve()))
+        return "may hold secrets" if any(map(_may_hold_secrets, names)) else ""
+
+
+def _may_hold_secrets(name: str) -> bool:
+    parts = [part for part in re.split(r"[/\\:]", name) if part]
+    # Only hidden folders tell: `~/.kube` is known, and what is called `secrets` elsewhere on a machine may be a project.
+    return bool(parts) and workspace.is_secret(PurePath(*(part for part in parts[:-1] if part.startswith(".")), parts[-1]))
