@@ -278,7 +278,9 @@ class Completer:
         cells = self._documents.cells_before(document.uri)
         name = self._nearby.name(document.uri)
         near = tuple(
-            Snippet(f"{name} (cell)", cell.text[-settings.related_chars :]) for cell in cells[-4:] if cell.text.strip()
+            Snippet(f"{name} (cell)", cell.text[max(len(cell.text) - settings.related_chars, 0) :])
+            for cell in cells[-4:]
+            if cell.text.strip() and settings.related_chars
         )
         return (*near, *self._nearby.related(document, settings.related_chars))
 
