@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from lsprotocol import types as lsp
+from pygls.capabilities import ServerCapabilitiesBuilder
 from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 
@@ -44,6 +45,14 @@ T = TypeVar("T")
 LOOK_AROUND_S = 2.0
 WRITE_STATISTICS_S = 60.0
 CLIENT_PATIENCE_S = 10.0
+
+# Which messages change a document or a notebook, where its URI stands in them, and what becomes of it when they can't be read.
+_LOSES: dict[str, tuple[str, Callable[[Documents, str], None]]] = {
+    lsp.TEXT_DOCUMENT_DID_OPEN: ("textDocument", Documents.lose),
+    lsp.TEXT_DOCUMENT_DID_CHANGE: ("textDocument", Documents.lose),
+    lsp.NOTEBOOK_DOCUMENT_DID_OPEN: ("notebookDocument", Documents.lose_notebook),
+    lsp.NOTEBOOK_DOCUMENT_DID_CHANGE: ("notebookDocument", Documents.lose_notebook),
+}
 
 # Whoever waits for the work tells of these.
 _TOLD = (EngineError, JsonRpcException, ValueError)
@@ -147,10 +156,10 @@ class Server(LanguageServer):
         """Take note of the client before its capabilities are answered."""
         self.client = client.read(params)
         self.wire.is_old = self.client.old_wire
-        # The choice of the encoding is pygls' own; this is how it will be made.
-        offered = params.capabilities.general.position_encodings if params.capabilities.general else None
-        known = [str(getattr(kind, "value", kind)) for kind in offered or ()]
-        self.documents.encoding = convert.to_encoding(next((kind for kind in known if kind.startswith("utf-")), None))
+        # The choice of the encoding is pygls' own, and is made again for the answer.
+        encoding = ServerCapabilitiesBuilder.choose_position_encoding(params.capabilities)
+        self.documents.encoding = convert.to_encoding(encoding)
+        self.protocol.trace = params.trace or lsp.TraceValue.Off
         roots = [folder.uri for folder in params.workspace_folders or ()]
         roots += [params.root_uri] if params.root_uri and not roots else []
         self.roots = dict.fromkeys(roots)
@@ -294,19 +303,24 @@ class Server(LanguageServer):
     def noted(self, reason: Reason | None) -> None:
         """A request for suggestions came to nothing for this reason, or to something."""
         self.reporter.suppressed(reason)
-        if reason is not None and self.protocol.trace != lsp.TraceValue.Off:
-            self.log_trace(lsp.LogTraceParams(f"no suggestion: {reason.message} [{reason.code}]"))
+        if reason is None:
+            return
+        sentence = f"no suggestion: {reason.message} [{reason.code}]"
+        log.debug("%s", sentence)
+        if self.protocol.trace != lsp.TraceValue.Off:
+            self.log_trace(lsp.LogTraceParams(sentence))
 
     def _send_status(self, status: Status) -> None:
         if self.client.hears_status and self.protocol.initialized:
             self.protocol.notify(methods.STATUS, status.to_json())
 
     def _unreadable(self, method: str, params: object) -> None:
-        """A change that could not be read leaves us with another text than the editor's."""
-        if method == lsp.TEXT_DOCUMENT_DID_CHANGE and isinstance(params, Mapping):
-            document = params.get("textDocument")
-            if isinstance(document, Mapping) and isinstance(document.get("uri"), str):
-                self.documents.lose(document["uri"])
+        """What could not be read of a text leaves us with another text than the editor's."""
+        key, lose = _LOSES.get(method, ("", None))
+        document = params.get(key) if isinstance(params, Mapping) else None
+        uri = document.get("uri") if isinstance(document, Mapping) else None
+        if lose is not None and isinstance(uri, str):
+            lose(self.documents, uri)
 
     # What others say through the server
 
@@ -323,4 +337,8 @@ class Server(LanguageServer):
 def _alive(process_id: int) -> bool:
     from dg_lsp.wire import meeting
 
-    return meeting.alive(process_id)
+    try:
+        return meeting.alive(process_id)
+    except OverflowError:
+        # No process has an id like that, so it tells nothing of the editor's; the end of input will.
+        return True

@@ -164,7 +164,7 @@ def to_shown(params: object) -> int:
     """Return the id of the item that a client says it has shown or accepted a part of; raise BadParamsError."""
     try:
         return int(params["item"]["command"]["arguments"][0])  # type: ignore[index]  # checked by trying
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise BadParamsError("this needs the `item` with its `command`, as it was sent") from error
 
 
@@ -172,7 +172,7 @@ def to_accepted_length(params: object) -> int:
     """Return how many characters, in UTF-16 units, a client says were accepted so far; raise BadParamsError."""
     try:
         return int(params["acceptedLength"])  # type: ignore[index]  # checked by trying
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadParamsError("this needs `acceptedLength`") from error
 
 

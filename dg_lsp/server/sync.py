@@ -259,6 +259,11 @@ class Documents:
         for cell in self._cells.pop(uri, ()):
             self.close(cell)
 
+    def lose_notebook(self, uri: str) -> None:
+        """Note that a change of the notebook could not be read, which may have been one of any of its cells."""
+        for cell in self._cells.get(uri, ()):
+            self.lose(cell)
+
     def cells_before(self, uri: str) -> tuple[Document, ...]:
         """Return the open cells that stand before this one in its notebook, in order; none for any other document."""
         for cells in self._cells.values():

@@ -1,0 +1,179 @@
+"""What goes wrong between an editor and the server without ending either: lost bytes, texts out of step, odd greetings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.editor import CODE, NEOVIM, URI, Editor, editor
+from tests.e2e.rpc import RpcError
+
+pytestmark = pytest.mark.e2e
+
+BOOK, FIRST, SECOND = "file:///book.ipynb", "cell:1", "cell:2"
+
+
+def run(folder: Path, capabilities: Mapping[str, Any] | None, test: Callable[[Editor], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with editor(folder, capabilities) as client:
+            await test(client)
+
+    asyncio.run(main())
+
+
+def says(**script: Any) -> str:
+    return f"# engine: {json.dumps(script)}\n"
+
+
+@pytest.mark.parametrize("missing", [3, -5, -200])
+def test_a_message_of_a_wrong_length_costs_itself_and_the_next(tmp_path: Path, missing: int) -> None:
+    async def test(client: Editor) -> None:
+        body = b'{"jsonrpc":"2.0","method":"$/none","params":{"text":"Content-Length: 7\\r\\n"}}'
+        client.write(b"Content-Length: %d\r\n\r\n%s" % (len(body) - missing, body))
+        for _ in range(10):
+            client.start("workspace/executeCommand", {"command": "dgLsp.status"})
+        assert (await client.status())["state"] == "ready"
+        assert client.strays
+        client.strays.clear()
+        assert b"a message is no JSON" in client.stderr
+        client.stderr = b""
+
+    run(tmp_path, NEOVIM, test)
+
+
+def test_a_length_of_thousands_of_digits_is_one_bad_message(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.write(b"Content-Length: %s\r\n\r\n" % (b"9" * 5000))
+        assert (await client.status())["state"] == "ready"
+        assert [stray["error"]["code"] for stray in client.strays] == [-32700]
+        client.strays.clear()
+        client.stderr = b""
+
+    run(tmp_path, NEOVIM, test)
+
+
+def test_an_answer_that_names_no_method_is_an_answer(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.send({"jsonrpc": "2.0", "id": 77, "method": None, "result": None})
+        assert (await client.status())["state"] == "ready"
+        assert not client.strays
+
+    run(tmp_path, NEOVIM, test)
+
+
+def test_a_number_beyond_all_numbers_is_no_id(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        item = {"command": {"arguments": [float("inf")]}}
+        client.notify("textDocument/didShowCompletion", {"item": item})
+        client.notify("textDocument/didPartiallyAcceptCompletion", {"item": item, "acceptedLength": float("inf")})
+        await client.status()
+        assert client.stderr.count(b"says too little") == 2
+        assert b"Traceback" not in client.stderr
+        client.stderr = b""
+
+    run(tmp_path, NEOVIM, test)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_document_that_was_closed_meanwhile_gets_no_edit(tmp_path: Path, again: bool) -> None:
+    async def test(client: Editor) -> None:
+        gate = tmp_path / "gate"
+        client.open(says(text="return 1", gate=str(gate)) + "def f():\n    raise NotImplementedError\n")
+        (action, *_) = await client.menu(2, 4)
+        _, resolving = client.start("codeAction/resolve", action)
+        while not client.asked:
+            await client.status()
+        client.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
+        if again:
+            # Of the same version as the one that is filled.
+            client.open("something = else_\n" * 5)
+        await client.status()
+        gate.touch()
+        with pytest.raises(RpcError) as error:
+            await resolving
+        assert error.value.code == -32801
+
+    run(tmp_path, CODE, test)
+
+
+def test_the_encoding_is_the_one_that_was_answered(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        await client.hello({**NEOVIM, "general": {"positionEncodings": ["utf-7", "utf-32", "utf-8"]}})
+        await client.until_ready()
+        assert client.capabilities["positionEncoding"] == "utf-32"
+        client.open("é😀 = ", language="plaintext")
+        await client.request("textDocument/inlineCompletion", client.inline(0, 5, trigger=1))
+        assert client.asked[0]["prefix"] == "é😀 = "
+
+    run(tmp_path, None, test)
+
+
+def test_traces_begin_as_the_greeting_says(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        greeting = {"processId": None, "rootUri": None, "capabilities": NEOVIM, "trace": "messages"}
+        client.answers["workspace/configuration"] = lambda params: [None for _ in params["items"]]
+        await client.request("initialize", greeting)
+        client.notify("initialized", {})
+        await client.until_ready()
+        await client.request("textDocument/inlineCompletion", client.inline(0, 0))
+        assert [said["message"] for said in client.said("$/logTrace")] == ["no suggestion: the document is not open [unknown]"]
+
+    run(tmp_path, None, test)
+
+
+def test_a_change_of_a_notebook_that_cant_be_read_loses_its_cells(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        cells = [{"kind": 2, "document": uri} for uri in (FIRST, SECOND)]
+        texts = [{"uri": uri, "languageId": "python", "version": 1, "text": says(text="1") + "x = "} for uri in (FIRST, SECOND)]
+        book = {"uri": BOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": cells}
+        client.notify("notebookDocument/didOpen", {"notebookDocument": book, "cellTextDocuments": texts})
+        asked = client.inline(1, 4, uri=SECOND, trigger=1)
+        assert (await client.request("textDocument/inlineCompletion", asked))["items"]
+        changes = [{"range": {"start": {"line": 1}}, "text": "y"}]
+        content = [{"document": {"uri": SECOND, "version": 2}, "changes": changes}]
+        changed = {"notebookDocument": {"uri": BOOK, "version": 2}, "change": {"cells": {"textContent": content}}}
+        client.notify("notebookDocument/didChange", changed)
+        assert not (await client.request("textDocument/inlineCompletion", asked))["items"]
+        assert (await client.status())["suppressed"]["code"] == "lost"
+        client.stderr = b""
+
+    run(tmp_path, NEOVIM, test)
+
+
+def test_no_cell_is_context_where_none_is_wanted(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.answers["workspace/configuration"] = lambda params: [{"context.relatedChars": 0} for _ in params["items"]]
+        client.notify("workspace/didChangeConfiguration", {"settings": None})
+        cells = [{"kind": 2, "document": uri} for uri in (FIRST, SECOND)]
+        texts = [{"uri": uri, "languageId": "python", "version": 1, "text": says(text="1") + "x = "} for uri in (FIRST, SECOND)]
+        book = {"uri": BOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": cells}
+        await client.until(lambda: [asked["method"] for asked in client.requests].count("workspace/configuration") > 1)
+        await client.status()
+        client.notify("notebookDocument/didOpen", {"notebookDocument": book, "cellTextDocuments": texts})
+        asked = client.inline(1, 4, uri=SECOND, trigger=1)
+        assert (await client.request("textDocument/inlineCompletion", asked))["items"]
+        assert client.asked[0]["related"] == []
+
+    run(tmp_path, NEOVIM, test)
+
+
+def test_files_are_looked_at_whatever_the_editor_says_of_its_process(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        root = tmp_path / "root"
+        root.mkdir()
+        greeting = {"processId": 10**20, "rootUri": root.as_uri(), "capabilities": {}}
+        await client.request("initialize", greeting)
+        client.notify("initialized", {})
+        await client.until_ready()
+        for file, problem in (("completion.candidates = 0\n", True), ("\n", False), ("enable = 1\n", True)):
+            (root / ".dg-lsp.toml").write_text(file)
+            while bool((await client.status())["problems"]) != problem:
+                pass
+        client.stderr = b""
+
+    run(tmp_path, None, test)
