@@ -6,6 +6,7 @@ Pure: from fields to an ask, and from an answer to a JSON value. What those inte
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.messages import MAX_CANDIDATES, Ask, Done
 
 SEED_RANGE = {"low": -(2**63), "high": 2**63 - 1}
+MAX_LOGPROBS = 1024
 Pieces = Callable[[str], tuple[str, ...]]
 
 
@@ -73,13 +75,12 @@ def from_openai(fields: Fields) -> Wish:
         Budget(candidates=fields.integer("n", 1, low=1, high=MAX_CANDIDATES)),
         seed=fields.integer("seed", 0, **SEED_RANGE),
     )
-    logprobs = fields.values.get("logprobs")
     return Wish(
         ask=Ask(request, client="openai"),
         stream=fields.flag("stream", default=False),
         stops=stops,
         max_tokens=None if max_tokens < 0 else max_tokens,
-        logprobs=logprobs is not None and logprobs is not False,
+        logprobs=_wants_logprobs(fields),
         echo=prompt if fields.flag("echo", default=False) else "",
         with_usage=options.flag("include_usage", default=False),
     )
@@ -209,6 +210,13 @@ def _request(
     return InfillRequest(prefix, suffix, (hole,), related=related, budget=budget, seed=seed)
 
 
+def _wants_logprobs(fields: Fields) -> bool:
+    # A number there; but newer clients, and other servers, know it as a flag.
+    if isinstance(fields.values.get("logprobs"), bool):
+        return fields.flag("logprobs")
+    return fields.has("logprobs") and fields.integer("logprobs", high=MAX_LOGPROBS) >= 0
+
+
 def _stops(fields: Fields) -> tuple[str, ...]:
     if isinstance(stop := fields.values.get("stop"), str):
         return (stop,)
@@ -226,7 +234,29 @@ def _polished(candidate: Candidate, request: InfillRequest) -> Candidate | None:
     """Return a candidate as our own front ends would show it, or None where they would not: these clients don't polish."""
     document = Document("", request.language, request.prefix + request.suffix)
     edits = polish.to_edits(candidate, request.holes, document).edits
-    return replace(candidate, texts=tuple(edit.text for edit in edits)) if edits else None
+    return _kept(candidate, "".join(edit.text for edit in edits)) if edits else None
+
+
+def _kept(candidate: Candidate, text: str) -> Candidate:
+    """Return a candidate with what polish left of its text, and with the tokens that this text has."""
+    whole = "".join(candidate.texts)
+    if text == whole:
+        return candidate
+    chances = [chance for row in candidate.confidences for chance in row]
+    lengths = [length for row in candidate.lengths for length in row]
+    start = whole.find(text)
+    if start < 0 or len(lengths) != len(chances):
+        # Nobody can tell which tokens are left, only how many.
+        kept = range(math.ceil(len(chances) * min(1.0, len(text) / max(len(whole), 1))))
+        return replace(candidate, texts=(text,), confidences=(tuple(chances[idx] for idx in kept),), lengths=())
+    ends = list(itertools.accumulate(lengths))
+    tokens = [idx for idx, end in enumerate(ends) if end > start and end - lengths[idx] < start + len(text)]
+    return replace(
+        candidate,
+        texts=(text,),
+        confidences=(tuple(chances[idx] for idx in tokens),),
+        lengths=(tuple(min(ends[idx], start + len(text)) - max(ends[idx] - lengths[idx], start) for idx in tokens),),
+    )
 
 
 def _usage(answer: Answer, cuts: list[tuple[Candidate, Cut]]) -> dict[str, object]:
