@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -34,6 +35,8 @@ T = TypeVar("T")
 
 START_PATIENCE_S = 600.0
 STOP_PATIENCE_S = 30.0
+MAX_S = 1_000_000.0
+"""What the configuration allows as well; infinity has no word in JSON."""
 
 Model = Annotated[str, typer.Option(help="embedded, a folder, or a hub id.")]
 Revision = Annotated[str, typer.Option(help="Revision of a hub model.")]
@@ -41,8 +44,10 @@ Dtype = Annotated[str, typer.Option(help="auto, or a torch dtype such as bfloat1
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")]
 FillerName = Annotated[str, typer.Option(hidden=True, help="Another loader, as module:function.")]
 Threads = Annotated[int, typer.Option(help="CPU threads; 0: half of the cores, for a small model two at most.", min=0)]
-UnloadAfter = Annotated[float, typer.Option(help="Seconds without work before the weights are dropped; 0: never.", min=0)]
-ExitAfter = Annotated[float, typer.Option(help="Seconds without users before the process ends; 0: never.", min=0)]
+UnloadAfter = Annotated[
+    float, typer.Option(help="Seconds without work before the weights are dropped; 0: never.", min=0, max=MAX_S)
+]
+ExitAfter = Annotated[float, typer.Option(help="Seconds without users before the process ends; 0: never.", min=0, max=MAX_S)]
 Rows = Annotated[int, typer.Option(help="Rows of one pass of the model at most; fewer where memory is short.", min=1)]
 Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)]
 
@@ -119,26 +124,14 @@ def start(
     """Start an engine in the background, and wait until it has loaded its model."""
     which, settings = Which(model, revision, dtype, device, filler), Settings(threads, unload_after, exit_after, rows)
     place = meeting.place(which)
-    seen = look(place)
-    if seen.info is None:
-        starting = meeting.hold(place.starting)
-        try:
-            # Without the lock somebody else is starting it just now.
-            if starting is not None and look(place).info is None:
-                process = meeting.start_engine(place, which, settings, {"port": str(port)})
-                _wait(lambda: look(place).info is not None or process.poll() is not None, START_PATIENCE_S)
-                if process.poll() is not None:
-                    _fail_with_log(place, "the engine ended while starting")
-        finally:
-            if starting is not None:
-                starting.release()
-    _wait(lambda: _state(look(place)) not in ("loading", "absent"), START_PATIENCE_S)
-    seen = look(place)
+    seen = _started(place, which, settings, port)
     if _state(seen) not in ("ready", "unloaded"):
         reason = seen.info.text("message", "") if seen.info else ""
         _fail_with_log(place, reason or "the engine did not start")
     told = f"The engine for {model} is {_state(seen)} (process {seen.state.pid if seen.state else '?'})."
     url = seen.info.text("url", "") if seen.info else ""
+    if port >= 0 and not url:
+        _fail(f"{told} It was started before without a port for other clients; end it with: dg-lsp engine stop")
     typer.echo(f"{told} Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else told)
 
 
@@ -197,6 +190,8 @@ def status(
     else:
         for told in found:
             typer.echo(_line(told))
+        if not found:
+            typer.echo("No engine is running.")
     if not any(told["pid"] for told in found):
         raise typer.Exit(1)
 
@@ -216,6 +211,8 @@ def logs(
     if path:
         typer.echo(str(place.log))
         return
+    if not place.log.exists():
+        typer.echo(f"dg-lsp engine: no engine for {model} has left a log yet", err=True)
     for line in meeting.log_tail(place, n_lines):
         typer.echo(line)
 
@@ -229,10 +226,38 @@ def token(
     filler: FillerName = "",
 ) -> None:
     """Print the token that an engine wants from other clients, as their API key."""
-    state = meeting.read_state(meeting.place(Which(model, revision, dtype, device, filler)))
-    if state is None:
+    seen = look(meeting.place(Which(model, revision, dtype, device, filler)))
+    # The file of one that was killed is still there.
+    if seen.state is None or seen.info is None:
         _fail(f"no engine for {model} is running")
-    typer.echo(state.token)
+    typer.echo(seen.state.token)
+
+
+def _started(place: Place, which: Which, settings: Settings, port: int) -> Seen:
+    """Return the engine once it has loaded its model or failed to, started if there is none; say why when it ends before."""
+    process: subprocess.Popen[bytes] | None = None
+    give_up = time.monotonic() + START_PATIENCE_S
+    while _state(seen := look(place)) in ("loading", "absent"):
+        if seen.info is None and process is not None and process.poll() is not None:
+            _fail_with_log(place, "the engine ended while starting")
+        # Whoever holds the lock is starting it just now, and may fail to; then it is ours to try.
+        if seen.info is None and process is None and (starting := meeting.hold(place.starting)) is not None:
+            try:
+                if look(place).info is None:
+                    process = meeting.start_engine(place, which, settings, {"port": str(port)})
+                    _wait(partial(_is_decided, place, process), START_PATIENCE_S)
+            finally:
+                starting.release()
+        elif time.monotonic() >= give_up:
+            break
+        else:
+            time.sleep(0.1)
+    return seen
+
+
+def _is_decided(place: Place, process: subprocess.Popen[bytes]) -> bool:
+    """Return whether an engine answers, or the one that we started has ended."""
+    return look(place).info is not None or process.poll() is not None
 
 
 def _told(seen: Seen, model: str) -> dict[str, object]:

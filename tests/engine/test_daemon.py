@@ -412,3 +412,48 @@ def test_starting_what_can_not_be_loaded_says_why(folder: Path) -> None:
     assert told.startswith("dg-lsp engine: the model could not be loaded: there is no checkpoint of that name")
     told = command("start", "--model=toy", "--filler=nowhere:load", code=2)
     assert "nowhere is not installed; install the engine's parts with: pip install 'dg-lsp[engine]'" in told
+
+
+def test_two_starts_that_both_fail_both_say_why(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        start = [sys.executable, "-m", "dg_lsp.engine.commands", "start", f"--port={taken.getsockname()[1]}", *OPTIONS]
+        both = [subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
+        told = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [2, 2]
+    assert all(each.startswith("dg-lsp engine: the engine ended while starting; ") for each in told)
+    assert all("can't be used: Address already in use" in each for each in told)
+
+
+def test_a_start_whose_engine_is_killed_while_it_loads_says_so(folder: Path) -> None:
+    model = f"gate:{folder / 'door'}"
+    start = [sys.executable, "-m", "dg_lsp.engine.commands", "start", f"--model={model}", f"--filler={FILLER}"]
+    with subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        state = wait_until(lambda: meeting.read_state(meeting.place(which(model))))
+        wait_until(lambda: "model loading" in "".join(meeting.log_tail(meeting.place(which(model)))))
+        os.kill(state.pid, signal.SIGKILL)
+        told = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert told.startswith("dg-lsp engine: the engine ended while starting; the end of its log:\n")
+
+
+def test_a_port_that_an_engine_does_not_listen_on_is_not_passed_over(folder: Path) -> None:
+    command("start", *OPTIONS)
+    assert "was started before without a port" in refusal("start", "--port=0", *OPTIONS)
+    command("stop", *OPTIONS)
+
+
+def test_what_a_killed_engine_left_is_no_engine_to_any_command(folder: Path) -> None:
+    with running() as engine:
+        os.kill(engine.process.pid, signal.SIGKILL)
+        wait_until(lambda: is_gone(engine.process.pid))
+        assert command("token", *OPTIONS, code=2) == "dg-lsp engine: no engine for toy is running\n"
+        assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
+
+
+def test_where_no_engine_was_ever_the_commands_say_so(folder: Path) -> None:
+    assert command("logs", *OPTIONS) == "dg-lsp engine: no engine for toy has left a log yet\n"
+    assert command("status", "--all", code=1) == "No engine is running.\n"
+
+
+def test_a_time_that_no_answer_could_hold_is_refused(folder: Path) -> None:
+    assert "Invalid value for '--exit-after'" in command("run", "--exit-after=inf", *OPTIONS, code=2)
