@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp import __version__
+from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
 from dg_lsp.wire import config, meeting
@@ -113,7 +113,7 @@ def engine_packages(needs: tuple[str, ...] = ENGINE_NEEDS, *, remote: bool = Fal
     if absent and remote:
         return Finding("engine", f"{', '.join(absent)} not installed; the chosen model runs elsewhere and needs none of it")
     if absent:
-        return Finding("engine", f"{', '.join(absent)} not installed", "pip install 'dg-lsp[engine]' brings them.")
+        return Finding("engine", f"{', '.join(absent)} not installed", f"{ENGINE_INSTALL} brings them.")
     versions = {name: _version(name) for name in needs}
     return Finding("engine", ", ".join(f"{name} {version}" for name, version in versions.items()), facts=versions)
 

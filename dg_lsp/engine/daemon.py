@@ -28,7 +28,7 @@ from typing import Literal
 import uvicorn
 from starlette.applications import Starlette
 
-from dg_lsp import __version__
+from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.engine import app as routes
 from dg_lsp.engine.scheduler import Limits, Load, Scheduler
 from dg_lsp.engine.service import Service
@@ -134,9 +134,7 @@ def loader(which: Which, settings: Settings) -> Load:
             return make(getattr(importlib.import_module(module), function), say)
         except ModuleNotFoundError as error:
             name = error.name or module
-            raise DaemonError(
-                f"{name} is not installed; install the engine's parts with: pip install 'dg-lsp[engine]'"
-            ) from error
+            raise DaemonError(f"{name} is not installed; install the engine's parts with: {ENGINE_INSTALL}") from error
 
     def make(function: Callable[..., Filler], say: Callable[[str, float], None]) -> Filler:
         chosen = {"revision": which.revision, "dtype": "" if which.dtype == "auto" else which.dtype}

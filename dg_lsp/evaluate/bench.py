@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.methods import FULL, Method
 
@@ -97,8 +98,8 @@ def bench(
         typer.echo(f"dg-lsp bench: {error}", err=True)
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
-        wanted = "pip install 'dg-lsp[engine]' brings it"
-        typer.echo(f"dg-lsp bench: measuring needs {error.name}, which is not installed; {wanted}", err=True)
+        told = f"measuring needs {error.name}, which is not installed; {ENGINE_INSTALL} brings it"
+        typer.echo(f"dg-lsp bench: {told}", err=True)
         raise typer.Exit(2) from error
     typer.echo(json.dumps([asdict(line) for line in lines], indent=2) if as_json else table(lines), nl=as_json)
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from dg_lsp import ENGINE_INSTALL
+
 if TYPE_CHECKING:
     from dg_lsp.evaluate.methods import Method
     from dg_lsp.evaluate.run import Setup
@@ -123,7 +125,7 @@ def evaluate(
         say(str(error))
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
-        say(f"measuring needs {error.name}, which is not installed; pip install 'dg-lsp[engine]' brings it")
+        say(f"measuring needs {error.name}, which is not installed; {ENGINE_INSTALL} brings it")
         raise typer.Exit(2) from error
 
 

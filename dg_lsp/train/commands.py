@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate.tasks import EvalError
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def sentence(error: Exception) -> str:
     if isinstance(error, EvalError) or (model is not None and isinstance(error, model.LoadError)):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
-        return f"training needs {error.name}, which is not installed; pip install 'dg-lsp[engine]' brings it"
+        return f"training needs {error.name}, which is not installed; {ENGINE_INSTALL} brings it"
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         reason = (error.strerror or str(error)).lower()
         return f"{error.filename}: {reason}" if error.filename else reason

@@ -21,7 +21,7 @@ from tests.engine.engine_kit import running
 def test_a_package_that_is_missing_is_named_with_its_cure() -> None:
     finding = doctor.engine_packages(("sys", "no_such_package"))
     assert finding.state == "no_such_package not installed"
-    assert "pip install 'dg-lsp[engine]'" in finding.advice
+    assert "pip install '/path/to/dg-lsp[engine]'" in finding.advice
     assert doctor.engine_packages(("sys",)).advice == ""
     assert doctor.engine_packages(("no_such_package",), remote=True).advice == ""
 

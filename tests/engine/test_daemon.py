@@ -290,7 +290,7 @@ def test_a_model_elsewhere_needs_no_torch_and_one_here_says_how_to_get_it() -> N
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.stdout.splitlines() == [
         "RemoteFiller",
-        "torch is not installed; install the engine's parts with: pip install 'dg-lsp[engine]'",
+        "torch is not installed; install the engine's parts with: pip install '/path/to/dg-lsp[engine]'",
     ], done
 
 
@@ -411,7 +411,7 @@ def test_starting_what_can_not_be_loaded_says_why(folder: Path) -> None:
     told = command("start", "--model=fails", f"--filler={FILLER}", code=2)
     assert told.startswith("dg-lsp engine: the model could not be loaded: there is no checkpoint of that name")
     told = command("start", "--model=toy", "--filler=nowhere:load", code=2)
-    assert "nowhere is not installed; install the engine's parts with: pip install 'dg-lsp[engine]'" in told
+    assert "nowhere is not installed; install the engine's parts with: pip install '/path/to/dg-lsp[engine]'" in told
 
 
 def test_two_starts_that_both_fail_both_say_why(folder: Path) -> None:
