@@ -114,7 +114,7 @@ class Resident:
             await opened.wait()
         if self._warm is None:
             raise EngineError(self.condition.message or "there is no engine")
-        watched = _Watched(self, self._warm.bound(f"{uri}#{turn}" if turn else uri, on_draft))
+        watched = _Watched(self, self._opened, self._warm.bound(f"{uri}#{turn}" if turn else uri, on_draft))
         if not self._is_remote:
             return watched
         from dg_lsp.infill.config import Guarded, Privacy
@@ -129,6 +129,10 @@ class Resident:
         else:
             self._failed_at = self._clock()
             self._become(Condition("failed", str(error)))
+
+    def is_current(self, opened: asyncio.Event) -> bool:
+        """Return whether the engine of that opening is still the one that is wanted."""
+        return self._opened is opened
 
     async def _hold(self, settings: Settings, old: asyncio.Task[None] | None) -> None:
         opened = self._opened
@@ -166,9 +170,10 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """An engine whose requests tell how it is."""
+    """An engine whose requests tell how it is, as long as no other has taken its place."""
 
     resident: Resident
+    opened: asyncio.Event
     inner: Engine
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
@@ -176,10 +181,14 @@ class _Watched:
         try:
             candidates = await self.inner.fill(request)
         except EngineError as error:
-            self.resident.note(error)
+            self._note(error)
             raise
-        self.resident.note(None)
+        self._note(None)
         return candidates
+
+    def _note(self, error: EngineError | None) -> None:
+        if self.resident.is_current(self.opened):
+            self.resident.note(error)
 
 
 def resident(settings: Settings, on_loading: OnLoading) -> AbstractAsyncContextManager[Warm]:

@@ -7,8 +7,10 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
+import pytest
+
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
-from dg_lsp.infill.port import Engine
+from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.resident import OnDraft, OnLoading, Resident
 from dg_lsp.server.settings import Settings
 
@@ -67,4 +69,36 @@ def test_who_waits_gets_the_engine_that_was_named_last() -> None:
         assert await asyncio.wait_for(early, 30) == ("one",)
         await resident.stop()
 
+    asyncio.run(main())
+
+
+def test_a_request_to_an_engine_that_was_replaced_says_nothing_of_the_one_that_is_wanted() -> None:
+    class Ending(NamedEngine):
+        async def fill(self, _request: InfillRequest) -> tuple[Candidate, ...]:
+            asked.set()
+            await given_back.wait()
+            raise EngineError("the engine was given back before it answered")
+
+    @contextlib.asynccontextmanager
+    async def opening(settings: Settings, _on_loading: OnLoading) -> AsyncIterator[NamedEngine]:
+        try:
+            yield Ending(settings.model) if settings.model == "old" else NamedEngine(settings.model)
+        finally:
+            given_back.set()
+
+    async def main() -> None:
+        heard: list[str] = []
+        resident = Resident(opening, lambda: heard.append(resident.condition.state), time.monotonic)
+        resident.start(Settings(model="old"))
+        waiting = asyncio.ensure_future(answer(resident))
+        await asyncio.wait_for(asked.wait(), 30)
+        resident.start(Settings(model="one"))
+        assert await asyncio.wait_for(answer(resident), 30) == ("one",)
+        with pytest.raises(EngineError, match="given back"):
+            await asyncio.wait_for(waiting, 30)
+        assert "failed" not in heard
+        assert resident.condition.state == "ready"
+        await resident.stop()
+
+    asked, given_back = asyncio.Event(), asyncio.Event()
     asyncio.run(main())
