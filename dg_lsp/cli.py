@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from dg_lsp import __version__
+from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.batch import commands, doctor
 
 app = typer.Typer(
@@ -53,8 +53,9 @@ def main() -> None:
 
 
 def fail(error: Exception) -> NoReturn:
-    """End the process because of an error that nobody foresaw."""
-    typer.echo(f"dg-lsp: {_last_words(error)}", err=True)
+    """End the process because of an error that nobody foresaw, or that any command may meet."""
+    told = _last_words(error) if _has_current_folder() else "the current folder is gone; change to one that is there"
+    typer.echo(f"dg-lsp: {told}", err=True)
     raise SystemExit(2) from None
 
 
@@ -104,8 +105,16 @@ def _missing(name: str, module: str, extra: str, error: ModuleNotFoundError) -> 
     absent = error.name or str(error)
     if absent.startswith("dg_lsp"):
         return f"this installation has no `{name}` ({absent} is missing)"
-    wanted = f"dg-lsp[{extra}]" if extra else "dg-lsp"
-    return f"`{name}` needs {absent}, which is not installed; pip install '{wanted}' brings it"
+    cure = f"{ENGINE_INSTALL} brings it" if extra else "install dg-lsp anew"
+    return f"`{name}` needs {absent}, which is not installed; {cure}"
+
+
+def _has_current_folder() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
 
 
 def _last_words(error: Exception) -> str:

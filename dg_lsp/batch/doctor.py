@@ -24,6 +24,7 @@ from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
 from dg_lsp.wire import config, meeting
 from dg_lsp.wire.config import Config
+from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.meeting import MeetingError
 
 if TYPE_CHECKING:
@@ -166,19 +167,27 @@ def running_engines() -> Finding:
         return Finding("running engines", "none that could be asked", _ended(error))
     answering = [each for each in seen if each.info is not None]
     silent = [each.state.pid for each in seen if each.info is None and each.state and meeting.alive(each.state.pid)]
-    facts = {"engines": [dict(each.info.values) for each in answering if each.info]}
-    state = "; ".join(map(_running, answering)) or "none; the first request starts one"
+    facts = {"engines": [dict(info.values) for info in map(_info, answering)]}
+    try:
+        state = "; ".join(map(_running, answering)) or "none; the first request starts one"
+        failed = [info.text("message", "") for info in map(_info, answering) if info.text("state", "") == "failed"]
+    except WireError as error:
+        advice = f"{_ended(f'What it says is not as expected: {error}')} Start it anew: dg-lsp engine stop --now --all"
+        return Finding("running engines", "one can't be understood", advice, facts)
     if silent:
         pids = ", ".join(map(str, silent))
         return Finding("running engines", state, f"Process {pids} does not answer; end it with: kill {pids}", facts)
-    failed = [each.info.text("message", "") for each in answering if each.info and each.info.text("state", "") == "failed"]
     advice = f"{_ended('; '.join(failed))} What led to it: dg-lsp engine logs" if failed else ""
     return Finding("running engines", state, advice, facts)
 
 
-def _running(seen: Seen) -> str:
+def _info(seen: Seen) -> Fields:
     assert seen.info is not None
-    info = seen.info
+    return seen.info
+
+
+def _running(seen: Seen) -> str:
+    info = _info(seen)
     n_users = info.integer("leases", 0)
     users = f"{n_users} {'user' if n_users == 1 else 'users'}"
     rss = info.inner("memory").integer("rss_bytes", 0)

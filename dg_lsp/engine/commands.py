@@ -15,6 +15,7 @@ import typer
 
 from dg_lsp.engine.look import Seen, look, request
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting
+from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, Which
 
 
@@ -27,6 +28,8 @@ class Plain(typer.core.TyperGroup):
             return super().invoke(ctx)
         except MeetingError as error:
             _fail(str(error))
+        except WireError as error:
+            _fail(f"the engine's answer can't be understood: {error}; end it with: dg-lsp engine stop --now")
 
 
 app = typer.Typer(cls=Plain, help="The resident engine: one warm process for every editor.", no_args_is_help=True)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import json
+import os
+import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +20,7 @@ from dg_lsp import cli
 from dg_lsp.batch import doctor
 from dg_lsp.batch.sample import Fill
 from dg_lsp.wire import meeting
+from dg_lsp.wire.meeting import State, Which
 from dg_lsp.wire.messages import Done, Timings
 from tests.engine.engine_kit import running
 
@@ -136,6 +143,54 @@ def test_engines_that_run_are_told_with_their_users(engines: Path) -> None:
     with running(model="fails", wait_for="failed"):
         finding = doctor.running_engines()
         assert finding.advice.startswith("the model could not be loaded: there is no checkpoint of that name. ")
+
+
+@contextlib.contextmanager
+def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
+    """Something that answers where the usual engine would, with this about itself."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(info).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = meeting.place(Which())
+        meeting.write_state(place, State(os.getpid(), f"127.0.0.1:{server.server_address[1]}", "token", "9.9"))
+        try:
+            yield
+        finally:
+            place.state.unlink()  # else this process would be ended as an engine that was left behind
+            server.shutdown()
+
+
+@pytest.mark.parametrize("info", [{"memory": 3}, {"leases": "x"}, {"state": "failed", "message": 3}])
+def test_an_engine_that_says_what_nobody_expects_is_told(engines: Path, info: dict[str, object]) -> None:
+    with an_engine_that_says(info):
+        finding = doctor.running_engines()
+    assert finding.state == "one can't be understood"
+    assert "must be" in finding.advice
+    assert finding.advice.endswith("Start it anew: dg-lsp engine stop --now --all")
+
+
+def test_an_engine_that_says_what_nobody_expects_is_not_joined(engines: Path) -> None:
+    with an_engine_that_says({"pid": 1, "state": 3}):
+        found = CliRunner().invoke(cli.app, ["engine", "start"])
+    assert found.exit_code != 0
+    assert "can't be understood: state must be a text" in found.output
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = "import os, sys; os.rmdir(os.getcwd()); sys.argv = ['dg-lsp', 'doctor']; from dg_lsp import cli; cli.main()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "dg-lsp: the current folder is gone; change to one that is there\n")
 
 
 def test_a_fill_that_editors_would_not_wait_for_is_a_problem() -> None:
