@@ -6,6 +6,7 @@ Knows HTTP and the wire's messages. Knows nothing of starting engines or of tryi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import httpx
@@ -51,6 +52,7 @@ class Link:
         self.said_bye = False
         self.lost = False
         self._http = http
+        self._closing: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lease = asyncio.ensure_future(self._hold_lease())
@@ -85,12 +87,7 @@ class Link:
             raise LinkLostError("the engine has ended", crashed=not self.said_bye)
         found: list[Candidate] = []
         try:
-            async with self._http.stream(
-                "POST",
-                "/v1/infill",
-                content=messages.as_json(messages.encode_ask(ask)),
-                headers={"Content-Type": "application/json"},
-            ) as response:
+            async with self._posted(messages.as_json(messages.encode_ask(ask))) as response:
                 if response.status_code != httpx.codes.OK:
                     raise self._error(await _problem(response))
                 async for event in _events(response):
@@ -131,7 +128,32 @@ class Link:
         self._lease.cancel()
         # Its end is not ours: whoever is cancelled while they close this must hear of that.
         await asyncio.wait([self._lease])
+        for closing in self._closing:
+            closing.cancel()  # the client closes what they wait for as well
+        if self._closing:
+            await asyncio.wait(self._closing)
         await self._http.aclose()
+
+    @contextlib.asynccontextmanager
+    async def _posted(self, body: bytes) -> AsyncIterator[httpx.Response]:
+        """Yield the response to a request for an infill, and close it however that ends.
+
+        A connection whose opening is cancelled stays open in httpcore's pool and is used no more, so that a day of
+        typing would leave hundreds. The opening therefore goes on, and what it brings is closed at once.
+        """
+        request = self._http.build_request("POST", "/v1/infill", content=body, headers={"Content-Type": "application/json"})
+        opening = asyncio.ensure_future(self._http.send(request, stream=True))
+        try:
+            response = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            closing = asyncio.ensure_future(_close(opening))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            raise
+        try:
+            yield response
+        finally:
+            await response.aclose()
 
     async def _hold_lease(self) -> None:
         try:
@@ -226,6 +248,12 @@ async def _events(response: httpx.Response) -> AsyncIterator[Event]:
             name, data = "", ""
             if event is not None:
                 yield event
+
+
+async def _close(opening: asyncio.Future[httpx.Response]) -> None:
+    """Close the response that nobody waits for any more, once it is there."""
+    with contextlib.suppress(httpx.HTTPError, OSError):
+        await (await opening).aclose()
 
 
 async def _problem(response: httpx.Response) -> Problem:
