@@ -8,6 +8,7 @@ nothing of models or editors. A document without a known language has holes too:
 from __future__ import annotations
 
 import re
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -228,13 +229,25 @@ def _bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tuple[
     kept: list[_Body] = []
     for body in (_body(owner, syntax, comments, empty=empty) for owner in facts.owners):
         # An outer body stands before those in it. Where code is broken, even a placeholder may hold another body.
-        if body and not any(body.hole.span.overlaps(other.hole.span) for other in kept):
-            kept.append(body)
+        if body and not any(body.hole.span.overlaps(other.hole.span) for other in _around(kept, body.hole.span)):
+            insort(kept, body, key=_span)
     strays = {hole.span: hole for hole in (*_inline(syntax, facts), *_stranded(syntax, facts))}
     for span in sorted(strays):
-        if not any(_touches(span, body.hole.span) for body in kept):
-            kept.append(_Body(strays[span], span, bare=False))
-    return tuple(sorted(kept, key=lambda body: body.hole.span))
+        if not any(_touches(span, body.hole.span) for body in _around(kept, span)):
+            insort(kept, _Body(strays[span], span, bare=False), key=_span)
+    return tuple(kept)
+
+
+def _around(kept: Sequence[_Body], span: Span) -> Iterator[_Body]:
+    """Yield which of the bodies, in order and none overlapping another, touch the span."""
+    for at in range(bisect_right(kept, span.end, key=lambda body: body.hole.span.start) - 1, -1, -1):
+        if kept[at].hole.span.end < span.start:
+            return
+        yield kept[at]
+
+
+def _span(body: _Body) -> Span:
+    return body.hole.span
 
 
 class _Comments:
@@ -384,7 +397,7 @@ def _meant_to_be_elsewhere(owner: Owner, facts: Facts, *, described: bool) -> bo
     """Return whether the body is written in another place: in a class that implements or derives from this one's."""
     if facts.has("abstract", owner.node):
         return True
-    owners = {other.node.id: other for other in facts.owners if other.kind != "closure"}
+    owners = facts.named
     node = owner.node.parent
     while node is not None:
         if facts.has("abstract.members", node):
@@ -397,12 +410,12 @@ def _meant_to_be_elsewhere(owner: Owner, facts: Facts, *, described: bool) -> bo
 
 
 def _is_overridden(method: Owner, base: Owner, facts: Facts) -> bool:
-    derived = [
-        other.inside
-        for other in facts.owners
-        if other.kind == "class" and base.name and re.search(rf"\b{re.escape(base.name)}\b", other.bases)
-    ]
-    return any(
+    if not base.name:
+        return False
+    word = re.compile(rf"\b{re.escape(base.name)}\b")
+    derived = [other.inside for other in facts.heirs if word.search(other.bases)]
+    # Most have none, and of a long file all functions are many.
+    return bool(derived) and any(
         other.kind == "function" and other.name == method.name and span.start <= other.inside.start < span.end
         for other in facts.owners
         for span in derived

@@ -73,12 +73,25 @@ class Owner:
         return tuple(_items(self.node, self.within, self.bodies))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Facts:
-    """What the query says of a tree: the node ids of each capture, and the owners and comments in the order of the text."""
+    """What the query says of a tree: the node ids of each capture, and the owners and comments in the order of the text.
+
+    Without slots, so that what is derived from them is computed once, when first asked for.
+    """
 
     nodes: dict[str, dict[int, Node]] = field(default_factory=dict)
     owners: tuple[Owner, ...] = ()
+
+    @cached_property
+    def named(self) -> dict[int, Owner]:
+        """The functions and classes by the ids of their nodes."""
+        return {owner.node.id: owner for owner in self.owners if owner.kind != "closure"}
+
+    @cached_property
+    def heirs(self) -> tuple[Owner, ...]:
+        """The classes that name others as their bases."""
+        return tuple(owner for owner in self.owners if owner.kind == "class" and owner.bases)
 
     def has(self, capture: str, node: Node) -> bool:
         """Return whether the node was captured under that name."""

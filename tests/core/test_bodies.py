@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
 from dg_lsp.core import holes, languages
+from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.syntax import Owner
 from dg_lsp.core.values import Document, Hole
 from tests import marked
 
@@ -1092,3 +1097,24 @@ def test_no_two_bodies_overlap_where_a_broken_placeholder_holds_another() -> Non
         """,
         "cpp",
     )
+
+
+class Counted(tuple[Owner, ...]):
+    """Owners that count how often all of them are looked at."""
+
+    n_looks = 0
+
+    def __iter__(self) -> Iterator[Owner]:
+        Counted.n_looks += 1
+        return super().__iter__()
+
+
+def test_a_long_file_is_not_looked_through_for_each_hole() -> None:
+    text = "".join(f'class A{n}:\n    def f(self):\n        """Return it."""\n        pass\n\n' for n in range(50))
+    document = Document("file:///code", "python", text, 1)
+    syntax = syntaxes.of(document)
+    assert syntax is not None
+    syntax.__dict__["facts"] = replace(syntax.facts, owners=Counted(syntax.facts.owners))
+    Counted.n_looks = 0
+    assert len(holes.in_document(document, syntax, frozenset({"bodies"}))) == 50
+    assert Counted.n_looks < 10
