@@ -222,6 +222,9 @@ class Server(LanguageServer):
         old = self.settings
         self._configure()
         self._tell_problems()
+        # Each was made for the settings of then. Nothing is made just to have it forget.
+        if "completer" in self.__dict__:
+            self.completer.forget_answers()
         if settings.restarts_engine(old, self.settings) and self.resident.condition.state != "off":
             self.restart_engine()
 

@@ -395,9 +395,14 @@ class Completer:
         self._outlines.forget(uri)
         self._rejections = self._rejections.without(uri)
 
+    def forget_answers(self) -> None:
+        """Forget all answers: other settings give others."""
+        self._cache = Cache()
+
     def reset(self) -> None:
-        """Forget all answers: another engine gives others."""
-        self._cache, self.rhythm = Cache(), replace(self.rhythm, latencies_ms=())
+        """Forget all answers and how long they took: another engine gives others."""
+        self.forget_answers()
+        self.rhythm = replace(self.rhythm, latencies_ms=())
 
     async def close(self) -> None:
         """End all that is in flight."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 SECTION = "dgLsp"
 WHERE = f"{SECTION}."
 
+T = TypeVar("T")
 Trigger = Literal["auto", "manual"]
 
 
@@ -106,8 +107,14 @@ def _boolean(value: object) -> bool:
     return value
 
 
-def _optional_boolean(value: object) -> bool | None:
-    return None if value == "auto" else _boolean(value)
+def _or_auto(check: Callable[[object], T]) -> Callable[[object], T | None]:
+    def checked(value: object) -> T | None:
+        try:
+            return None if value == "auto" else check(value)
+        except BadValueError as error:
+            raise BadValueError(f'{error}, or "auto"') from error
+
+    return checked
 
 
 def _text(value: object) -> str:
@@ -122,10 +129,6 @@ def _trigger(value: object) -> Trigger:
     if value == "manual":
         return "manual"
     raise BadValueError('must be "auto" or "manual"')
-
-
-def _debounce(value: object) -> int | None:
-    return None if value == "auto" else _between(0, 10_000)(value)
 
 
 def _between(low: int, high: int) -> Callable[[object], int]:
@@ -159,7 +162,7 @@ _TABLE: tuple[tuple[str, str, Callable[[object], object]], ...] = (
     ("engine.threads", "threads", _between(0, 1024)),
     ("engine.unloadAfter", "unload_after", _between(0, 1_000_000)),
     ("completion.trigger", "trigger", _trigger),
-    ("completion.debounce", "debounce", _debounce),
+    ("completion.debounce", "debounce", _or_auto(_between(0, 10_000))),
     ("completion.deadline", "deadline", _between(0, 600_000)),
     ("completion.threshold", "threshold", _share),
     ("completion.tokenThreshold", "token_threshold", _share),
@@ -169,7 +172,7 @@ _TABLE: tuple[tuple[str, str, Callable[[object], object]], ...] = (
     ("completion.disabledLanguages", "disabled_languages", _names),
     ("completion.maxFileChars", "max_file_chars", _between(0, 100_000_000)),
     ("completion.speculate", "speculate", _boolean),
-    ("completion.inLists", "completion_list", _optional_boolean),
+    ("completion.inLists", "completion_list", _or_auto(_boolean)),
     ("actions.deadline", "action_deadline", _between(0, 3_600_000)),
     ("context.windowChars", "window_chars", _between(100, 1_000_000)),
     ("context.relatedChars", "related_chars", _between(0, 1_000_000)),

@@ -177,3 +177,25 @@ def test_files_are_looked_at_whatever_the_editor_says_of_its_process(tmp_path: P
         client.stderr = b""
 
     run(tmp_path, None, test)
+
+
+def test_an_answer_from_before_a_setting_changed_is_not_shown_again(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        chosen: dict[str, int] = {}
+        client.answers["workspace/configuration"] = lambda _params: [chosen]
+
+        def n_told() -> int:
+            return [said["method"] for said in client.requests].count("workspace/configuration")
+
+        client.open(says(text="one(two)") + "x = \n")
+        for asked in (1, 2):
+            chosen["context.windowChars"] = 300 * asked
+            client.notify("workspace/didChangeConfiguration", {"settings": None})
+            await client.until(lambda: n_told() > len(chosen))
+            await client.status()
+            for _ in range(2):
+                assert (await client.request("textDocument/inlineCompletion", client.inline(1, 4, trigger=1)))["items"]
+            assert [entry["what"] for entry in client.asked].count("asked") == asked
+            chosen["context.relatedChars"] = 1000
+
+    run(tmp_path, NEOVIM, test)

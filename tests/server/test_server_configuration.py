@@ -111,7 +111,7 @@ def test_problems_name_the_file_the_key_and_what_is_allowed(folders: Folders) ->
     assert held.problems[1:] == (
         f"{folders.users}: completion.candidates must be a whole number from 1 to 16",
         f"{file}: completion.threshold must be a number from 0 to 1",
-        "dgLsp.completion.debounce must be a whole number from 0 to 10000",
+        'dgLsp.completion.debounce must be a whole number from 0 to 10000, or "auto"',
     )
     assert held.session == Settings()
 

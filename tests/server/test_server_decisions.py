@@ -427,6 +427,7 @@ def test_settings_are_read(data: object, field: str, value: object) -> None:
         ({"completion": {"candidates": True}}, "dgLsp.completion.candidates must be a whole number from 1 to 16"),
         ({"completion": {"trigger": "never"}}, 'dgLsp.completion.trigger must be "auto" or "manual"'),
         ({"enable": "yes"}, "dgLsp.enable must be true or false"),
+        ({"completion": {"inLists": "maybe"}}, 'dgLsp.completion.inLists must be true or false, or "auto"'),
         ({"engine": {"model": ""}}, "dgLsp.engine.model must be a text that is not empty"),
         ({"completion": {"disabledLanguages": [1]}}, "dgLsp.completion.disabledLanguages must be a list of language ids"),
         ([], "dgLsp: the settings must be an object"),
