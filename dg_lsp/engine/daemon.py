@@ -114,6 +114,8 @@ def _run(place: Place, options: Options) -> None:
     try:
         address, listeners = _listen(place, options)
         token = os.environ.get(TOKEN_VARIABLE) or secrets.token_hex(32)
+        if not meeting.is_token(token):
+            raise DaemonError(f"{TOKEN_VARIABLE} must be of letters, digits and signs of ASCII, without spaces")
         meeting.write_state(place, State(os.getpid(), address, token, __version__, *options.protocol, options.which))
         log.info("process %d listens for %s", os.getpid(), options.which.model)
         _serve(options, token, listeners, gone=lambda: _remove(place, address))

@@ -16,7 +16,7 @@ from dg_lsp.wire.meeting import Place, State
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An engine's files, and what it answers; `info` is None when nothing answers."""
+    """An engine's files, and what it answers; `info` is None when nothing answers, `state` when no engine has its lock."""
 
     place: Place
     state: State | None
@@ -34,7 +34,8 @@ def look(place: Place) -> Seen:
     try:
         return Seen(place, state, request(state, "GET", "/v1/info"))
     except (httpx.HTTPError, OSError, WireError):
-        return Seen(place, state, None)
+        # What a killed engine left names a process that may be somebody else's by now.
+        return Seen(place, state if meeting.is_held(place.lock) else None, None)
 
 
 def request(state: State, method: str, path: str, body: dict[str, object] | None = None) -> Fields:

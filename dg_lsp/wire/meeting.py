@@ -12,11 +12,13 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -36,6 +38,9 @@ RUNTIME_DIR_VARIABLE = "DG_LSP_RUNTIME_DIR"
 MAX_SOCKET_PATH = 100
 """Bytes; the smallest limit among the systems we know is 104, with its closing zero."""
 MAX_LOG_BYTES = 1024 * 1024
+
+_ADDRESS = re.compile(r"/[^\0]+|127\.0\.0\.1:[0-9]{1,5}")
+_TOKEN = re.compile(r"[!-~]+")
 
 
 class MeetingError(Exception):
@@ -122,7 +127,7 @@ def runtime_dir() -> Path:
     """Return the private directory, made if need be; raise MeetingError when it can't be private."""
     named = os.environ.get(RUNTIME_DIR_VARIABLE)
     if named:
-        return _private(Path(named).expanduser().absolute())
+        return _private(config.expanded(named).absolute())
     import platformdirs  # only this function needs it, and front ends start fast
 
     with warnings.catch_warnings():
@@ -158,16 +163,25 @@ def socket_path(place: Place) -> Path:
     return _private(Path(tempfile.gettempdir()) / f"dg-lsp-{_user()}-{short}") / path.name
 
 
+def is_token(text: str) -> bool:
+    """Return whether a text can be a token: it travels in a header, and is a word there."""
+    return _TOKEN.fullmatch(text) is not None
+
+
 def read_state(place: Place) -> State | None:
     """Return what the engine last told; None when there is no readable state. The engine may be gone all the same."""
     try:
         fields = parse(place.state.read_bytes())
         which = fields.inner("which")
         protocol = fields.inner("protocol")
+        address, token = fields.text("address"), fields.text("token")
+        # What no engine writes would be an error of its own in whatever is done with it.
+        if not _ADDRESS.fullmatch(address) or not is_token(token):
+            return None
         return State(
-            pid=fields.integer("pid"),
-            address=fields.text("address"),
-            token=fields.text("token"),
+            pid=fields.integer("pid", low=1, high=2**31 - 1 if sys.platform != "win32" else 2**32 - 1),
+            address=address,
+            token=token,
             version=fields.text("version"),
             protocol_min=protocol.integer("min"),
             protocol_max=protocol.integer("max"),
@@ -240,6 +254,20 @@ def hold(path: Path) -> Lock | None:
     return None
 
 
+def is_held(path: Path) -> bool:
+    """Return whether a process has the lock. Asking takes it for a moment where it is free."""
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(handle)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
 def start_engine(
     place: Place, which: Which, settings: Settings, more: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
@@ -262,6 +290,13 @@ def start_engine(
     try:
         handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
+        raise unusable(place.log, error) from error
+    try:
+        # A log that takes nothing, as where the disk is full, could not say later why the engine ended.
+        said = f"{time.strftime('%Y-%m-%d %H:%M:%S')} an engine for {which.model} is started\n"
+        os.write(handle, said.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        os.close(handle)
         raise unusable(place.log, error) from error
     try:
         process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module

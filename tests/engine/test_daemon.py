@@ -266,7 +266,7 @@ def test_the_log_starts_anew_when_it_has_grown(folder: Path) -> None:
 
 
 def test_a_loader_that_is_not_there_says_what_to_install() -> None:
-    with pytest.raises(DaemonError, match=r"nowhere is not installed; .* pip install 'dg-lsp\[engine\]'"):
+    with pytest.raises(DaemonError, match=r"nowhere is not installed; .* pip install '/path/to/dg-lsp\[engine\]'"):
         loader(Which(filler="nowhere:load"), Settings())(lambda _text, _share: None)
     with pytest.raises(DaemonError, match="a revision can't be chosen for this model"):
         loader(Which(filler=FILLER, revision="main"), Settings())(lambda _text, _share: None)
@@ -457,3 +457,22 @@ def test_where_no_engine_was_ever_the_commands_say_so(folder: Path) -> None:
 
 def test_a_time_that_no_answer_could_hold_is_refused(folder: Path) -> None:
     assert "Invalid value for '--exit-after'" in command("run", "--exit-after=inf", *OPTIONS, code=2)
+
+
+def test_the_process_that_has_a_killed_engines_number_now_is_left_out_of_it(folder: Path) -> None:
+    with running() as engine:
+        os.kill(engine.process.pid, signal.SIGKILL)
+        wait_until(lambda: is_gone(engine.process.pid))
+        told = json.loads(engine.place.state.read_text())
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+            engine.place.state.write_text(json.dumps({**told, "pid": other.pid}))
+            doctor = [sys.executable, "-m", "dg_lsp", "doctor", "--no-sample"]
+            found = subprocess.run(doctor, capture_output=True, text=True, cwd=ROOT, timeout=60)
+            assert "ok  running engines: none; " in found.stdout
+            engine.place.state.unlink()
+            other.communicate(b"\n")
+
+
+def test_a_token_that_no_header_can_hold_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DG_LSP_ENGINE_TOKEN", "two words")
+    assert refusal("run", *OPTIONS).startswith("DG_LSP_ENGINE_TOKEN must be of letters, ")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import platformdirs
 import pytest
 
 from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import MeetingError, Place, Settings, Which
+from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
 
 
 def test_a_session_without_a_directory_of_its_own_is_no_news(tmp_path: Path) -> None:
@@ -47,4 +49,58 @@ def test_a_log_that_can_not_be_written_is_said_in_a_sentence(tmp_path: Path) -> 
     place = Place(tmp_path, "engine-x")
     place.log.mkdir()
     with pytest.raises(MeetingError, match=r"engine-x\.log can't be used: Is a directory; set "):
+        meeting.start_engine(place, Which(), Settings())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pid", 0),
+        ("pid", 2**40),
+        ("address", ""),
+        ("address", "nowhere"),
+        ("address", "/a\0b"),
+        ("address", "10.0.0.1:80"),
+        ("address", "127.0.0.1:999999"),
+        ("token", "two words"),
+        ("token", "a\nb"),
+        ("token", "ü"),
+    ],
+)
+def test_a_state_that_no_engine_writes_is_none(tmp_path: Path, name: str, value: object) -> None:
+    place = Place(tmp_path, "engine-x")
+    state = State(1, "127.0.0.1:80", "secret", "0.1")
+    meeting.write_state(place, state)
+    assert meeting.read_state(place) == state
+    place.state.write_text(json.dumps({**json.loads(place.state.read_text()), name: value}))
+    assert meeting.read_state(place) is None
+
+
+def test_asking_for_a_lock_leaves_it_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    assert not meeting.is_held(path)
+    assert not path.exists()
+    lock = meeting.hold(path)
+    assert lock is not None
+    assert meeting.is_held(path)
+    lock.release()
+    path.touch()  # as a killed engine leaves it
+    assert not meeting.is_held(path)
+    again = meeting.hold(path)
+    assert again is not None
+    again.release()
+
+
+def test_a_folder_below_the_home_of_nobody_is_no_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, "~nobody-of-that-name/engines")
+    with contextlib.suppress(MeetingError):
+        assert meeting.runtime_dir() == tmp_path / "~nobody-of-that-name" / "engines"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to be had")
+def test_a_disk_that_is_full_is_said_before_an_engine_is_started(tmp_path: Path) -> None:
+    place = Place(tmp_path, "engine-x")
+    place.log.symlink_to("/dev/full")
+    with pytest.raises(MeetingError, match=r"engine-x\.log can't be used: No space left on device; set "):
         meeting.start_engine(place, Which(), Settings())
