@@ -167,9 +167,10 @@ def cut_repeated_rest(text: str, around: Around) -> str:
         return text
     if around.is_worse(text, cut):
         return cut
-    # `g(x)` before the `)` of `f(…)` ends like the rest of its line and yet repeats nothing.
+    # `g(x)` before the `)` of `f(…)` ends like the rest of its line and yet repeats nothing. Words do, also where the rest is
+    # the end of one: with it the answer reads as it was written.
     repeats = _first_closer(trimmed, around.document.language) is not None or _says_something(rest)
-    return cut if repeats and not (re.fullmatch(r"\w\w", cut[-1:] + rest[:1])) else text
+    return cut if repeats else text
 
 
 def cut_repeated_lines(text: str, around: Around) -> str:
@@ -276,6 +277,10 @@ def cut_next_line(text: str, around: Around) -> str:
 # --- What is of no use ------------------------------------------------------------------------------------------------
 
 
+# What the queries call code that stands where something is yet to be written.
+_NOTHING = ("placeholder", "placeholder.weak", "placeholder.inline")
+
+
 def drop_unreadable(text: str, around: Around) -> str | None:
     """Drop what holds characters that no source file has: half of a character, control characters."""
     bad = set(_UNREADABLE.findall(text))
@@ -283,8 +288,9 @@ def drop_unreadable(text: str, around: Around) -> str | None:
 
 
 def drop_blank(text: str, around: Around) -> str | None:
-    """Drop what is empty."""
-    return text if text.strip() else None
+    """Drop what is empty, and documentation without a word."""
+    is_documentation = around.hole.kind == "cursor" and around.hole.lead.strip()
+    return text if re.search(r"\w" if is_documentation else r"\S", text) else None
 
 
 def drop_unchanged(text: str, around: Around) -> str | None:
@@ -325,7 +331,7 @@ def drop_placeholder(text: str, around: Around) -> str | None:
         return text
     filled, answer = around.filled(text), _answer(text, around)
     facts = filled.facts_near(answer)
-    nodes = [node for capture in ("placeholder", "placeholder.weak", "placeholder.inline") for node in facts.all(capture)]
+    nodes = [node for capture in _NOTHING for node in facts.all(capture)]
     spans = [filled.span(node) for node in nodes]
     return None if any(span.start <= answer.start and answer.end <= span.end for span in spans) else text
 
@@ -342,14 +348,14 @@ def drop_comments(text: str, around: Around) -> str | None:
 
 
 def drop_description(text: str, around: Around) -> str | None:
-    """Drop an answer to a body or a marker that describes and does nothing, such as a docstring alone."""
+    """Drop an answer to a body or a marker that describes and does nothing, such as a docstring alone or above a `pass`."""
     hole = around.hole
     asked = hole.kind == "marker" and _ASKS_WORDS.search(hole.instruction)
     if around.filled is None or hole.kind not in ("body", "marker") or asked:
         return text
     filled, answer = around.filled(text), _answer(text, around)
     facts = filled.facts_near(answer)
-    words = sorted(filled.span(node) for capture in ("comment", "string.alone") for node in facts.all(capture))
+    words = sorted(filled.span(node) for capture in ("comment", "string.alone", *_NOTHING) for node in facts.all(capture))
     at = answer.start
     for span in words:
         if filled.text[at : span.start].strip():

@@ -155,9 +155,9 @@ def test_a_repeated_closer_is_cut_without_a_grammar_too() -> None:
     check("f(⟦⟧)\n", "x)", "f(x)\n", "cut_repeated_rest", grammar=False)
 
 
-def test_a_name_is_not_cut_in_two() -> None:
-    check("x = ⟦⟧value\n", "new_value", "x = new_valuevalue\n")
-    check("x = ⟦⟧name\n", "filename", "x = filenamename\n")
+def test_the_end_of_a_name_is_not_written_twice() -> None:
+    check("x = ⟦⟧value\n", "new_value", "x = new_value\n", "cut_repeated_rest")
+    check("x = ⟦⟧name\n", "filename", "x = filename\n", "cut_repeated_rest")
 
 
 def test_repeated_following_lines_are_cut() -> None:
@@ -396,6 +396,13 @@ def test_brackets_in_strings_and_comments_close_nothing() -> None:
 def test_a_blank_answer_is_dropped(answer: str) -> None:
     check_dropped("x = ⟦⟧\n", answer, "is blank")
     check_dropped("def f():\n    ⟦pass⟧\n", answer, "is blank", block=True, indent="    ")
+
+
+def test_documentation_without_a_word_is_blank() -> None:
+    text = "def f(a):\n    ⟦⟧return a\n"
+    how: dict[str, Any] = {"lead": '"""', "trail": '"""\n    '}
+    check_dropped(text, "...", "is blank", **how)
+    check(text, "Return it.", 'def f(a):\n    """Return it."""\n    return a\n', **how)
 
 
 @pytest.mark.parametrize("character", ["\0", "\x1b", "\x7f", "\x80", "\ufffd", chr(0xD800)])
@@ -683,6 +690,8 @@ def test_a_comment_before_code_is_an_answer() -> None:
         ("python", "def f():\n    ⟦...⟧\n", '"""Return the sum."""'),
         ("python", "def f():\n    '''Docs.'''\n    ⟦pass⟧\n", '"""Return\n    the sum."""\n    # of all'),
         ("python", "def f():\r\n    '''Docs.'''\r\n    ⟦pass⟧\r\n", '"one"\n    "two" "three"'),
+        ("python", "def f():\n    ⟦...⟧\n", '"""Return the sum."""\n    pass'),
+        ("python", "def f():\n    '''Docs.'''\n    ⟦pass⟧\n", '"""Return it."""\n    raise NotImplementedError'),
         ("javascript", "function f() {\n    ⟦⟧\n}\n", '"use strict";'),
         ("javascript", "function f() {\n    ⟦⟧\n}\n", "/* sort\n       them */"),
     ],
