@@ -182,6 +182,7 @@ def _position(point: tuple[int, int]) -> dict[str, int]:
 
 def _pair(position: Any) -> tuple[int, int]:
     line, character = position["line"], position["character"]
-    if not all(isinstance(number, int) and number >= 0 for number in (line, character)):
+    # The protocol's own numbers end there.
+    if not all(isinstance(number, int) and 0 <= number < 2**31 for number in (line, character)):
         raise ValueError(line, character)
     return line, character

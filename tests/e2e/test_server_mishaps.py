@@ -101,6 +101,18 @@ def test_a_document_that_was_closed_meanwhile_gets_no_edit(tmp_path: Path, again
     run(tmp_path, CODE, test)
 
 
+def test_a_place_beyond_the_protocols_numbers_is_refused(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open("x = 1\n")
+        ends = {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 2**31}}
+        wanted = {"do": "regenerate", "textDocument": {"uri": URI}, "range": ends}
+        with pytest.raises(RpcError) as error:
+            await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [wanted]})
+        assert error.value.code == -32602
+
+    run(tmp_path, CODE, test)
+
+
 def test_the_encoding_is_the_one_that_was_answered(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         await client.hello({**NEOVIM, "general": {"positionEncodings": ["utf-7", "utf-32", "utf-8"]}})
