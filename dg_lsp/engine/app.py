@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 
 from starlette.applications import Starlette
@@ -36,6 +36,7 @@ from dg_lsp.wire.messages import (
     ErrorCode,
     Found,
     Problem,
+    as_json,
     decode_ask,
     to_sse,
 )
@@ -103,7 +104,7 @@ class Routes:
         if wish.stream:
             return self._streamed(wish, lambda answer: _openai_stream(wish, answer, facts, self._pieces))
         answer = await self._answer(request, wish.ask)
-        return JSONResponse(compat.to_openai(wish, answer, facts, self._pieces))
+        return Told(compat.to_openai(wish, answer, facts, self._pieces))
 
     async def llama_infill(self, request: Request) -> Response:
         """Answer in llama.cpp's shape, whole or streamed."""
@@ -113,10 +114,10 @@ class Routes:
             # Editors send these to have the context read ahead of time.
             self._service.scheduler.warm()
             self._service.scheduler.expect(wish.ask.request)
-            return JSONResponse(compat.to_llama(wish, Answer((), Done()), model))
+            return Told(compat.to_llama(wish, Answer((), Done()), model))
         if wish.stream:
             return self._streamed(wish, lambda answer: _llama_stream(wish, answer, model))
-        return JSONResponse(compat.to_llama(wish, await self._answer(request, wish.ask), model))
+        return Told(compat.to_llama(wish, await self._answer(request, wish.ask), model))
 
     async def models(self, request: Request) -> Response:
         """List the one model there is."""
@@ -187,6 +188,14 @@ class Routes:
     def _pieces(self, text: str) -> tuple[str, ...]:
         pieces = getattr(self._service.scheduler.filler(), "pieces", None)
         return tuple(pieces(text)) if pieces is not None else ()
+
+
+class Told(JSONResponse):
+    """JSON in ASCII: a client's text may hold what UTF-8 has no bytes for, such as half of a pair of surrogates."""
+
+    def render(self, content: Mapping[str, object]) -> bytes:
+        """Return the body's bytes."""
+        return as_json(content)
 
 
 class Events(StreamingResponse):

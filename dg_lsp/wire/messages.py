@@ -26,6 +26,7 @@ PROTOCOL_MAX = 1
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_CANDIDATES = 64
 MAX_HOLES = 256
+MAX_STEPS = 4096
 
 Priority = Literal["interactive", "batch"]
 Reason = Literal["finished", "deadline", "superseded", "cancelled"]
@@ -290,7 +291,7 @@ def _decode_request(fields: Fields) -> InfillRequest:
             related=tuple(Snippet(item.text("path"), item.text("text")) for item in fields.objects("related", ())),
             budget=Budget(
                 ms=budget.integer("ms", 0),
-                steps=budget.integer("steps", 0),
+                steps=budget.integer("steps", 0, high=MAX_STEPS),
                 candidates=budget.integer("candidates", 1, low=1, high=MAX_CANDIDATES),
             ),
             seed=fields.integer("seed", 0, low=-(2**63), high=2**63 - 1),

@@ -255,6 +255,13 @@ def test_openai_cuts_and_echoes(client: openai.OpenAI) -> None:
     assert (made.choices[0].text, made.choices[0].finish_reason) == (script + "abc", "length")
 
 
+def test_text_that_utf8_has_no_bytes_for_comes_back_as_it_was_sent(engine: Running) -> None:
+    sent = json.dumps({"prompt": "\ud83d", "echo": True})
+    response = engine.http.post("/v1/completions", content=sent.encode(), headers=JSON)
+    assert response.status_code == 200, response.text
+    assert response.json()["choices"][0]["text"].startswith("\ud83d")
+
+
 def test_openai_gets_its_own_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="prompt must be one text"):
         client.completions.create(model="toy", prompt=[1, 2])

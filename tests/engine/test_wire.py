@@ -41,7 +41,7 @@ def asks(draw: st.DrawFn) -> Ask:
         language=draw(TEXTS),
         path=draw(TEXTS),
         related=tuple(draw(st.lists(st.builds(Snippet, TEXTS, TEXTS), max_size=2))),
-        budget=Budget(draw(COUNTS), draw(COUNTS), draw(st.integers(1, messages.MAX_CANDIDATES))),
+        budget=Budget(draw(COUNTS), draw(st.integers(0, messages.MAX_STEPS)), draw(st.integers(1, messages.MAX_CANDIDATES))),
         seed=draw(st.integers(-(2**63), 2**63 - 1)),
         previous=draw(TEXTS),
     )
@@ -146,6 +146,7 @@ def body(**changed: object) -> dict[str, object]:
         (body(budget={"ms": 1.5}), "request.budget.ms must be a whole number, but is a number"),
         (body(budget={"ms": True}), "request.budget.ms must be a whole number, but is true or false"),
         (body(budget={"candidates": 65}), "request.budget.candidates must lie between 1 and 64"),
+        (body(budget={"steps": 2**40}), "request.budget.steps must lie between 0 and 4096"),
         (body(budget=[]), "request.budget must be an object, but is a list"),
         (body(seed=2**63), f"request.seed must lie between {-(2**63)} and {2**63 - 1}"),
         ({**body(), "priority": "urgent"}, "priority must be one of interactive, batch"),
