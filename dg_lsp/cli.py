@@ -6,6 +6,7 @@ Imports nothing of weight: each subcommand's own module is imported when it is c
 from __future__ import annotations
 
 import datetime
+import errno
 import importlib
 import platform
 import sys
@@ -39,6 +40,9 @@ LATER = {
 }
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
+
+
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     try:
@@ -48,6 +52,13 @@ def main() -> None:
         # The interpreter would try to flush it on its way out.
         sys.stdout = None
         raise SystemExit(141) from None
+    except OSError as error:
+        if error.errno not in FULL:
+            fail(error)
+        typer.echo(f"dg-lsp: {error.filename or 'what it prints'} can't be written: {error.strerror}", err=True)
+        # What is left of the output would fail once more on the way out.
+        sys.stdout = None
+        raise SystemExit(2) from None
     except Exception as error:
         fail(error)
 

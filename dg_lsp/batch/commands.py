@@ -192,7 +192,7 @@ def _print(text: str) -> None:
 
 
 def _is_colourful() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def _paint(text: str, what: str) -> str:

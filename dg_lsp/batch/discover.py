@@ -52,7 +52,7 @@ def files(paths: Sequence[Path]) -> Iterator[Path | Skipped]:
     """
     seen: set[Path] = set()
     for path in paths:
-        for found in _under(path) if path.is_dir() else [_named(path)]:
+        for found in _under(path) if os.path.isdir(path) else [_named(path)]:  # noqa: PTH112 -- that of Path may raise
             if isinstance(found, Skipped):
                 yield found
             elif found not in seen:

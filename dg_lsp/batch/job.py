@@ -70,7 +70,7 @@ def plans(wanted: Wanted) -> tuple[list[Plan], list[Skipped]]:
 def source_at(place: Place) -> Source:
     """Return the file of the place; raise PlanError when it can't be used."""
     path = Path(place.file)
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 -- that of Path raises for names that are too long, and where nobody may look
         raise PlanError(f"{place.file} is a folder; a place is in a file")
     [found] = discover.files([path])
     source = found if isinstance(found, Skipped) else discover.read(found)
@@ -115,7 +115,7 @@ def names_begin_at(paths: Sequence[Path]) -> Path:
     here = Path.cwd()
     # Not resolve, which may raise for a loop of links.
     real = [Path(os.path.realpath(path)) for path in paths]
-    folders = [path if path.is_dir() else path.parent for path in real]
+    folders = [path if os.path.isdir(path) else path.parent for path in real]  # noqa: PTH112 -- as above
     if not folders or all(folder.is_relative_to(here) for folder in folders):
         return here
     try:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 KINDS = ("bodies", "markers", "empty")
 DEFAULT_KINDS = ("bodies", "markers")
 
-_PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?P<column>\d+)(?:-(?P<end_line>\d+):(?P<end_column>\d+))?", re.DOTALL)
+_PLACE = re.compile(
+    r"(?P<file>.+?):(?P<line>\d{1,999}):(?P<column>\d{1,999})(?:-(?P<end_line>\d{1,999}):(?P<end_column>\d{1,999}))?", re.DOTALL
+)
 
 
 class PlanError(Exception):

@@ -160,9 +160,10 @@ def sources(
 
 def workspace_of(path: Path) -> Path:
     """Return the folder that a file or folder belongs to: the nearest with a `.dg-lsp.toml` or a repository, or its own."""
-    own = path if path.is_dir() else path.parent
+    # Not what Path has for it, which raises for names that are too long, and where nobody may look.
+    own = path if os.path.isdir(path) else path.parent  # noqa: PTH112
     marks = (WORKSPACE_FILE, ".git")
-    return next((folder for folder in (own, *own.parents) if any((folder / mark).exists() for mark in marks)), own)
+    return next((folder for folder in (own, *own.parents) if any(os.path.exists(folder / mark) for mark in marks)), own)  # noqa: PTH110
 
 
 def user_file() -> Path:

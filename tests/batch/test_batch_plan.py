@@ -25,7 +25,9 @@ def test_a_place_is_a_file_a_line_and_a_column(text: str, place: Place) -> None:
     assert str(place) == text
 
 
-@pytest.mark.parametrize("text", ["a.py", "a.py:3", "a.py:x:y", "a.py:0:1", "a.py:1:0", "a.py:2:1-1:1", ":1:1", "a.py:1:1-2"])
+@pytest.mark.parametrize(
+    "text", ["a.py", "a.py:3", "a.py:x:y", "a.py:0:1", "a.py:1:0", "a.py:2:1-1:1", ":1:1", "a.py:1:1-2", f"a.py:{'9' * 5000}:1"]
+)
 def test_anything_else_is_told(text: str) -> None:
     with pytest.raises(PlanError, match=r"place|counted from 1|ends before"):
         plan.parse_place(text)

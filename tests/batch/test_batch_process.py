@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -155,6 +156,33 @@ def test_a_run_in_the_background_outlives_its_terminal(tmp_path: Path) -> None:
     process.send_signal(signal.SIGHUP)
     (tmp_path / "go").write_text("")
     assert finish(process)[0] == 0
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["doctor", "--no-sample"], ["explain", "--no-fill", "a.py:1:1"]])
+def test_a_disk_that_is_full_is_no_error_of_our_own(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    with Path("/dev/full").open("wb") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "dg_lsp", *arguments],
+            cwd=tmp_path,
+            env=environment(DG_LSP_RUNTIME_DIR=str(tmp_path / "run"), XDG_STATE_HOME=str(tmp_path / "state")),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert found.returncode == 2
+    assert found.stderr == b"dg-lsp: what it prints can't be written: No space left on device\n"
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}/a.py"])
+def test_a_name_that_is_too_long_is_no_error_of_our_own(tmp_path: Path, name: str) -> None:
+    for arguments in (["explain", "--no-fill", f"{name}:1:1"], ["infill", "--at", f"{name}:1:1"], ["infill", name]):
+        found = subprocess.run(
+            [sys.executable, "-m", "dg_lsp", *arguments], cwd=tmp_path, env=environment(), capture_output=True, check=False
+        )
+        assert found.returncode == 2
+        assert re.fullmatch(rb"dg-lsp: (x+(/a.py)? can't be read: file name too long|there is no x+(/a.py)?)\n", found.stderr)
 
 
 def test_an_error_of_our_own_is_one_sentence_and_a_log(tmp_path: Path) -> None:
