@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from dg_lsp.core import languages, syntax, values
 from dg_lsp.core.context import with_newlines
@@ -695,6 +696,16 @@ def _string_marks(name: str) -> tuple[str, ...]:
 def _is_literal(text: str, language: str) -> bool:
     """Return whether the last character is part of a string or a comment."""
     return _code(text, language)[-1] == "\0"
+
+
+def unended(text: str, language: str) -> Literal["comment", "string"] | None:
+    """Return what is still open at the end of the text, read character by character; None for code."""
+    end = next((match for match in _literals(language).finditer(text + ".") if match.end() == len(text) + 1), None)
+    if end is None:
+        return None
+    found = languages.get(language)
+    marks = (*found.line_comments, *(found.block_comment or ())[:1]) if found else ()
+    return "comment" if end[0].startswith(marks) else "string"
 
 
 def _code(text: str, language: str) -> str:

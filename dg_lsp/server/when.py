@@ -9,11 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from dg_lsp.core import polish
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 from dg_lsp.server.settings import Settings
 
 Scope = Literal["code", "comment", "string"]
+# So far back is looked for the start of a string or a comment that has no end yet.
+OPEN_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,12 @@ def scope_at(syntax: Syntax | None, offset: int) -> Scope:
         span = syntax.span(node)
         if span.start < offset < span.end:
             return "string"
-    return "code"
+    # What has no end yet is none of these to the parser.
+    broken = min((error.start for error in syntax.errors if offset - OPEN_CHARS < error.start < offset), default=None)
+    if broken is None:
+        return "code"
+    begin = syntax.lines.starts[syntax.lines.at(broken)]
+    return polish.unended(syntax.text[begin:offset].replace("\r", "\n"), syntax.language.name) or "code"
 
 
 def _off(moment: Moment, settings: Settings) -> Reason | None:

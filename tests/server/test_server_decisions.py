@@ -72,6 +72,25 @@ def test_scopes(text: str, scope: str) -> None:
     assert when.scope_at(syntaxes.of(document), offset) == scope
 
 
+@pytest.mark.parametrize(
+    ("language", "text", "scope"),
+    [
+        ("python", "x = 'abc $0", "string"),
+        ("python", "x = 'abc $0\ny = 1\n", "string"),
+        ("python", 'def f():\n    """Say it,\n    then $0\n    return 1\n', "string"),
+        ("python", "x = 'abc' + (1 $0\n", "code"),
+        ("python", "x = ')'  # it's\ny = )$0\n", "code"),
+        ("javascript", "x = `abc\ndef $0\n", "string"),
+        ("c", "/* why $0\nint x;\n", "comment"),
+        ("c", "/* why\r\n * not $0\r\nint x;\r\n", "comment"),
+        ("rust", "fn f<'a>(x: &'a str) -> $0\n", "code"),
+    ],
+)
+def test_what_has_no_end_yet_is_a_comment_or_a_string(language: str, text: str, scope: str) -> None:
+    document = Document("file:///a", language, text.replace("$0", ""))
+    assert when.scope_at(syntaxes.of(document), text.index("$0")) == scope
+
+
 def test_a_text_without_grammar_is_all_code() -> None:
     assert when.scope_at(None, 3) == "code"
 
