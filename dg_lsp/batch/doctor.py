@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dg_lsp.engine.look import Seen
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
+VLLM_NEEDS = ("tokenizers",)
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 SCARCE_BYTES = 1 << 30
 """Less free memory than this, and an engine with a model of any use may not get what it needs."""
@@ -86,7 +87,7 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
     model = model or configured.model
     yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}", facts={"version": __version__})
     yield _python()
-    yield engine_packages(remote=config.is_remote(model))
+    yield engine_packages(VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS, remote=model.startswith("fim:"))
     yield _grammars()
     yield model_files(Path(str(resources.files("dg_lsp.models"))) / "embedded")
     yield configuration(root, problems)

@@ -33,6 +33,17 @@ def test_a_package_that_is_missing_is_named_with_its_cure() -> None:
     assert doctor.engine_packages(("no_such_package",), remote=True).advice == ""
 
 
+@pytest.mark.parametrize(
+    ("model", "is_well"), [("fim:llama:http://127.0.0.1:9", True), ("vllm:http://127.0.0.1:9", False), ("embedded", False)]
+)
+def test_only_a_model_that_needs_a_package_misses_it(
+    engines: Path, monkeypatch: pytest.MonkeyPatch, model: str, is_well: bool
+) -> None:
+    monkeypatch.setattr(doctor, "ENGINE_NEEDS", ("no_such_package",))
+    monkeypatch.setattr(doctor, "VLLM_NEEDS", ("no_such_package",))
+    assert told("--no-sample", "--model", model)[1]["engine"]["ok"] is is_well
+
+
 def test_a_model_that_is_not_whole_is_told(tmp_path: Path) -> None:
     for name in doctor.MODEL_FILES[1:]:
         (tmp_path / name).write_bytes(b"x" * 1000)

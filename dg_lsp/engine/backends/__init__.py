@@ -58,16 +58,18 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
 
     Keys and privacy come from the user's configuration and the environment, never from a workspace.
     """
-    from dg_lsp.engine.backends import fim, vllm
-
     configured, problems = config.read()
     for problem in problems:
         log.warning("%s", problem)
     stated = parse(name)
     say("asking the server", 0.2)
     if stated.backend == "vllm":
+        from dg_lsp.engine.backends import vllm  # reads the model's tokenizer, and needs the library for that
+
         made = vllm.load(stated.url, stated.model, configured, say)
     else:
+        from dg_lsp.engine.backends import fim
+
         made = fim.load(stated.dialect, stated.url, stated.model, configured, os.environ)
     say("ready", 1.0)
     return made
