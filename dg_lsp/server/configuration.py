@@ -126,7 +126,10 @@ class Configuration:
         result, problems = settings.read(dict(users.editor), Settings(), where=f"{file}: ")
         problems = (*wrong, *problems)
         said = [(own, f"{more[0][0]}: ")] if more else []
-        for data, where in (*said, *((data, "") for data in (self.options, self._said, self._said_by(folder)))):
+        now = self._said, self._said_by(folder)
+        # What the editor greeted with is its own as well: a default that it says later is news there.
+        editors = settings.without(self.options, *now), *now
+        for data, where in (*said, *((data, "") for data in editors)):
             result, others = settings.read(data, result, where=where or settings.WHERE, defaults_count=bool(where))
             problems = (*problems, *others)
         return Held(result, found.local_only, problems)

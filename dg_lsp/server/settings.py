@@ -86,6 +86,14 @@ def read(data: object, base: Settings, *, where: str = WHERE, defaults_count: bo
     return replace(base, **found), tuple(problems)
 
 
+def without(data: object, *others: object) -> object:
+    """Return the settings of a JSON object but for those that one of the others has as well, be it as a default."""
+    if not isinstance(data, Mapping):
+        return data
+    said = {_squeezed(key) for other in others if isinstance(other, Mapping) for key, _ in _flat(other)}
+    return {key: value for key, value in _flat(data) if _squeezed(key) not in said}
+
+
 def section(data: object) -> object:
     """Return our settings of what an editor sends: what stands under our name, or all of it."""
     if isinstance(data, Mapping):

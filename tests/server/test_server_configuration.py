@@ -71,6 +71,17 @@ def test_an_editor_that_sends_its_defaults_along_says_nothing_by_them(folders: F
     assert held.session.candidates == Settings().candidates
 
 
+def test_a_default_that_is_said_later_takes_back_what_came_with_the_greeting(folders: Folders) -> None:
+    folders.user("completion.candidates = 5\n")
+    held = folders.configuration
+    held.set_roots([])
+    held.options = {"completion": {"trigger": "manual", "candidates": 2}, "completion.deadline": 900}
+    assert (held.session.trigger, held.session.candidates, held.session.deadline) == ("manual", 2, 900)
+    held.say({"completion.trigger": "auto", "completion": {"candidates": Settings().candidates}})
+    # Of what stands in a file, a default still takes nothing back.
+    assert (held.session.trigger, held.session.candidates, held.session.deadline) == ("auto", 5, 900)
+
+
 def test_each_folder_has_its_own(folders: Folders) -> None:
     folders.user("completion.candidates = 5\n")
     a, b = folders.folder("a", "enable = false\n"), folders.folder("b", "context.related_chars = 0\n")
