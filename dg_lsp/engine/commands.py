@@ -150,8 +150,10 @@ def stop(
 ) -> None:
     """Stop an engine: when nobody uses it any more, or at once with --now."""
     places = meeting.places() if everything else (meeting.place(Which(model, revision, dtype, device, filler)),)
-    running = [seen for seen in map(look, places) if seen.info is not None and seen.state is not None]
-    if not running:
+    everywhere = [look(place) for place in places]
+    running = [seen for seen in everywhere if seen.info is not None and seen.state is not None]
+    silent = [seen.state.pid for seen in everywhere if seen.info is None and seen.state is not None]
+    if not running and not silent:
         typer.echo("No engine is running.")
     for seen in running:
         assert seen.state is not None
@@ -171,6 +173,8 @@ def stop(
             _fail(f"process {seen.state.pid} has not ended yet; it is in the middle of a step")
         lock.release()
         typer.echo(f"Process {seen.state.pid} has ended.")
+    if silent:
+        _fail("; ".join(map(_silence, silent)))
 
 
 @app.command()
@@ -195,7 +199,7 @@ def status(
             typer.echo(_line(told))
         if not found:
             typer.echo("No engine is running.")
-    if not any(told["pid"] for told in found):
+    if all(told["state"] in ("absent", "silent") for told in found):
         raise typer.Exit(1)
 
 
@@ -266,8 +270,8 @@ def _is_decided(place: Place, process: subprocess.Popen[bytes]) -> bool:
 def _told(seen: Seen, model: str) -> dict[str, object]:
     if seen.info is None:
         nothing = {
-            "pid": None,
-            "state": "absent",
+            "pid": seen.state.pid if seen.state else None,
+            "state": "silent" if seen.state else "absent",
             "model": model or seen.place.name,
             "device": None,
             "leases": 0,
@@ -282,6 +286,8 @@ def _told(seen: Seen, model: str) -> dict[str, object]:
 def _line(told: dict[str, object]) -> str:
     if told["pid"] is None:
         return f"{told['model']}: no engine is running"
+    if told["state"] == "silent":
+        return f"{told['model']}: {_silence(told['pid'])}"
     memory = told["memory"]
     rss = memory.get("rss_bytes", 0) if isinstance(memory, dict) else 0
     message = f" ({told['message']})" if told.get("message") else ""
@@ -289,6 +295,10 @@ def _line(told: dict[str, object]) -> str:
         f"{told['model']}: {told['state']}{message}, process {told['pid']}, device {told['device']}, "
         f"{told['leases']} users, {rss / 1024**2:.0f} MB"
     )
+
+
+def _silence(pid: object) -> str:
+    return f"process {pid} does not answer; end it with: kill -9 {pid}"
 
 
 def _state(seen: Seen) -> str:

@@ -453,6 +453,29 @@ def test_what_a_killed_engine_left_is_no_engine_to_any_command(folder: Path) -> 
         assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
 
 
+def test_an_engine_that_does_not_answer_is_not_said_to_be_none(folder: Path) -> None:
+    with running() as engine:
+        pid = engine.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            asked = [
+                subprocess.Popen(
+                    [sys.executable, "-m", "dg_lsp.engine.commands", name, *OPTIONS],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    cwd=ROOT,
+                )
+                for name in ("status", "stop")
+            ]
+            told = [process.communicate(timeout=60)[0] for process in asked]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    silence = f"process {pid} does not answer; end it with: kill -9 {pid}\n"
+    assert told == [f"toy: {silence}", f"dg-lsp engine: {silence}"]
+    assert [process.returncode for process in asked] == [1, 2]
+
+
 def test_where_no_engine_was_ever_the_commands_say_so(folder: Path) -> None:
     assert command("logs", *OPTIONS) == "dg-lsp engine: no engine for toy has left a log yet\n"
     assert command("status", "--all", code=1) == "No engine is running.\n"
