@@ -142,6 +142,8 @@ class Routes:
 
     async def lease(self, request: Request) -> Response:
         """Count a user for as long as the response is open, and tell it how the model's state changes."""
+        if request.method == "HEAD":  # comes with GET, and would count a user whose response never goes on
+            raise HTTPException(405)
         inbox = self._service.take_lease(warm=request.query_params.get("warm") == "1")
         return Events(_lease_events(inbox), lambda: self._service.end_lease(inbox))
 

@@ -165,6 +165,12 @@ def test_unknown_addresses_and_methods_are_errors_in_json(engine: Running) -> No
     assert error(engine.http.get("/v1/infill")) == (405, "this address does not take that method")
 
 
+def test_asking_for_the_head_of_a_lease_takes_none(engine: Running) -> None:
+    assert engine.http.head("/v1/lease").status_code == 405
+    assert engine.http.head("/health").status_code == 200
+    assert engine.info()["leases"] == 0
+
+
 def test_another_protocol_is_refused(engine: Running) -> None:
     assert error(engine.http.post("/v1/infill", json=body(protocol=99))) == (400, "this engine speaks protocols 1 to 1, not 99")
 
