@@ -39,6 +39,7 @@ from dg_lsp.wire.messages import (
 log = logging.getLogger("dg_lsp.engine")
 
 DRAFT_EVERY_S = 0.03
+SENDING_S = 0.02  # within which an answer has left
 STAGES = ("prefill", "draft", "denoise", "score")
 Say = Callable[[str, float], None]
 Load = Callable[[Say], Filler]
@@ -170,7 +171,7 @@ class Scheduler:
         self._status = Status("unloaded")
         self._last_used = clock()
         self._rows = self._limits.rows
-        self._may_foresee = False
+        self._may_foresee = self._has_answered = False
         self._expected: InfillRequest | None = None
         self.counts: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._work, name="dg-lsp-model", daemon=True)
@@ -278,6 +279,10 @@ class Scheduler:
             with self._changed:
                 while not (self._wanted != "nothing" or self._jobs or self._may_foresee):
                     self._changed.wait()
+                if self._has_answered and not self._jobs:
+                    # The answer goes out first: the thread that sends it would have to wait for this one.
+                    self._has_answered = False
+                    self._changed.wait(SENDING_S)
                 wanted, self._wanted = self._wanted, "close" if self._wanted == "close" else "nothing"
                 is_idle = wanted == "nothing" and not self._jobs
                 if wanted == "nothing" and self._filler is not None:
@@ -414,8 +419,8 @@ class Scheduler:
         self.counts["cache_reused"] += used.reused
         for name, ms in asdict(timings).items():
             self.counts[name] += round(ms)
-        job.task = None
         job.emit(Done(reason, job.steps, timings, used))
+        job.task = None  # last, as letting go of it takes a while
 
     def _fail(self, job: Job, code: ErrorCode, message: str) -> None:
         if self._remove(job):
@@ -442,7 +447,7 @@ class Scheduler:
                 return False
             self._jobs.remove(job)
             self._last_used = self._clock()
-            self._may_foresee = True
+            self._may_foresee = self._has_answered = True
             return True
 
     def _refuse_all(self, code: ErrorCode, message: str) -> None:
