@@ -177,7 +177,7 @@ def running_engines() -> Finding:
         return Finding("running engines", "one can't be understood", advice, facts)
     if silent:
         pids = ", ".join(map(str, silent))
-        return Finding("running engines", state, f"Process {pids} does not answer; end it with: kill {pids}", facts)
+        return Finding("running engines", state, f"Process {pids} does not answer; end it with: kill -9 {pids}", facts)
     advice = f"{_ended('; '.join(failed))} What led to it: dg-lsp engine logs" if failed else ""
     return Finding("running engines", state, advice, facts)
 

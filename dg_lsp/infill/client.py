@@ -303,7 +303,7 @@ class ResidentEngine:
         if closed_for_s := self._breaker.closed_for_s(now):
             minutes = max(1, round(closed_for_s / 60))
             raise EngineError(
-                self._with_log(f"the engine failed {self._breaker.most} times; it may start again in {minutes} min")
+                self._with_log(f"the engine failed {self._breaker.most} times; this client starts it again in {minutes} min")
             )
         await asyncio.sleep(self._breaker.pause_s(now))
         before = meeting.read_state(place)

@@ -370,7 +370,7 @@ def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker_opens
             with pytest.raises(EngineError, match=r"the engine ended while it was answering, twice; the end of its log:\n  "):
                 await engine.fill(request({"die": signal.SIGKILL}))
             with pytest.raises(
-                EngineError, match=r"the engine failed 3 times; it may start again in 5 min; the end of its log:"
+                EngineError, match=r"the engine failed 3 times; this client starts it again in 5 min; the end of its log:"
             ):
                 await engine.fill(request({"die": signal.SIGKILL}))
             with pytest.raises(EngineError, match="the engine failed 3 times"):
