@@ -54,8 +54,8 @@ def picture(plan: Plan, request: InfillRequest, chars: int) -> str:
     parts += [f"--- sent besides: {near.path}\n{_ended(near.text)}" for near in request.related]
     before, after = request.prefix[-chars:], request.suffix[:chars]
     n_before = len(request.prefix)
-    before = f"{n_before} {'character' if n_before == 1 else 'characters'} before"
-    title = f"--- sent as {request.path}, {before} and {len(request.suffix)} after"
+    told = f"{n_before} {'character' if n_before == 1 else 'characters'} before"
+    title = f"--- sent as {request.path}, {told} and {len(request.suffix)} after"
     if (before, after) != (request.prefix, request.suffix):
         title += f", of which those next to the hole are shown ({len(before)} and {len(after)})"
     return "".join([*parts, f"{title}\n{_ended(f'{before}⟦{hole.kind}⟧{after}')}"])
