@@ -21,7 +21,7 @@ RESULTS = FOLDER / "heldout.csv"
 N_AGAIN = 20
 COMMAND = (
     "if answers were meant to change: dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar "
-    "--oracle-length --no-suffix --workers 2 --threads 1 --csv fixtures/eval/heldout.csv"
+    "--workers 2 --threads 1 --csv fixtures/eval/heldout.csv"
 )
 
 HELD_OUT = tasks.read(FOLDER / "heldout.jsonl.gz")
