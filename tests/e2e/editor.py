@@ -49,6 +49,22 @@ NAMES = {id(CODE): "Visual Studio Code", id(NEOVIM): "Neovim"}
 
 URI = "untitled:a.py"
 
+# A function to fill, with wide characters behind it.
+STUB = '''\
+def read_text(path):
+    """Return the text of a file."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def read_name(path):
+    """Return the text of a file."""
+    raise NotImplementedError
+
+
+print(read_text("𝕏"), read_name("a"))
+'''
+
 
 class Editor(Rpc):
     """A client that has said hello."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.editor import ROOT, command, environment
+from tests.e2e.editor import ROOT, STUB, command, environment
 from tests.engine.engine_kit import home
 
 pytestmark = pytest.mark.e2e
@@ -29,20 +29,6 @@ def read_text(path):
 
 def read_𝕏(path):
     with open("𝕏", """
-STUB = '''\
-def read_text(path):
-    """Return the text of a file."""
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
-def read_name(path):
-    """Return the text of a file."""
-    raise NotImplementedError
-
-
-print(read_text("𝕏"), read_name("a"))
-'''
 
 
 @pytest.fixture(scope="module")

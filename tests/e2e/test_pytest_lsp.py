@@ -27,7 +27,7 @@ from pytest_lsp.client import register_lsp_features
 from dg_lsp.core import positions, values
 from dg_lsp.core.values import Edit
 from dg_lsp.server import convert
-from tests.e2e.editor import command, environment
+from tests.e2e.editor import STUB, command, environment
 from tests.e2e.rpc import PATIENCE_S
 from tests.engine.engine_kit import home
 
@@ -64,20 +64,6 @@ def read_text(path):
 def read_lines(path):
     with open(path, $0
 """
-STUB = '''\
-def read_text(path):
-    """Return the text of a file."""
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
-def read_name(path):
-    """Return the text of a file."""
-    raise NotImplementedError
-
-
-print(read_text("𝕏"), read_name("a"))
-'''
 
 
 class Client:
