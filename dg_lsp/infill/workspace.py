@@ -72,6 +72,7 @@ _SECRET_FILES = (
     "secret*",
     ".secret*",
 )
+_NOWHERE = "leads nowhere"
 _SECRET_FOLDERS = frozenset(
     {".ssh", ".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".secrets", ".vault", "credentials", "secrets"}
 )
@@ -93,6 +94,18 @@ def is_secret(path: str | PurePath) -> bool:
     if not parts:
         return False
     return any(part in _SECRET_FOLDERS for part in parts) or any(fnmatch(parts[-1], glob) for glob in _SECRET_FILES)
+
+
+def _places(path: str | Path) -> tuple[Path, Path] | None:
+    """Return where a file is and where it really is, which differ for a link; None where it leads nowhere."""
+    # The last part is not followed, so that a link is judged by its own name as well as by what it leads to.
+    named = Path(path).absolute()
+    try:
+        named = named.parent.resolve() / named.name if named.name not in ("", "..") else named.resolve()
+        return named, named.resolve()
+    # A link to itself is a RuntimeError before Python 3.13, and a name with a NUL a ValueError.
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def name_of(path: PurePath) -> str:
@@ -127,21 +140,28 @@ class Ignore:
         top = repository or (own[-1] if own else folder)
         return cls(folder, top, folder if is_named or repository is None else repository)
 
+    @classmethod
+    def reason_alone(cls, path: str | Path) -> str:
+        """Return why a file that belongs to no known folder may not be read, like `reason`; a link may lead anywhere.
+
+        It is judged as in a workspace that is its own folder, so the rules of a repository around it count.
+        """
+        places = _places(path)
+        if places is None:
+            return _NOWHERE
+        reasons = (cls.for_root(place.parent)._reason(place) for place in dict.fromkeys(places))
+        return next(filter(None, reasons), "")
+
     def allows(self, path: str | Path) -> bool:
         """Return whether the file or folder may be read."""
         return not self.reason(path)
 
     def reason(self, path: str | Path) -> str:
         """Return why the file or folder may not be read, as the end of a sentence that begins "it"; "" where it may."""
-        # The last part is not followed, so that a link is judged by its own name as well as by what it leads to.
-        named = Path(path).absolute()
-        try:
-            named = named.parent.resolve() / named.name if named.name not in ("", "..") else named.resolve()
-            real = named.resolve()
-        # A link to itself is a RuntimeError before Python 3.13, and a name with a NUL a ValueError.
-        except (OSError, RuntimeError, ValueError):
-            return "leads nowhere"
-        return self._reason(named) or (self._reason(real) if real != named else "")
+        places = _places(path)
+        if places is None:
+            return _NOWHERE
+        return next(filter(None, map(self._reason, dict.fromkeys(places))), "")
 
     def _reason(self, path: Path) -> str:
         try:

@@ -41,8 +41,8 @@ class Nearby:
     def refused(self, uri: str) -> str:
         """Return why a document's text may not be given to a model, as the end of a sentence that begins "it"; "" if it may.
 
-        Fails closed: where nobody can tell, it may not. What lies outside all folders of the workspace, or is no file here,
-        is judged by its name and by the hidden folders that it is in.
+        Fails closed: where nobody can tell, it may not. What lies outside all folders of the workspace is judged by its
+        name, the hidden folders that it is in and the ignore files around it; what is no file here by the names alone.
         """
         at, reason = self._refused.get(uri, (-FRESH_S, ""))
         if self._clock() - at < FRESH_S:
@@ -111,7 +111,9 @@ class Nearby:
             return self._roots[root].reason(path)
         # A link is judged by its own name as well as by what it leads to; of a name with a query each part is.
         names = (unquote(part) for part in re.split(r"[?#]", uri)) if path is None else (str(path), str(path.resolve()))
-        return "may hold secrets" if any(map(_may_hold_secrets, names)) else ""
+        if any(map(_may_hold_secrets, names)):
+            return "may hold secrets"
+        return "" if path is None else Ignore.reason_alone(path)
 
 
 def _may_hold_secrets(name: str) -> bool:

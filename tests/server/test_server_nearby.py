@@ -35,3 +35,24 @@ def test_what_may_hold_secrets_outside_of_all_folders(uri: str, is_refused: bool
 def test_a_link_outside_of_all_folders_is_what_it_leads_to(tmp_path: Path) -> None:
     (tmp_path / "notes.py").symlink_to(".env")
     assert Nearby(lambda: 0.0).refused((tmp_path / "notes.py").as_uri()) == "may hold secrets"
+
+
+def test_a_file_outside_of_all_folders_obeys_the_ignore_files_around_it(tmp_path: Path) -> None:
+    for name in (".git", "kept", "tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".gitignore").write_text("private.py\n/tmp/\n")
+    (tmp_path / "kept" / ".dgignore").write_text("own.py\n")
+    (tmp_path / "kept" / "link.py").symlink_to(tmp_path / "tmp" / "main.py")
+    found = {
+        name: Nearby(lambda: 0.0).refused((tmp_path / name).as_uri())
+        for name in ("main.py", "private.py", "tmp/main.py", "kept/main.py", "kept/own.py", "kept/link.py")
+    }
+    by_git = "is ignored by .gitignore"
+    assert found == {
+        "main.py": "",
+        "private.py": by_git,
+        "tmp/main.py": by_git,
+        "kept/main.py": "",
+        "kept/own.py": "is ignored by .dgignore",
+        "kept/link.py": by_git,
+    }
