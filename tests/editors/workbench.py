@@ -85,10 +85,10 @@ GHOST = """
 class Workbench:
     """One window of VS Code."""
 
-    def __init__(self, page: Page, folder: Path, address: str, driver: tuple[int, str]) -> None:
-        """Look at a folder through a page."""
-        self.page, self.folder = page, folder
-        self._address, self._driver = address, driver
+    def __init__(self, page: Page, folders: Sequence[Path], address: str, driver: tuple[int, str]) -> None:
+        """Look at folders through a page; files are made in the first."""
+        self.page, self.folder = page, folders[0]
+        self._folders, self._address, self._driver = folders, address, driver
 
     def run(self, code: str) -> Any:
         """Return what JavaScript returns that runs in the extension host, with `vscode` in scope."""
@@ -105,6 +105,8 @@ class Workbench:
         self.page.goto(self._address)
         self.page.wait_for_selector(".monaco-workbench .part.editor")
         until(self._driver_runs, "the test's own extension")
+        # On a busy machine a new window at times reads none of its workspace's folders, and never does later.
+        until(lambda: self._has_folders() or self._reload(), "the folders", tell=self.picture)
         until(lambda: "dg-lsp" in self.status(), "the item in the status bar", tell=self.status)
         self.command("workbench.action.closeSidebar")
 
@@ -113,6 +115,18 @@ class Workbench:
             return bool(self.run("return true"))
         except OSError:
             return False
+
+    def _has_folders(self) -> bool:
+        found = self.run("return (vscode.workspace.workspaceFolders ?? []).map((each) => each.uri.fsPath)")
+        return set(found) == set(map(str, self._folders))
+
+    def _reload(self) -> None:
+        host = "return process.pid"
+        old = self.run(host)
+        self.page.reload()
+        self.page.wait_for_selector(".monaco-workbench .part.editor")
+        # The old window's extensions live on for a moment.
+        until(lambda: self._driver_runs() and self.run(host) != old, "the extensions of the new window")
 
     def open(self, name: str, text: str) -> Path:
         """Write a file with exactly this text and open it in a window of its own; wait until the engine is ready."""
@@ -304,7 +318,8 @@ def workbench(
             page.set_default_timeout(1000 * PATIENCE_S)
             # The editor must not need anything but itself.
             page.route("**", lambda route: route.continue_() if _is_local(route.request.url) else route.abort())
-            window = Workbench(page, files, _opening(address, files, others), (driver_port, token))
+            folders = [files, *(folder / name for name in others)]
+            window = Workbench(page, folders, _opening(address, files, others), (driver_port, token))
             try:
                 window.load()
             except Exception as error:

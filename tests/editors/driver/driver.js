@@ -26,7 +26,10 @@ exports.activate = () => {
       }
     });
   });
-  server.listen(port, "127.0.0.1");
+  const listen = () => server.listen(port, "127.0.0.1");
+  // After a reload the old window's extensions have the port until they end.
+  server.on("error", () => setTimeout(listen, 100));
+  listen();
 };
 
 exports.deactivate = () => server?.close();
