@@ -120,13 +120,14 @@ class Workbench:
         found = self.run("return (vscode.workspace.workspaceFolders ?? []).map((each) => each.uri.fsPath)")
         return set(found) == set(map(str, self._folders))
 
-    def _reload(self) -> None:
+    def _reload(self) -> bool:
         host = "return process.pid"
         old = self.run(host)
         self.page.reload()
         self.page.wait_for_selector(".monaco-workbench .part.editor")
         # The old window's extensions live on for a moment.
         until(lambda: self._driver_runs() and self.run(host) != old, "the extensions of the new window")
+        return self._has_folders()
 
     def open(self, name: str, text: str) -> Path:
         """Write a file with exactly this text and open it in a window of its own; wait until the engine is ready."""
