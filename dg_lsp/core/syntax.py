@@ -183,11 +183,12 @@ class Syntax:
 
     def enclosing_function(self, offset: int) -> Span | None:
         """Return the smallest function or closure around the offset."""
-        return self._enclosing(offset, ("function", "closure"))
-
-    def enclosing_block(self, offset: int) -> Span | None:
-        """Return the inside of the smallest body around the offset, a class's too."""
-        around = [owner.inside for owner in self._around(offset, ("function", "closure", "class"))]
+        around = [
+            span
+            for owner in self.facts_near(Span(offset, offset)).owners
+            if owner.kind in ("function", "closure")
+            and (span := self.span(owner.node)).start <= offset <= max(owner.inside.end, span.end)
+        ]
         return min(around, key=lambda span: span.end - span.start, default=None)
 
     def outline(self) -> tuple[tuple[Span, str], ...]:
@@ -206,18 +207,6 @@ class Syntax:
         span = self.span(node)
         first, last = self.lines.at(span.start), self.lines.at(span.end)
         return self._head(node, span.end if last - first < _TYPE_LINES else self.lines.ends[first])
-
-    def _enclosing(self, offset: int, kinds: tuple[str, ...]) -> Span | None:
-        around = [self.span(owner.node) for owner in self._around(offset, kinds)]
-        return min(around, key=lambda span: span.end - span.start, default=None)
-
-    def _around(self, offset: int, kinds: tuple[str, ...]) -> Iterator[Owner]:
-        near = self.facts_near(Span(offset, offset))
-        return (
-            owner
-            for owner in near.owners
-            if owner.kind in kinds and self.span(owner.node).start <= offset <= max(owner.inside.end, self.span(owner.node).end)
-        )
 
     def _facts(self, span: Span | None) -> Facts:
         cursor = tree_sitter.QueryCursor(languages.query(self.language))
