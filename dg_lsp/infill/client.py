@@ -287,7 +287,8 @@ class ResidentEngine:
             meeting.check_owner(state.address)
         except OSError:
             return None  # its socket is gone, and so is it
-        if not meeting.alive(state.pid):
+        # Not by the process's id, which may be another's by now: an engine has its lock for as long as it lives.
+        if not meeting.is_held(place.lock):
             return None
         if not await links.ask_to_end(state):
             raise EngineError(

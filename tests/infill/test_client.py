@@ -8,6 +8,7 @@ import gc
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -468,7 +469,8 @@ def test_an_engine_of_another_protocol_makes_room_when_nobody_uses_it(folder: Pa
         assert old.process.wait(30) == 0
 
 
-def test_what_an_engine_of_another_protocol_left_does_not_hinder_the_next(folder: Path) -> None:
+@pytest.mark.parametrize("has_socket", [False, True])
+def test_what_an_engine_of_another_protocol_left_does_not_hinder_the_next(folder: Path, has_socket: bool) -> None:
     async def scenario() -> None:
         async with connect(options()) as engine:
             assert await text(engine, text="x") == "x"
@@ -477,6 +479,9 @@ def test_what_an_engine_of_another_protocol_left_does_not_hinder_the_next(folder
     # The engine's process id may be another's by now.
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as other:
         address = str(meeting.socket_path(place))
+        if has_socket:
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(address)
         meeting.write_state(place, meeting.State(other.pid, address, "secret", "0", 0, 0, options().which))
         asyncio.run(scenario())
     assert len(pids()) == 1
