@@ -266,6 +266,10 @@ class Server(LanguageServer):
             self._told = message
             self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, f"dg-lsp: {message}"))
 
+    def tell_again(self) -> None:
+        """Tell what was told before once more, should it be still so."""
+        self._told = ""
+
     async def _register(self, name: str, method: str, options: object) -> None:
         try:
             await self.client_register_capability_async(lsp.RegistrationParams([lsp.Registration(name, method, options)]))

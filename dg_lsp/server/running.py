@@ -124,6 +124,8 @@ async def edit(server: Server, wanted: Wanted) -> lsp.WorkspaceEdit | None:
         return None
     server.statistics.counts.add("actions")
     filled = await _filled(server, wanted, found)
+    if filled is None:
+        return None
     # One that was closed and opened again is another document, though it may have the same version.
     if server.documents.get(wanted.uri) is not found or found.index.text is not index.text:
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
@@ -144,13 +146,16 @@ async def edit(server: Server, wanted: Wanted) -> lsp.WorkspaceEdit | None:
     )
 
 
-async def _filled(server: Server, wanted: Wanted, found: Open) -> Filled:
+async def _filled(server: Server, wanted: Wanted, found: Open) -> Filled | None:
+    """Return what the action comes to, None when the engine failed, of which the user is told."""
     work: asyncio.Task[Filled] | None = None
 
     def cancel() -> None:
         if work is not None:
             work.cancel()
 
+    # Somebody asked by hand, and hears what is wrong though it was told before.
+    server.tell_again()
     server.reporter.busy(1)
     try:
         async with server.progresses.bar(_TITLES[wanted.what], cancel, wanted=server.client.progress) as bar:
@@ -164,7 +169,7 @@ async def _filled(server: Server, wanted: Wanted, found: Open) -> Filled:
                 raise
     except EngineError as error:
         await server.tell(str(error))
-        return Filled(reasons=(str(error),))
+        return None
     finally:
         server.reporter.busy(-1)
 

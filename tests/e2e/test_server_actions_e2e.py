@@ -158,6 +158,22 @@ def test_what_comes_to_nothing_is_said(tmp_path: Path) -> None:
     run(tmp_path, CODE, test)
 
 
+def test_an_engine_that_fails_is_told_once_for_each_action(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(fail="the engine has no memory left") + TWO)
+        # What suggestions met was told already, and yet whoever asks by hand hears of it.
+        assert await client.suggestions(2, 4, trigger=1) == []
+        menu = await client.menu(2, 4)
+        for n_told in (2, 3):
+            assert "edit" not in await client.request("codeAction/resolve", menu[0])
+            await client.status()
+            said = client.said("window/showMessage")
+            assert said == [{"type": 2, "message": "dg-lsp: the engine has no memory left"}] * n_told
+        client.stderr = b""
+
+    run(tmp_path, CODE, test)
+
+
 @pytest.mark.parametrize("data", [None, {}, {"do": "dance", "textDocument": {"uri": URI}, "range": {}}, {"do": "body"}, 5])
 def test_an_action_that_no_menu_offered_is_refused(tmp_path: Path, data: object) -> None:
     async def test(client: Editor) -> None:
