@@ -83,7 +83,7 @@ class LocalFiller:
     def __init__(
         self, loaded: Loaded, switches: Switches | None = None, *, joins: bool | None = None, rows: int = MAX_ROWS
     ) -> None:
-        self.joins = loaded.device != "cpu" if joins is None else joins
+        self._joins = loaded.device != "cpu" if joins is None else joins
         self.rows = rows
         self.cost = room.cost(loaded.passes)
         self._stack: Callable[[], Stack | None] = lambda: None
@@ -106,12 +106,16 @@ class LocalFiller:
         """Return the request as a task, not yet begun."""
         return InfillTask(self, request)
 
+    def joins(self) -> bool:
+        """Return whether rows of several requests step in one pass."""
+        return self._joins
+
     def predict_together(self, tasks: Sequence[Task], most: int) -> Sequence[int]:
         """Predict the next step of the first task and of those that fit beside it, in one pass of at most `most` rows.
 
         Return which tasks it was done for; none when the first stands alone or its next unit is no denoising step.
         """
-        chosen = self._company(tasks, most) if self.joins else {}
+        chosen = self._company(tasks, most) if self._joins else {}
         if len(chosen) < 2:  # one alone steps as it always does
             return ()
         began = time.perf_counter()

@@ -40,6 +40,8 @@ log = logging.getLogger("dg_lsp.engine")
 
 DRAFT_EVERY_S = 0.03
 SENDING_S = 0.02  # within which an answer has left
+SHORT_STEPS = 32  # a suggestion at the cursor takes 12 to 32 with the embedded model, a function's body 60
+LONG_EVERY = 4  # of so many turns long requests have one, while there are short ones
 STAGES = ("prefill", "draft", "denoise", "score")
 Say = Callable[[str, float], None]
 Load = Callable[[Say], Filler]
@@ -93,10 +95,12 @@ class Job:
         return self.ask.priority
 
 
-def choose(jobs: Sequence[Job], limits: Limits, has_room: Callable[[], bool] = lambda: True) -> Job | None:
-    """Return the job whose turn it is: interactive before batch, then whoever waited longest; None when none can run.
+def choose(
+    jobs: Sequence[Job], limits: Limits, has_room: Callable[[], bool] = lambda: True, *, short_steps: int = 1
+) -> Job | None:
+    """Return the job whose turn it is, None when none can run: interactive before batch, and `is_next` among equals.
 
-    The turn comes back after each step, so a batch job delays an interactive one by one step at most, and equals share.
+    The turn comes back after each step, so a batch job delays an interactive one by one step at most.
     Where memory has no room for another job, it waits until one of those under way has ended, whatever their priority.
     """
     is_working = any(job.begun is not None for job in jobs)
@@ -108,8 +112,28 @@ def choose(jobs: Sequence[Job], limits: Limits, has_room: Callable[[], bool] = l
             room = 0
         able = under_way + sorted(waiting, key=lambda job: job.order)[:room]
         if able:
-            return min(able, key=lambda job: (job.last_turn, job.order))
+            return is_next(able, short_steps)
     return None
+
+
+def is_next(able: Sequence[Job], short_steps: int) -> Job:
+    """Return which of these jobs has the next turn, where each is as urgent as the others.
+
+    The first `short_steps` steps of each are done in the order of arrival, so most are answered before the next is begun:
+    with equal shares all would be answered when the last is. Those that take longer share every fourth turn, and all turns
+    when nobody else is there. With `short_steps` 1 all are begun at once, and share.
+    This is foreground-background scheduling with two levels (Kleinrock, Queueing Systems II, 1976, chapter 4).
+    """
+    short = [job for job in able if job.steps < short_steps]
+    long = [job for job in able if job.steps >= short_steps]
+    if short and not (long and short_steps > 1 and _since(able, long) >= LONG_EVERY - 1):
+        return min(short, key=lambda job: job.order)
+    return min(long, key=lambda job: (job.last_turn, job.order))
+
+
+def _since(able: Sequence[Job], some: Sequence[Job]) -> int:
+    """Return how many turns ago one of these had the last."""
+    return max(job.last_turn for job in able) - max(job.last_turn for job in some)
 
 
 def company(jobs: Sequence[Job], job: Job, now: float) -> list[Job]:
@@ -321,7 +345,10 @@ class Scheduler:
 
     def _take_turn(self, filler: Filler) -> Job | None:
         now = self._clock()
-        job = choose([job for job in self._jobs if not ended(job, now)], self._limits, lambda: has_room(filler))
+        # Where several at once are served no faster than one after the other, they are served one after the other.
+        short_steps = SHORT_STEPS if isinstance(filler, Joining) and not filler.joins() else 1
+        able = [job for job in self._jobs if not ended(job, now)]
+        job = choose(able, self._limits, lambda: has_room(filler), short_steps=short_steps)
         if job is not None:
             job.last_turn = next(self._turns)
             job.begun = now if job.begun is None else job.begun
@@ -336,7 +363,7 @@ class Scheduler:
 
     def _predict_together(self, job: Job, filler: Filler) -> list[Job]:
         """Return the jobs whose turn it is, it first: those that one pass was done for, or it alone."""
-        if not isinstance(filler, Joining) or job.task is None:
+        if not isinstance(filler, Joining) or not filler.joins() or job.task is None:
             return [job]
         with self._changed:
             jobs = company(self._jobs, job, self._clock())

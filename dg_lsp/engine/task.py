@@ -80,6 +80,9 @@ class Trimmed(Protocol):
 class Joining(Protocol):
     """A model that can do the passes of several tasks as one."""
 
+    def joins(self) -> bool:
+        """Return whether they are faster so on this machine; where not, one task after the other is the best order."""
+
     def predict_together(self, tasks: Sequence[Task], most: int) -> Sequence[int]:
         """Do what the next `step` of the first task takes longest for, and that of others which fit beside it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,13 +27,26 @@ def ask(client: str = "c", document: str = "", priority: Priority = "interactive
 
 def job(order: int, priority: Priority = "interactive", *, begun: bool = False, last_turn: int = -1, document: str = "") -> Job:
     made = Job(ask(document=document, priority=priority), lambda _: None, order, 0.0, last_turn=last_turn)
-    made.begun = 0.0 if begun else None
+    made.begun, made.steps = (0.0, 1) if begun else (None, 0)
     return made
 
 
 def check_choice(jobs: list[Job], order: int | None, limits: Limits | None = None) -> None:
     chosen = choose(jobs, limits or Limits())
     assert (chosen.order if chosen else None) == order
+
+
+def turns(lengths: Sequence[int], short_steps: int, *, most: int = 1000) -> list[int]:
+    """Return whose turn it was, one after the other, of interactive jobs with so many steps that arrive at once."""
+    jobs, had = [job(order) for order in range(len(lengths))], list[int]()
+    while jobs and len(had) < most:
+        chosen = choose(jobs, Limits(running=len(lengths)), short_steps=short_steps)
+        assert chosen is not None
+        chosen.begun, chosen.last_turn, chosen.steps = 0.0, len(had), chosen.steps + 1
+        had.append(chosen.order)
+        if chosen.steps == lengths[chosen.order]:
+            jobs.remove(chosen)
+    return had
 
 
 def test_nothing_to_do_is_nobodys_turn() -> None:
@@ -54,6 +67,23 @@ def test_equals_take_turns() -> None:
 
 def test_of_those_who_never_had_a_turn_the_oldest_goes_first() -> None:
     check_choice([job(3), job(2)], 2)
+
+
+def test_short_ones_are_answered_one_after_the_other_where_that_is_no_slower() -> None:
+    assert turns([3, 2, 3], 4) == [0, 0, 0, 1, 1, 2, 2, 2]
+    assert turns([3, 2, 3], 1) == [0, 1, 2, 0, 1, 2, 0, 2]
+
+
+def test_a_long_one_lets_short_ones_by_and_has_every_fourth_turn_meanwhile() -> None:
+    assert turns([6, 4, 4], 4) == [0, 0, 0, 0, 1, 1, 1, 0, 1, 2, 2, 0, 2, 2]
+
+
+def test_however_many_long_ones_there_are_short_ones_have_three_turns_of_four() -> None:
+    had = turns([99] * 7 + [20], 4, most=60)
+    first = had.index(7)
+    assert had[first : first + 6].count(7) == 4
+    # All others had their first steps by then, and are long.
+    assert set(had[:first]) == set(range(7))
 
 
 def test_no_more_are_begun_than_may_run_at_once() -> None:
@@ -433,6 +463,18 @@ def test_jobs_step_in_one_pass_and_join_and_leave_between_steps(tmp_path: Path) 
     # Their first steps are each their own: before, there is no task to ask. A batch job's are never with the others'.
     assert model.passes == [(["a", "b"], 7), (["c", "c"], 7), (["c", "c"], 7)]
     assert journal.read_text().split() == ["a", "b", "a", "b", "b", "b"]
+
+
+def test_where_passes_together_gain_nothing_each_job_is_ended_before_the_next(tmp_path: Path) -> None:
+    model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
+    model.gains = False
+    with held(model, tmp_path) as (made, go_on):
+        scripts = [{"joins": True, "name": name, "steps": 3, "journal": str(journal)} for name in "ab"]
+        heard = [submit(made, dict(script))[1] for script in scripts]
+        go_on()
+        assert [one.reason() for one in heard] == ["finished"] * 2
+    assert model.passes == []
+    assert journal.read_text().split() == ["a", "a", "a", "b", "b", "b"]
 
 
 def test_a_job_that_was_cancelled_is_in_no_further_pass(tmp_path: Path) -> None:

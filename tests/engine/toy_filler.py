@@ -50,7 +50,7 @@ class ToyFiller:
     def __init__(self, device: str, rows: int = 32) -> None:
         self.device, self.rows = device, rows
         self.trimmed = 0
-        self.has_memory = True
+        self.has_memory = self.gains = True
         self.passes: list[tuple[list[str], int]] = []  # who stepped together, and how many rows it might have been
         self.pass_error: Exception | None = None
         self.to_foresee = self.foreseen = 0
@@ -65,6 +65,9 @@ class ToyFiller:
 
     def about(self) -> Mapping[str, object]:
         return {"device": "toy" if self.device == "auto" else self.device, "dtype": "int8", "rows": self.rows}
+
+    def joins(self) -> bool:
+        return self.gains
 
     def predict_together(self, tasks: Sequence[Task], most: int) -> Sequence[int]:
         scripts = [task.script for task in tasks if isinstance(task, ToyTask)]
