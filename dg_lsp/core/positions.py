@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
+
+from dg_lsp.core.values import Span
 
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 
@@ -57,6 +59,83 @@ def lines(text: str) -> Lines:
     """Return the index of the text's lines; there is always at least one."""
     marks = [match.span() for match in _LINE_END.finditer(text)]
     return Lines(text, (0, *(end for _, end in marks)), (*(start for start, _ in marks), len(text)))
+
+
+def spliced(index: Lines, span: Span, new: str, text: str | None = None) -> Lines:
+    r"""Return the text with `new` in place of the span; lines that the edit does not touch are not looked at again.
+
+    The lines next to the edit count as touched, since an edit can join a `\r` and a `\n` or part them. Whoever has the
+    `text` that comes of it can pass it on.
+    """
+    if text is None:
+        text = f"{index.text[: span.start]}{new}{index.text[span.end :]}"
+    first = max(index.at(span.start) - 1, 0)
+    last = min(index.at(span.end) + 1, len(index) - 1)
+    begin = index.starts[first]
+    shift = len(new) - (span.end - span.start)
+    end = index.starts[last + 1] + shift if last + 1 < len(index) else len(text)
+    middle = lines(text[begin:end])
+    starts = [begin + at for at in middle.starts]
+    ends = [begin + at for at in middle.ends]
+    if last + 1 < len(index):
+        # The stretch ends with a line end, behind which `middle` counts one more line: the first of those that follow.
+        starts, ends = starts[:-1], ends[:-1]
+    return Lines(
+        text,
+        _Offsets.of(index.starts).spliced(first, last + 1, starts, shift),
+        _Offsets.of(index.ends).spliced(first, last + 1, ends, shift),
+    )
+
+
+class _Offsets(Sequence[int]):
+    """Offsets of which all from one on are shifted by a number, so that a key typed in a long text changes few of them."""
+
+    __slots__ = ("_base", "_pivot", "_shift")
+
+    def __init__(self, base: tuple[int, ...], pivot: int = 0, shift: int = 0) -> None:
+        """Hold the offsets; those from the pivot on are so much larger than in the base."""
+        self._base, self._pivot, self._shift = base, pivot, shift
+
+    @classmethod
+    def of(cls, offsets: Sequence[int]) -> _Offsets:
+        """Return the offsets as such."""
+        return offsets if isinstance(offsets, _Offsets) else cls(tuple(offsets))
+
+    def spliced(self, start: int, end: int, new: Sequence[int], shift: int) -> _Offsets:
+        """Return these with new ones in place of some and all behind them shifted; few are touched near the last such edit."""
+        base = self._base
+        before, behind = base[:start], base[end:]
+        if self._pivot < start:
+            before = (*base[: self._pivot], *(at + self._shift for at in base[self._pivot : start]))
+        elif self._pivot > end:
+            # These are shifted from now on, but were not yet.
+            behind = (*(at - self._shift for at in base[end : self._pivot]), *base[self._pivot :])
+        return _Offsets(before + tuple(new) + behind, start + len(new), self._shift + shift)
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        found = self._base[index]
+        return found + self._shift if index >= self._pivot or -len(self._base) + self._pivot <= index < 0 else found
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._base[: self._pivot]
+        for at in self._base[self._pivot :]:
+            yield at + self._shift
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
 
 
 def to_offset(index: Lines, line: int, character: int, encoding: Encoding) -> int:

@@ -256,16 +256,23 @@ def _precedence(owner: Owner) -> tuple[bool, int, bool]:
     return owner.kind == "closure", -owner.inside.start, not owner.bases
 
 
-def parse(text: str, language: Language, previous: Syntax | None = None, parts: Sequence[Span] | None = None) -> Syntax:
+def parse(
+    text: str,
+    language: Language,
+    previous: Syntax | None = None,
+    parts: Sequence[Span] | None = None,
+    lines: Lines | None = None,
+) -> Syntax:
     """Return the text's syntax; with that of an earlier text of the same language, only what changed is parsed again.
 
+    Whoever has the text's `lines` already can pass them on: finding them in a long text takes longer than to parse a change.
     With `parts`, in order and apart from each other, the rest of the text is passed over as if it were not there; without
     them, what was passed over in the earlier text is so here too. Never fails on broken code: what can't be parsed is an
     error node in the tree. Raises GrammarError when the language's grammar can't be loaded.
     """
     offsets = positions.byte_offsets(_LONE_RETURN.sub("\n", text) if "\r" in text else text)
     parser = tree_sitter.Parser(languages.grammar(language))
-    old = None
+    old = change = None
     if previous is not None and previous.language == language:
         change = _difference(previous.offsets.source, offsets.source)
         old = _edited(previous, change, offsets.source)
@@ -275,7 +282,12 @@ def parse(text: str, language: Language, previous: Syntax | None = None, parts: 
     if parts:
         parser.included_ranges = [_range(span, offsets) for span in parts]
     tree = parser.parse(offsets.source, old) if old is not None else parser.parse(offsets.source)
-    return Syntax(text, language, tree, offsets, parts)
+    found = Syntax(text, language, tree, offsets, parts)
+    if previous is not None and change is not None and lines is None:
+        lines = _spliced(previous, change, found)
+    if lines is not None:
+        found.__dict__["lines"] = lines
+    return found
 
 
 def adds_errors(after: Syntax, before: Syntax) -> bool:
@@ -283,10 +295,10 @@ def adds_errors(after: Syntax, before: Syntax) -> bool:
     return len(after.errors) > len(before.errors)
 
 
-def of(document: Document, previous: Syntax | None = None) -> Syntax | None:
-    """Return the document's syntax, or None where its language isn't in the table."""
+def of(document: Document, previous: Syntax | None = None, lines: Lines | None = None) -> Syntax | None:
+    """Return the document's syntax, or None where its language isn't in the table; see `parse`."""
     language = languages.get(document.language)
-    return parse(document.text, language, previous) if language else None
+    return parse(document.text, language, previous, lines=lines) if language else None
 
 
 @lru_cache(maxsize=64)
@@ -355,6 +367,14 @@ def _edited(previous: Syntax, change: _Change, source: bytes) -> tree_sitter.Tre
     old_end, new_end = (_after(at, text[start:end]) for text, end in ((before, change.old_end), (source, change.new_end)))
     tree.edit(start, change.old_end, change.new_end, at, old_end, new_end)
     return tree
+
+
+def _spliced(previous: Syntax, change: _Change, found: Syntax) -> Lines:
+    """Return the lines of a text that differs in one stretch; a lone carriage return ends a line as a line feed does."""
+    old, new = previous.offsets, found.offsets
+    old_span = Span(old.to_point(change.start), old.to_point(change.old_end))
+    inserted = found.text[new.to_point(change.start) : new.to_point(change.new_end)]
+    return positions.spliced(previous.lines, old_span, inserted, found.text)
 
 
 def _after(at: tuple[int, int], text: bytes) -> tuple[int, int]:

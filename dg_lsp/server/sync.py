@@ -6,9 +6,8 @@ nothing. An edit touches only the lines around it, also in the index of lines. K
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import overload
 
 import tree_sitter
 
@@ -35,7 +34,7 @@ class Change:
 def changed(index: Lines, change: Change, encoding: Encoding) -> Lines:
     """Return the text with its lines after the change."""
     span = replaced(index, change, encoding)
-    return positions.lines(change.text) if span is None else spliced(index, span, change.text)
+    return positions.lines(change.text) if span is None else positions.spliced(index, span, change.text)
 
 
 def replaced(index: Lines, change: Change, encoding: Encoding) -> Span | None:
@@ -45,81 +44,6 @@ def replaced(index: Lines, change: Change, encoding: Encoding) -> Span | None:
     start = positions.to_offset(index, *change.start, encoding)
     end = positions.to_offset(index, *change.end, encoding)
     return Span(min(start, end), max(start, end))
-
-
-def spliced(index: Lines, span: Span, new: str) -> Lines:
-    r"""Return the text with `new` in place of the span; lines that the edit does not touch are not looked at again.
-
-    The lines next to the edit count as touched, since an edit can join a `\r` and a `\n` or part them.
-    """
-    text = f"{index.text[: span.start]}{new}{index.text[span.end :]}"
-    first = max(index.at(span.start) - 1, 0)
-    last = min(index.at(span.end) + 1, len(index) - 1)
-    begin = index.starts[first]
-    shift = len(new) - (span.end - span.start)
-    end = index.starts[last + 1] + shift if last + 1 < len(index) else len(text)
-    middle = positions.lines(text[begin:end])
-    starts = [begin + at for at in middle.starts]
-    ends = [begin + at for at in middle.ends]
-    if last + 1 < len(index):
-        # The stretch ends with a line end, behind which `middle` counts one more line: the first of those that follow.
-        starts, ends = starts[:-1], ends[:-1]
-    return Lines(
-        text,
-        _Offsets.of(index.starts).spliced(first, last + 1, starts, shift),
-        _Offsets.of(index.ends).spliced(first, last + 1, ends, shift),
-    )
-
-
-class _Offsets(Sequence[int]):
-    """Offsets of which all from one on are shifted by a number, so that a key typed in a long text changes few of them."""
-
-    __slots__ = ("_base", "_pivot", "_shift")
-
-    def __init__(self, base: tuple[int, ...], pivot: int = 0, shift: int = 0) -> None:
-        """Hold the offsets; those from the pivot on are so much larger than in the base."""
-        self._base, self._pivot, self._shift = base, pivot, shift
-
-    @classmethod
-    def of(cls, offsets: Sequence[int]) -> _Offsets:
-        """Return the offsets as such."""
-        return offsets if isinstance(offsets, _Offsets) else cls(tuple(offsets))
-
-    def spliced(self, start: int, end: int, new: Sequence[int], shift: int) -> _Offsets:
-        """Return these with new ones in place of some and all behind them shifted; few are touched near the last such edit."""
-        base = self._base
-        before, behind = base[:start], base[end:]
-        if self._pivot < start:
-            before = (*base[: self._pivot], *(at + self._shift for at in base[self._pivot : start]))
-        elif self._pivot > end:
-            # These are shifted from now on, but were not yet.
-            behind = (*(at - self._shift for at in base[end : self._pivot]), *base[self._pivot :])
-        return _Offsets(before + tuple(new) + behind, start + len(new), self._shift + shift)
-
-    def __len__(self) -> int:
-        return len(self._base)
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        if isinstance(index, slice):
-            return tuple(self)[index]
-        found = self._base[index]
-        return found + self._shift if index >= self._pivot or -len(self._base) + self._pivot <= index < 0 else found
-
-    def __iter__(self) -> Iterator[int]:
-        yield from self._base[: self._pivot]
-        for at in self._base[self._pivot :]:
-            yield at + self._shift
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
 
 
 class Open:
@@ -144,7 +68,7 @@ class Open:
             if change.start is None:
                 self.lost = False
             old, span = self.index, replaced(self.index, change, encoding)
-            self.index = positions.lines(change.text) if span is None else spliced(old, span, change.text)
+            self.index = positions.lines(change.text) if span is None else positions.spliced(old, span, change.text)
             self._reshape(old, span, change.text)
         before = self.document
         self.document = Document(before.uri, before.language, self.index.text, version)
@@ -153,12 +77,10 @@ class Open:
         """Return the document's syntax, parsed when first asked for; None where its language has no grammar."""
         if self._syntax is None or self._syntax.text is not self.document.text:
             try:
-                self._syntax = syntaxes.of(self.document, self._syntax)
+                self._syntax = syntaxes.of(self.document, self._syntax, self.index)
             except languages.GrammarError:
                 return None
             if self._syntax is not None:
-                # The index is at hand; finding it again would cost more than the parse.
-                self._syntax.__dict__["lines"] = self.index
                 self._shape = self._syntax.tree.copy()
         return self._syntax
 
@@ -189,9 +111,7 @@ class Open:
 
     def _parsed(self, previous: Syntax | None, parts: tuple[Span, ...] | None = None) -> Syntax:
         assert self._syntax is not None
-        found = syntaxes.parse(self.document.text, self._syntax.language, previous, parts)
-        found.__dict__["lines"] = self.index
-        return found
+        return syntaxes.parse(self.document.text, self._syntax.language, previous, parts, self.index)
 
     def _reshape(self, old: Lines, span: Span | None, new: str) -> None:
         """Tell the tree of an edit of what was the text until now."""

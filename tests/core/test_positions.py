@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.core import positions
+from dg_lsp.core.values import Span
 
 ENCODINGS: tuple[positions.Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 # All that text can hold, with what is special more often than by chance.
@@ -113,3 +114,11 @@ def test_long_texts_around_the_checkpoints() -> None:
         text = "é" * n
         offsets = positions.byte_offsets(text)
         assert (offsets.to_byte(n), offsets.to_point(2 * n), offsets.to_point(2 * n - 1)) == (2 * n, n, n - 1)
+
+
+@settings(max_examples=300)
+@given(text=TEXTS, new=TEXTS, ends=st.tuples(st.integers(0, 30), st.integers(0, 30)))
+def test_an_edit_of_the_line_index_is_the_index_of_the_edited_text(text: str, new: str, ends: tuple[int, int]) -> None:
+    start, end = sorted(min(end, len(text)) for end in ends)
+    edited = text[:start] + new + text[end:]
+    assert positions.spliced(positions.lines(text), Span(start, end), new) == positions.lines(edited)

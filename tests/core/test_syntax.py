@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tree_sitter import Node
 
-from dg_lsp.core import languages, syntax
+from dg_lsp.core import languages, positions, syntax
 from dg_lsp.core.languages import Language
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Span
@@ -56,6 +56,7 @@ def test_offsets_and_errors_hold_after_any_edit(before: str, after: str) -> None
     new = syntax.parse(after, PYTHON, old)
     assert new.tree.root_node.end_byte <= len(new.offsets.source)
     assert all(span.end <= len(after) for span in new.errors)
+    assert new.lines == positions.lines(after)
     # Where the code is sound there is only one tree; where it is not, tree-sitter may recover in another way.
     fresh = syntax.parse(after, PYTHON)
     if not fresh.n_errors:

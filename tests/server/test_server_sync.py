@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dg_lsp.core import positions
 from dg_lsp.core.positions import Encoding
-from dg_lsp.core.values import Document, Span
-from dg_lsp.server.sync import Change, Documents, changed, spliced
+from dg_lsp.core.values import Document
+from dg_lsp.server.sync import Change, Documents, changed
 
 ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 CODECS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
@@ -118,14 +118,6 @@ def test_a_hundred_thousand_edits_give_the_editors_text() -> None:
     replayed_session(counted)
     assert sum(counted.values()) >= 100_000
     assert set(counted) == set(ENCODINGS)
-
-
-@settings(max_examples=300, deadline=None)
-@given(text=TEXTS, new=TEXTS, ends=st.tuples(st.integers(0, 30), st.integers(0, 30)))
-def test_an_edit_of_the_line_index_is_the_index_of_the_edited_text(text: str, new: str, ends: tuple[int, int]) -> None:
-    start, end = sorted(min(end, len(text)) for end in ends)
-    edited = text[:start] + new + text[end:]
-    assert spliced(positions.lines(text), Span(start, end), new) == positions.lines(edited)
 
 
 @pytest.mark.parametrize("character", ["\f", "\v", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
