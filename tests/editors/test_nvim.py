@@ -15,7 +15,7 @@ import pytest
 from tests.editors import machine
 from tests.editors.machine import program
 from tests.editors.neovim import LOOK, PLUGIN, Neovim
-from tests.editors.texts import BODIES, INSIDE, SHOP, inserted, paced
+from tests.editors.texts import BODIES, FILES, INSIDE, LONG_BODY, SHOP, inserted, paced
 from tests.editors.waiting import until
 
 # Show what the model has, however sure it is and however long it takes: these tests are about editors.
@@ -375,6 +375,66 @@ def test_a_nameless_buffer_gets_suggestions(nvim: Neovim) -> None:
     nvim.until_ghost()
 
 
+def begin_nameless(nvim: Neovim, text: str) -> None:
+    """Make a buffer without a name, with this text."""
+    nvim.command("enew")
+    nvim.lua("vim.api.nvim_buf_set_lines(0, 0, -1, true, ...)", text.removesuffix("\n").split("\n"))
+    nvim.command("setfiletype python")
+
+
+def test_a_nameless_buffer_is_filled_and_no_other_is_made(nvim: Neovim) -> None:
+    begin_nameless(nvim, BODIES)
+    nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+    buffers = nvim.lua("return vim.api.nvim_list_bufs()")
+    nvim.command("DgFill!")
+    until(lambda: "..." not in nvim.text(), "the filled bodies", tell=nvim.picture)
+    assert nvim.lua("return vim.api.nvim_list_bufs()") == buffers
+    # All without a name have one address, so that a second would be taken for the first.
+    nvim.command("set hidden")
+    begin_nameless(nvim, SHOP)
+    nvim.command("DgFill!")
+    assert "without a name" in nvim.notes()[-1]
+    assert nvim.text() == SHOP
+
+
+def test_a_draft_for_a_buffer_that_has_gone_makes_no_buffer(nvim: Neovim) -> None:
+    path = nvim.edit("files.py", FILES)
+    nvim.command(f"{LONG_BODY + 1}")
+    nvim.command("DgFill")
+    nvim.until("require('dg_lsp.draft').count > 0", "a draft")
+    nvim.command("bwipeout!")
+    nvim.until("#vim.g.notes > 0", "that the document has changed")
+    assert nvim.lua("return vim.fn.bufexists(...)", str(path)) == 0
+
+
+def test_a_pause_for_a_language_keeps_those_that_the_options_name(nvim: Neovim) -> None:
+    nvim.lua("require('dg_lsp').setup({ settings = { completion = { disabledLanguages = { 'lua' }, threshold = 0 } } })")
+    nvim.command("Dg pause python")
+    settings = nvim.lua("return require('dg_lsp.config').server_settings()")
+    assert settings == {"completion.disabledLanguages": ["lua", "python"], "completion.threshold": 0}
+
+
+@pytest.mark.parametrize("selection", ["inclusive", "exclusive"])
+def test_what_is_written_anew_is_what_was_selected(nvim: Neovim, selection: str) -> None:
+    nvim.edit("item.py", BODIES)
+    nvim.command(f"set selection={selection}")
+    nvim.lua(
+        "local client = require('dg_lsp.server').client();"
+        "client.request = function(_, _, params) vim.g.asked = params.arguments[1].range; return false end"
+    )
+    nvim.command('execute "normal! 8G^vee\\<Esc>"')
+    nvim.command("'<,'>DgFill")
+    asked = nvim.lua("return vim.g.asked")
+    assert BODIES.split("\n")[7][asked["start"]["character"] : asked["end"]["character"]] == "return self"
+
+
+def test_a_server_that_cannot_be_run_is_told_of_when_it_is_to_be_started_again(nvim: Neovim) -> None:
+    nvim.lua("require('dg_lsp').setup({ cmd = { '/nowhere/dg-lsp', 'serve' } })")
+    nvim.lua("vim.g.notes = {}")
+    nvim.command("Dg restart")
+    assert "/nowhere/dg-lsp can't be run" in nvim.notes()[-1]
+
+
 def test_without_options_nobody_complains(environment: Mapping[str, str], tmp_path: Path) -> None:
     with Neovim(program("nvim"), tmp_path, environment) as nvim:
         nvim.edit("item.py", BODIES, wait=False)
@@ -387,7 +447,7 @@ def test_without_options_nobody_complains(environment: Mapping[str, str], tmp_pa
 
 
 def test_wrong_options_are_named(nvim: Neovim) -> None:
-    for options, sentence in (("{ atuo = true }", 'no option "atuo"'), ("{ cmd = {} }", "dg_lsp: cmd")):
+    for options, sentence in (("{ atuo = true }", 'no option "atuo"'), ("{ cmd = {} }", "dg_lsp: cmd"), ("{ settings = { 1 } }", "settings")):
         with pytest.raises(RuntimeError, match=sentence):
             nvim.lua(f"require('dg_lsp').setup({options})")
 

@@ -2,17 +2,26 @@
 
 local config = require("dg_lsp.config")
 
+local root_markers = { ".git", "pyproject.toml", "package.json", "Cargo.toml", "go.mod" }
+
 ---@type vim.lsp.Config
 return {
   cmd = config.current.cmd,
   filetypes = config.current.filetypes,
-  root_markers = { ".git", "pyproject.toml", "package.json", "Cargo.toml", "go.mod" },
+  root_dir = function(bufnr, on_dir)
+    if not require("dg_lsp.server").is_second(bufnr) then
+      on_dir(vim.fs.root(bufnr, root_markers))
+    end
+  end,
   settings = { dgLsp = config.server_settings() },
   -- The server sends its own notifications only to those who say that they understand them.
   capabilities = { experimental = { dgLsp = { status = true, draft = true } } },
   handlers = {
     ["dgLsp/status"] = function(_, params, context)
       require("dg_lsp.status").heard(params, context)
+    end,
+    ["workspace/applyEdit"] = function(err, params, context)
+      return require("dg_lsp.fill").apply(err, params, context)
     end,
     ["dgLsp/draft"] = function(_, params, context)
       require("dg_lsp.draft").heard(params, context)

@@ -83,7 +83,12 @@ local function check(opts)
   vim.validate("dg_lsp: restarts", opts.restarts, function(value)
     return type(value) == "number" and value >= 0
   end, true, "a number that is not negative")
-  vim.validate("dg_lsp: settings", opts.settings, "table", true)
+  vim.validate("dg_lsp: settings", opts.settings, function(value)
+    return type(value) == "table"
+      and vim.iter(pairs(value)):all(function(name)
+        return type(name) == "string"
+      end)
+  end, true, "a table with names")
 end
 
 ---Use these options from now on; raises an error that names the option that is wrong.
@@ -97,14 +102,23 @@ function M.use(opts)
   return M.current
 end
 
----Return what the server is told: the user's settings, and `auto` in the server's words.
+---Return what the server is told: the user's settings, each under its whole name, and `auto` in the server's words.
 ---@return table
 function M.server_settings()
   -- Without a word in it, a table would reach the server as an empty list.
-  local settings = vim.tbl_extend("force", vim.empty_dict(), vim.deepcopy(M.current.settings)) --[[@as table]]
-  local group = type(settings.completion) == "table" and settings.completion or nil
-  local chosen = settings["completion.trigger"] or (group and group.trigger)
-  if not chosen and not M.current.auto then
+  local settings = vim.empty_dict()
+  for name, value in pairs(vim.deepcopy(M.current.settings)) do
+    if type(value) == "table" and not vim.islist(value) then
+      for inner, each in pairs(value) do
+        local whole = ("%s.%s"):format(name, inner)
+        -- What has its whole name already stands.
+        settings[whole] = vim.F.if_nil(M.current.settings[whole], each)
+      end
+    else
+      settings[name] = value
+    end
+  end
+  if not settings["completion.trigger"] and not M.current.auto then
     settings["completion.trigger"] = "manual"
   end
   return settings

@@ -103,8 +103,8 @@ end
 ---@param context lsp.HandlerContext
 function M.heard(params, context)
   local client = vim.lsp.get_client_by_id(context.client_id)
-  local bufnr = vim.uri_to_bufnr(params.textDocument.uri)
-  if not client or not config.current.draft or not vim.api.nvim_buf_is_loaded(bufnr) then
+  local bufnr = client and require("dg_lsp.server").buffer(client, params.textDocument.uri)
+  if not client or not bufnr or not config.current.draft then
     return
   end
   clear(bufnr)

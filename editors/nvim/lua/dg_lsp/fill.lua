@@ -118,28 +118,57 @@ end
 ---@param last integer 1-based
 ---@param instruction? string
 function M.regenerate(first, last, instruction)
-  local bufnr = vim.api.nvim_get_current_buf()
-  local client = server.needed(bufnr)
-  if not client then
-    return
-  end
   local from, to = 0, math.huge
   if vim.fn.visualmode() == "v" and vim.fn.line("'<") == first and vim.fn.line("'>") == last then
     from = vim.fn.col("'<") - 1
     local line = vim.fn.getline(last)
     local at = vim.fn.col("'>")
     -- The mark stands at the first byte of the last character, which belongs to the selection.
-    to = at > #line and #line or at - 1 + #vim.fn.matchstr(line:sub(at), ".")
+    -- But where 'selection' says that it does not.
+    local is_inside = vim.o.selection ~= "exclusive"
+    to = at > #line and #line or at - 1 + (is_inside and #vim.fn.matchstr(line:sub(at), ".") or 0)
   end
-  run(client, bufnr, {
-    ["do"] = "regenerate",
-    textDocument = document(bufnr),
-    range = {
-      start = position(bufnr, first - 1, from, client.offset_encoding),
-      ["end"] = position(bufnr, last - 1, to, client.offset_encoding),
-    },
-    instruction = instruction or "",
-  })
+  server.with_client(function(client, bufnr)
+    run(client, bufnr, {
+      ["do"] = "regenerate",
+      textDocument = document(bufnr),
+      range = {
+        start = position(bufnr, first - 1, from, client.offset_encoding),
+        ["end"] = position(bufnr, last - 1, to, client.offset_encoding),
+      },
+      instruction = instruction or "",
+    })
+  end)
+end
+
+---Return the edits of a workspace edit for an address, nil for none.
+---@param edit lsp.WorkspaceEdit
+---@param uri string
+---@return lsp.TextEdit[]?
+local function edits_for(edit, uri)
+  for _, change in ipairs(edit.documentChanges or {}) do
+    if change.textDocument and change.textDocument.uri == uri then
+      return change.edits
+    end
+  end
+  return edit.changes and edit.changes[uri]
+end
+
+---Apply an edit of the server's. Neovim itself would take a buffer without a name for the root directory.
+---@param err lsp.ResponseError?
+---@param params lsp.ApplyWorkspaceEditParams
+---@param context lsp.HandlerContext
+---@return lsp.ApplyWorkspaceEditResult
+function M.apply(err, params, context)
+  local client = vim.lsp.get_client_by_id(context.client_id)
+  local uri = vim.uri_from_fname("")
+  local bufnr, edits = client and server.buffer(client, uri), edits_for(params.edit, uri)
+  if not client or not bufnr or not edits then
+    return vim.lsp.handlers["workspace/applyEdit"](err, params, context)
+  end
+  local annotations = params.edit.changeAnnotations
+  local ok, reason = pcall(vim.lsp.util.apply_text_edits, edits, bufnr, client.offset_encoding, annotations)
+  return { applied = ok, failureReason = reason }
 end
 
 ---End all fills that are under way, those that were begun from a menu too.

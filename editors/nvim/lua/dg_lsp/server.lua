@@ -17,6 +17,29 @@ function M.client(bufnr)
   return vim.lsp.get_clients({ name = M.NAME, bufnr = bufnr or 0 })[1]
 end
 
+---Return which of a client's buffers has an address; nil for none. (Neovim's own function makes a buffer where there is
+---none, and of the address of a buffer without a name that of the root directory.)
+---@param client vim.lsp.Client
+---@param uri string
+---@return integer?
+function M.buffer(client, uri)
+  return vim.iter(pairs(client.attached_buffers)):find(function(bufnr)
+    return vim.api.nvim_buf_is_loaded(bufnr) and vim.uri_from_bufnr(bufnr) == uri
+  end)
+end
+
+---Return whether a buffer has no name while another without one has the server: the two would have one address.
+---@param bufnr integer
+---@return boolean
+function M.is_second(bufnr)
+  local uri = vim.uri_from_bufnr(bufnr)
+  return vim.api.nvim_buf_get_name(bufnr) == ""
+    and vim.iter(vim.lsp.get_clients({ name = M.NAME })):any(function(client)
+      local first = M.buffer(client, uri)
+      return first ~= nil and first ~= bufnr
+    end)
+end
+
 ---Return the client of a buffer, or tell the user why there is none.
 ---@param bufnr? integer
 ---@return vim.lsp.Client?
@@ -29,6 +52,11 @@ function M.needed(bufnr)
     M.say(("%s can't be run; :checkhealth dg-lsp says more"):format(config.current.cmd[1]), "WARN")
   elseif not vim.lsp.is_enabled(M.NAME) then
     M.say('it is not switched on; call require("dg_lsp").setup()', "WARN")
+  elseif M.is_second(bufnr or vim.api.nvim_get_current_buf()) then
+    M.say(
+      "of several buffers without a name only one has it; write this one to a file, and :edit that",
+      "WARN"
+    )
   else
     M.say("it does not run for this buffer; :checkhealth dg-lsp says more", "WARN")
   end
@@ -42,6 +70,7 @@ local function is_coming(bufnr)
     and vim.fn.executable(config.current.cmd[1]) == 1
     and vim.list_contains(config.current.filetypes, vim.bo[bufnr].filetype)
     and vim.bo[bufnr].buftype == ""
+    and not M.is_second(bufnr)
     and #crashes < math.max(1, config.current.restarts)
 end
 
@@ -130,6 +159,8 @@ function M.restart()
   local client = M.client()
   if client then
     client:exec_cmd({ title = "restart the engine", command = "dgLsp.restartEngine" })
+  elseif vim.fn.executable(config.current.cmd[1]) == 0 then
+    M.needed()
   else
     vim.lsp.enable(M.NAME)
   end
