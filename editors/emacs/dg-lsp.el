@@ -112,6 +112,9 @@
   "Forget what WORKSPACE has told, if it was ours."
   (when (eq (lsp--client-server-id (lsp--workspace-client workspace)) 'dg-lsp)
     (setq dg-lsp--status nil)
+    ;; Nobody is left to end the drafts, which look like text.
+    (dolist (buffer (buffer-list))
+      (with-current-buffer buffer (dg-lsp--clear)))
     (force-mode-line-update t)))
 
 (add-hook 'lsp-after-uninitialized-functions #'dg-lsp--ended)
@@ -138,6 +141,7 @@
 
 (defun dg-lsp--wanted (what &optional instruction)
   "Return the parameters for WHAT to do here, with an INSTRUCTION."
+  (dg-lsp--workspace)
   (list :do what
         :textDocument (lsp--versioned-text-document-identifier)
         :range (if (use-region-p)
@@ -171,29 +175,33 @@
 
 (defun dg-lsp-fill ()
   "Fill the function body or the hole at point."
-  (interactive)
+  (interactive "*")
   (dg-lsp--offered '("body" "hole") "there is nothing to fill here"))
 
 (defun dg-lsp-fill-buffer ()
   "Fill all holes of the buffer."
-  (interactive)
+  (interactive "*")
   (dg-lsp--run (dg-lsp--wanted "all")))
 
 (defun dg-lsp-regenerate (instruction)
   "Write the region anew, with an INSTRUCTION."
-  (interactive "sWhat should it do? ")
-  (unless (use-region-p)
-    (user-error "Nothing is selected"))
+  (interactive
+   (progn
+     (barf-if-buffer-read-only)
+     (dg-lsp--workspace)
+     (unless (use-region-p)
+       (user-error "Nothing is selected"))
+     (list (read-string "What should it do? "))))
   (dg-lsp--run (dg-lsp--wanted "regenerate" instruction)))
 
 (defun dg-lsp-repair ()
   "Write the broken syntax at point anew."
-  (interactive)
+  (interactive "*")
   (dg-lsp--offered '("repair") "there is no broken syntax here"))
 
 (defun dg-lsp-docstring ()
   "Document the function or class at point."
-  (interactive)
+  (interactive "*")
   (dg-lsp--offered '("docstring") "there is nothing to document here"))
 
 (defun dg-lsp-restart-engine ()

@@ -169,5 +169,35 @@ print(cart.items)
   (set-buffer-modified-p nil)
   (kill-buffer))
 
+(ert-deftest tests-a-draft-goes-with-its-server ()
+  (tests-open "gone.py" tests-item)
+  (let ((lsp-restart 'ignore) killed)
+    (add-hook 'dg-lsp-draft-hook
+              (lambda ()
+                (unless killed
+                  (setq killed t)
+                  (signal-process (lsp--workspace-proc (dg-lsp--workspace)) 'SIGKILL)))
+              nil t)
+    (search-forward "...")
+    (dg-lsp-fill)
+    (tests-until (lambda () killed) "a draft")
+    (tests-until (lambda () (null dg-lsp--status)) "the server's end")
+    (should-not (seq-filter (lambda (overlay) (overlay-get overlay 'dg-lsp))
+                            (overlays-in (point-min) (point-max)))))
+  (set-buffer-modified-p nil)
+  (kill-buffer))
+
+(ert-deftest tests-what-cannot-be-filled-is-said-at-once ()
+  (with-temp-buffer
+    (dolist (command '(dg-lsp-fill dg-lsp-fill-buffer dg-lsp-regenerate dg-lsp-repair dg-lsp-docstring))
+      (should (string-match-p "does not run" (cadr (should-error (call-interactively command) :type 'user-error)))))
+    (setq buffer-read-only t)
+    (dolist (command '(dg-lsp-fill dg-lsp-fill-buffer dg-lsp-regenerate dg-lsp-repair dg-lsp-docstring))
+      (should-error (call-interactively command) :type 'buffer-read-only)))
+  (tests-open "nothing.py" tests-item)
+  (should (equal (cadr (should-error (call-interactively #'dg-lsp-regenerate) :type 'user-error)) "Nothing is selected"))
+  (set-buffer-modified-p nil)
+  (kill-buffer))
+
 (provide 'dg-lsp-tests)
 ;;; dg-lsp-tests.el ends here

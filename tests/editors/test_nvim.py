@@ -447,7 +447,11 @@ def test_without_options_nobody_complains(environment: Mapping[str, str], tmp_pa
 
 
 def test_wrong_options_are_named(nvim: Neovim) -> None:
-    for options, sentence in (("{ atuo = true }", 'no option "atuo"'), ("{ cmd = {} }", "dg_lsp: cmd"), ("{ settings = { 1 } }", "settings")):
+    for options, sentence in (
+        ("{ atuo = true }", 'no option "atuo"'),
+        ("{ cmd = {} }", "dg_lsp: cmd"),
+        ("{ settings = { 1 } }", "settings"),
+    ):
         with pytest.raises(RuntimeError, match=sentence):
             nvim.lua(f"require('dg_lsp').setup({options})")
 
