@@ -35,11 +35,13 @@ class Language:
     are joined. `opens` matches the code of a line that opens a block, where the
     tree is broken and its brackets are closed; `indent` is one level where the file shows none. In a file whose name ends
     with one of `stub_suffixes`, bodies are meant to be empty. `imports` finds the names that a text imports; with
-    `imports_folders`, those are of folders, all of whose files are imported at once.
+    `imports_folders`, those are of folders, all of whose files are imported at once. `marks` matches, line by line, what
+    hardly any text has that is in no language like it.
 
     The rest says how code is read without a tree: strings are what `strings` matches, or stands between `quotes`, of which
     only those in `multiline_quotes` reach over line ends; `heredoc` matches how a here document begins, up to its word.
     `brackets` are the pairs that close what they open. `outdents` matches lines that stand further left than their block.
+    `tag` begins the code in a file that holds other text before it.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Language:
     block_comment: tuple[str, str] | None
     opens: str
     fence: str
+    marks: str
     indent: str = "    "
     by_indentation: bool = False
     filenames: tuple[str, ...] = ()
@@ -64,6 +67,7 @@ class Language:
     heredoc: str = ""
     brackets: tuple[str, str] = BRACKETS
     outdents: str = ""
+    tag: str = ""
 
 
 # Lines of the preprocessor, and labels.
@@ -83,6 +87,8 @@ TABLE: tuple[Language, ...] = (
         block_comment=None,
         opens=r"^\s*(?:async\s+)?(?:def|class|if|elif|else|for|while|try|except|finally|with|match|case)\b.*:$|^\s*\).*:$",
         fence="python",
+        marks=r"^\s*(?:async\s+)?def \w+\(.*:$|^\s*class \w+.*:$|^(?:from [\w.]+ )?import \w[\w., ]*$|\bself\.\w"
+        r"|^\s*(?:if|elif|for|while|with|try|except|else)\b[^{;\n]*:$|^\s*@\w[\w.]*(?:\(.*\))?$|\b(?:is not|not in|is None)\b",
         by_indentation=True,
         filenames=("SConstruct", "SConscript", "wscript"),
         shebangs=("python",),
@@ -101,6 +107,8 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="javascript",
+        marks=r"^\s*(?:export )?(?:default )?(?:async )?function\b\*? ?\w+\(|\b(?:const|let|var) [\w{\[][^;\n]* = "
+        r"|(?:\)|\b[a-z]\w*) => |[=!]==|\brequire\(['\"]|^\s*(?:import|export)\b.* from ['\"]|\bmodule\.exports\b|\bthis\.\w",
         indent="  ",
         filenames=("Jakefile",),
         shebangs=("node", "nodejs", "bun"),
@@ -116,6 +124,9 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="typescript",
+        marks=r"[\w)\]?]: (?:string|number|boolean|void|any|unknown|never|Promise<|[A-Z]\w*(?:\[\])?)[ ,;)=|]"
+        r"|^\s*(?:export )?interface \w+ |^\s*(?:export )?type \w+ =|^import type\b|\bas (?:const|unknown|string)\b"
+        r"|^\s*(?:private|public|readonly|protected) \w+[(:?]",
         indent="  ",
         shebangs=("deno", "ts-node", "tsx"),
         stub_suffixes=(".d.ts", ".d.mts", ".d.cts"),
@@ -131,6 +142,7 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="tsx",
+        marks=r"\breturn \(?<\w|=> \(?<\w|\bclassName=|^\s*<[A-Z]\w*(?: \w+=\{.*)?/?>|^\s*</?>$",
         indent="  ",
         imports=imports.javascript,
     ),
@@ -144,6 +156,8 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="go",
+        marks=r"^func (?:\(\w+ \*?\w+(?:\[\w+\])?\) )?\w+\(|^package \w+$|^\s*\w+(?:, \w+)* := |\berr != nil\b"
+        r"|^import (?:\(|\")|^type \w+ (?:struct|interface) \{|^\s*for .* := range ",
         indent="\t",
         imports=imports.go,
         imports_folders=True,
@@ -159,6 +173,8 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="rust",
+        marks=r"^\s*(?:pub(?:\(\w+\))? )?(?:async )?fn \w+[(<]|\blet (?:mut )?\w+(?:: [^=;\n]+)? = |^\s*impl\b.*\{$|&mut "
+        r"|&self\b|^use [\w:]+|^\s*(?:pub )?(?:struct|enum|trait|mod) \w+|\w+!\(|^\s*#\[\w|\bSome\(|\bOk\(",
         shebangs=("rust-script",),
         imports=imports.rust,
         # Lifetimes have one quote only.
@@ -176,6 +192,9 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="java",
+        marks=r"^\s*(?:public|private|protected)(?: static)?(?: final)? (?!function\b)[\w<>\[\], ]+[ (;]|\bSystem\.out\b"
+        r"|^(?:import|package) [\w.]+(?:\.\*)?;$|^\s*@Override$|^\s*(?:final )?[A-Z]\w*(?:<[\w, <>]*>)? \w+ = "
+        r"|^\s*(?:public )?class \w+ .*\{$|\bthrows \w",
         imports=imports.java,
     ),
     Language(
@@ -188,6 +207,8 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="c",
+        marks=r"^\s*#\s*(?:include|define|ifdef|ifndef|endif|if)\b|\w->\w|\bNULL\b|\bsizeof\b"
+        r"|^\s*(?:static |const |unsigned )*(?:int|char|void|size_t|double|float|long|bool|u?int\d+_t|struct \w+) \*?\w+",
         imports=imports.c,
         outdents=_C_OUTDENTS,
     ),
@@ -201,6 +222,8 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="cpp",
+        marks=r"\bstd::|^\s*#include <\w+>$|^\s*template ?<|^\s*(?:inline )?namespace \w+ \{|\bnullptr\b|^using \w+ = "
+        r"|^\w[\w<>*& ]* \w+::~?\w+\(|^\s*(?:public|private|protected):$|\bconst (?:auto|\w+) ?&|\bauto \w+ =|^class \w+",
         imports=imports.c,
         outdents=_C_OUTDENTS,
     ),
@@ -214,6 +237,10 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="csharp",
+        marks=r"^\s*using (?:static )?[\w.]+;$|^namespace [\w.]+ ?[;{]?$|\{ get; |\bvar \w+ = |\bforeach \(|\bConsole\.\w"
+        r"|^\s*(?:public|private|internal|protected)"
+        r"(?: (?:static|override|async|readonly|sealed|virtual))* (?!function\b)[\w<>\[\], ?]+[ (;{]"
+        r"|\bstring\.\w|\bstring \w+[,)=]|\bnameof\(",
         imports=imports.csharp,
         outdents=_C_OUTDENTS,
     ),
@@ -228,6 +255,10 @@ TABLE: tuple[Language, ...] = (
         opens=r"^\s*(def|class|module|if|unless|while|until|case|when|else|elsif|begin|rescue|ensure)\b.*$"
         r"|\bdo(\s*\|[^|]*\|)?$|\{(\s*\|[^|]*\|)?$",
         fence="ruby",
+        marks=r"^\s*def (?:self\.)?\w+[?!=]?(?:\(.*\))?$|\bdo \|.*\|$"
+        r"|\{ ?\|\w+(?:, \w+)*\||^\s*@\w+ (?:\|\|)?= "
+        r"|^\s*require(?:_relative)? ['\"]|\battr_\w+ :|\.(?:each|map|nil\?|empty\?)\b"
+        r"|^\s*(?:elsif|unless|puts)\b|^\s*module [A-Z]",
         indent="  ",
         filenames=("Gemfile", "Rakefile", "Guardfile", "Vagrantfile", "Podfile", "Fastfile"),
         shebangs=("ruby",),
@@ -245,10 +276,13 @@ TABLE: tuple[Language, ...] = (
         block_comment=_C_BLOCK,
         opens=_BRACE,
         fence="php",
+        marks=r"<\?php|\$\w+->\w|\$\w+ = |\bfunction \w*\([^)]*\$|^\s*use [\w\\]+;$"
+        r"|\b(?:public|private|protected|static) function\b",
         shebangs=("php",),
         imports=imports.php,
         multiline_quotes=QUOTES,
         heredoc="<<<",
+        tag="<?php",
     ),
     Language(
         name="bash",
@@ -260,6 +294,9 @@ TABLE: tuple[Language, ...] = (
         block_comment=None,
         opens=r"(^|\s|;)(then|do|else|\{)$",
         fence="bash",
+        marks=r"^\s*(?:fi|done|esac|then)\b|; (?:then|do)$|\b(?:if|while) \[\[? |^(?:function )?\w+\(\) \{$|^\s*local \w+="
+        r"|\[\[ .* \]\]"
+        r"|\|\| (?:exit|return|true)\b|\$\{\w+[:#%-]|>&[12]\b|>/dev/null",
         indent="  ",
         filenames=(".bashrc", ".bash_profile", ".bash_aliases", ".profile", "PKGBUILD"),
         shebangs=("bash", "sh", "dash", "ash", "ksh"),
@@ -279,6 +316,8 @@ TABLE: tuple[Language, ...] = (
         block_comment=("--[[", "]]"),
         opens=r"\b(then|do|else|repeat)$|\bfunction\b[^()]*\([^()]*\)$",
         fence="lua",
+        marks=r"\blocal (?:function )?\w+|^\s*(?:else)?if .* then$|^\s*(?:for|while) .* do$|^\s*end\)+$|~=|\bnil\b"
+        r"|^\s*(?:return )?function\b.*\)$",
         indent="  ",
         filenames=(".luacheckrc",),
         shebangs=("lua", "luajit"),

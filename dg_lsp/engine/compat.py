@@ -11,13 +11,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import polish
+from dg_lsp.core import guess, languages, local, polish, syntax
+from dg_lsp.core.languages import GrammarError
+from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.messages import MAX_CANDIDATES, Ask, Done
 
 SEED_RANGE = {"low": -(2**63), "high": 2**63 - 1}
 MAX_LOGPROBS = 1024
+# How many candidates there are to choose from at least, as some may be of no use; as many as editors ask for.
+CHOICE = 3
 Pieces = Callable[[str], tuple[str, ...]]
 
 
@@ -26,6 +30,7 @@ class Wish:
     """What another client asked for: our ask, and how it wants its answer."""
 
     ask: Ask
+    n: int = 1
     stream: bool = False
     stops: tuple[str, ...] = ()
     max_tokens: int | None = None
@@ -33,11 +38,6 @@ class Wish:
     echo: str = ""
     with_usage: bool = False
     fields: tuple[str, ...] | None = None
-
-    @property
-    def n(self) -> int:
-        """How many answers are wanted."""
-        return self.ask.request.budget.candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +68,17 @@ def from_openai(fields: Fields) -> Wish:
     stops = _stops(fields)
     options = fields.inner("stream_options")
     max_tokens = fields.integer("max_tokens", -1, low=-1)
+    n = fields.integer("n", 1, low=1, high=MAX_CANDIDATES)
     request = _request(
         prompt,
         fields.text("suffix", ""),
         stops,
-        Budget(candidates=fields.integer("n", 1, low=1, high=MAX_CANDIDATES)),
+        Budget(candidates=max(n, CHOICE)),
         seed=fields.integer("seed", 0, **SEED_RANGE),
     )
     return Wish(
         ask=Ask(request, client="openai"),
+        n=n,
         stream=fields.flag("stream", default=False),
         stops=stops,
         max_tokens=None if max_tokens < 0 else max_tokens,
@@ -101,7 +103,7 @@ def from_llama(fields: Fields) -> Wish:
         fields.text("input_prefix", "") + fields.text("prompt", ""),
         fields.text("input_suffix", ""),
         stops,
-        Budget(ms=ms),
+        Budget(ms=ms, candidates=CHOICE),
         seed=max(0, seed),
         related=tuple(Snippet(item.text("filename", ""), item.text("text")) for item in extra),
     )
@@ -207,7 +209,9 @@ def _request(
     # With code right of the cursor, or a stop at the line's end, more lines are not wanted.
     block = not suffix.partition("\n")[0].strip() and "\n" not in stops
     hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=indent, block=block)
-    return InfillRequest(prefix, suffix, (hole,), related=related, budget=budget, seed=seed)
+    # None of these interfaces has a field for it.
+    language = guess.language(prefix, suffix, [snippet.path for snippet in related])
+    return InfillRequest(prefix, suffix, (hole,), language=language, related=related, budget=budget, seed=seed)
 
 
 def _wants_logprobs(fields: Fields) -> bool:
@@ -224,16 +228,34 @@ def _stops(fields: Fields) -> tuple[str, ...]:
 
 
 def _cuts(wish: Wish, answer: Answer) -> list[tuple[Candidate, Cut]]:
-    polished = (_polished(candidate, wish.ask.request) for candidate in answer.candidates[: wish.n])
-    candidates = tuple(candidate for candidate in polished if candidate is not None)
+    request = wish.ask.request
+    document = Document("", request.language, request.prefix + request.suffix)
+    tree = _syntax(document, len(request.prefix)) if answer.candidates else None
+    polished = (_polished(candidate, request, document, tree) for candidate in answer.candidates)
+    useful = (candidate for candidate in polished if candidate is not None)
+    candidates = tuple(itertools.islice(useful, wish.n))
     # These clients read the first choice without asking whether there is one.
     return [(candidate, cut(candidate, wish)) for candidate in candidates or (Candidate(("",), 0.0, finished=False),)]
 
 
-def _polished(candidate: Candidate, request: InfillRequest) -> Candidate | None:
+def _syntax(document: Document, offset: int) -> Syntax | None:
+    """Return the syntax of the document, of a long one that of the lines around the offset."""
+    language, text = languages.get(document.language), document.text
+    if language is None:
+        return None
+    parts: tuple[Span, ...] = ()
+    if len(text) > local.LONG_CHARS:
+        start, end = max(0, offset - local.TAKEN_CHARS[0]), min(len(text), offset + local.TAKEN_CHARS[1])
+        parts = (Span(text.rfind("\n", 0, start) + 1, text.find("\n", end) + 1 or len(text)),)
+    try:
+        return syntax.parse(text, language, parts=parts)
+    except GrammarError:
+        return None  # as for a language that is not known
+
+
+def _polished(candidate: Candidate, request: InfillRequest, document: Document, tree: Syntax | None) -> Candidate | None:
     """Return a candidate as our own front ends would show it, or None where they would not: these clients don't polish."""
-    document = Document("", request.language, request.prefix + request.suffix)
-    edits = polish.to_edits(candidate, request.holes, document).edits
+    edits = polish.to_edits(candidate, request.holes, document, syntax=tree).edits
     return _kept(candidate, "".join(edit.text for edit in edits)) if edits else None
 
 

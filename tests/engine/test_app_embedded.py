@@ -17,9 +17,11 @@ import httpx
 import openai
 import pytest
 
+from dg_lsp.core import guess
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.wire import messages
 from dg_lsp.wire.messages import Ask
+from tests.e2e import positions
 from tests.engine import journalled_filler
 from tests.engine.engine_kit import Running, home, running, wait_until
 
@@ -83,6 +85,26 @@ def test_what_curl_gets_in_the_shape_of_llama_parses(embedded: Embedded) -> None
     told = json.loads(done.stdout)
     assert told["stop"] is True
     check(told["content"])
+
+
+def test_what_other_clients_get_in_held_out_files_adds_no_syntax_error(embedded: Embedded) -> None:
+    """As it is in an editor, though these requests do not say that it is Python."""
+    n_texts = 0
+    transport = httpx.HTTPTransport(uds=embedded.engine.state.address)
+    headers = {"Authorization": f"Bearer {embedded.engine.state.token}"}
+    with httpx.Client(transport=transport, base_url="http://localhost", headers=headers, timeout=60) as http:
+        for position in positions.positions(60, seed=7):
+            if guess.language(position.before, position.after) != "python":
+                continue
+            sent = {"prompt": position.before, "suffix": position.after, "n": 3}
+            choices = http.post("/v1/completions", json=sent).raise_for_status().json()["choices"]
+            texts = [choice["text"] for choice in choices if choice["text"]]
+            sent = {"input_prefix": position.before, "input_suffix": position.after}
+            content = http.post("/infill", json=sent).raise_for_status().json()["content"]
+            assert content == choices[0]["text"]
+            assert [text for text in texts if "syntax" in positions.faults(position, text)] == []
+            n_texts += len(texts)
+    assert n_texts > 20
 
 
 @dataclass

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dg_lsp.core.values import Candidate
+from dg_lsp.core import polish, syntax
+from dg_lsp.core.values import Candidate, Document
 from dg_lsp.engine import compat
 from dg_lsp.engine.compat import Answer
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.messages import Done
+from tests.core.test_guess import CODE, FOREIGN, cut
 
 PREFIX = "def total(prices):\n    result = 0\n    for price in prices:\n        result += "
 SUFFIX = "\n    return result\n"
@@ -52,3 +56,80 @@ def test_chances_are_told_to_those_who_ask(sent: object, wanted: bool) -> None:
 def test_a_number_of_chances_that_is_none_is_named(sent: object) -> None:
     with pytest.raises(WireError, match="logprobs must "):
         compat.from_openai(Fields({"prompt": "", "logprobs": sent}))
+
+
+def asked(kind: str, before: str, after: str) -> compat.Wish:
+    """The wish of a request for the rest of a line in either shape."""
+    if kind == "openai":
+        return compat.from_openai(Fields({"prompt": before, "suffix": after}))
+    return compat.from_llama(Fields({"input_prefix": before, "input_suffix": after}))
+
+
+def text_of(wish: compat.Wish, written: str) -> object:
+    """What the client gets where the model wrote this."""
+    answer = Answer((Candidate((written,), 0.5),), Done())
+    if wish.ask.client == "llama.cpp":
+        return compat.to_llama(wish, answer, "embedded")["content"]
+    choices = compat.to_openai(wish, answer, {}, lambda text: (text,))["choices"]
+    assert isinstance(choices, list)
+    return choices[0]["text"]
+
+
+# What ends the line at the cursor of the example, and what breaks it.
+ENDS = {
+    **dict.fromkeys(CODE, ("price;", "price * (1")),
+    "tsx": ("const n = 1;", "const n = (1"),
+    "php": ("$price;", "$price * (1"),
+    "bash": ("price", "price))) (("),
+    **dict.fromkeys(("python", "go", "ruby", "lua"), ("price", "price * (1")),
+}
+
+
+@pytest.mark.parametrize("kind", ["openai", "llama"])
+@pytest.mark.parametrize("name", CODE)
+def test_answers_are_polished_by_the_grammar_of_the_text(name: str, kind: str) -> None:
+    before, after = cut(CODE[name])
+    wish = asked(kind, before, after)
+    request = wish.ask.request
+    assert request.language == name
+    for written in ENDS[name]:
+        document = Document("", name, before + after)
+        polished = polish.to_edits(Candidate((written,), 0.5), request.holes, document, syntax=syntax.of(document))
+        assert text_of(wish, written) == "".join(edit.text for edit in polished.edits)
+    assert [text_of(wish, written) for written in ENDS[name]] == [ENDS[name][0], ""]
+
+
+@pytest.mark.parametrize("kind", ["openai", "llama"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_text_in_no_known_language_keeps_its_answers(name: str, kind: str) -> None:
+    wish = asked(kind, *cut(FOREIGN[name]))
+    assert wish.ask.request.language == ""
+    assert text_of(wish, "price + (1") == "price + (1"
+
+
+@pytest.mark.parametrize("written", ["price", "price + )"])
+def test_a_text_that_is_longer_than_a_parser_should_read_is_parsed_near_the_cursor(written: str) -> None:
+    before, after = cut(CODE["python"])
+    other = f"{before}0{after}\n\n" * 600
+    wish = asked("openai", other + before, f"{after}\n\n{other}")
+    tree = compat._syntax(Document("", "python", wish.ask.request.prefix + wish.ask.request.suffix), len(other + before))
+    assert tree is not None
+    assert 0 < len(tree.parsed) < 20_000 < len(tree.text)
+    assert text_of(wish, written) == ("price" if written == "price" else "")
+
+
+def test_the_best_that_is_of_use_is_told() -> None:
+    before, after = cut(CODE["python"])
+    candidates = tuple(Candidate((written,), 0.5) for written in ("price * (1", "price", "price + 1", "2"))
+    for kind, n in (("openai", 1), ("openai", 2), ("llama", 1)):
+        wish = replace(asked(kind, before, after), n=n)
+        assert wish.ask.request.budget.candidates > 1
+        told = compat.to_openai(wish, Answer(candidates, Done()), {}, lambda text: (text,))["choices"]
+        assert isinstance(told, list)
+        assert [each["text"] for each in told] == ["price", "price + 1"][:n]
+
+
+def test_files_that_come_with_it_say_what_to_think_of() -> None:
+    fields = {"input_prefix": "def total(prices):\n    return ", "input_extra": [{"filename": "shop.py", "text": "x = 1"}]}
+    assert compat.from_llama(Fields(fields)).ask.request.language == "python"
+    assert compat.from_llama(Fields({**fields, "input_extra": []})).ask.request.language == ""

@@ -1,0 +1,418 @@
+"""Which language a text is in that comes without a file name, and where nobody should say."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from dg_lsp.core import guess, languages
+
+# A function in each language, with a cursor in it.
+CODE = {
+    "python": """
+        def total(prices):
+            result = 0
+            for price in prices:
+                result += $0
+            return result
+    """,
+    "javascript": """
+        const fs = require("fs");
+
+        function total(prices) {
+          let result = 0;
+          for (const price of prices) {
+            result += $0
+          }
+          return result === 0 ? null : result;
+        }
+    """,
+    "typescript": """
+        export interface Price { amount: number; name: string; }
+
+        export function total(prices: Price[]): number {
+          let result: number = 0;
+          for (const price of prices) {
+            result += $0
+          }
+          return result;
+        }
+    """,
+    "tsx": """
+        import { useState } from "react";
+
+        type Props = { names: string[] };
+
+        export function List({ names }: Props): JSX.Element {
+          const [open, setOpen] = useState<boolean>(false);
+          const shown: string[] = open ? names : [];
+          $0
+          return <ul className="list">{shown.map((name) => <li key={name}>{name}</li>)}</ul>;
+        }
+    """,
+    "go": """
+        package shop
+
+        func Total(prices []float64) float64 {
+            result := 0.0
+            for _, price := range prices {
+                result += $0
+            }
+            return result
+        }
+    """,
+    "rust": """
+        pub fn total(prices: &[f64]) -> f64 {
+            let mut result = 0.0;
+            for price in prices {
+                result += $0
+            }
+            result
+        }
+    """,
+    "java": """
+        import java.util.List;
+
+        public class Shop {
+            private final List<Double> prices;
+
+            public double total() {
+                double result = 0;
+                for (double price : prices) {
+                    result += $0
+                }
+                return result;
+            }
+        }
+    """,
+    "c": """
+        #include <stddef.h>
+
+        double total(const double *prices, size_t count) {
+            double result = 0;
+            for (size_t i = 0; i < count; i++) {
+                result += $0
+            }
+            return result;
+        }
+    """,
+    "cpp": """
+        #include <vector>
+
+        namespace shop {
+
+        double total(const std::vector<double> &prices) {
+            double result = 0;
+            for (const auto &price : prices) {
+                result += $0
+            }
+            return result;
+        }
+
+        }  // namespace shop
+    """,
+    "csharp": """
+        using System.Collections.Generic;
+
+        namespace Shop;
+
+        public class Basket
+        {
+            public double Total(IEnumerable<double> prices)
+            {
+                var result = 0.0;
+                foreach (var price in prices)
+                {
+                    result += $0
+                }
+                return result;
+            }
+        }
+    """,
+    "ruby": """
+        require "set"
+
+        def total(prices)
+          result = 0
+          prices.each do |price|
+            result += $0
+          end
+          result
+        end
+    """,
+    "php": """
+        <?php
+
+        function total(array $prices): float
+        {
+            $result = 0;
+            foreach ($prices as $price) {
+                $result += $0
+            }
+            return $result;
+        }
+    """,
+    "bash": """
+        total() {
+          local result=0
+          for price in "$@"; do
+            result=$((result + $0))
+          done
+          if [[ -n $result ]]; then
+            echo "$result"
+          fi
+        }
+    """,
+    "lua": """
+        local function total(prices)
+          local result = 0
+          for _, price in ipairs(prices) do
+            result = result + $0
+          end
+          return result
+        end
+    """,
+}
+
+# What no grammar of the table is for.
+FOREIGN = {
+    "prose": """
+        A language server finds the hole, and a model fills it. For each price in the list, the total grows;
+        if there is none, it returns nothing at all:
+
+        - it is written while you wait, and it is fast
+        - else, try again with $0
+
+        What you import from elsewhere is yours. Return what you took.
+    """,
+    "markdown": """
+        # Shop
+
+        The shop has a total:
+
+        ```python
+        def total(prices):
+            return sum(prices)
+        ```
+
+        It is used from the command line, see $0 and below.
+        If there is no price, nothing is printed, and the status is one.
+        With `--verbose` it prints each price.
+    """,
+    "kotlin": """
+        package shop
+
+        import kotlin.math.max
+
+        class Basket(private val prices: List<Double>) {
+            fun total(): Double {
+                var result = 0.0
+                for (price in prices) {
+                    result += $0
+                }
+                return result
+            }
+        }
+    """,
+    "swift": """
+        import Foundation
+
+        func total(_ prices: [Double]) -> Double {
+            var result = 0.0
+            for price in prices {
+                result += $0
+            }
+            guard result > 0 else { return 0 }
+            return result
+        }
+    """,
+    "haskell": """
+        module Shop where
+
+        import Data.List (foldl')
+
+        total :: [Double] -> Double
+        total prices = foldl' add 0 prices
+          where
+            add result price = $0
+    """,
+    "elixir": """
+        defmodule Shop do
+          def total(prices) do
+            Enum.reduce(prices, 0, fn price, result ->
+              result + $0
+            end)
+          end
+        end
+    """,
+    "fish": """
+        function total
+            set result 0
+            for price in $argv
+                set result (math $result + $0)
+            end
+            if test $result -gt 0
+                echo $result
+            end
+        end
+    """,
+    "sql": """
+        CREATE TABLE prices (id INTEGER PRIMARY KEY, amount REAL NOT NULL);
+        SELECT name, SUM(amount) AS total FROM prices
+        WHERE $0
+        GROUP BY name;
+    """,
+    "yaml": """
+        name: shop
+        on: [push]
+        jobs:
+          total:
+            runs-on: ubuntu-latest
+            steps:
+              - uses: actions/checkout@v4
+              - run: $0
+    """,
+    "json": """
+        {
+          "name": "shop",
+          "scripts": {"total": "node total.js", "test": "$0"},
+          "private": true
+        }
+    """,
+    "html": """
+        <!doctype html>
+        <html>
+          <body class="shop">
+            <p>The total is $0</p>
+          </body>
+        </html>
+    """,
+    "make": """
+        total: prices.txt
+            @awk '{ sum += $$1 } END { print sum }' $<
+
+        clean:
+            rm -f $(OUT) $0
+    """,
+    "perl": """
+        use strict;
+
+        sub total {
+            my (@prices) = @_;
+            my $result = 0;
+            foreach my $price (@prices) {
+                $result += $0
+            }
+            return $result;
+        }
+    """,
+    "r": """
+        total <- function(prices) {
+          result <- 0
+          for (price in prices) {
+            result <- result + $0
+          }
+          result
+        }
+    """,
+    "log": """
+        2024-05-01 12:00:01 INFO if the import fails: return later
+        2024-05-01 12:00:02 INFO for each retry: $0
+    """,
+}
+
+
+def cut(text: str) -> tuple[str, str]:
+    before, _, after = textwrap.dedent(text).lstrip("\n").partition("$0")
+    return before, after
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_code_is_known_by_how_it_looks(name: str) -> None:
+    assert guess.told(*cut(CODE[name])) is None
+    assert guess.language(*cut(CODE[name])) == name
+
+
+def test_every_language_of_the_table_has_its_example() -> None:
+    assert list(CODE) == [language.name for language in languages.TABLE]
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_code_is_known_far_into_a_long_file(name: str) -> None:
+    before, after = cut(CODE[name])
+    # What stands once in a file, at its top.
+    other = f"\n{before}0{after}".replace("import java.util.List;", "").replace("<?php", "") * 30
+    assert guess.language(f"{other}\n{before.replace('<?php', '')}", f"{after}{other}") == name
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_nobody_says_a_language_where_the_evidence_is_weak(name: str) -> None:
+    assert guess.language(*cut(FOREIGN[name])) == ""
+
+
+@pytest.mark.parametrize("text", ["", "\n", "x = 1\n", "foo(bar)\n", "return x\n", "a: b\n", "$", "\ud800 def", "\0" * 99])
+def test_nobody_says_a_language_where_there_is_hardly_any_text(text: str) -> None:
+    assert guess.language(text) == ""
+    assert guess.language("", text) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("# path: shop/total.py\nx\n", "python"),
+        ("// Path: shop/total.ts\nx\n", "typescript"),
+        ("-- file name: total.lua\n", "lua"),
+        ("/* File: total.c */\n", "c"),
+        ("# shop/total.rb\n", "ruby"),
+        ("<|file_sep|>total.rs\nx\n", "rust"),
+        ("<file_sep>total.java\nx\n", "java"),
+        ("<filename>total.php\nx\n", "php"),
+        ("# language: python\n# indentation: use 4 spaces for a tab\nx", "python"),
+        ("// language: c++\n", "cpp"),
+        ("/* language: c */\n", "c"),
+        ("#!/usr/bin/env bash\nx\n", "bash"),
+        ("# -*- mode: ruby; coding: utf-8 -*-\n", "ruby"),
+        ("// -*- C++ -*-\n", "cpp"),
+        ("-- vim: set ts=2 ft=lua :\n", "lua"),
+        ("# vim: filetype=js\n", "javascript"),
+        # What is named and not in the table is in no language that is, whatever it looks like.
+        ("# path: notes.txt\n", ""),
+        ("# language: cobol\n", ""),
+        ("#!/usr/bin/perl\n", ""),
+        # These say nothing.
+        ("# -*- coding: utf-8 -*-\n", None),
+        ("# path: the one to take.\n", None),
+        ("x = 'path: a.py'\n", None),
+        ("# see total.py\n", None),
+        ("", None),
+    ],
+)
+def test_what_the_text_says_of_itself_counts(before: str, expected: str | None) -> None:
+    assert guess.told(before) == expected
+    if expected is not None:
+        code = "".join(cut(CODE["go" if expected != "go" else "lua"]))
+        assert guess.language(before + code, code) == expected
+
+
+def test_of_several_files_the_last_one_counts() -> None:
+    assert guess.language("<|repo_name|>shop\n<|file_sep|>a.go\npackage a\n<|file_sep|>total.rs\nx\n") == "rust"
+
+
+def test_the_last_lines_may_say_it_too() -> None:
+    assert guess.told("x\n", "y\n# vim: ft=ruby\n") == "ruby"
+    assert guess.told("x\n", "# vim: ft=ruby\n" + "y\n" * 99) is None
+
+
+def test_other_files_say_what_to_think_of_and_decide_nothing() -> None:
+    once = "def total(prices):\n    return "
+    assert guess.language(once) == ""
+    assert guess.language(once, paths=["a.py"]) == "python"
+    assert guess.language(once, paths=["a.lua", "unknown"]) == ""
+    assert guess.language(*cut(FOREIGN["kotlin"]), paths=["a.py", "a.java"]) == ""
+    assert guess.language(*cut(CODE["go"]), paths=["a.py"]) == "go"
+
+
+def test_code_that_is_broken_elsewhere_is_known_all_the_same() -> None:
+    before, after = cut(CODE["python"])
+    assert guess.language(f"import os\nx = = 1\n\n{before}", f"{after}\n\n{before}0{after}") == "python"
