@@ -209,13 +209,31 @@ def watch(code: Workbench) -> None:
     )
 
 
-def test_a_killed_server_comes_back(code: Workbench) -> None:
+def server_pid(environment: Mapping[str, str]) -> int:
+    """Return the process of this window's server; other editors may run beside it."""
+
+    def own() -> list[int]:
+        found = subprocess.run(["pgrep", "-f", "dg-lsp serve"], capture_output=True, text=True, check=True)
+        return [pid for pid in map(int, found.stdout.split()) if {"DRIVER_PORT", environment["HOME"]} <= values(pid)]
+
+    def values(pid: int) -> set[str]:
+        try:
+            parts = (part.partition("=") for part in Path(f"/proc/{pid}/environ").read_text().split("\0"))
+        except OSError:
+            # It has just ended.
+            return set()
+        return {value if name == "HOME" else name for name, _, value in parts}
+
+    # The one before may not have ended yet, and what a server starts is its copy for a moment.
+    until(lambda: len(own()) == 1, "one server", tell=own)
+    return own()[0]
+
+
+def test_a_killed_server_comes_back(code: Workbench, environment: Mapping[str, str]) -> None:
     code.open("again.py", SHOP)
-    found = subprocess.run(["pgrep", "-f", "dg-lsp serve"], capture_output=True, text=True, check=True)
-    own = [pid for pid in map(int, found.stdout.split()) if Path(f"/proc/{pid}/environ").read_text().find("DRIVER_PORT") >= 0]
-    assert len(own) == 1
-    os.kill(own[0], signal.SIGKILL)
-    until(lambda: not Path(f"/proc/{own[0]}").exists(), "the end of the server")
+    pid = server_pid(environment)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the server")
     code.until_ready()
     begin(code, name="again.py")
 
@@ -351,6 +369,124 @@ def test_the_server_hears_what_was_shown_and_accepted_in_part(code: Workbench, t
     assert part["item"]["command"]["arguments"] == shown["command"]["arguments"]
 
 
+def start(code: Workbench, command: str) -> None:
+    """Begin a command that takes its time; what it fails with is left to the extension."""
+    code.run(f"void vscode.commands.executeCommand({json.dumps(command)}).then(() => undefined, () => undefined)")
+
+
+def begin_fill(code: Workbench, name: str) -> Path:
+    """Open a file and begin to fill its long body; return when a draft is on the screen."""
+    path = code.open(name, FILES)
+    code.put(LONG_BODY, 4)
+    start(code, "dgLsp.fillHere")
+    until(code.draft, "a draft", tell=code.picture)
+    return path
+
+
+def test_a_fill_is_ended_from_the_status_bar(code: Workbench) -> None:
+    begin_fill(code, "ended.py")
+    code.command("dgLsp.cancel")
+    until(lambda: not code.told()["busy"] and not code.draft(), "the end", tell=code.picture)
+    assert code.text() == FILES
+    assert code.messages() == []
+
+
+def test_a_file_that_is_closed_while_it_is_filled_stays_closed(code: Workbench, tapped: Path) -> None:
+    path = begin_fill(code, "closed.py")
+    code.command("workbench.action.closeActiveEditor")
+
+    def answers() -> list[object]:
+        filled = [message["id"] for _, message in tap.heard(tapped) if message.get("method") == "workspace/executeCommand"]
+        return [message for sender, message in tap.heard(tapped) if sender == "server" and message.get("id") in filled]
+
+    until(answers, "the end of the fill", tell=code.picture)
+    tabs = "return vscode.window.tabGroups.all.flatMap((group) => group.tabs.map((tab) => tab.label))"
+    assert path.name not in code.run(tabs)
+    assert path.read_text() == FILES
+
+
+def test_what_is_not_to_be_filled_is_said(code: Workbench) -> None:
+    code.open("item.py", BODIES)
+    code.command("workbench.action.closeActiveEditor")
+    for name, reason in (("fillHere", "open a file first"), ("toggleLanguage", "open a file in that language first")):
+        code.command(f"dgLsp.{name}")
+        until(lambda: [each for each in code.messages() if reason in each], "the reason", tell=code.picture)  # noqa: B023
+    code.open("item.py", BODIES)
+    code.command("workbench.action.files.setActiveEditorReadonlyInSession")
+    code.put(BODY, 8)
+    code.press("F1")
+    code.page.wait_for_selector(".quick-input-widget:visible input")
+    code.type("dg-lsp: ")
+    shown = code.page.locator(".quick-input-list .monaco-list-row")
+    until(lambda: any("Run Doctor" in each for each in shown.all_text_contents()), "the commands", tell=code.picture)
+    assert not any("Fill Function Body" in each for each in shown.all_text_contents())
+    code.press("Escape")
+    code.command("workbench.action.files.resetActiveEditorReadonlyInSession")
+
+
+def test_a_server_that_ends_during_a_fill_is_said_to_have_ended(code: Workbench, environment: Mapping[str, str]) -> None:
+    begin_fill(code, "lost.py")
+    os.kill(server_pid(environment), signal.SIGKILL)
+    until(lambda: any("the server ended" in each for each in code.messages()), "the message", tell=code.picture)
+    until(lambda: not code.draft(), "the drafts to go", tell=code.draft)
+    code.until_ready()
+    assert code.text() == FILES
+
+
+@pytest.fixture
+def command_setting(code: Workbench) -> Iterator[Callable[[object], None]]:
+    """Yield what sets how the server is started."""
+    yield lambda value: code.set("client.command", value)
+    code.set("client.command", None)
+    code.until_ready()
+
+
+def test_a_server_that_never_answers_can_be_replaced(code: Workbench, command_setting: Callable[[object], None]) -> None:
+    code.open("shop.py", SHOP)
+    command_setting(["/bin/sleep", "1000"])
+    until(lambda: "is starting" in code.status(), "the start", tell=code.picture)
+    start(code, "dgLsp.restart")
+    command_setting(None)
+    code.until_ready()
+    assert code.messages() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("dg-lsp serve", "must be a list of strings"),
+        (["/nowhere/dg-lsp", "serve"], "/nowhere/dg-lsp, which the setting dgLsp.client.command names, can't be run"),
+        (["/bin/false"], "The server"),
+    ],
+)
+def test_a_server_that_cannot_be_started_is_named(
+    code: Workbench, command_setting: Callable[[object], None], command: object, reason: str
+) -> None:
+    code.open("shop.py", SHOP)
+    command_setting(command)
+    until(lambda: reason in code.status() and "is starting" not in code.status(), "the reason", tell=code.picture)
+    assert not any(" at " in each for each in code.messages())
+
+
+def test_the_doctor_runs_as_the_server_does_in_the_folder_of_the_window(
+    code: Workbench, command_setting: Callable[[object], None]
+) -> None:
+    code.open("shop.py", SHOP)
+    command_setting([sys.executable, "-m", "dg_lsp", "serve"])
+    until(lambda: "is ready" in code.status(), "the server", tell=code.picture)
+    code.command("dgLsp.doctor")
+    until(lambda: "ok  dg-lsp" in code.text(), "the doctor's lines", tell=code.picture)
+    assert str(code.folder / ".dg-lsp.toml") in code.text()
+
+
+def test_a_pause_ends_what_a_wrong_setting_says(code: Workbench) -> None:
+    code.open("shop.py", SHOP)
+    code.set("completion.disabledLanguages", "python")
+    code.command("dgLsp.toggleLanguage")
+    assert code.setting("completion.disabledLanguages") == ["python"]
+    code.set("completion.disabledLanguages", None)
+
+
 @pytest.fixture
 def plain_keys(code: Workbench) -> Iterator[None]:
     """Let the editor write what is typed and nothing by itself."""
@@ -407,7 +543,7 @@ def test_a_pause_lasts_until_it_is_ended(code: Workbench) -> None:
 def test_an_untitled_document_gets_suggestions(code: Workbench) -> None:
     code.command("dgLsp.openSample")
     code.page.wait_for_selector(".monaco-editor.focused")
-    code.type("        self.")
+    code.type("self.")
     code.until_ghost()
 
 

@@ -72,8 +72,15 @@ def test_the_walkthrough_ends_with_the_first_infill(window: Workbench) -> None:
     window.page.get_by_role("button", name="Open a sample").click()
     until(lambda: "set_price" in window.text(), "the sample")
     window.page.wait_for_selector(".monaco-editor.focused")
-    window.type("        self.")
+    # The cursor stands where the walkthrough says.
+    window.type("self.")
+    until(lambda: "        self." in window.text(), "what was typed", tell=window.picture)
     window.until_ghost()
     before = window.text()
     window.press("Tab")
     until(lambda: window.text() != before, "the accepted text", tell=window.picture)
+    # The next step fills a body of the sample, which is then out of sight.
+    window.run('await vscode.commands.executeCommand("workbench.action.openWalkthrough", "dg-lsp.dg-lsp#start", false)')
+    window.page.locator(".getting-started-step", has_text="Fill a hole").click()
+    window.page.get_by_role("button", name="Fill the body of get_price").click()
+    until(lambda: "set_price" in window.text() and "..." not in window.text(), "the filled body", tell=window.picture)

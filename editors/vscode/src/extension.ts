@@ -3,13 +3,13 @@ import * as vscode from "vscode";
 import type { LanguageClient } from "vscode-languageclient/node";
 import { Doctor } from "./doctor";
 import { Drafts } from "./drafts";
-import { fillFile, fillHere, regenerate } from "./fill";
+import { cancelFills, fillFile, fillHere, regenerate, tell } from "./fill";
 import { install } from "./install";
 import { serverCommands } from "./protocol";
 import { whenPythonChanges } from "./python";
-import { SAMPLE, SAMPLE_LINE } from "./sample";
-import { Server } from "./server";
-import { withLanguage } from "./settings";
+import { FILL_BEHIND, SAMPLE, TYPE_BEHIND } from "./sample";
+import { folder, Server } from "./server";
+import { strings, withLanguage } from "./settings";
 import { StatusItem } from "./statusItem";
 import { Watcher } from "./watcher";
 
@@ -29,7 +29,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   const withClient = (name: string, run: (client: LanguageClient) => Promise<void>) => {
     command(name, async () => {
       const client = server.running;
-      if (client) await run(client);
+      if (client) await run(client).catch(tell);
     });
   };
 
@@ -46,7 +46,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   command("dgLsp.showLog", () => {
     output.show();
   });
-  command("dgLsp.doctor", () => doctor.run(server.program ?? "dg-lsp"));
+  command("dgLsp.doctor", () => doctor.run(server.program, folder()));
   command("dgLsp.restart", async () => {
     // With a server that runs, its engine is what hangs; without one, the server is looked for again.
     if (status.status) await vscode.commands.executeCommand(serverCommands.restartEngine);
@@ -60,7 +60,18 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     }
   });
   command("dgLsp.openCommandSetting", () => vscode.commands.executeCommand("workbench.action.openSettings", "dgLsp.client.command"));
-  command("dgLsp.openSample", openSample);
+  command("dgLsp.cancel", cancelFills);
+  let sample: vscode.TextDocument | undefined;
+  command("dgLsp.openSample", async () => {
+    sample = await openSample();
+    await show(sample, TYPE_BEHIND);
+  });
+  // The walkthrough is looked at, not the sample, when this is clicked there.
+  command("dgLsp.fillSample", async () => {
+    if (!sample || sample.isClosed || !sample.getText().includes(`${FILL_BEHIND}...`)) sample = await openSample();
+    await show(sample, FILL_BEHIND);
+    await vscode.commands.executeCommand("dgLsp.fillHere");
+  });
 
   context.subscriptions.push(
     vscode.workspace.onDidChangeConfiguration(async (event) => {
@@ -84,21 +95,30 @@ export function deactivate(): void {
 async function togglePause(): Promise<void> {
   const settings = vscode.workspace.getConfiguration("dgLsp");
   const next = settings.get("completion.trigger") === "manual" ? "auto" : "manual";
-  await settings.update("completion.trigger", next, vscode.ConfigurationTarget.Global);
+  await settings.update("completion.trigger", next, whereSet(settings, "completion.trigger"));
 }
 
 async function toggleLanguage(): Promise<void> {
   const language = vscode.window.activeTextEditor?.document.languageId;
-  if (!language) return;
+  if (!language) {
+    void vscode.window.showInformationMessage("dg-lsp: open a file in that language first");
+    return;
+  }
+  const name = "completion.disabledLanguages";
   const settings = vscode.workspace.getConfiguration("dgLsp");
-  const languages = settings.get<string[]>("completion.disabledLanguages", []);
-  const next = withLanguage(languages, language, !languages.includes(language));
-  await settings.update("completion.disabledLanguages", next, vscode.ConfigurationTarget.Global);
+  const languages = strings(settings.get(name));
+  await settings.update(name, withLanguage(languages, language, !languages.includes(language)), whereSet(settings, name));
+}
+
+/** Return which of the settings' files counts for a setting: a change to another would do nothing. */
+function whereSet(settings: vscode.WorkspaceConfiguration, name: string): vscode.ConfigurationTarget {
+  const { workspaceValue } = settings.inspect(name) ?? {};
+  return workspaceValue === undefined ? vscode.ConfigurationTarget.Global : vscode.ConfigurationTarget.Workspace;
 }
 
 async function chooseModel(): Promise<void> {
   const settings = vscode.workspace.getConfiguration("dgLsp");
-  const current = settings.get("engine.model", "embedded");
+  const current = String(settings.get("engine.model") ?? "embedded");
   const other = "Another…";
   const known = [
     { label: "embedded", detail: "the small model that comes with dg-lsp, for any machine" },
@@ -115,10 +135,14 @@ async function chooseModel(): Promise<void> {
   if (model) await settings.update("engine.model", model, vscode.ConfigurationTarget.Global);
 }
 
-async function openSample(): Promise<void> {
-  const document = await vscode.workspace.openTextDocument({ language: "python", content: SAMPLE });
+async function openSample(): Promise<vscode.TextDocument> {
+  return vscode.workspace.openTextDocument({ language: "python", content: SAMPLE });
+}
+
+/** Show a document with the cursor behind a text. */
+async function show(document: vscode.TextDocument, text: string): Promise<void> {
   const editor = await vscode.window.showTextDocument(document);
-  const at = new vscode.Position(SAMPLE_LINE, 0);
+  const at = document.positionAt(document.getText().indexOf(text) + text.length);
   editor.selection = new vscode.Selection(at, at);
   editor.revealRange(new vscode.Range(at, at));
 }

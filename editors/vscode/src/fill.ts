@@ -1,16 +1,33 @@
 /** The commands that fill: they ask the server, which answers with an edit and shows its progress by itself. */
 import * as vscode from "vscode";
-import { CodeActionRequest, CodeActionTriggerKind, ExecuteCommandRequest, ResponseError, LSPErrorCodes } from "vscode-languageclient";
+import {
+  CodeActionRequest,
+  CodeActionTriggerKind,
+  ErrorCodes,
+  ExecuteCommandRequest,
+  LSPErrorCodes,
+  ResponseError,
+} from "vscode-languageclient";
 import type { LanguageClient } from "vscode-languageclient/node";
 import { serverCommands, type Wanted, type What } from "./protocol";
+import { SELECTOR } from "./server";
+
+const running = new Set<vscode.CancellationTokenSource>();
+
+/** End the fills that commands have begun. */
+export function cancelFills(): void {
+  for (const source of running) source.cancel();
+}
 
 /** Do the first of these that the server offers at the cursor, or say that there is none. */
 export async function fillHere(client: LanguageClient, whats: readonly What[], nothing: string): Promise<void> {
-  const editor = vscode.window.activeTextEditor;
+  const editor = editorToFill();
   if (!editor) return;
+  const at = client.code2ProtocolConverter.asPosition(editor.selection.active);
   const actions = await client.sendRequest(CodeActionRequest.type, {
     textDocument: client.code2ProtocolConverter.asTextDocumentIdentifier(editor.document),
-    range: client.code2ProtocolConverter.asRange(editor.selection),
+    // What is selected is no matter here.
+    range: { start: at, end: at },
     context: { diagnostics: [], triggerKind: CodeActionTriggerKind.Invoked },
   });
   for (const what of whats) {
@@ -47,8 +64,17 @@ export async function regenerate(client: LanguageClient): Promise<void> {
   if (instruction !== undefined) await fill(client, { ...wanted, instruction });
 }
 
-function wantedAt(client: LanguageClient, what: What): Wanted | undefined {
+/** Return the editor that is looked at, or tell the user why nothing there is filled. */
+function editorToFill(): vscode.TextEditor | undefined {
   const editor = vscode.window.activeTextEditor;
+  if (editor && vscode.languages.match(SELECTOR, editor.document) > 0) return editor;
+  const reason = editor ? "what is shown here is not a file to be filled" : "open a file first, and put the cursor where to fill";
+  void vscode.window.showInformationMessage(`dg-lsp: ${reason}`);
+  return undefined;
+}
+
+function wantedAt(client: LanguageClient, what: What): Wanted | undefined {
+  const editor = editorToFill();
   if (!editor) return undefined;
   return {
     do: what,
@@ -61,10 +87,21 @@ function wantedAt(client: LanguageClient, what: What): Wanted | undefined {
 }
 
 async function fill(client: LanguageClient, wanted: Wanted): Promise<void> {
+  const source = new vscode.CancellationTokenSource();
+  running.add(source);
   try {
-    await client.sendRequest(ExecuteCommandRequest.type, { command: serverCommands.fill, arguments: [wanted] });
-  } catch (error) {
-    if (error instanceof ResponseError && error.code === LSPErrorCodes.RequestCancelled) return;
-    void vscode.window.showWarningMessage(`dg-lsp: ${error instanceof Error ? error.message : String(error)}`);
+    await client.sendRequest(ExecuteCommandRequest.type, { command: serverCommands.fill, arguments: [wanted] }, source.token);
+  } finally {
+    running.delete(source);
+    source.dispose();
   }
+}
+
+/** Tell the user why a request came to nothing, if it was not the user's wish. */
+export function tell(error: unknown): void {
+  const code = error instanceof ResponseError ? error.code : undefined;
+  if (code === LSPErrorCodes.RequestCancelled) return;
+  const reason =
+    code === ErrorCodes.PendingResponseRejected ? "the server ended before it was done" : error instanceof Error ? error.message : String(error);
+  void vscode.window.showWarningMessage(`dg-lsp: ${reason}`);
 }

@@ -1,16 +1,33 @@
 /** Install dg-lsp into an environment of this extension's own, with progress, when the user wishes so. */
 import { spawn } from "node:child_process";
+import { existsSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
 import { scripts } from "./locate";
 import { pythonOf } from "./python";
 
+let isInstalling = false;
+
 /** Return whether it was installed; a failure is told to the user, with the output to read. */
 export async function install(environment: string, output: vscode.LogOutputChannel): Promise<boolean> {
+  if (isInstalling) {
+    void vscode.window.showInformationMessage("dg-lsp: it is being installed already");
+    return false;
+  }
+  isInstalling = true;
+  try {
+    return await installOnce(environment, output);
+  } finally {
+    isInstalling = false;
+  }
+}
+
+async function installOnce(environment: string, output: vscode.LogOutputChannel): Promise<boolean> {
   const windows = process.platform === "win32";
   const python = (await pythonOf()) ?? (windows ? "python" : "python3");
-  const wanted = vscode.workspace.getConfiguration("dgLsp").get("client.package", "dg-lsp[engine]");
+  const wanted = String(vscode.workspace.getConfiguration("dgLsp").get("client.package") ?? "dg-lsp[engine]");
+  const isNew = !existsSync(environment);
   const inside = path.join(scripts(environment, windows), windows ? "python.exe" : "python");
   try {
     await vscode.window.withProgress(
@@ -24,8 +41,8 @@ export async function install(environment: string, output: vscode.LogOutputChann
     );
     return true;
   } catch (error) {
-    // Half an environment would be found the next time.
-    await rm(environment, { recursive: true, force: true });
+    // Half an environment would be found the next time; one that was there before may still work.
+    if (isNew) await rm(environment, { recursive: true, force: true });
     if (error instanceof vscode.CancellationError) return false;
     output.error(String(error));
     const [show, change] = ["Show Output", "Choose a Package"];
@@ -53,9 +70,9 @@ function run(command: string, args: string[], output: vscode.LogOutputChannel, c
     };
     child.stdout.on("data", take);
     child.stderr.on("data", take);
-    child.on("error", (error) => {
+    child.on("error", (error: NodeJS.ErrnoException) => {
       end.dispose();
-      reject(error);
+      reject(error.code === "ENOENT" ? new Error(`there is no ${command}; Python 3.11 or later is needed`) : error);
     });
     child.on("close", (code) => {
       end.dispose();

@@ -42,3 +42,8 @@ export function locate(places: Places, exists: (file: string) => boolean): Found
 export function scripts(environment: string, windows: boolean): string {
   return path.join(environment, windows ? "Scripts" : "bin");
 }
+
+/** Return the arguments with which the same program runs its doctor, undefined where they can't be told from how it serves. */
+export function doctorArguments(found: Found): string[] | undefined {
+  return found.args.at(-1) === "serve" ? [...found.args.slice(0, -1), "doctor"] : undefined;
+}

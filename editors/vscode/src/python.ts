@@ -28,8 +28,13 @@ export async function pythonOf(): Promise<string | undefined> {
   const python = await api();
   if (!python) return undefined;
   const folder = vscode.workspace.workspaceFolders?.[0]?.uri;
-  const environment = await python.environments.resolveEnvironment(python.environments.getActiveEnvironmentPath(folder));
-  return environment?.executable.uri?.fsPath;
+  try {
+    const environment = await python.environments.resolveEnvironment(python.environments.getActiveEnvironmentPath(folder));
+    return environment?.executable.uri?.fsPath;
+  } catch {
+    // What fails there must not keep us from looking elsewhere.
+    return undefined;
+  }
 }
 
 /** Call back when the user chooses another environment. */

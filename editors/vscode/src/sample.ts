@@ -13,6 +13,7 @@ export const SAMPLE = `class Item:
         ...
 
     def set_price(self, price):
+        
 
 
 item = Item("tea", 3, 10)
@@ -20,5 +21,6 @@ item.set_price(4)
 print(item.get_name(), item.get_price())
 `;
 
-/** The line behind `def set_price`, where typing begins; counted from 0. */
-export const SAMPLE_LINE = SAMPLE.split("\n").findIndex((line) => line.includes("def set_price")) + 1;
+/** What stands before the place where typing begins, and before the body to fill. */
+export const TYPE_BEHIND = "def set_price(self, price):\n        ";
+export const FILL_BEHIND = "def get_price(self):\n        ";

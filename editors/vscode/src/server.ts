@@ -1,22 +1,35 @@
 /** The server's process and the client that speaks to it: found, started, told of, started anew. */
+import { spawn, type ChildProcess } from "node:child_process";
+import { once } from "node:events";
 import { existsSync } from "node:fs";
 import * as path from "node:path";
 import * as vscode from "vscode";
-import { State as ClientState } from "vscode-languageclient";
+import { CloseAction, State as ClientState, type ErrorHandler } from "vscode-languageclient";
 import { LanguageClient, type LanguageClientOptions, type StaticFeature } from "vscode-languageclient/node";
+import { sentence } from "./describe";
 import type { Drafts } from "./drafts";
 import { locate, type Found } from "./locate";
 import { statusChanged } from "./protocol";
 import { pythonOf } from "./python";
-import { forServer } from "./settings";
+import { commandLine, forServer } from "./settings";
 import type { StatusItem } from "./statusItem";
 import type { Watcher } from "./watcher";
 
 /** Documents that people write; not outputs, diffs or what other extensions show. */
-const SELECTOR = ["file", "untitled", "vscode-notebook-cell", "vscode-vfs"].map((scheme) => ({ scheme, language: "*" }));
+export const SELECTOR = ["file", "untitled", "vscode-notebook-cell", "vscode-vfs"].map((scheme) => ({ scheme, language: "*" }));
+
+/** A client that is silent about its end once it was given up. */
+class Client extends LanguageClient {
+  isGivenUp = false;
+
+  override error(message: string, data?: unknown, shown?: boolean | "force"): void {
+    super.error(message, data, this.isGivenUp ? false : shown);
+  }
+}
 
 export class Server implements vscode.Disposable {
-  private client: LanguageClient | undefined;
+  private client: Client | undefined;
+  private process: ChildProcess | undefined;
   private found: Found | undefined;
   private turn = 0;
 
@@ -41,8 +54,8 @@ export class Server implements vscode.Disposable {
   }
 
   /** The program that the server was started from. */
-  get program(): string | undefined {
-    return this.found?.command;
+  get program(): Found | undefined {
+    return this.found;
   }
 
   /** Whether another Python environment could mean another program. */
@@ -55,16 +68,21 @@ export class Server implements vscode.Disposable {
     const turn = ++this.turn;
     await this.stop();
     this.status.become({ kind: "starting" });
-    const found = await this.find();
+    const found = await this.find().catch((error: unknown) => error as Error);
     if (turn !== this.turn) return;
-    this.found = found;
+    this.found = found instanceof Error ? undefined : found;
+    if (found instanceof Error) {
+      this.output.error(found.message);
+      this.status.become({ kind: "broken", message: sentence(found.message) });
+      return;
+    }
     if (!found) {
       this.output.warn("dg-lsp was not found");
       this.status.become({ kind: "missing" });
       return;
     }
     this.output.info(`starting ${[found.command, ...found.args].join(" ")}`);
-    const client = new LanguageClient("dgLsp", "dg-lsp", { command: found.command, args: found.args }, this.options());
+    const client: Client = new Client("dgLsp", "dg-lsp", () => this.launch(found), this.options(() => client));
     client.registerFeature(UNDERSTANDS);
     client.onNotification(statusChanged, (status) => {
       this.status.become({ kind: "running", status });
@@ -74,7 +92,7 @@ export class Server implements vscode.Disposable {
     client.onDidChangeState(({ newState }) => {
       if (client !== this.client) return;
       if (newState === ClientState.Starting) this.status.become({ kind: "starting" });
-      if (newState === ClientState.Stopped) {
+      if (newState === ClientState.Stopped || newState === ClientState.StartFailed) {
         this.drafts.clear();
         this.status.become({ kind: "broken", message: "The server has ended; the log says why." });
       }
@@ -83,23 +101,42 @@ export class Server implements vscode.Disposable {
     try {
       await client.start();
     } catch (error) {
-      this.output.error(String(error));
-      this.status.become({ kind: "broken", message: `The server could not be started: ${String(error)}` });
+      if (client !== this.client) return;
+      const reason = error instanceof Error ? error.message : String(error);
+      this.output.error(reason);
+      this.status.become({ kind: "broken", message: sentence(`the server could not be started: ${reason}`) });
     }
   }
 
   private async stop(): Promise<void> {
-    const client = this.client;
-    this.client = undefined;
+    const { client, process } = this;
+    this.client = this.process = undefined;
     this.drafts.clear();
-    if (client && (client.state === ClientState.Running || client.state === ClientState.Starting)) await client.dispose();
+    if (client?.state === ClientState.Running) await client.dispose();
+    else if (client) {
+      // One that has not answered yet, and may never, is not waited for.
+      client.isGivenUp = true;
+      process?.kill();
+    }
+  }
+
+  private async launch({ command, args, source }: Found): Promise<ChildProcess> {
+    const child = spawn(command, args, { cwd: folder() });
+    try {
+      await once(child, "spawn");
+    } catch (error) {
+      const named = source === "settings" ? ", which the setting dgLsp.client.command names," : "";
+      throw new Error(`${command}${named} can't be run (${(error as NodeJS.ErrnoException).code ?? String(error)})`, { cause: error });
+    }
+    this.process = child;
+    return child;
   }
 
   private async find(): Promise<Found | undefined> {
     const windows = process.platform === "win32";
     return locate(
       {
-        named: vscode.workspace.getConfiguration("dgLsp").get<string[]>("client.command", []),
+        named: commandLine(vscode.workspace.getConfiguration("dgLsp").get("client.command")),
         python: await pythonOf(),
         environment: this.environment,
         path: (process.env.PATH ?? "").split(path.delimiter),
@@ -109,13 +146,29 @@ export class Server implements vscode.Disposable {
     );
   }
 
-  private options(): LanguageClientOptions {
+  private options(client: () => Client): LanguageClientOptions {
+    let handler: ErrorHandler | undefined;
+    const usual = () => (handler ??= client().createDefaultErrorHandler());
     return {
       documentSelector: SELECTOR,
       outputChannel: this.output,
+      // The status bar says it.
+      initializationFailedHandler: () => false,
+      errorHandler: {
+        error: (...happened) => usual().error(...happened),
+        // What has been given up is not started again.
+        closed: () => (client().isGivenUp ? { action: CloseAction.DoNotRestart, handled: true } : usual().closed()),
+      },
       middleware: {
         provideInlineCompletionItems: this.watcher.provide,
         workspace: {
+          // VS Code would open a file again that was closed while it was filled.
+          handleApplyEdit: (params, next) => {
+            const { changes = {}, documentChanges = [] } = params.edit;
+            const uris = [...Object.keys(changes), ...documentChanges.flatMap((each) => ("textDocument" in each ? each.textDocument.uri : []))];
+            if (uris.every((uri) => isOpen(client().protocol2CodeConverter.asUri(uri)))) return next(params, NEVER);
+            return { applied: false, failureReason: "the file was closed" };
+          },
           configuration: async (params, token, next) => {
             const found = await next(params, token);
             return Array.isArray(found) ? found.map(forServer) : found;
@@ -124,6 +177,20 @@ export class Server implements vscode.Disposable {
       },
     };
   }
+}
+
+const NEVER = new vscode.CancellationTokenSource().token;
+
+/** Return where the server and its doctor run: the first folder of the window. */
+export function folder(): string | undefined {
+  const first = vscode.workspace.workspaceFolders?.[0]?.uri;
+  return first?.scheme === "file" ? first.fsPath : undefined;
+}
+
+/** Return whether a tab shows a document: by itself, as one side of a comparison, or as a cell. */
+function isOpen(document: vscode.Uri): boolean {
+  const tabs = vscode.window.tabGroups.all.flatMap((group) => group.tabs);
+  return tabs.some(({ input }) => Object.values(input ?? {}).some((each) => each instanceof vscode.Uri && each.path === document.path));
 }
 
 /** Says in `initialize` which of the server's own notifications are understood here. */

@@ -2,6 +2,7 @@
 import * as vscode from "vscode";
 import { describe, sentence, type Situation } from "./describe";
 import type { Status } from "./protocol";
+import { strings } from "./settings";
 
 const COLOURS = {
   normal: undefined,
@@ -64,7 +65,7 @@ function entriesFor(situation: Situation): Entry[] {
   const settings = vscode.workspace.getConfiguration("dgLsp");
   const paused = settings.get("completion.trigger") === "manual";
   const language = vscode.window.activeTextEditor?.document.languageId;
-  const languages = settings.get<string[]>("completion.disabledLanguages", []);
+  const languages = strings(settings.get("completion.disabledLanguages"));
   const entries: Entry[] = [
     paused
       ? { label: "$(play) Suggest while typing again", command: "dgLsp.togglePause" }
@@ -78,11 +79,14 @@ function entriesFor(situation: Situation): Entry[] {
     });
   }
   entries.push(
-    { label: "$(symbol-misc) Choose a model", detail: settings.get("engine.model", ""), command: "dgLsp.chooseModel" },
+    { label: "$(symbol-misc) Choose a model", detail: String(settings.get("engine.model")), command: "dgLsp.chooseModel" },
     { label: "$(debug-restart) Restart the engine", command: "dgLsp.restart" },
     { label: "$(output) Open the log", command: "dgLsp.showLog" },
     { label: "$(pulse) Run dg-lsp doctor", detail: "what is missing, and what to do about it", command: "dgLsp.doctor" },
   );
+  if (situation.kind === "running" && situation.status.busy) {
+    entries.unshift({ label: "$(debug-stop) End the fill", command: "dgLsp.cancel" });
+  }
   if (situation.kind === "running" && situation.status.suppressed) {
     entries.unshift({ label: `$(info) ${sentence(situation.status.suppressed.message)}`, command: "dgLsp.showLog" });
   }

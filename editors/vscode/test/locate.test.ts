@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import * as path from "node:path";
 import { test } from "node:test";
-import { locate, type Places } from "../src/locate";
+import { doctorArguments, locate, type Places } from "../src/locate";
 
 const PLACES: Places = {
   named: [],
@@ -39,4 +39,10 @@ test("nothing is found where there is nothing", () => {
 test("Windows has other names", () => {
   const command = path.join("/private", "Scripts", "dg-lsp.exe");
   assert.equal(found({ windows: true }, [command])?.command, command);
+});
+
+test("the doctor is run as the server is", () => {
+  assert.deepEqual(doctorArguments({ command: "/x/dg-lsp", args: ["serve"], source: "path" }), ["doctor"]);
+  assert.deepEqual(doctorArguments({ command: "python", args: ["-m", "dg_lsp", "serve"], source: "settings" }), ["-m", "dg_lsp", "doctor"]);
+  assert.equal(doctorArguments({ command: "ssh", args: ["host", "dg-lsp serve"], source: "settings" }), undefined);
 });
