@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -166,7 +165,7 @@ class Routes:
             try:
                 answer = await _gather(inbox)
             except RefusalError as refusal:
-                yield b"data: " + json.dumps({"error": {"message": refusal.message, "code": refusal.code}}).encode() + b"\n\n"
+                yield b"data: " + as_json({"error": {"message": refusal.message, "code": refusal.code}}) + b"\n\n"
                 return
             for chunk in tell(answer):
                 yield chunk
@@ -266,7 +265,7 @@ async def _let_go(*futures: asyncio.Future[object] | asyncio.Future[None] | asyn
 
 def _openai_stream(wish: Wish, answer: Answer, facts: dict[str, object], pieces: compat.Pieces) -> Iterator[bytes]:
     for chunk in compat.to_openai_chunks(wish, answer, facts, pieces):
-        yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
+        yield b"data: " + as_json(chunk) + b"\n\n"
     yield b"data: [DONE]\n\n"
 
 
@@ -274,7 +273,7 @@ def _llama_stream(wish: Wish, answer: Answer, model: str) -> Iterator[bytes]:
     body = compat.to_llama(wish, answer, model)
     first = {"index": 0, "content": body.get("content", ""), "tokens": [], "stop": False}
     for part in (first, {**body, "content": "", "stop": True}):
-        yield b"data: " + json.dumps(part).encode() + b"\n\n"
+        yield b"data: " + as_json(part) + b"\n\n"
 
 
 async def _on_refusal(_: Request, error: Exception) -> Response:

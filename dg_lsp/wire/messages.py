@@ -334,5 +334,5 @@ def _finite(value: float) -> float:
 
 
 def as_json(data: Mapping[str, object]) -> bytes:
-    """Return a message as bytes, in ASCII."""
-    return json.dumps(data, allow_nan=False).encode()
+    """Return a message as bytes, in ASCII and without spaces between its parts: llama.vim takes no other answer."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).encode()

@@ -1,0 +1,96 @@
+"""Requests as other programs really send them, and what those programs need of an answer to take it.
+
+Written down while the programs ran against an engine: llama.vim and minuet-ai.nvim in Neovim, and the packages of Continue.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.engine.engine_kit import Running, home, running
+
+# What llama.vim looks for before it reads an answer: no space behind the colon.
+LLAMA_VIM_TAKES = re.compile(r'^\s*\{.*"content"\s*:"', re.DOTALL)
+TIMINGS = [f"timings/{which}_{what}" for which in ("prompt", "predicted") for what in ("n", "ms", "per_token_ms", "per_second")]
+RING = {"text": "def total(prices):\n    return 0\n", "time": [412, 731_902_114], "filename": "money.py"}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Running]:
+    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--port=0") as made:
+        yield made
+
+
+def scripted(text: str) -> str:
+    """A prefix that makes the toy model write this text."""
+    return json.dumps({"text": text}) + "\n"
+
+
+def llama_vim(prefix: str, prompt: str = "", **more: object) -> dict[str, object]:
+    """What llama.vim sends as one types."""
+    sent: dict[str, object] = {
+        "id_slot": 0,
+        "input_prefix": prefix,
+        "input_suffix": "\n\n\ndef other():\n    return 1\n",
+        "input_extra": [RING],
+        "prompt": prompt,
+        "n_predict": 128,
+        "stop": [],
+        "n_indent": 8,
+        "top_k": 40,
+        "top_p": 0.9,
+        "samplers": ["top_k", "top_p", "infill"],
+        "stream": False,
+        "cache_prompt": True,
+        "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 250,
+        "response_fields": ["content", *TIMINGS, "truncated", "tokens_cached"],
+        "model": "",
+    }
+    return sent | more
+
+
+def test_llama_vim_takes_the_answer_and_finds_the_numbers_it_shows(engine: Running) -> None:
+    response = engine.http.post("/infill", json=llama_vim(scripted("price = 1")))
+    assert response.status_code == 200
+    assert LLAMA_VIM_TAKES.match(response.text), response.text
+    made = response.json()
+    assert made["content"] == "price = 1"
+    assert set(made) == {"content", *TIMINGS, "truncated", "tokens_cached"}
+    assert all(isinstance(made[name], int | float) for name in TIMINGS)
+
+
+def test_llama_vim_sends_pieces_of_other_files_ahead_and_wants_no_answer(engine: Running) -> None:
+    ahead = llama_vim("", n_predict=0, samplers=[], temperature=0.0, response_fields=[""], input_suffix="")
+    ahead |= {"t_max_prompt_ms": 1, "t_max_predict_ms": 1}
+    response = engine.http.post("/infill", json=ahead)
+    assert (response.status_code, response.json()) == (200, {})
+
+
+def minuet(engine: Running, **more: object) -> httpx.Response:
+    """Ask as minuet-ai.nvim does."""
+    before = '# language: python\n# indentation: use 4 spaces for a tab\n"""Money."""\n'
+    sent = {"model": "embedded", "stream": True, "prompt": before, "suffix": "\n\n\ndef other():\n    return 1\n", **more}
+    return engine.http.post("/v1/completions", json=sent, headers={"Accept": "application/json"})
+
+
+def streamed(response: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a stream as clients read them: each line by itself, up to the mark at the end."""
+    assert response.status_code == 200, response.text
+    lines = [line for line in response.text.split("\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def test_minuet_reads_each_event_of_a_stream(engine: Running) -> None:
+    assert [event["choices"][0]["text"] for event in streamed(minuet(engine))] == ["answer"]
+
+
+def test_minuet_reads_an_answer_that_is_not_streamed(engine: Running) -> None:
+    assert minuet(engine, stream=False).json()["choices"][0]["text"] == "answer"
