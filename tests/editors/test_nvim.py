@@ -397,6 +397,14 @@ def test_a_nameless_buffer_is_filled_and_no_other_is_made(nvim: Neovim) -> None:
     assert nvim.text() == SHOP
 
 
+def test_the_root_is_where_the_users_markers_are(nvim: Neovim) -> None:
+    nvim.lua("vim.lsp.config('dg_lsp', { root_markers = { 'here.txt' } })")
+    (nvim.folder / "inner" / "deep").mkdir(parents=True)
+    (nvim.folder / "inner" / "here.txt").touch()
+    nvim.edit("inner/deep/shop.py", SHOP)
+    assert nvim.lua("return require('dg_lsp.server').client().root_dir") == str(nvim.folder / "inner")
+
+
 def test_a_draft_for_a_buffer_that_has_gone_makes_no_buffer(nvim: Neovim) -> None:
     path = nvim.edit("files.py", FILES)
     nvim.command(f"{LONG_BODY + 1}")

@@ -479,6 +479,17 @@ def test_the_doctor_runs_as_the_server_does_in_the_folder_of_the_window(
     assert str(code.folder / ".dg-lsp.toml") in code.text()
 
 
+def test_a_pause_counts_where_the_workspace_has_a_setting_of_its_own(code: Workbench) -> None:
+    code.open("shop.py", SHOP)
+    workspace = 'await vscode.workspace.getConfiguration("dgLsp").update("completion.trigger", VALUE, false)'
+    code.run(workspace.replace("VALUE", '"auto"'))
+    code.command("dgLsp.togglePause")
+    assert code.setting("completion.trigger") == "manual"
+    code.command("dgLsp.togglePause")
+    assert code.setting("completion.trigger") == "auto"
+    code.run(workspace.replace("VALUE", "undefined"))
+
+
 def test_a_pause_ends_what_a_wrong_setting_says(code: Workbench) -> None:
     code.open("shop.py", SHOP)
     code.set("completion.disabledLanguages", "python")

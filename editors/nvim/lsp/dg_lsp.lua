@@ -2,15 +2,15 @@
 
 local config = require("dg_lsp.config")
 
-local root_markers = { ".git", "pyproject.toml", "package.json", "Cargo.toml", "go.mod" }
-
 ---@type vim.lsp.Config
 return {
   cmd = config.current.cmd,
   filetypes = config.current.filetypes,
+  root_markers = { ".git", "pyproject.toml", "package.json", "Cargo.toml", "go.mod" },
   root_dir = function(bufnr, on_dir)
-    if not require("dg_lsp.server").is_second(bufnr) then
-      on_dir(vim.fs.root(bufnr, root_markers))
+    local server = require("dg_lsp.server")
+    if not server.is_second(bufnr) then
+      on_dir(vim.fs.root(bufnr, vim.lsp.config[server.NAME].root_markers))
     end
   end,
   settings = { dgLsp = config.server_settings() },
