@@ -1,4 +1,4 @@
-"""The engine's routes: our own protocol, two that other clients speak, and what tells of the engine's health.
+"""The engine's routes: our own protocol, three that other clients speak, and what tells of the engine's health.
 
 A handler converts, awaits and converts back. Closing a response cancels its work within one step.
 Knows nothing of sockets and processes (`daemon`), nor of how the work is done (`scheduler`).
@@ -12,6 +12,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from typing import Literal
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -40,6 +41,9 @@ from dg_lsp.wire.messages import (
     to_sse,
 )
 
+# Dresses OpenAI's answer, or a chunk of one, for a relative.
+Shape = Callable[[dict[str, object], Literal["message", "delta"]], dict[str, object]]
+
 PING_EVERY_S = 5.0
 PING = b": still here\n\n"
 STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "protocol": 400, "out_of_memory": 507, "engine_failed": 500}
@@ -54,6 +58,7 @@ def build(
         routes=[
             Route("/v1/infill", routes.infill, methods=["POST"]),
             Route("/v1/completions", routes.completions, methods=["POST"]),
+            Route("/v1/fim/completions", routes.mistral_completions, methods=["POST"]),
             Route("/infill", routes.llama_infill, methods=["POST"]),
             Route("/v1/models", routes.models),
             Route("/v1/info", routes.info),
@@ -98,12 +103,11 @@ class Routes:
 
     async def completions(self, request: Request) -> Response:
         """Answer in OpenAI's shape, whole or streamed."""
-        wish = compat.from_openai(await gate.read(request))
-        facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.which.model}
-        if wish.stream:
-            return self._streamed(wish, lambda answer: _openai_stream(wish, answer, facts, self._pieces))
-        answer = await self._answer(request, wish.ask)
-        return Told(compat.to_openai(wish, answer, facts, self._pieces))
+        return await self._complete(request, lambda body, _: body)
+
+    async def mistral_completions(self, request: Request) -> Response:
+        """Answer in the shape of Mistral's completions with a suffix, whole or streamed."""
+        return await self._complete(request, compat.to_mistral)
 
     async def llama_infill(self, request: Request) -> Response:
         """Answer in llama.cpp's shape, whole or streamed."""
@@ -157,6 +161,14 @@ class Routes:
             service.stop_when_idle = True
             service.changed.set()
         return JSONResponse({"when": when, "leases": service.n_leases, "requests": running + waiting})
+
+    async def _complete(self, request: Request, shape: Shape) -> Response:
+        wish = compat.from_openai(await gate.read(request))
+        facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.which.model}
+        if wish.stream:
+            return self._streamed(wish, lambda answer: _openai_stream(wish, answer, facts, self._pieces, shape))
+        answer = await self._answer(request, wish.ask)
+        return Told(shape(compat.to_openai(wish, answer, facts, self._pieces), "message"))
 
     def _streamed(self, wish: Wish, tell: Callable[[Answer], Iterator[bytes]]) -> Response:
         job, inbox = self._service.submit(wish.ask)
@@ -263,9 +275,11 @@ async def _let_go(*futures: asyncio.Future[object] | asyncio.Future[None] | asyn
             await future
 
 
-def _openai_stream(wish: Wish, answer: Answer, facts: dict[str, object], pieces: compat.Pieces) -> Iterator[bytes]:
+def _openai_stream(
+    wish: Wish, answer: Answer, facts: dict[str, object], pieces: compat.Pieces, shape: Shape
+) -> Iterator[bytes]:
     for chunk in compat.to_openai_chunks(wish, answer, facts, pieces):
-        yield b"data: " + as_json(chunk) + b"\n\n"
+        yield b"data: " + as_json(shape(chunk, "delta")) + b"\n\n"
     yield b"data: [DONE]\n\n"
 
 

@@ -1,4 +1,4 @@
-"""Requests and answers in the shapes that other clients know: OpenAI's completions with a suffix, and llama.cpp's infill.
+"""Requests and answers in the shapes that other clients know: completions as of OpenAI and Mistral, and llama.cpp's infill.
 
 Pure: from fields to an ask, and from an answer to a JSON value. What those interfaces offer and a canvas has no use for
 (temperature, samplers, penalties) is accepted and ignored.
@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from dg_lsp.core import guess, languages, local, polish, syntax
 from dg_lsp.core.languages import GrammarError
@@ -22,6 +23,8 @@ SEED_RANGE = {"low": -(2**63), "high": 2**63 - 1}
 MAX_LOGPROBS = 1024
 # How many candidates there are to choose from at least, as some may be of no use; as many as editors ask for.
 CHOICE = 3
+# What Continue sends to Inception's models for the suffix where only blanks follow.
+NO_SUFFIX = "<|endoftext|>"
 Pieces = Callable[[str], tuple[str, ...]]
 
 
@@ -59,7 +62,7 @@ class Cut:
 
 
 def from_openai(fields: Fields) -> Wish:
-    """Return the wish in the body of `POST /v1/completions`; raise WireError."""
+    """Return the wish in the body of `POST /v1/completions`, or of Mistral's like it; raise WireError."""
     prompt = fields.values.get("prompt", "")
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
@@ -69,12 +72,13 @@ def from_openai(fields: Fields) -> Wish:
     options = fields.inner("stream_options")
     max_tokens = fields.integer("max_tokens", -1, low=-1)
     n = fields.integer("n", 1, low=1, high=MAX_CANDIDATES)
+    suffix = fields.text("suffix", "")
     request = _request(
         prompt,
-        fields.text("suffix", ""),
+        "" if suffix == NO_SUFFIX else suffix,
         stops,
         Budget(candidates=max(n, CHOICE)),
-        seed=fields.integer("seed", 0, **SEED_RANGE),
+        seed=fields.integer("seed" if fields.has("seed") else "random_seed", 0, **SEED_RANGE),
     )
     return Wish(
         ask=Ask(request, client="openai"),
@@ -159,6 +163,17 @@ def to_openai_chunks(wish: Wish, answer: Answer, facts: Mapping[str, object], pi
     if wish.with_usage:
         chunks.append({**facts, "object": "text_completion", "choices": [], "usage": whole["usage"]})
     return chunks
+
+
+def to_mistral(body: dict[str, object], place: Literal["message", "delta"]) -> dict[str, object]:
+    """Return an answer in OpenAI's shape, or a chunk of one, as Mistral has it: the text is what an assistant says.
+
+    `text` stays in each choice, as Inception has the same address and OpenAI's shape.
+    """
+    choices = body["choices"]
+    assert isinstance(choices, list)
+    said = [{**choice, place: {"role": "assistant", "content": choice["text"]}} for choice in choices]
+    return {**body, "object": "chat.completion" if place == "message" else "chat.completion.chunk", "choices": said}
 
 
 def to_llama(wish: Wish, answer: Answer, model: str) -> dict[str, object]:

@@ -13,6 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+from dg_lsp.engine import compat
+from dg_lsp.engine.backends import fim
+from dg_lsp.wire.fields import Fields, parse
 from tests.engine.engine_kit import Running, home, running
 
 # What llama.vim looks for before it reads an answer: no space behind the colon.
@@ -94,3 +97,46 @@ def test_minuet_reads_each_event_of_a_stream(engine: Running) -> None:
 
 def test_minuet_reads_an_answer_that_is_not_streamed(engine: Running) -> None:
     assert minuet(engine, stream=False).json()["choices"][0]["text"] == "answer"
+
+
+def continues(stop: list[str] | None = None, suffix: str = "\n    return result\n") -> dict[str, object]:
+    """What Continue's package sends for a completion, with each of its providers that send a suffix."""
+    sent = {"model": "embedded", "prompt": scripted("x = 1\n\ny = 2"), "suffix": suffix, "stream": True}
+    return {**sent, "max_tokens": 256, "temperature": 0.01, **({} if stop is None else {"stop": stop})}
+
+
+def test_continue_reads_completions_with_its_provider_inception(engine: Running) -> None:
+    response = engine.http.post("/v1/completions", json=continues(["\n\n", "\n \n"], suffix="\nz = 3\n"))
+    assert [event["choices"][0]["text"] for event in streamed(response)] == ["x = 1"]
+
+
+def test_what_continue_sends_for_no_suffix_is_none() -> None:
+    marked, empty = (compat.from_openai(Fields(continues(suffix=suffix))).ask.request for suffix in ("<|endoftext|>", ""))
+    assert marked == empty
+    assert marked.holes[0].block
+
+
+def test_continue_reads_completions_as_mistral_has_them(engine: Running) -> None:
+    events = streamed(engine.http.post("/v1/fim/completions", json=continues(suffix="\nz = 3\n")))
+    assert [event["choices"][0]["delta"]["content"] for event in events] == ["x = 1\n\ny = 2"]
+    assert {event["object"] for event in events} == {"chat.completion.chunk"}
+
+
+def test_mistrals_completions_come_whole_too_and_with_its_name_for_the_seed(engine: Running) -> None:
+    sent = continues(suffix="\nz = 3\n") | {"stream": False, "random_seed": 5, "min_tokens": 0}
+    made = engine.http.post("/v1/fim/completions", json=sent).json()
+    assert made["object"] == "chat.completion"
+    [choice] = made["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "x = 1\n\ny = 2"}
+    assert (choice["index"], choice["finish_reason"]) == (0, "stop")
+    assert made["usage"]["completion_tokens"] == len("x = 1\n\ny = 2")
+    assert compat.from_openai(Fields(sent)).ask.request.seed == 5
+
+
+@pytest.mark.parametrize("name", ["openai", "mercury", "codestral", "llama"])
+def test_an_engine_can_be_the_model_of_another_one(engine: Running, name: str) -> None:
+    [dialect] = [dialect for dialect in fim.DIALECTS if dialect.name == name]
+    question = fim.Question("embedded", scripted("x = 1"), "\ny = 2\n", 64)
+    response = engine.http.post(dialect.path, json=dialect.build(question))
+    assert response.status_code == 200, response.text
+    assert [written.text for written in dialect.parse(parse(response.content))] == ["x = 1"]
