@@ -397,6 +397,24 @@ def test_a_nameless_buffer_is_filled_and_no_other_is_made(nvim: Neovim) -> None:
     assert nvim.text() == SHOP
 
 
+def test_a_nameless_buffer_that_is_written_to_a_file_goes_on(nvim: Neovim) -> None:
+    begin_nameless(nvim, SHOP)
+    nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+    nvim.command("write shop.py")
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until_ghost()
+    nvim.type("?")
+    until(lambda: not nvim.ghost(), "no ghost text", tell=nvim.picture)
+    nvim.edit("item.py", BODIES)
+    nvim.command("enew")
+    begin_nameless(nvim, BODIES)
+    nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+    nvim.command("write filled.py")
+    nvim.command("DgFill!")
+    until(lambda: "..." not in nvim.text(), "the filled bodies", tell=nvim.picture)
+
+
 def test_the_root_is_where_the_users_markers_are(nvim: Neovim) -> None:
     nvim.lua("vim.lsp.config('dg_lsp', { root_markers = { 'here.txt' } })")
     (nvim.folder / "inner" / "deep").mkdir(parents=True)

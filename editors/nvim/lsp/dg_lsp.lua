@@ -30,6 +30,7 @@ return {
   on_attach = function(client, bufnr)
     require("dg_lsp.fill")
     require("dg_lsp.ghost").attach(client, bufnr)
+    require("dg_lsp.server").follow_name(client, bufnr)
   end,
   on_exit = function(code, signal, client_id)
     require("dg_lsp.server").ended(code, signal, client_id)

@@ -40,6 +40,31 @@ function M.is_second(bufnr)
     end)
 end
 
+---When a buffer without a name is written to a file, tell the server so: for Neovim that wipes out the buffer without a
+---name, and with it all that listens to it.
+---@param client vim.lsp.Client
+---@param bufnr integer
+function M.follow_name(client, bufnr)
+  if vim.api.nvim_buf_get_name(bufnr) ~= "" then
+    return
+  end
+  local uri = vim.uri_from_bufnr(bufnr)
+  vim.api.nvim_create_autocmd("BufWritePost", {
+    group = vim.api.nvim_create_augroup("dg-lsp-name-" .. bufnr, {}),
+    callback = function(event)
+      if event.buf ~= bufnr or vim.api.nvim_buf_get_name(bufnr) == "" then
+        return false
+      end
+      if client.attached_buffers[bufnr] then
+        client:notify("textDocument/didClose", { textDocument = { uri = uri } })
+        vim.lsp.buf_detach_client(bufnr, client.id)
+        vim.lsp.buf_attach_client(bufnr, client.id)
+      end
+      return true
+    end,
+  })
+end
+
 ---Return the client of a buffer, or tell the user why there is none.
 ---@param bufnr? integer
 ---@return vim.lsp.Client?
