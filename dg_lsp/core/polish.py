@@ -301,7 +301,7 @@ def drop_unchanged(text: str, around: Around) -> str | None:
 
 
 def drop_repetition(text: str, around: Around) -> str | None:
-    """Drop whole lines that are the same as those just before or just after, and one of these again and again.
+    """Drop whole lines that are the same as those just before or just after, and these again and again.
 
     The end of a line is dropped where it makes the line the same as the next, but for brackets and commas at their ends.
     """
@@ -321,9 +321,11 @@ def drop_repetition(text: str, around: Around) -> str | None:
     lines = [line.strip() for line in _filled_lines(text)]
     before = [line.strip() for line in _filled_lines(around.before)]
     after = [line.strip() for line in _filled_lines(around.after)]
-    if len(set(lines)) == 1 and lines[:1] in (before[-1:], after[:1]):
-        return None
-    return None if lines in (before[-len(lines) :], after[: len(lines)]) else text
+    for size in range(1, len(lines) + 1):
+        again = all(line == lines[idx % size] for idx, line in enumerate(lines))
+        if again and lines[:size] in (before[-size:], after[:size]):
+            return None
+    return text
 
 
 def drop_placeholder(text: str, around: Around) -> str | None:

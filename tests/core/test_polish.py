@@ -439,6 +439,20 @@ def test_an_answer_that_repeats_one_neighbour_again_and_again_is_dropped() -> No
     check_dropped("def f():\n    '''Do it.'''\n    ⟦pass⟧\n", "'''Do it.'''\n    '''Do it.'''", reason, kind="body", block=True)
 
 
+@pytest.mark.parametrize("n_lines", [3, 4, 5, 8])
+def test_an_answer_that_repeats_several_neighbours_again_and_again_is_dropped(n_lines: int) -> None:
+    text = "\n    ".join((["step(one)", "step(two)"] * 4)[:n_lines])
+    reason = "repeats the lines next to it"
+    check_dropped("def f():\n    step(one)\n    step(two)\n    ⟦⟧\n", text, reason, block=True, indent="    ")
+    check_dropped("if a:\n    ⟦⟧\nstep(one)\nstep(two)\n", text, reason, block=True, indent="    ")
+
+
+def test_lines_that_are_much_alike_are_no_repetition() -> None:
+    for answer in ("step(one)\n    step(two)\n    step(one)\n    step(three)", "step(two)\n    step(one)\n    step(two)"):
+        text = "def f():\n    step(one)\n    step(two)\n    ⟦⟧\n"
+        check(text, answer, text.replace("⟦⟧", answer), block=True, indent="    ")
+
+
 def test_an_answer_that_goes_on_with_the_next_line_ends_before_it() -> None:
     check_body(
         "if a:\n    ⟦⟧\nlast.step()\n",
