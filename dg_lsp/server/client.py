@@ -34,7 +34,6 @@ class Client:
     tags_actions: bool = False
     versioned_edits: bool = False
     annotates: bool = False
-    applies_edits: bool = False
     progress: bool = False
     hears_status: bool = False
     hears_drafts: bool = False
@@ -65,7 +64,6 @@ def read(params: lsp.InitializeParams) -> Client:
         in (get_capability(can, "text_document.code_action.tag_support.value_set") or ()),
         versioned_edits=bool(get_capability(can, "workspace.workspace_edit.document_changes")),
         annotates=get_capability(can, "workspace.workspace_edit.change_annotation_support") is not None,
-        applies_edits=bool(get_capability(can, "workspace.apply_edit")),
         progress=bool(get_capability(can, "window.work_done_progress")),
         hears_status="status" in ours,
         hears_drafts="draft" in ours,

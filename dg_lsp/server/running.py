@@ -81,10 +81,13 @@ async def _fill(server: Server, wanted: Wanted) -> dict[str, Any]:
     found = await edit(server, wanted)
     if found is None:
         return {"applied": False}
-    if not server.client.applies_edits:
-        return {"applied": False, "edit": server.protocol._converter.unstructure(found)}
     label = _TITLES[wanted.what]
-    result = await server.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit=found, label=label))
+    try:
+        # Some editors, Kate among them, do this without announcing it.
+        result = await server.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit=found, label=label))
+    except JsonRpcException as error:
+        log.info("the editor does not apply edits: %s", error)
+        return {"applied": False, "edit": server.protocol._converter.unstructure(found)}
     if not result.applied:
         log.warning("the editor did not apply the edit: %s", result.failure_reason)
     return {"applied": bool(result.applied)}

@@ -43,6 +43,14 @@ NEOVIM = {
     },
     "workspace": {"configuration": True, "applyEdit": True},
 }
+# What Kate announces of what matters here; it applies edits all the same.
+KATE: dict[str, Any] = {
+    "textDocument": {
+        "codeAction": {"codeActionLiteralSupport": {"codeActionKind": {"valueSet": ["quickfix", "refactor", "source"]}}}
+    },
+    "window": {"workDoneProgress": True},
+    "workspace": {"workspaceFolders": True},
+}
 # An editor that knows neither inline completion nor anything else.
 PLAIN: dict[str, Any] = {}
 NAMES = {id(CODE): "Visual Studio Code", id(NEOVIM): "Neovim"}

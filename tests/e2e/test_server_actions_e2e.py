@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.editor import CODE, NEOVIM, PLAIN, URI, Editor, editor
+from tests.e2e.editor import CODE, KATE, NEOVIM, PLAIN, URI, Editor, editor
 from tests.e2e.rpc import RpcError
 
 pytestmark = pytest.mark.e2e
@@ -145,6 +145,18 @@ def test_an_editor_that_knows_only_commands_gets_commands(tmp_path: Path) -> Non
         assert answer["edit"]["changes"][URI][0]["newText"] == "return 1"
 
     run(tmp_path, PLAIN, test)
+
+
+def test_an_editor_is_asked_to_apply_the_edit_though_it_announces_nothing(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.answers["workspace/applyEdit"] = lambda params: {"applied": True}
+        client.open(says(text="return 1") + TWO)
+        (entry, *_) = await client.menu(2, 4)
+        assert await client.request("workspace/executeCommand", entry["command"]) == {"applied": True}
+        (asked,) = [request["params"] for request in client.requests if request["method"] == "workspace/applyEdit"]
+        assert asked["edit"]["changes"][URI][0]["newText"] == "return 1"
+
+    run(tmp_path, KATE, test)
 
 
 def test_what_comes_to_nothing_is_said(tmp_path: Path) -> None:
