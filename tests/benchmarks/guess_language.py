@@ -31,7 +31,8 @@ def main(n: int, seed: int) -> int:
         took.sort()
         another = sum(each not in ("", "python") for each in said)
         times = (took[len(took) // 2], took[len(took) * 95 // 100], took[-1])
-        rows.append((name, f"{said.count('python') / len(said):.0%}", str(another), *(f"{ms:.1f}" for ms in times)))
+        p50, p95, longest = (f"{ms:.1f}" for ms in times)
+        rows.append((name, f"{said.count('python') / len(said):.0%}", str(another), p50, p95, longest))
     print(positions.table(rows))
     return 0
 
