@@ -35,9 +35,13 @@ _MODELINE = re.compile(
     r"-\*-[ \t]*(?:[^\n]*?\bmode[ \t]*:[ \t]*)?([\w+#-]+)[ \t]*(?:;[^\n]*)?-\*-"
     r"|\b(?:vim?|ex):[^\n]*?\b(?:ft|filetype|syntax)=([\w+#.]+)"
 )
+_IS_COMMENT = re.compile(_COMMENT)
+_LINE = re.compile(r"([^\n]*)\n")
 _TOP = re.compile(r"\n[ \t]*\n(?=\S)")
 # What is told stands in these lines; a modeline may be in as many at the end.
 _HEAD_LINES, _HEAD_CHARS = 5, 1_000
+# Other files may stand as comments above the text, with their paths.
+_LEAD_CHARS = 20_000
 
 
 def language(before: str, after: str = "", paths: Iterable[str] = ()) -> str:
@@ -57,13 +61,23 @@ def told(before: str, after: str = "") -> str | None:
     first = head.partition("\n")[0]
     if named := _TOLD_LANGUAGE.search(head):
         return _by_word(named[1])
-    if path := _FILE.match(head) or _TOLD_PATH.search(head) or _BARE_PATH.match(head):
+    if path := _FILE.match(head) or _own_path(before):
         return _name(languages.for_path(path[1]))
     if first.lstrip("\ufeff").startswith("#!"):
         return _name(languages.for_path("", first))
     tail = "\n".join(after[-_HEAD_CHARS:].split("\n")[-_HEAD_LINES:])
     modes = (match[1] or match[2] for part in (head, tail) for match in _MODELINE.finditer(part))
     return next((_by_word(mode) for mode in modes), None)
+
+
+def _own_path(before: str) -> re.Match[str] | None:
+    """Return the last path in the comments above the text: Continue puts other files there, then the path of this one."""
+    found = None
+    for line in (match[1] for match in _LINE.finditer(before, 0, _LEAD_CHARS)):
+        if line.strip() and not _IS_COMMENT.match(line):
+            break
+        found = _TOLD_PATH.match(line) or _BARE_PATH.match(line) or found
+    return found
 
 
 def evident(before: str, after: str = "", paths: Iterable[str] = ()) -> str:

@@ -368,6 +368,10 @@ def test_nobody_says_a_language_where_there_is_hardly_any_text(text: str) -> Non
         ("<|file_sep|>total.rs\nx\n", "rust"),
         ("<file_sep>total.java\nx\n", "java"),
         ("<filename>total.php\nx\n", "php"),
+        # As Continue sends other files, the clipboard among them, and then the path of this one.
+        ("# Path: Untitled.txt\n# total of what\n#\n# Path: shop/a.ts\n# x = 1\n# shop/total.py\nx\n", "python"),
+        ("\n// shop/total.ts\nx\n", "typescript"),
+        ("# Path: shop/a.ts\n# x\n# shop/notes.txt\nx\n", ""),
         ("# language: python\n# indentation: use 4 spaces for a tab\nx", "python"),
         ("// language: c++\n", "cpp"),
         ("/* language: c */\n", "c"),
