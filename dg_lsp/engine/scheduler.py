@@ -96,9 +96,9 @@ class Job:
 
 
 def choose(
-    jobs: Sequence[Job], limits: Limits, has_room: Callable[[], bool] = lambda: True, *, short_steps: int = 1
+    jobs: Sequence[Job], limits: Limits, has_room: Callable[[], bool] = lambda: True, *, turn: int = 0, short_steps: int = 1
 ) -> Job | None:
-    """Return the job whose turn it is, None when none can run: interactive before batch, and `is_next` among equals.
+    """Return the job that has this turn, None when none can run: interactive before batch, and `is_next` among equals.
 
     The turn comes back after each step, so a batch job delays an interactive one by one step at most.
     Where memory has no room for another job, it waits until one of those under way has ended, whatever their priority.
@@ -112,12 +112,12 @@ def choose(
             room = 0
         able = under_way + sorted(waiting, key=lambda job: job.order)[:room]
         if able:
-            return is_next(able, short_steps)
+            return is_next(able, turn, short_steps)
     return None
 
 
-def is_next(able: Sequence[Job], short_steps: int) -> Job:
-    """Return which of these jobs has the next turn, where each is as urgent as the others.
+def is_next(able: Sequence[Job], turn: int, short_steps: int) -> Job:
+    """Return which of these jobs has this turn, where each is as urgent as the others.
 
     The first `short_steps` steps of each are done in the order of arrival, so most are answered before the next is begun:
     with equal shares all would be answered when the last is. Those that take longer share every fourth turn, and all turns
@@ -126,14 +126,11 @@ def is_next(able: Sequence[Job], short_steps: int) -> Job:
     """
     short = [job for job in able if job.steps < short_steps]
     long = [job for job in able if job.steps >= short_steps]
-    if short and not (long and short_steps > 1 and _since(able, long) >= LONG_EVERY - 1):
+    # Turns of jobs that have ended count too: who types ends one with each key.
+    is_due = short_steps > 1 and turn >= LONG_EVERY + max((job.last_turn for job in long), default=turn)
+    if short and not is_due:
         return min(short, key=lambda job: job.order)
     return min(long, key=lambda job: (job.last_turn, job.order))
-
-
-def _since(able: Sequence[Job], some: Sequence[Job]) -> int:
-    """Return how many turns ago one of these had the last."""
-    return max(job.last_turn for job in able) - max(job.last_turn for job in some)
 
 
 def company(jobs: Sequence[Job], job: Job, now: float) -> list[Job]:
@@ -348,9 +345,10 @@ class Scheduler:
         # Where several at once are served no faster than one after the other, they are served one after the other.
         short_steps = SHORT_STEPS if isinstance(filler, Joining) and not filler.joins() else 1
         able = [job for job in self._jobs if not ended(job, now)]
-        job = choose(able, self._limits, lambda: has_room(filler), short_steps=short_steps)
+        turn = next(self._turns)
+        job = choose(able, self._limits, lambda: has_room(filler), turn=turn, short_steps=short_steps)
         if job is not None:
-            job.last_turn = next(self._turns)
+            job.last_turn = turn
             job.begun = now if job.begun is None else job.begun
         return job
 

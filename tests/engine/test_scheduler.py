@@ -40,7 +40,7 @@ def turns(lengths: Sequence[int], short_steps: int, *, most: int = 1000) -> list
     """Return whose turn it was, one after the other, of interactive jobs with so many steps that arrive at once."""
     jobs, had = [job(order) for order in range(len(lengths))], list[int]()
     while jobs and len(had) < most:
-        chosen = choose(jobs, Limits(running=len(lengths)), short_steps=short_steps)
+        chosen = choose(jobs, Limits(running=len(lengths)), turn=len(had), short_steps=short_steps)
         assert chosen is not None
         chosen.begun, chosen.last_turn, chosen.steps = 0.0, len(had), chosen.steps + 1
         had.append(chosen.order)
@@ -84,6 +84,17 @@ def test_however_many_long_ones_there_are_short_ones_have_three_turns_of_four() 
     assert had[first : first + 6].count(7) == 4
     # All others had their first steps by then, and are long.
     assert set(had[:first]) == set(range(7))
+
+
+def test_a_long_one_has_every_fourth_turn_though_each_key_ends_the_one_before() -> None:
+    long, had = job(0, begun=True, last_turn=0), list[bool]()
+    long.steps = 40
+    for turn in range(1, 13):
+        chosen = choose([long, job(turn)], Limits(), turn=turn, short_steps=32)
+        assert chosen is not None
+        chosen.last_turn = turn
+        had.append(chosen is long)
+    assert had == [False, False, False, True] * 3
 
 
 def test_no_more_are_begun_than_may_run_at_once() -> None:
