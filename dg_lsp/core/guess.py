@@ -36,7 +36,6 @@ _MODELINE = re.compile(
     r"|\b(?:vim?|ex):[^\n]*?\b(?:ft|filetype|syntax)=([\w+#.]+)"
 )
 _IS_COMMENT = re.compile(_COMMENT)
-_LINE = re.compile(r"([^\n]*)\n")
 _TOP = re.compile(r"\n[ \t]*\n(?=\S)")
 # What is told stands in these lines; a modeline may be in as many at the end.
 _HEAD_LINES, _HEAD_CHARS = 5, 1_000
@@ -49,6 +48,7 @@ def language(before: str, after: str = "", paths: Iterable[str] = ()) -> str:
 
     `paths` are names of other files that come with the text: they say what to think of, and decide nothing.
     """
+    before, after = (part.replace("\r\n", "\n") for part in (before, after))
     # Other files may stand before the one with the cursor.
     before = before[max((match.start() for match in _FILE.finditer(before)), default=0) :]
     said = told(before, after)
@@ -61,10 +61,11 @@ def told(before: str, after: str = "") -> str | None:
     first = head.partition("\n")[0]
     if named := _TOLD_LANGUAGE.search(head):
         return _by_word(named[1])
-    if path := _FILE.match(head) or _own_path(before):
-        return _name(languages.for_path(path[1]))
+    # Before paths: those in the comments below it may be of anything.
     if first.lstrip("\ufeff").startswith("#!"):
         return _name(languages.for_path("", first))
+    if path := _FILE.match(head) or _own_path(before):
+        return _name(languages.for_path(path[1]))
     tail = "\n".join(after[-_HEAD_CHARS:].split("\n")[-_HEAD_LINES:])
     modes = (match[1] or match[2] for part in (head, tail) for match in _MODELINE.finditer(part))
     return next((_by_word(mode) for mode in modes), None)
@@ -73,7 +74,7 @@ def told(before: str, after: str = "") -> str | None:
 def _own_path(before: str) -> re.Match[str] | None:
     """Return the last path in the comments above the text: Continue puts other files there, then the path of this one."""
     found = None
-    for line in (match[1] for match in _LINE.finditer(before, 0, _LEAD_CHARS)):
+    for line in before[:_LEAD_CHARS].split("\n")[:-1]:
         if line.strip() and not _IS_COMMENT.match(line):
             break
         found = _TOLD_PATH.match(line) or _BARE_PATH.match(line) or found
@@ -83,10 +84,11 @@ def _own_path(before: str) -> re.Match[str] | None:
 def evident(before: str, after: str = "", paths: Iterable[str] = ()) -> str:
     """Return the language whose marks stand in the text and whose grammar parses it with clearly the fewest errors."""
     text = _sample(before, after)
-    n_lines = sum(1 for line in text.split("\n") if line.strip())
+    # Without blank ones, as the marks begin with white space, which would be looked for from each of them on.
+    lines = [line for line in text.split("\n") if line.strip()]
     likely = {found for path in paths if (found := languages.for_path(path))}
-    counts = {found: len(re.findall(found.marks, text, re.MULTILINE)) for found in languages.TABLE}
-    enough = max(max(counts.values()) * MIN_SHARE, n_lines * MIN_DENSITY)
+    counts = {found: len(re.findall(found.marks, "\n".join(lines), re.MULTILINE)) for found in languages.TABLE}
+    enough = max(max(counts.values()) * MIN_SHARE, len(lines) * MIN_DENSITY)
     thought_of = [found for found, count in counts.items() if count >= max(enough, 1 if found in likely else MIN_MARKS)]
     thought_of = sorted(thought_of, key=lambda found: -counts[found])[:MOST_PARSED]
     errors = {found: _errors(text, found) for found in thought_of}

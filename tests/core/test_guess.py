@@ -384,6 +384,8 @@ def test_nobody_says_a_language_where_there_is_hardly_any_text(text: str) -> Non
         ("# path: notes.txt\n", ""),
         ("# language: cobol\n", ""),
         ("#!/usr/bin/perl\n", ""),
+        # A script says of itself what it is; a path below that may be of anything.
+        ("#!/usr/bin/env python3\n# example.com\n", "python"),
         # These say nothing.
         ("# -*- coding: utf-8 -*-\n", None),
         ("# path: the one to take.\n", None),
@@ -397,6 +399,13 @@ def test_what_the_text_says_of_itself_counts(before: str, expected: str | None) 
     if expected is not None:
         code = "".join(cut(CODE["go" if expected != "go" else "lua"]))
         assert guess.language(before + code, code) == expected
+
+
+@pytest.mark.parametrize("said", ["# path: shop/total.py\r\nx\r\n", "# shop/total.py\r\n", "# language: python\r\n"])
+def test_lines_may_end_as_on_windows(said: str) -> None:
+    assert guess.language(said) == "python"
+    for name in CODE:
+        assert guess.language(*(part.replace("\n", "\r\n") for part in cut(CODE[name]))) == name
 
 
 def test_of_several_files_the_last_one_counts() -> None:
