@@ -415,6 +415,27 @@ def test_a_nameless_buffer_that_is_written_to_a_file_goes_on(nvim: Neovim) -> No
     until(lambda: "..." not in nvim.text(), "the filled bodies", tell=nvim.picture)
 
 
+@pytest.mark.parametrize("name", ["", "item.py"])
+def test_what_is_typed_just_before_an_edit_comes_is_kept(nvim: Neovim, name: str) -> None:
+    if name:
+        nvim.edit(name, BODIES)
+    else:
+        begin_nameless(nvim, BODIES)
+        nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
+    # Neovim tells the server of a key a moment later, so that the server knows nothing of it yet.
+    nvim.lua(
+        "local handlers = require('dg_lsp.server').client().handlers; local apply = handlers['workspace/applyEdit'];"
+        "handlers['workspace/applyEdit'] = function(...)"
+        " vim.api.nvim_buf_set_lines(0, 0, 0, true, { '# typed', '' }); local answer = apply(...);"
+        " vim.g.answer = answer; return answer end"
+    )
+    nvim.command("DgFill!")
+    nvim.until("vim.g.answer ~= nil", "the edit")
+    assert nvim.text() == f"# typed\n\n{BODIES}"
+    assert nvim.lua("return vim.g.answer.applied") is False
+    assert "changed" in nvim.notes()[-1]
+
+
 def test_the_root_is_where_the_users_markers_are(nvim: Neovim) -> None:
     nvim.lua("vim.lsp.config('dg_lsp', { root_markers = { 'here.txt' } })")
     (nvim.folder / "inner" / "deep").mkdir(parents=True)

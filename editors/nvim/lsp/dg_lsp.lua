@@ -14,8 +14,12 @@ return {
     end
   end,
   settings = { dgLsp = config.server_settings() },
-  -- The server sends its own notifications only to those who say that they understand them.
-  capabilities = { experimental = { dgLsp = { status = true, draft = true } } },
+  capabilities = {
+    -- The server sends its own notifications only to those who say that they understand them.
+    experimental = { dgLsp = { status = true, draft = true } },
+    -- Neovim reads edits of one version, and does not say so.
+    workspace = { workspaceEdit = { documentChanges = true } },
+  },
   handlers = {
     ["dgLsp/status"] = function(_, params, context)
       require("dg_lsp.status").heard(params, context)

@@ -141,33 +141,27 @@ function M.regenerate(first, last, instruction)
   end)
 end
 
----Return the edits of a workspace edit for an address, nil for none.
----@param edit lsp.WorkspaceEdit
----@param uri string
----@return lsp.TextEdit[]?
-local function edits_for(edit, uri)
-  for _, change in ipairs(edit.documentChanges or {}) do
-    if change.textDocument and change.textDocument.uri == uri then
-      return change.edits
-    end
-  end
-  return edit.changes and edit.changes[uri]
-end
-
----Apply an edit of the server's. Neovim itself would take a buffer without a name for the root directory.
+---Apply an edit of the server's. Neovim itself would take a buffer without a name for the root directory, and answer that
+---it had applied an edit of text that has changed.
 ---@param err lsp.ResponseError?
 ---@param params lsp.ApplyWorkspaceEditParams
 ---@param context lsp.HandlerContext
 ---@return lsp.ApplyWorkspaceEditResult
 function M.apply(err, params, context)
   local client = vim.lsp.get_client_by_id(context.client_id)
-  local uri = vim.uri_from_fname("")
-  local bufnr, edits = client and server.buffer(client, uri), edits_for(params.edit, uri)
-  if not client or not bufnr or not edits then
+  local change = (params.edit.documentChanges or {})[1]
+  local bufnr = client and change and server.buffer(client, change.textDocument.uri)
+  if not client or not bufnr or not change then
     return vim.lsp.handlers["workspace/applyEdit"](err, params, context)
   end
+  -- What was typed a moment ago the server has yet to hear of.
+  if vim.lsp.util.buf_versions[bufnr] ~= change.textDocument.version then
+    server.say("the document changed while it was filled", "WARN")
+    return { applied = false, failureReason = "the document has changed" }
+  end
   local annotations = params.edit.changeAnnotations
-  local ok, reason = pcall(vim.lsp.util.apply_text_edits, edits, bufnr, client.offset_encoding, annotations)
+  local ok, reason =
+    pcall(vim.lsp.util.apply_text_edits, change.edits, bufnr, client.offset_encoding, annotations)
   return { applied = ok, failureReason = reason }
 end
 
