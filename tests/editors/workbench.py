@@ -104,29 +104,29 @@ class Workbench:
         """Open the window, and wait until the engine is ready."""
         self.page.goto(self._address)
         self.page.wait_for_selector(".monaco-workbench .part.editor")
-        until(self._driver_runs, "the test's own extension")
+        until(self._host, "the test's own extension")
         # On a busy machine a new window at times reads none of its workspace's folders, and never does later.
         until(lambda: self._has_folders() or self._reload(), "the folders", tell=self.picture)
         until(lambda: "dg-lsp" in self.status(), "the item in the status bar", tell=self.status)
         self.command("workbench.action.closeSidebar")
 
-    def _driver_runs(self) -> bool:
+    def _host(self) -> int:
+        """Return the process of the window's extensions, 0 where none answers."""
         try:
-            return bool(self.run("return true"))
+            return int(self.run("return process.pid"))
         except OSError:
-            return False
+            return 0
 
     def _has_folders(self) -> bool:
         found = self.run("return (vscode.workspace.workspaceFolders ?? []).map((each) => each.uri.fsPath)")
         return set(found) == set(map(str, self._folders))
 
     def _reload(self) -> bool:
-        host = "return process.pid"
-        old = self.run(host)
+        old = self._host()
         self.page.reload()
         self.page.wait_for_selector(".monaco-workbench .part.editor")
         # The old window's extensions live on for a moment.
-        until(lambda: self._driver_runs() and self.run(host) != old, "the extensions of the new window")
+        until(lambda: self._host() not in (0, old), "the extensions of the new window")
         return self._has_folders()
 
     def open(self, name: str, text: str) -> Path:
