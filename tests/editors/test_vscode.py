@@ -373,22 +373,27 @@ def test_the_server_hears_what_was_shown_and_accepted_in_part(code: Workbench, t
     assert part["item"]["command"]["arguments"] == shown["command"]["arguments"]
 
 
-def start(code: Workbench, command: str) -> None:
+def start(code: Workbench, command: str, *arguments: object) -> None:
     """Begin a command that takes its time; what it fails with is left to the extension."""
-    code.run(f"void vscode.commands.executeCommand({json.dumps(command)}).then(() => undefined, () => undefined)")
+    called = ", ".join(map(json.dumps, (command, *arguments)))
+    code.run(f"void vscode.commands.executeCommand({called}).then(() => undefined, () => undefined)")
 
 
-def begin_fill(code: Workbench, name: str) -> Path:
+def begin_fill(code: Workbench, name: str, *, by_menu: bool = False) -> Path:
     """Open a file and begin to fill its long body; return when a draft is on the screen."""
     path = code.open(name, FILES)
     code.put(LONG_BODY, 4)
-    start(code, "dgLsp.fillHere")
+    if by_menu:
+        start(code, "editor.action.codeAction", {"kind": "refactor.rewrite", "apply": "first"})
+    else:
+        start(code, "dgLsp.fillHere")
     until(code.draft, "a draft", tell=code.picture)
     return path
 
 
-def test_a_fill_is_ended_from_the_status_bar(code: Workbench) -> None:
-    begin_fill(code, "ended.py")
+@pytest.mark.parametrize("by_menu", [False, True])
+def test_a_fill_is_ended_from_the_status_bar(code: Workbench, by_menu: bool) -> None:
+    begin_fill(code, "ended.py", by_menu=by_menu)
     code.command("dgLsp.cancel")
     until(lambda: not code.told()["busy"] and not code.draft(), "the end", tell=code.picture)
     assert code.text() == FILES

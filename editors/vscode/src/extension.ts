@@ -3,7 +3,7 @@ import * as vscode from "vscode";
 import type { LanguageClient } from "vscode-languageclient/node";
 import { Doctor } from "./doctor";
 import { Drafts } from "./drafts";
-import { cancelFills, fillFile, fillHere, regenerate, tell } from "./fill";
+import { fillFile, fillHere, regenerate, tell } from "./fill";
 import { install } from "./install";
 import { serverCommands } from "./protocol";
 import { whenPythonChanges } from "./python";
@@ -11,6 +11,7 @@ import { FILL_BEHIND, SAMPLE, TYPE_BEHIND } from "./sample";
 import { folder, Server } from "./server";
 import { strings, withLanguage } from "./settings";
 import { StatusItem } from "./statusItem";
+import { cancelFills } from "./underWay";
 import { Watcher } from "./watcher";
 
 export async function activate(context: vscode.ExtensionContext): Promise<void> {

@@ -11,13 +11,7 @@ import {
 import type { LanguageClient } from "vscode-languageclient/node";
 import { serverCommands, type Wanted, type What } from "./protocol";
 import { SELECTOR } from "./server";
-
-const running = new Set<vscode.CancellationTokenSource>();
-
-/** End the fills that commands have begun. */
-export function cancelFills(): void {
-  for (const source of running) source.cancel();
-}
+import { whileUnderWay } from "./underWay";
 
 /** Do the first of these that the server offers at the cursor, or say that there is none. */
 export async function fillHere(client: LanguageClient, whats: readonly What[], nothing: string): Promise<void> {
@@ -87,14 +81,8 @@ function wantedAt(client: LanguageClient, what: What): Wanted | undefined {
 }
 
 async function fill(client: LanguageClient, wanted: Wanted): Promise<void> {
-  const source = new vscode.CancellationTokenSource();
-  running.add(source);
-  try {
-    await client.sendRequest(ExecuteCommandRequest.type, { command: serverCommands.fill, arguments: [wanted] }, source.token);
-  } finally {
-    running.delete(source);
-    source.dispose();
-  }
+  const params = { command: serverCommands.fill, arguments: [wanted] };
+  await whileUnderWay((token) => client.sendRequest(ExecuteCommandRequest.type, params, token));
 }
 
 /** Tell the user why a request came to nothing, if it was not the user's wish. */

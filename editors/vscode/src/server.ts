@@ -13,6 +13,7 @@ import { statusChanged } from "./protocol";
 import { pythonOf } from "./python";
 import { commandLine, forServer } from "./settings";
 import type { StatusItem } from "./statusItem";
+import { whileUnderWay } from "./underWay";
 import type { Watcher } from "./watcher";
 
 /** Documents that people write; not outputs, diffs or what other extensions show. */
@@ -161,6 +162,7 @@ export class Server implements vscode.Disposable {
       },
       middleware: {
         provideInlineCompletionItems: this.watcher.provide,
+        resolveCodeAction: (action, token, next) => whileUnderWay(async (either) => next(action, either), token),
         workspace: {
           // VS Code would open a file again that was closed while it was filled.
           handleApplyEdit: (params, next) => {
