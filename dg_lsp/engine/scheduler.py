@@ -40,7 +40,7 @@ log = logging.getLogger("dg_lsp.engine")
 
 DRAFT_EVERY_S = 0.03
 SENDING_S = 0.02  # within which an answer has left
-SHORT_STEPS = 32  # a suggestion at the cursor takes 12 to 32 with the embedded model, a function's body 60
+SHORT_STEPS = 32  # with the embedded model the rest of a line takes at most so many, several lines 60
 LONG_EVERY = 4  # of so many turns long requests have one, while there are short ones
 STAGES = ("prefill", "draft", "denoise", "score")
 Say = Callable[[str, float], None]
