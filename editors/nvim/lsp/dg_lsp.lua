@@ -17,8 +17,8 @@ return {
   capabilities = {
     -- The server sends its own notifications only to those who say that they understand them.
     experimental = { dgLsp = { status = true, draft = true } },
-    -- Neovim reads edits of one version, and does not say so.
-    workspace = { workspaceEdit = { documentChanges = true } },
+    -- Neovim reads edits of one version, and does not say so; of edits with annotations it tells each time.
+    workspace = { workspaceEdit = { documentChanges = true, changeAnnotationSupport = vim.NIL } },
   },
   handlers = {
     ["dgLsp/status"] = function(_, params, context)

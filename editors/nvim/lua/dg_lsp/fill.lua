@@ -159,9 +159,7 @@ function M.apply(err, params, context)
     server.say("the document changed while it was filled", "WARN")
     return { applied = false, failureReason = "the document has changed" }
   end
-  local annotations = params.edit.changeAnnotations
-  local ok, reason =
-    pcall(vim.lsp.util.apply_text_edits, change.edits, bufnr, client.offset_encoding, annotations)
+  local ok, reason = pcall(vim.lsp.util.apply_text_edits, change.edits, bufnr, client.offset_encoding)
   return { applied = ok, failureReason = reason }
 end
 
