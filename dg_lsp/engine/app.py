@@ -27,6 +27,7 @@ from dg_lsp.engine.compat import Answer, Wish
 from dg_lsp.engine.gate import RefusalError
 from dg_lsp.engine.scheduler import BusyError, UnavailableError
 from dg_lsp.engine.service import Inbox, Service, is_last
+from dg_lsp.wire.config import is_remote
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.messages import (
     Ask,
@@ -92,6 +93,11 @@ class Routes:
     def _service(self) -> Service:
         return self._get_service()
 
+    @property
+    def _choice(self) -> int:
+        # Most servers are asked once for each answer, and paid for it.
+        return 1 if is_remote(self._service.which.model) else compat.CHOICE
+
     async def infill(self, request: Request) -> Response:
         """Stream `accepted`, `draft` if asked, `candidate`, and `done` or `error`."""
         ask = decode_ask(await gate.read(request))
@@ -111,7 +117,7 @@ class Routes:
 
     async def llama_infill(self, request: Request) -> Response:
         """Answer in llama.cpp's shape, whole or streamed."""
-        wish = compat.from_llama(await gate.read(request))
+        wish = compat.from_llama(await gate.read(request), self._choice)
         model = self._service.which.model
         if wish.max_tokens == 0:
             # Editors send these to have the context read ahead of time.
@@ -163,7 +169,7 @@ class Routes:
         return JSONResponse({"when": when, "leases": service.n_leases, "requests": running + waiting})
 
     async def _complete(self, request: Request, shape: Shape) -> Response:
-        wish = compat.from_openai(await gate.read(request))
+        wish = compat.from_openai(await gate.read(request), self._choice)
         facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.which.model}
         if wish.stream:
             return self._streamed(wish, lambda answer: _openai_stream(wish, answer, facts, self._pieces, shape))

@@ -21,7 +21,7 @@ from dg_lsp.wire.messages import MAX_CANDIDATES, Ask, Done
 
 SEED_RANGE = {"low": -(2**63), "high": 2**63 - 1}
 MAX_LOGPROBS = 1024
-# How many candidates there are to choose from at least, as some may be of no use; as many as editors ask for.
+# How many candidates there are to choose from at least, as some may be of no use; to a local model these are no more work.
 CHOICE = 3
 # What Continue sends to Inception's models for the suffix where only blanks follow.
 NO_SUFFIX = "<|endoftext|>"
@@ -61,8 +61,11 @@ class Cut:
     stop: str = ""
 
 
-def from_openai(fields: Fields) -> Wish:
-    """Return the wish in the body of `POST /v1/completions`, or of Mistral's like it; raise WireError."""
+def from_openai(fields: Fields, choice: int = CHOICE) -> Wish:
+    """Return the wish in the body of `POST /v1/completions`, or of Mistral's like it; raise WireError.
+
+    At least `choice` candidates are asked for.
+    """
     prompt = fields.values.get("prompt", "")
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
@@ -77,7 +80,7 @@ def from_openai(fields: Fields) -> Wish:
         prompt,
         "" if suffix == NO_SUFFIX else suffix,
         stops,
-        Budget(candidates=max(n, CHOICE)),
+        Budget(candidates=max(n, choice)),
         seed=fields.integer("seed" if fields.has("seed") else "random_seed", 0, **SEED_RANGE),
     )
     return Wish(
@@ -92,10 +95,10 @@ def from_openai(fields: Fields) -> Wish:
     )
 
 
-def from_llama(fields: Fields) -> Wish:
+def from_llama(fields: Fields, choice: int = CHOICE) -> Wish:
     """Return the wish in the body of `POST /infill`; raise WireError.
 
-    `prompt` is how the gap begins: what stands between the prefix and the cursor.
+    `prompt` is how the gap begins: what stands between the prefix and the cursor. `choice` candidates are asked for.
     """
     stops = _stops(fields)
     extra = fields.objects("input_extra", ())
@@ -107,7 +110,7 @@ def from_llama(fields: Fields) -> Wish:
         fields.text("input_prefix", "") + fields.text("prompt", ""),
         fields.text("input_suffix", ""),
         stops,
-        Budget(ms=ms, candidates=CHOICE),
+        Budget(ms=ms, candidates=choice),
         seed=max(0, seed),
         related=tuple(Snippet(item.text("filename", ""), item.text("text")) for item in extra),
     )

@@ -20,7 +20,7 @@ from dg_lsp.infill.client import ConnectOptions, connect
 from dg_lsp.infill.port import EngineError
 from tests.engine.backends_kit import BODY, Recorder, StandIn, own_judge, request, rules, serving
 from tests.engine.conftest import gemma_like_tokenizer
-from tests.engine.engine_kit import ROOT, home
+from tests.engine.engine_kit import ROOT, home, running
 
 pytestmark = pytest.mark.e2e
 
@@ -84,6 +84,15 @@ def test_a_request_that_nobody_waits_for_any_more_is_taken_back_from_the_server(
 
     with serving({"POST /infill": recorder.answer}) as url:
         asyncio.run(asyncio.wait_for(cancelled(f"fim:llama:{url}"), 60))
+
+
+def test_another_clients_request_asks_a_server_for_as_many_answers_as_it_wants() -> None:
+    recorder = Recorder([{"content": "1"}])
+    with serving({"POST /infill": recorder.answer}) as url, running("--port=0", model=f"fim:llama:{url}", filler="") as engine:
+        for n in (1, 2):
+            recorder.bodies.clear()
+            assert engine.http.post("/v1/completions", json={"prompt": "x = ", "suffix": "\n", "n": n}).status_code == 200
+            assert len(recorder.bodies) == n
 
 
 def test_requests_at_the_same_time_do_not_wait_for_each_other() -> None:
