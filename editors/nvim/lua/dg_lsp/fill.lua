@@ -141,8 +141,8 @@ function M.regenerate(first, last, instruction)
   end)
 end
 
----Apply an edit of the server's. Neovim itself would take a buffer without a name for the root directory, and answer that
----it had applied an edit of text that has changed.
+---Apply an edit of the server's. Neovim itself would take a buffer without a name for the root directory, and answer
+---that it had applied an edit of text that has changed.
 ---@param err lsp.ResponseError?
 ---@param params lsp.ApplyWorkspaceEditParams
 ---@param context lsp.HandlerContext
