@@ -31,12 +31,6 @@ class Change:
     end: Point | None = None
 
 
-def changed(index: Lines, change: Change, encoding: Encoding) -> Lines:
-    """Return the text with its lines after the change."""
-    span = replaced(index, change, encoding)
-    return positions.lines(change.text) if span is None else positions.spliced(index, span, change.text)
-
-
 def replaced(index: Lines, change: Change, encoding: Encoding) -> Span | None:
     """Return what the change replaces, whichever end comes first; None for all of the text."""
     if change.start is None or change.end is None:

@@ -21,7 +21,8 @@ from typing import Any
 
 from dg_lsp.core import positions
 from dg_lsp.core.positions import Lines
-from dg_lsp.server.sync import Change, changed
+from dg_lsp.server.sync import Change
+from tests import naive
 from tests.e2e.editor import Editor
 from tests.e2e.rpc import PATIENCE_S, RpcError
 
@@ -204,7 +205,7 @@ class Player:
         ends = {"start": self.at(start), "end": self.at(end)}
         if not undone:
             file.undo.append((start, len(new), file.text[start:end]))
-        file.text = changed(positions.lines(file.text), change, "utf-16").text
+        file.text = naive.change(file.text, change, "utf-16")
         file.version += 1
         file.cursor = start + len(new)
         self.shown = None

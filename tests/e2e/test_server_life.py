@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.core import positions
 from dg_lsp.core.positions import Encoding
-from dg_lsp.server.sync import Change, changed
+from dg_lsp.server.sync import Change
+from tests import naive
 from tests.e2e.editor import CODE, NEOVIM, ROOT, URI, Editor, command, editor, environment
 from tests.e2e.rpc import PATIENCE_S, Rpc, RpcError
 
@@ -220,7 +220,7 @@ def test_the_servers_text_is_the_editors(tmp_path: Path, encoding: Encoding) -> 
                 change = Change("".join(dice.choices(pieces, k=dice.randrange(4))), start, end)
                 range_ = {name: {"line": at[0], "character": at[1]} for name, at in (("start", start), ("end", end))}
                 sent = {"text": change.text, "range": range_}
-            text = changed(positions.lines(text), change, encoding).text
+            text = naive.change(text, change, encoding)
             client.change(version, sent)
         await client.suggestions(0, 0, trigger=1)
         (asked,) = [entry for entry in client.asked if entry["what"] == "asked"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 
 import pytest
@@ -13,10 +12,10 @@ from hypothesis import strategies as st
 from dg_lsp.core import positions
 from dg_lsp.core.positions import Encoding
 from dg_lsp.core.values import Document
-from dg_lsp.server.sync import Change, Documents, changed
+from dg_lsp.server.sync import Change, Documents
+from tests import naive
 
 ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
-CODECS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
 # Line ends of the protocol, what Python's splitlines takes for line ends, characters of each width, lone surrogates.
 PIECES = [
     "a",
@@ -41,27 +40,6 @@ PIECES = [
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
 
-def naive_offset(text: str, line: int, character: int, encoding: Encoding) -> int:
-    """Return the offset as the protocol words it, by looking at each line as bytes."""
-    codec, width = CODECS[encoding]
-    parts = re.split(r"(\r\n|\r|\n)", text)
-    if line >= len(parts[::2]):
-        return len(text)
-    before = sum(len(part) for part in parts[: 2 * line])
-    content = parts[2 * line]
-    for column in range(len(content) + 1):
-        if len(content[:column].encode(codec, "surrogatepass")) > character * width:
-            return before + column - 1
-    return before + len(content)
-
-
-def naive_change(text: str, change: Change, encoding: Encoding) -> str:
-    if change.start is None or change.end is None:
-        return change.text
-    start, end = sorted(naive_offset(text, *point, encoding) for point in (change.start, change.end))
-    return text[:start] + change.text + text[end:]
-
-
 POINTS = st.tuples(st.integers(0, 8), st.integers(0, 12))
 CHANGES = st.builds(Change, TEXTS, POINTS, POINTS) | st.builds(Change, TEXTS)
 
@@ -76,7 +54,7 @@ def test_edits_give_the_editors_text_and_its_lines(text: str, changes: list[Chan
     document = documents.open("file:///a.py", "python", 0, text)
     for version, change in enumerate(changes, 1):
         documents.change("file:///a.py", version, [change])
-        text = naive_change(text, change, encoding)
+        text = naive.change(text, change, encoding)
         assert document.document.text == text
         assert document.document.version == version
         assert document.index == positions.lines(text)
@@ -106,7 +84,7 @@ def replayed_session(counted: Counter[str], seed: int, text: str, encoding: Enco
     for version in range(1, N_EDITS + 1):
         change = random_change(dice, text)
         documents.change("file:///a.py", version, [change])
-        text = naive_change(text, change, encoding)
+        text = naive.change(text, change, encoding)
         assert document.index.text == text
         counted[encoding] += 1
     assert document.index == positions.lines(text)
@@ -122,13 +100,15 @@ def test_a_hundred_thousand_edits_give_the_editors_text() -> None:
 
 @pytest.mark.parametrize("character", ["\f", "\v", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
 def test_what_splitlines_splits_on_ends_no_line(character: str) -> None:
-    index = positions.lines(f"a{character}b\nc")
-    assert changed(index, Change("x", (1, 0), (1, 0)), "utf-16").text == f"a{character}b\nxc"
+    document = Documents().open("file:///a.py", "python", 0, f"a{character}b\nc")
+    document.change(1, [Change("x", (1, 0), (1, 0))], "utf-16")
+    assert document.document.text == f"a{character}b\nxc"
 
 
 def test_the_last_empty_line_is_a_line() -> None:
-    index = positions.lines("a\n")
-    assert changed(index, Change("b", (1, 0), (1, 0)), "utf-8").text == "a\nb"
+    document = Documents().open("file:///a.py", "python", 0, "a\n")
+    document.change(1, [Change("b", (1, 0), (1, 0))], "utf-8")
+    assert document.document.text == "a\nb"
 
 
 def test_a_lost_document_is_found_again_by_its_whole_text() -> None:

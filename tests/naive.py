@@ -1,0 +1,32 @@
+"""An editor's text after a change, worked out as the protocol words it and by nothing of the server's own."""
+
+from __future__ import annotations
+
+import re
+
+from dg_lsp.core.positions import Encoding
+from dg_lsp.server.sync import Change
+
+CODECS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
+
+
+def offset(text: str, line: int, character: int, encoding: Encoding) -> int:
+    """Return the offset as the protocol words it, by looking at each line as bytes."""
+    codec, width = CODECS[encoding]
+    parts = re.split(r"(\r\n|\r|\n)", text)
+    if line >= len(parts[::2]):
+        return len(text)
+    before = sum(len(part) for part in parts[: 2 * line])
+    content = parts[2 * line]
+    for column in range(len(content) + 1):
+        if len(content[:column].encode(codec, "surrogatepass")) > character * width:
+            return before + column - 1
+    return before + len(content)
+
+
+def change(text: str, what: Change, encoding: Encoding) -> str:
+    """Return the text after a change."""
+    if what.start is None or what.end is None:
+        return what.text
+    start, end = sorted(offset(text, *point, encoding) for point in (what.start, what.end))
+    return text[:start] + what.text + text[end:]
