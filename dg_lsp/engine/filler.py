@@ -115,7 +115,7 @@ class LocalFiller:
 
         Return which tasks it was done for; none when the first stands alone or its next unit is no denoising step.
         """
-        chosen = self._company(tasks, most) if self._joins else {}
+        chosen = self._company(tasks, most)
         if len(chosen) < 2:  # one alone steps as it always does
             return ()
         began = time.perf_counter()
