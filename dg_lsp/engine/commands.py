@@ -293,7 +293,7 @@ def _line(told: dict[str, object]) -> str:
     message = f" ({told['message']})" if told.get("message") else ""
     return (
         f"{told['model']}: {told['state']}{message}, process {told['pid']}, device {told['device']}, "
-        f"{told['leases']} users, {rss / 1024**2:.0f} MB"
+        f"{told['leases']} users, {rss / 1024**2:.0f} MiB"
     )
 
 
