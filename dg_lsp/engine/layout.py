@@ -1,7 +1,8 @@
 """How a request is written as tokens: what the encoder reads, and what stands on the canvas.
 
 Two layouts, chosen by the checkpoint. *infill-trained*: the encoder reads `BOS <path> name <suf> S <pre> P`, suffix
-first, so that typing only extends the cache (SPM order, arXiv 2207.14255). *instruct*: a chat turn that shows the
+first, so that typing only extends the cache (SPM order, arXiv 2207.14255); where the vocabulary has tokens for the kinds of
+hole, that of the hole stands before `<pre>`. *instruct*: a chat turn that shows the
 file with a hole marker, then the model's turn opened with an empty thought channel, a code fence and the last lines
 before the hole, so that the canvas continues the code. Token ids are built here: a chat template trims the text it is
 given. Knows nothing of tensors.
@@ -58,7 +59,7 @@ def for_profile(profile: Profile, vocabulary: Vocabulary) -> Layout:
 
 
 class InfillTrained:
-    """Suffix first, prefix last, delete tokens; the layout of the embedded model and of fine-tunes like it.
+    """Suffix first, then the kind of hole, prefix last, delete tokens; the layout of the embedded model and of fine-tunes.
 
     Has no place for related snippets: no such model has been trained with any.
     """
@@ -67,6 +68,8 @@ class InfillTrained:
         self.profile, self.vocabulary = profile, vocabulary
         names = ("<bos>", "<eos>", "<path>", "<suf>", "<pre>", "<eom>", "<delete>")
         self.bos, self.eos, self.path, self.suf, self.pre, self.eom, self.delete = _needed(vocabulary, names)
+        # A checkpoint from before the kinds of hole had tokens has none of them.
+        self.kinds = {kind: vocabulary.id(f"<{kind}>") for kind in ("span", "line", "lines", "block", "body")}
 
     def lay_out(self, request: InfillRequest) -> Sheet:
         """Return the request as tokens."""
@@ -78,7 +81,13 @@ class InfillTrained:
         prefix, heal, heal_ids = _healed(
             self.vocabulary, request.prefix + context.instruction(request), request.holes[0], profile.prefix_tokens
         )
-        head = [self.bos, *([self.path, *name] if name else []), self.suf, *suffix[: profile.suffix_tokens], self.pre]
+        kind = self.kinds[_kind(request)]
+        head = [
+            *(self.bos, *([self.path, *name] if name else [])),
+            *(self.suf, *suffix[: profile.suffix_tokens]),
+            *([kind] if kind is not None else []),
+            self.pre,
+        ]
         between = tuple(tuple(encode(text)) for text in request.between)
         return Sheet((*head, *prefix), between, tuple(suffix[: profile.held_tokens]), heal, heal_ids, self.delete, self.eom)
 
@@ -130,6 +139,17 @@ class Instruct:
                 break
             shown += text
         return shown
+
+
+def _kind(request: InfillRequest) -> str:
+    """Return what the first hole of a request is: a function's body, an indented block, whole lines, a line's rest, a span."""
+    hole = request.holes[0]
+    if hole.kind == "body":
+        return "body"
+    if hole.block:
+        return "lines" if request.prefix.endswith("\n") or not request.prefix else "block"
+    behind = (*request.between, request.suffix)[0]
+    return "line" if not behind or behind[0] in "\r\n" else "span"
 
 
 def allowed_first(vocabulary: Vocabulary, heal: bytes) -> tuple[int, ...]:

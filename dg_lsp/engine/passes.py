@@ -34,7 +34,8 @@ class Passes:
 
     def compile(self) -> None:
         """Compile both passes' layers; the first call of each shape then takes long."""
-        self._layers = torch.compile(self._layers)  # type: ignore[method-assign]
+        # Few shapes, each met thousands of times: code for one shape is faster than code for any.
+        self._layers = torch.compile(self._layers, dynamic=False)  # type: ignore[method-assign]
 
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
         """Return the last hidden states [R, L, H] of new tokens [R, L] and the keys and values of past and new together."""

@@ -203,7 +203,7 @@ def _short_spans(source: Source, draw: random.Random) -> Iterator[Span]:
             yield Span(start, end)
 
 
-def _blocks(source: Source, draw: random.Random) -> Iterator[Span]:
+def blocks(source: Source) -> Iterator[Span]:
     """Yield what stands deeper than the line that opens it, which holds in every language that people indent."""
     tree = source.syntax
     owned = {span.start for span in source.insides}
@@ -232,7 +232,7 @@ def _bodies(source: Source, draw: random.Random) -> Iterator[Span]:
 _FINDERS: dict[str, Callable[[Source, random.Random], Iterator[Span]]] = {
     "rest-of-line": _rests,
     "whole-line": _whole_lines,
-    "block": _blocks,
+    "block": lambda source, draw: blocks(source),
     "body": _bodies,
     "span": _short_spans,
 }
@@ -240,18 +240,20 @@ _FINDERS: dict[str, Callable[[Source, random.Random], Iterator[Span]]] = {
 
 def _inner(tree: Syntax, kind: str) -> Iterator[Span]:
     for owner in tree.facts.owners:
-        if owner.kind == kind and (span := _body(owner, tree)) and _is_alone(span, tree):
+        if owner.kind == kind and (span := body(owner, tree)):
             yield span
 
 
-def _body(owner: Owner, tree: Syntax) -> Span | None:
+def body(owner: Owner, tree: Syntax) -> Span | None:
+    """Return the span of a body's code behind its docstring; None where it has none, or shares a line with something else."""
     facts, items = tree.facts, list(owner.items)
     while items and (facts.has("comment", items[0]) or facts.has("docstring", items[0])):
         items.pop(0)
     if not items or any(facts.has(name, item) for item in items for name in ("placeholder", "placeholder.weak")):
         return None
     start, end = _filled(tree.span(items[0]), tree).start, _filled(tree.span(items[-1]), tree).end
-    return Span(start, end) if tree.lines.at(start) > tree.lines.at(owner.inside.start) else None
+    span = Span(start, end)
+    return span if tree.lines.at(start) > tree.lines.at(owner.inside.start) and _is_alone(span, tree) else None
 
 
 def _is_deeper(span: Span, opener: Span, tree: Syntax) -> bool:

@@ -93,7 +93,7 @@ tags: [code, infilling, text-diffusion, diffusion_gemma]
 
 A `DiffusionGemmaForBlockDiffusion` of {text["num_hidden_layers"]} layers, width {text["hidden_size"]}, {text["num_attention_heads"]} heads,
 feed-forward {text["intermediate_size"]} and {text["vocab_size"]} tokens, in bf16: {size:.1f} MiB.
-It was made from nothing{where}, in {last["causal_minutes"] + last["mixed_minutes"]:.0f} minutes and {last["tokens"] / 1e6:.1f} million tokens.
+It was made from nothing{where}, in {last["minutes"]:.0f} minutes and {last["tokens"] / 1e6:.1f} million tokens.
 transformers loads it unchanged; `dg_lsp.json` says how dg-lsp uses it.
 """
 
@@ -103,8 +103,8 @@ def _training(lines: Sequence[dict[str, Any]]) -> str:
     return (
         "## How it was trained\n\n"
         "`dg_lsp/train/README.md` has the commands and the objective. Losses in nats a token, on files of the training packages\n"
-        "that were kept out: `causal`, and of the gap at full noise, at half noise, and at half noise conditioned by a first pass.\n\n"
-        + curve.table(shown)
+        "that were kept out: of the prefix, of the answer and of the token that ends it, read causally; and of the gap on a\n"
+        "canvas at half noise, at half noise conditioned by a first pass, and at full noise.\n\n" + curve.table(shown)
     )
 
 

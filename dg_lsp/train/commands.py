@@ -6,6 +6,7 @@ Knows the order of the stages and where each leaves its files. Knows nothing of 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,7 +47,9 @@ class Plain(typer.core.TyperGroup):
 
 
 app = typer.Typer(
-    cls=Plain, no_args_is_help=True, help="Train the embedded model: corpus, tokenizer, pack, run, export, calibrate, card."
+    cls=Plain,
+    no_args_is_help=True,
+    help="Train the embedded model: corpus, tokenizer, pack, (start,) run, branch, export, calibrate, card.",
 )
 
 Folder = Annotated[Path, typer.Option("--run", help="The folder of this training run.")]
@@ -61,38 +64,42 @@ def corpus(
     site: Annotated[
         list[Path] | None, typer.Option(help="A site-packages folder; this Python's own where none is given.")
     ] = None,
+    sources: Annotated[
+        Path | None, typer.Option(help="A folder of source files in any language, to use instead of installed packages.")
+    ] = None,
 ) -> None:
-    """Gather permissively licensed sources of installed packages and of the standard library."""
+    """Gather permissively licensed sources of installed packages and of the standard library, or a folder of sources."""
     from dg_lsp.train import corpus as stage
 
-    found = stage.collect(site or [Path(entry) for entry in sys.path if entry.endswith("site-packages")])
-    stage.save(found, run / "corpus")
-    n_chars = sum(len(text) for _, text in found.train)
-    typer.echo(f"{len(found.train)} files, {n_chars / 1e6:.1f} MB to train on; {len(found.held)} files of held-out packages")
+    if sources:
+        texts = stage.from_folder(sources)
+    else:
+        texts = stage.collect(site or [Path(entry) for entry in sys.path if entry.endswith("site-packages")])
+    stage.save(texts, run / "corpus")
+    n_chars = sum(len(text) for _, text in texts.train)
+    typer.echo(f"{len(texts.train)} files, {n_chars / 1e6:.1f} MB to train on; {len(texts.held)} files of held-out packages")
 
 
 @app.command()
 def tokenizer(
     run: Folder,
     vocabulary: Annotated[int, typer.Option(help="How many tokens.")] = 8192,
-    files: Annotated[int, typer.Option(help="How many files to learn merges from.")] = 3500,
+    chars: Annotated[int, typer.Option(help="How many characters of the corpus to learn merges from.")] = 40_000_000,
 ) -> None:
-    """Train the byte-level BPE."""
+    """Train the byte-level BPE on a sample of the corpus, its languages mixed as in training."""
     need(run, "corpus/train.jsonl")
-    from itertools import islice
-
     from dg_lsp.train import corpus as source
+    from dg_lsp.train import mixture
     from dg_lsp.train import tokenizer as stage
 
-    texts = (text for _, text in islice(source.load(run / "corpus" / "train.jsonl"), files))
-    made = stage.train(texts, vocabulary=vocabulary)
+    made = stage.train(mixture.sample(source.load(run / "corpus" / "train.jsonl"), chars), vocabulary=vocabulary)
     made.save(str(run / "tokenizer.json"))
     typer.echo(f"{made.get_vocab_size()} tokens")
 
 
 @app.command()
-def pack(run: Folder) -> None:
-    """Turn the corpus into compressed token ids: all that a training machine needs."""
+def pack(run: Folder, processes: Annotated[int, typer.Option(help="How many processes look for holes.", min=1)] = 2) -> None:
+    """Turn the corpus into compressed token ids and the holes cut from it: all that a training machine needs."""
     need(run, "corpus/train.jsonl", "corpus/valid.jsonl", "tokenizer.json")
     from tokenizers import Tokenizer
 
@@ -101,38 +108,71 @@ def pack(run: Folder) -> None:
 
     made = Tokenizer.from_file(str(run / "tokenizer.json"))
     for use in ("train", "valid"):
-        packed = stage.pack(source.load(run / "corpus" / f"{use}.jsonl"), made)
+        packed = stage.pack(source.load(run / "corpus" / f"{use}.jsonl"), made, processes=processes)
         stage.save(packed, run / f"{use}.npz")
         size = (run / f"{use}.npz").stat().st_size
-        typer.echo(f"{use}: {len(packed.ids) / 1e6:.2f} M tokens, {size / 1024**2:.1f} MiB")
+        typer.echo(f"{use}: {len(packed.ids) / 1e6:.2f} M tokens, {len(packed.cut_kinds)} holes, {size / 1024**2:.1f} MiB")
+
+
+@app.command()
+def start(
+    run: Folder,
+    init: Annotated[str, typer.Option(help="The checkpoint whose weights to begin with: a folder, a hub id, or embedded.")],
+    hidden: Hidden = 256,
+    layers: Layers = 6,
+    feed_forward: Width = 768,
+) -> None:
+    """Begin a run with the weights of an existing checkpoint; its vocabulary may differ, and it may have fewer layers."""
+    need(run, "tokenizer.json")
+    from dg_lsp.train import warm
+
+    warm.start(run, init, shape_of(run, hidden, layers, feed_forward))
+    typer.echo(f"{run / 'state.pt'}: begins as {init}")
+
+
+@app.command()
+def branch(
+    run: Folder, out: Annotated[Path, typer.Option(help="The folder of the new run, which continues this one's state.")]
+) -> None:
+    """Copy a run, so that a milestone can be cooled down and exported while the run itself goes on."""
+    need(run, "tokenizer.json", "train.npz", "valid.npz", "state.pt", "curve.jsonl")
+    out.mkdir(parents=True)
+    for name in ("state.pt", "curve.jsonl", "plan.json", "tokenizer.json"):
+        if (run / name).exists():
+            shutil.copyfile(run / name, out / name)
+    for name in ("train.npz", "valid.npz", "corpus"):  # never written again: no need for a second copy
+        (out / name).symlink_to((run / name).resolve())
+    typer.echo(f"{out}: continues {run}")
 
 
 @app.command(name="run")
 def train(
     run: Folder,
     hidden: Hidden = 256,
-    layers: Layers = 5,
+    layers: Layers = 6,
     feed_forward: Width = 768,
-    causal_minutes: Annotated[float, typer.Option(help="Minutes of the causal stage, over all legs.")] = 65.0,
-    mixed_minutes: Annotated[float, typer.Option(help="Minutes of the mixed stage, over all legs.")] = 45.0,
+    causal_tokens: Annotated[float, typer.Option(help="Millions of tokens of the causal stage, over all legs.")] = 100.0,
+    mixed_tokens: Annotated[float, typer.Option(help="Millions of tokens of the mixed stage, over all legs.")] = 25.0,
+    cool_tokens: Annotated[float, typer.Option(help="Over how many millions of tokens the rate falls at the end.")] = 8.0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int, typer.Option(help="Threads on a CPU; leave a core to others.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads on a CPU; 0 takes one, and a second while a core is idle.")] = 1,
     batch: Annotated[int, typer.Option(help="How many times the CPU's batch a step takes; a GPU wants 32 or more.")] = 1,
-    compiled: Annotated[bool, typer.Option(help="Compile the model; pays on a GPU alone.")] = False,
+    compiled: Annotated[bool, typer.Option(help="Compile the model: a third faster on a CPU, after some minutes.")] = False,
     seed: int = 0,
 ) -> None:
     """Train, resuming where the last leg stopped; stop it at any time."""
     need(run, "tokenizer.json", "train.npz", "valid.npz")
     from dg_lsp.train import curve, loop
+    from dg_lsp.train.schedule import Schedule
 
+    schedule = Schedule(int(causal_tokens * 1e6), int(mixed_tokens * 1e6), int(cool_tokens * 1e6))
     plan = loop.Plan(
-        causal_minutes=causal_minutes,
-        mixed_minutes=mixed_minutes,
+        schedule=schedule,
         device=device,
         threads=threads,
         seed=seed,
-        tokens_per_step=3840 * batch,
-        rows=5 * batch,
+        tokens_per_part=3840 * batch,
+        rows=6 * batch,
         compiled=compiled,
     )
     loop.run(run, shape_of(run, hidden, layers, feed_forward), plan, say=typer.echo)
@@ -146,7 +186,7 @@ def export(
     run: Folder,
     out: Annotated[Path, typer.Option(help="The folder of the checkpoint to write.")],
     hidden: Hidden = 256,
-    layers: Layers = 5,
+    layers: Layers = 6,
     feed_forward: Width = 768,
 ) -> None:
     """Write the newest state as a checkpoint that transformers loads."""

@@ -1,22 +1,27 @@
-"""Gather Python sources whose licences allow training, and say where each came from.
+"""Gather sources whose licences allow training, and record where each came from.
 
-Knows installed distributions and the standard library. Knows nothing of tokens. Packages held out for
-evaluation are set aside by name before anything else looks at a file.
+Knows installed distributions, the standard library, and folders of sources in any language. Knows nothing of tokens.
+Packages held out for evaluation are set aside by name before anything else looks at a file.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import importlib.metadata
 import json
 import random
 import re
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from email.message import Message
 from pathlib import Path
 from typing import cast
+
+from dg_lsp.core import languages
+from dg_lsp.evaluate.tasks import EvalError
 
 HELD_OUT = frozenset({"attrs", "click", "flask", "jinja2", "requests", "tqdm", "werkzeug"})
 
@@ -39,7 +44,12 @@ GENERATED = re.compile(
 MIN_CHARS, MAX_CHARS = 400, 150_000
 PACKAGE_CHARS = 6_000_000
 STDLIB_CHARS = 16_000_000
-HELD_FILE_SHARE = 60  # one file in so many of the training packages measures the loss
+HELD_FILE_SHARE = 60  # one file in this many of the training packages measures the loss
+TEST_SHARE = 3  # one test file in this many is used: tests repeat themselves more than other code
+TEST = re.compile(
+    r"(^|/)(tests?|testing|spec|__tests__)/|(^|/)test_[^/]*$|[._-](test|spec)\.[a-z]+$|conftest\.py$", re.IGNORECASE
+)
+LISTING = "SOURCES.csv"  # beside a tree `LANGUAGE/OWNER__NAME/…`: repository, commit and licence of each part
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,35 @@ def collect(site_packages: Iterable[Path], *, stdlib: bool = True, seed: int = 1
     return corpus
 
 
+def from_folder(folder: Path) -> Corpus:
+    """Return the texts of every source file below `folder`, deduplicated by content; a third of the test files.
+
+    Each folder at the top is one source; with a `SOURCES.csv`, each `LANGUAGE/OWNER__NAME` is one, and its commit and
+    licence are read from there. Without it the caller answers for the licences. Raises EvalError when there is nothing to read.
+    """
+    if not folder.is_dir():
+        raise EvalError(f"{folder} is not a folder of sources")
+    stated = _listing(folder / LISTING)
+    corpus, digests = Corpus(), set[str]()
+    depth = 2 if stated else 1
+    paths: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder).as_posix()
+        parts = relative.split("/")
+        if len(parts) > depth and languages.for_path(relative) and path.is_file() and not path.is_symlink():
+            paths.setdefault("/".join(parts[:depth]), []).append(relative)
+    if not paths:
+        raise EvalError(f"{folder} holds no source file in a language that dg-lsp knows")
+    for name, files in paths.items():
+        project = name.rpartition("__")[2].lower()
+        version, licence = stated.get(name, ("", "as the folder's owner states"))
+        texts = [(file, text) for file in files if (text := _read(folder / file)) is not None]
+        texts = [(file, text) for file, text in texts if not TEST.search(file) or _is_drawn(text)]
+        _add(corpus, digests, Source(name, version, licence, 0, 0), texts, held=project in HELD_OUT)
+    random.Random(1).shuffle(corpus.train)
+    return corpus
+
+
 def save(corpus: Corpus, folder: Path) -> None:
     """Write `train.jsonl`, `valid.jsonl`, `held.jsonl` (path and text a line) and `sources.json`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,8 +139,11 @@ def load(path: Path) -> Iterator[tuple[str, str]]:
             yield name, text
 
 
-def clean(text: str) -> str | None:
-    """Return the text as it is trained on, or None when it is data, generated or not ordinary code."""
+def clean(text: str, *, python: bool = True) -> str | None:
+    """Return the text as it is trained on, or None when it is data, generated or not ordinary code.
+
+    In Python, tabs become spaces and the comment at the top is removed: licence headers teach nothing.
+    """
     if not MIN_CHARS < len(text) < MAX_CHARS or GENERATED.search(text[:1500]):
         return None
     lines = text.splitlines()
@@ -111,8 +153,9 @@ def clean(text: str) -> str | None:
         return None
     if digits > 0.12 * len(text) or letters < 0.4 * len(text) or foreign > 0.02 * len(text):
         return None
-    text = text.replace("\r\n", "\n").replace("\r", "\n").expandtabs(4)
-    text = re.sub(r"\A(#[^\n]*\n)+", "", text).lstrip("\n")  # licence headers teach nothing
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if python:
+        text = re.sub(r"\A(#[^\n]*\n)+", "", text.expandtabs(4)).lstrip("\n")
     text = re.sub(r"[ ]+\n", "\n", text)
     return re.sub(r"\n{4,}", "\n\n\n", text)
 
@@ -140,26 +183,33 @@ def _distributions(folder: Path, skipped: list[tuple[str, str]]) -> Iterator[Gro
         yield name, dist.version, short.replace("\n", " "), folder, files
 
 
-def _take(corpus: Corpus, seen: set[str], package: tuple[str, str, str], root: Path, files: list[str], seed: int) -> None:
+def _take(corpus: Corpus, digests: set[str], package: tuple[str, str, str], root: Path, files: list[str], seed: int) -> None:
     name, version, licence = package
-    held = name.lower() in HELD_OUT
     limit = STDLIB_CHARS if name == "python-stdlib" else PACKAGE_CHARS
     files = list(files)
     random.Random(seed).shuffle(files)
+    texts = ((file, text) for file in files if not LEFT_OUT.search(file) and (text := _read(root / file)) is not None)
+    _add(corpus, digests, Source(name, version, licence, 0, 0), texts, held=name.lower() in HELD_OUT, limit=limit)
+
+
+def _add(
+    corpus: Corpus,
+    digests: set[str],
+    source: Source,
+    texts: Iterable[tuple[str, str]],
+    *,
+    held: bool,
+    limit: int = sys.maxsize,
+) -> None:
+    """Sort the texts of one source that are not there yet by their use, up to `limit` characters, and note the source."""
     n_files = n_chars = 0
-    for file in files:
-        if LEFT_OUT.search(file) or n_chars > limit:
+    for file, text in texts:
+        if n_chars > limit:
+            break
+        digest = _digest(text)
+        if digest in digests:
             continue
-        try:
-            text = clean((root / file).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError):
-            continue
-        if text is None:
-            continue
-        digest = hashlib.sha256(re.sub(r"\s+", "", text).encode()).hexdigest()
-        if digest in seen:
-            continue
-        seen.add(digest)
+        digests.add(digest)
         if held:
             corpus.held.append((file, text))
         elif int(digest[:8], 16) % HELD_FILE_SHARE == 0:
@@ -168,4 +218,33 @@ def _take(corpus: Corpus, seen: set[str], package: tuple[str, str, str], root: P
             corpus.train.append((file, text))
         n_files, n_chars = n_files + 1, n_chars + len(text)
     if n_files and not held:
-        corpus.sources.append(Source(name, version, licence, n_files, n_chars))
+        corpus.sources.append(replace(source, files=n_files, chars=n_chars))
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return clean(path.read_text(encoding="utf-8"), python=path.suffix in {".py", ".pyi"})
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _is_drawn(text: str) -> bool:
+    return int(_digest(text)[8:16], 16) % TEST_SHARE == 0
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(re.sub(r"\s+", "", text).encode()).hexdigest()
+
+
+def _listing(file: Path) -> dict[str, tuple[str, str]]:
+    """Return commit and licence of each `LANGUAGE/OWNER__NAME` that a tree's list names; empty where there is no list."""
+    if not file.exists():
+        return {}
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            return {
+                f"{row['language']}/{row['repository'].replace('/', '__')}": (row["commit"], row["licence"])
+                for row in csv.DictReader(lines)
+            }
+    except (KeyError, UnicodeDecodeError, csv.Error) as error:
+        raise EvalError(f"{file} needs the columns repository, commit, licence and language: {error}") from error

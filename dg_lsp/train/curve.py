@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 PLAN = "plan.json"  # beside the curve: what the run's legs ran on
-LOSSES = ("causal", "noise_half", "noise_half_conditioned", "noise_1")
-COLOURS = ("#1f6feb", "#2da44e", "#116329", "#bf3989")
+LOSSES = ("prefix_loss", "answer_loss", "end_loss", "noise_half", "noise_half_conditioned", "noise_1")
+COLOURS = ("#1f6feb", "#0a3069", "#cf222e", "#2da44e", "#116329", "#bf3989")
 WIDTH, HEIGHT, MARGIN = 720, 360, 48
 
 
@@ -25,9 +25,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     """Return the losses on files never trained on, as a Markdown table, one row for each recorded line."""
     head = "| minutes | tokens (M) | " + " | ".join(LOSSES) + " |"
     rows = [
-        f"| {line['causal_minutes'] + line['mixed_minutes']:.1f} | {line['tokens'] / 1e6:.2f} | "
-        + " | ".join(f"{line[name]:.3f}" for name in LOSSES)
-        + " |"
+        f"| {line['minutes']:.1f} | {line['tokens'] / 1e6:.2f} | " + " | ".join(f"{line[name]:.3f}" for name in LOSSES) + " |"
         for line in lines
     ]
     return "\n".join([head, "|" + " --- |" * (len(LOSSES) + 2), *rows]) + "\n"

@@ -35,13 +35,17 @@ PROFILE = Profile(
 
 
 def export(run: Path, folder: Path, shape: Shape, *, profile: Profile = PROFILE) -> None:
-    """Write config, bf16 weights, tokenizer and profile of the run's newest state into `folder`.
+    """Write config, bf16 weights, tokenizer and profile of the run's newest state into `folder`: the averaged weights.
 
     Raises EvalError when that state is of a model of another shape.
     """
     logging.disable_progress_bar()
     model: Any = build(shape)
-    resume(model, run / "state.pt")
+    averages = resume(model, run / "state.pt")["average"]
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in averages:
+                parameter.copy_(averages[name])
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder, safe_serialization=True)
     shutil.copyfile(run / "tokenizer.json", folder / "tokenizer.json")

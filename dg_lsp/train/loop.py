@@ -1,6 +1,6 @@
 """Train: causal first, then causal and diffusion together, resumable at any moment.
 
-Knows the objective, the optimizers and the clock. Knows nothing of editors, files of code or prompts.
+Knows the objective, the optimizers and the schedule. Knows nothing of editors, files of code or prompts.
 
 Causal first because a probe that skipped it learnt nothing in parallel; diffusion loss flat over the gap, uniform
 noise, self-conditioning by a second pass (DiffusionGemma report, arXiv 2608.00146; Analog Bits, arXiv 2208.04202).
@@ -9,10 +9,11 @@ noise, self-conditioning by a second pass (DiffusionGemma report, arXiv 2608.001
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,137 +26,210 @@ from dg_lsp.engine.profile import Profile
 from dg_lsp.train import pack
 from dg_lsp.train.curve import PLAN
 from dg_lsp.train.export import PROFILE
-from dg_lsp.train.losses import head_loss
-from dg_lsp.train.objective import N_SPECIAL, CanvasBatch, CausalBatch, Sampler
+from dg_lsp.train.losses import head_loss, token_losses
+from dg_lsp.train.objective import PARTS, CanvasBatch, CausalBatch, Sampler
+from dg_lsp.train.precision import autocast, dtype_of
+from dg_lsp.train.schedule import Progress, Schedule
 from dg_lsp.train.shape import Shape, build, resume
+from dg_lsp.train.windows import N_SPECIAL
+
+IDLE_LOOK_S = 20.0  # how often a run that takes the idle cores looks for them
+CHECK_ROWS = 24  # rows of one batch of the held-out windows
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one run does. Minutes are of work, added up over legs; a leg may be cut off at any time."""
+    """How one run trains. A part is one batch; a step adds up as many as the schedule says."""
 
-    causal_minutes: float = 60.0
-    mixed_minutes: float = 35.0
-    length: int = 640
-    short_length: int = 320  # the first part of the causal stage, cheaper and no worse
-    short_share: float = 0.4
-    tokens_per_step: int = 3840
-    rows: int = 5  # of a mixed step
+    schedule: Schedule = field(default_factory=Schedule)
+    length: int = 192  # of short windows
+    long_length: int = 512
+    tokens_per_part: int = 3840
+    rows: int = 6  # of a mixed part, with `canvases` over each
     canvases: int = 6
-    mixed_length: int = 512
-    learning_rate: float = 4e-3
-    embedding_rate: float = 3e-3
-    self_conditioning_from: float = 0.4  # of the mixed stage
+    mixed_length: int = 256
+    learning_rate: float = 3e-3
+    embedding_rate: float = 2e-3
+    average_tokens: int = 1_000_000  # over how many tokens the exported weights are averaged
     seed: int = 0
-    threads: int = 1
+    threads: int = 1  # 0: one, and a second while another core is idle
     device: str = "cpu"
     compiled: bool = False
-    instruct_share: float = 0.2  # of the windows with canvases: the layout of the 26B checkpoint
+    instruct_share: float = 0.15  # of the windows with canvases: the layout of the 26B checkpoint
     profile: Profile = PROFILE
+    check_windows: int = 480
+    save_every_s: float = 240.0
 
 
-@dataclass(slots=True)
-class Progress:
-    """Where a run stands: minutes spent and steps done in each stage, tokens seen in all."""
-
-    causal_minutes: float = 0.0
-    mixed_minutes: float = 0.0
-    causal_steps: int = 0
-    mixed_steps: int = 0
-    tokens: int = 0
-
-
-def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = print, save_every_s: float = 240.0) -> None:
-    """Train on `folder/train.npz` with `folder/tokenizer.json` until the plan is done, resuming `folder/state.pt`.
+def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = print) -> None:
+    """Train on `folder/train.npz` with `folder/tokenizer.json` until the schedule is done, resuming `folder/state.pt`.
 
     Writes `state.pt` (everything, to resume) and a line of `curve.jsonl` every few minutes; `plan.json` says on what it ran.
     """
-    torch.set_num_threads(plan.threads)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    model: Any = build(shape).to(plan.device).train()
-    passes = Passes(model)
-    if plan.compiled:
-        passes.compile()
-    optimizers, rates = _optimizers(model, plan)
-    progress = Progress()
-    state_file = folder / "state.pt"
-    _note_where(folder, plan, resumed=state_file.exists())
-    if state_file.exists():
-        state = resume(model, state_file, plan.device)
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        progress = Progress(**state["progress"])
-    torch.manual_seed(plan.seed + progress.tokens)
-    sampler = Sampler(
-        pack.load(folder / "train.npz"),
-        tokenizer,
-        seed=plan.seed + progress.tokens,
-        canvas=shape.canvas,
-        instruct=plan.instruct_share,
-        profile=plan.profile,
-    )
-    valid = Sampler(pack.load(folder / "valid.npz"), tokenizer, seed=7, canvas=shape.canvas)
-    checks = [valid.canvases(12, plan.mixed_length, 6, noise=noise) for noise in (1.0, 0.5)]
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-    def save() -> None:
-        state = {
-            "model": model.state_dict(),
-            "optimizers": [item.state_dict() for item in optimizers],
-            "progress": asdict(progress),
-        }
-        partial = state_file.with_suffix(".partial")
-        torch.save(state, partial)
-        partial.replace(state_file)
-
-    def record(loss: float) -> None:
-        line = asdict(progress) | {"loss": round(loss, 4)} | _measure(passes, checks, plan)
-        with (folder / "curve.jsonl").open("a") as curve:
-            curve.write(json.dumps(line) + "\n")
-        say(json.dumps(line))
-
-    saved = last = time.monotonic()
+    trainer = Trainer(folder, shape, plan)
+    last = saved = time.monotonic()
     losses: list[Tensor] = []
-    batches = _Ahead(sampler, plan)
-    while True:
-        causal = progress.causal_minutes < plan.causal_minutes
-        share = (
-            progress.causal_minutes / plan.causal_minutes if causal else progress.mixed_minutes / max(plan.mixed_minutes, 1e-9)
+    while not plan.schedule.is_done(trainer.progress):
+        losses.append(trainer.step())
+        now = time.monotonic()
+        trainer.progress.minutes += (now - last) / 60
+        last = now
+        if now - saved > plan.save_every_s:
+            say(trainer.record(losses))
+            trainer.save()
+            losses, saved = [], now
+            last = time.monotonic()
+    say(trainer.record(losses))
+    trainer.save()
+
+
+class Trainer:
+    """A model, its optimizers and the data it reads; the state of one run."""
+
+    def __init__(self, folder: Path, shape: Shape, plan: Plan) -> None:
+        self.folder, self.plan = folder, plan
+        torch.set_num_threads(plan.threads or 1)
+        if not plan.threads:  # compiled code asks each time how many threads there are
+            torch._inductor.config.cpp.dynamic_threads = True
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.model: Any = build(shape).to(plan.device).train()
+        self.passes = Passes(self.model)
+        if plan.compiled:
+            self.passes.compile()
+        self.dtype = dtype_of(plan.device)
+        self.optimizers, self.rates = _optimizers(self.model, plan)
+        self.trained = {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        self.progress, self.leg_steps = Progress(), 0
+        self._state_file = folder / "state.pt"
+        _note_where(folder, plan, resumed=self._state_file.exists())
+        self.average = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        if self._state_file.exists():
+            self._resume()
+        seed = plan.seed + self.progress.tokens
+        torch.manual_seed(seed)
+        sampler = Sampler(
+            pack.load(folder / "train.npz"),
+            tokenizer,
+            seed=seed,
+            canvas=shape.canvas,
+            instruct=plan.instruct_share,
+            profile=plan.profile,
         )
-        if not causal and share >= 1:
-            break
-        steps = progress.causal_steps if causal else progress.mixed_steps
-        scale = _causal_rate(share, steps) if causal else _mixed_rate(share, steps)
-        for group, rate in zip((g for item in optimizers for g in item.param_groups), rates, strict=True):
+        self._batches = _Ahead(sampler, plan)
+        valid = Sampler(pack.load(folder / "valid.npz"), tokenizer, seed=7, canvas=shape.canvas)
+        self._causal_checks = [valid.causal(CHECK_ROWS, plan.length) for _ in range(-(-plan.check_windows // CHECK_ROWS))]
+        self._checks = [valid.canvases(12, plan.mixed_length, 6, noise=noise) for noise in (1.0, 0.5)]
+        self._looked = 0.0
+
+    def step(self) -> Tensor:
+        """Do one step of the stage that the schedule is in; return its loss, not yet read from the device."""
+        plan, progress = self.plan, self.progress
+        causal = plan.schedule.is_causal(progress)
+        scale = plan.schedule.rate(progress, self.leg_steps)
+        for group, rate in zip((g for item in self.optimizers for g in item.param_groups), self.rates, strict=True):
             group["lr"] = rate * scale
-        drawn = batches.next(causal, share)
-        if isinstance(drawn, CausalBatch):
-            loss = causal_loss(passes, drawn, plan.device)[0]
-            progress.tokens += drawn.ids.size
-        else:
-            diffusion, co_loss = mixed_loss(
-                passes, drawn.batch, plan.device, conditioned=drawn.conditioned, on_policy=drawn.on_policy
-            )
-            loss = diffusion + 0.5 * co_loss
-            progress.tokens += drawn.batch.causal.ids.size + drawn.batch.clean.size
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        for optimizer in optimizers:
+        n_parts = plan.schedule.parts_per_step(progress)
+        tokens, total = 0, torch.zeros((), device=plan.device)
+        for _ in range(n_parts):
+            drawn = self._batches.next(causal, progress)
+            if isinstance(drawn, CausalBatch):
+                loss = causal_loss(self.passes, drawn, plan.device, self.dtype)[0]
+                tokens += drawn.ids.size
+            else:
+                diffusion, co_loss = mixed_loss(
+                    self.passes,
+                    drawn.batch,
+                    plan.device,
+                    self.dtype,
+                    conditioned=drawn.conditioned,
+                    on_policy=drawn.on_policy,
+                )
+                loss = diffusion + 0.5 * co_loss
+                tokens += drawn.batch.causal.ids.size + drawn.batch.clean.size
+            (loss / n_parts).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach() / n_parts
+        torch.nn.utils.clip_grad_norm_(self.trained.values(), 1.0)
+        for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        losses.append(loss.detach())  # read only when recorded: a GPU need not wait for the host
-        now = time.monotonic()
+        self._average(tokens)
+        self.leg_steps += 1
         if causal:
-            progress.causal_minutes, progress.causal_steps = progress.causal_minutes + (now - last) / 60, steps + 1
+            progress.causal_tokens, progress.causal_steps = progress.causal_tokens + tokens, progress.causal_steps + 1
         else:
-            progress.mixed_minutes, progress.mixed_steps = progress.mixed_minutes + (now - last) / 60, steps + 1
-        last = now
-        if now - saved > save_every_s:
-            record(float(torch.stack(losses).mean()))
-            save()
-            losses, saved, last = [], now, time.monotonic()
-    record(float(torch.stack(losses).mean()) if losses else 0.0)
-    save()
+            progress.mixed_tokens, progress.mixed_steps = progress.mixed_tokens + tokens, progress.mixed_steps + 1
+        self._take_idle_cores()
+        return total
+
+    def save(self) -> None:
+        """Write `state.pt`, whole or not at all."""
+        state = {
+            "model": self.model.state_dict(),
+            "average": self.average,
+            "optimizers": [item.state_dict() for item in self.optimizers],
+            "progress": asdict(self.progress),
+        }
+        partial = self._state_file.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.replace(self._state_file)
+
+    def record(self, losses: list[Tensor]) -> str:
+        """Add a line to `curve.jsonl` and return it: the mean of the losses, and the losses of held-out windows."""
+        # Losses are read here alone: a GPU need not wait for the host at every step.
+        loss = round(float(torch.stack(losses).mean()), 4) if losses else 0.0
+        line = json.dumps(asdict(self.progress) | {"tokens": self.progress.tokens, "loss": loss} | self._measure())
+        with (self.folder / "curve.jsonl").open("a") as curve:
+            curve.write(line + "\n")
+        return line
+
+    def _resume(self) -> None:
+        state = resume(self.model, self._state_file, self.plan.device)
+        if state["optimizers"]:
+            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+        self.progress = Progress(**state["progress"])
+        self.average = state["average"]
+
+    @torch.no_grad()
+    def _average(self, tokens: int) -> None:
+        share = min(1.0, tokens / self.plan.average_tokens)
+        torch._foreach_lerp_(list(self.average.values()), [item.detach() for item in self.trained.values()], share)
+
+    def _take_idle_cores(self) -> None:
+        if self.plan.threads or time.monotonic() - self._looked < IDLE_LOOK_S:
+            return
+        self._looked = time.monotonic()
+        others = os.getloadavg()[0] - torch.get_num_threads()
+        torch.set_num_threads(2 if others < 0.3 and (os.cpu_count() or 1) > 1 else 1)
+
+    @torch.no_grad()
+    def _measure(self) -> dict[str, float]:
+        """Return the losses of held-out windows: by part of a causal window, and of canvases by noise."""
+        self.model.eval()
+        sums, counts = torch.zeros(len(PARTS)), torch.zeros(len(PARTS))
+        for batch in self._causal_checks:
+            ids, targets, parts = (
+                torch.from_numpy(item).to(self.plan.device) for item in (batch.ids, batch.targets, batch.parts)
+            )
+            with autocast(self.plan.device, self.dtype):
+                hidden, _ = self.passes.encode(ids)
+            flat = hidden.to(self.dtype).flatten(0, 1)
+            losses = token_losses(flat, self.model.lm_head.weight, targets.flatten(), self.model.final_logit_softcapping).cpu()
+            index = parts.flatten().long().cpu()
+            sums.index_add_(0, index, losses)
+            counts.index_add_(0, index, torch.ones_like(losses))
+        by_part = dict(zip(PARTS, (sums / counts.clamp(min=1)).tolist(), strict=True))
+        measured = {f"{part}_loss": by_part[part] for part in PARTS[1:]}
+        full, half = self._checks
+        for name, check, conditioned in (
+            ("noise_1", full, False),
+            ("noise_half", half, False),
+            ("noise_half_conditioned", half, True),
+        ):
+            loss, _ = mixed_loss(self.passes, check, self.plan.device, self.dtype, conditioned=conditioned, on_policy=False)
+            measured[name] = float(loss)
+        self.model.train()
+        return {name: round(value, 4) for name, value in measured.items()}
 
 
 def _note_where(folder: Path, plan: Plan, *, resumed: bool) -> None:
@@ -183,46 +257,49 @@ class _Ahead:
     def __init__(self, sampler: Sampler, plan: Plan) -> None:
         self._sampler, self._plan = sampler, plan
         self._thread = ThreadPoolExecutor(1)
-        self._waiting: tuple[tuple[bool, bool], Future[CausalBatch | _Mixed]] | None = None
+        self._waiting: tuple[bool, Future[CausalBatch | _Mixed]] | None = None
 
-    def next(self, causal: bool, share: float) -> CausalBatch | _Mixed:
-        """Return a batch for the stage and for the share of it that is done."""
-        plan = self._plan
-        wanted = (causal, share < plan.short_share if causal else share >= plan.self_conditioning_from)
+    def next(self, causal: bool, progress: Progress) -> CausalBatch | _Mixed:
+        """Return a batch for the stage that a run is in."""
+        schedule = self._plan.schedule
+        share = schedule.long_windows(progress) if causal else float(schedule.is_conditioned(progress))
         waiting = self._waiting
-        ready = waiting[1] if waiting and waiting[0] == wanted else self._thread.submit(self._draw, *wanted)
+        ready = waiting[1] if waiting and waiting[0] == causal else self._thread.submit(self._draw, causal, share)
         batch = ready.result()
-        self._waiting = (wanted, self._thread.submit(self._draw, *wanted))
+        self._waiting = causal, self._thread.submit(self._draw, causal, share)
         return batch
 
-    def _draw(self, causal: bool, late: bool) -> CausalBatch | _Mixed:
+    def _draw(self, causal: bool, share: float) -> CausalBatch | _Mixed:
+        """Draw one batch; `share` is that of long windows, or says whether canvases may be conditioned."""
         plan, sampler = self._plan, self._sampler
-        if causal:  # `late` then says that rows are still short
-            length = plan.short_length if late else plan.length
-            return sampler.causal(max(1, plan.tokens_per_step // length), length)
+        if causal:
+            length = plan.long_length if sampler.random.random() < share else plan.length
+            return sampler.causal(max(1, plan.tokens_per_part // length), length)
         batch = sampler.canvases(plan.rows, plan.mixed_length, plan.canvases)
-        conditioned = late and sampler.random.random() < 0.6
+        conditioned = share > 0 and bool(sampler.random.random() < 0.6)
         return _Mixed(batch, conditioned, bool(sampler.random.random() < 0.5))
 
 
-def causal_loss(passes: Passes, batch: CausalBatch, device: str) -> tuple[Tensor, KV]:
+def causal_loss(passes: Passes, batch: CausalBatch, device: str, dtype: torch.dtype) -> tuple[Tensor, KV]:
     """Return the mean causal cross-entropy and the window's keys and values."""
     ids, targets, weights = (torch.from_numpy(array).to(device) for array in (batch.ids, batch.targets, batch.weights))
-    with torch.autocast(device, torch.bfloat16):
+    with autocast(device, dtype):
         hidden, kv = passes.encode(ids)
-    flat, model = hidden.to(torch.bfloat16).flatten(0, 1), passes.model
+    flat, model = hidden.to(dtype).flatten(0, 1), passes.model
     total = head_loss(flat, model.lm_head.weight, targets.flatten(), weights.flatten(), model.final_logit_softcapping)
     return total / weights.sum(), kv
 
 
-def mixed_loss(passes: Passes, batch: CanvasBatch, device: str, *, conditioned: bool, on_policy: bool) -> tuple[Tensor, Tensor]:
+def mixed_loss(
+    passes: Passes, batch: CanvasBatch, device: str, dtype: torch.dtype, *, conditioned: bool, on_policy: bool
+) -> tuple[Tensor, Tensor]:
     """Return the mean diffusion cross-entropy on the gap and the causal co-loss.
 
     `conditioned` adds a first pass without gradient whose prediction conditions the second. `on_policy` lets that
     first pass also write the canvas, as the sampler would.
     """
     model = passes.model
-    co_loss, kv = causal_loss(passes, batch.causal, device)
+    co_loss, kv = causal_loss(passes, batch.causal, device, dtype)
     clean, noisy, gap, used, starts, weights = (
         torch.from_numpy(array).to(device)
         for array in (batch.clean, batch.noisy, batch.gap, batch.used, batch.starts, batch.weights)
@@ -237,18 +314,18 @@ def mixed_loss(passes: Passes, batch: CanvasBatch, device: str, *, conditioned: 
     held = embed(clean) * ~gap[..., None]  # what is held conditions as a certainty, what is free as nothing yet
     soft = held
     if conditioned:
-        with torch.no_grad(), torch.autocast(device, torch.bfloat16):
+        with torch.no_grad(), autocast(device, dtype):
             detached = [(keys.detach(), values.detach()) for keys, values in shared]
             first = passes.decode(noisy, detached, held, positions=positions, mask=mask)
             probabilities = passes.logits(first[gap]).softmax(-1)
             soft = held.clone()
-            soft[gap] = ((probabilities.to(torch.bfloat16) @ weight.to(torch.bfloat16)) * embed.embed_scale).to(soft.dtype)
+            soft[gap] = ((probabilities.to(dtype) @ weight.to(dtype)) * embed.embed_scale).to(soft.dtype)
             if on_policy:
                 noisy = _sampled(probabilities, noisy, gap, weight.shape[0])
-    with torch.autocast(device, torch.bfloat16):
+    with autocast(device, dtype):
         hidden = passes.decode(noisy, shared, soft, positions=positions, mask=mask)[gap]
     on_gap = weights[gap]
-    total = head_loss(hidden.to(torch.bfloat16), weight, clean[gap], on_gap, model.final_logit_softcapping)
+    total = head_loss(hidden.to(dtype), weight, clean[gap], on_gap, model.final_logit_softcapping)
     return total / on_gap.sum(), co_loss
 
 
@@ -274,25 +351,3 @@ def _optimizers(model: Any, plan: Plan) -> tuple[list[torch.optim.Optimizer], li
         torch.optim.AdamW(rest, lr=plan.embedding_rate, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     return optimizers, [plan.learning_rate, plan.embedding_rate]
-
-
-def _causal_rate(share: float, steps: int) -> float:
-    return min(1.0, (steps + 1) / 100) * min(1.0, max(0.2, (1 - share) / 0.5))
-
-
-def _mixed_rate(share: float, steps: int) -> float:
-    return 0.6 * min(1.0, (steps + 1) / 50) * min(1.0, max(0.02, (1 - share) / 0.7))
-
-
-@torch.no_grad()
-def _measure(passes: Passes, checks: list[CanvasBatch], plan: Plan) -> dict[str, float]:
-    passes.model.eval()
-    full, half = checks
-    noise_full, causal = mixed_loss(passes, full, plan.device, conditioned=False, on_policy=False)
-    noise_half, _ = mixed_loss(passes, half, plan.device, conditioned=False, on_policy=False)
-    conditioned, _ = mixed_loss(passes, half, plan.device, conditioned=True, on_policy=False)
-    passes.model.train()
-    names = ("causal", "noise_1", "noise_half", "noise_half_conditioned")
-    return {
-        name: round(float(value), 4) for name, value in zip(names, (causal, noise_full, noise_half, conditioned), strict=True)
-    }

@@ -45,3 +45,15 @@ class _HeadLoss(torch.autograd.Function):
 def head_loss(hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, cap: float) -> Tensor:
     """Return the sum of `weights` [N] times the cross-entropy of `targets` [N] given `hidden` [N, H] and `head` [V, H]."""
     return _HeadLoss.apply(hidden, head, targets, weights, cap)  # type: ignore[no-any-return,no-untyped-call]
+
+
+@torch.no_grad()
+def token_losses(hidden: Tensor, head: Tensor, targets: Tensor, cap: float) -> Tensor:
+    """Return the cross-entropy [N] of each of `targets` [N] given `hidden` [N, H] and `head` [V, H]."""
+    small = head.to(hidden.dtype)
+    losses = []
+    for start in range(0, len(hidden), CHUNK):
+        rows = slice(start, start + CHUNK)
+        logits = torch.tanh((hidden[rows] @ small.t()).float() / cap) * cap
+        losses.append(torch.nn.functional.cross_entropy(logits, targets[rows], reduction="none"))
+    return torch.cat(losses)

@@ -1,13 +1,11 @@
-"""Cut training examples from packed files: causal windows in suffix-first order, and canvases over them.
+"""Make training batches: causal rows with their weights, and canvases over them.
 
-A window is `BOS <path> name <suf> S <pre> P <eom>`: causal fill-in-the-middle with the suffix first (SPM, arXiv
-2207.14255), so that a prefix that grows only extends the KV cache. A canvas is `gap | held head of the suffix`, the
-gap padded with delete tokens (DreamOn, arXiv 2602.01326, section 3). Knows numpy. Knows nothing of models.
+A canvas is `gap | held head of the suffix`, the gap padded with delete tokens (DreamOn, arXiv 2602.01326, section 3).
+Knows numpy and windows. Knows nothing of models.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,44 +16,34 @@ from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.layout import Instruct
 from dg_lsp.engine.profile import Profile, as_instruct
 from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.train.pack import Packed
+from dg_lsp.train.windows import DELETE, HELD_TOKENS, N_SPECIAL, PAD, Window, Windows
 
 Ids = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-PAD, EOS, BOS, DELETE, SUF, PRE, EOM, PATH = 0, 1, 2, 6, 7, 8, 9, 10
-N_SPECIAL = 32
-SUFFIX_TOKENS = 96
-HELD_TOKENS = 32
 GAPS = (8, 16, 24, 32, 48)
 MAX_MIDDLE = 48
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Token ids of all files in one row, the offsets at which files start (one more than files), and their names' ids."""
-
-    ids: npt.NDArray[np.uint16]
-    starts: npt.NDArray[np.int64]
-    names: list[list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One encoded row: `ids` [T], where the prefix starts in it, and the prefix and suffix tokens around the hole."""
-
-    ids: list[int]
-    prefix_at: int
-    prefix: list[int]
-    suffix: list[int]
+# The loss weights of a causal row. Where an answer ends is decided by few tokens, and decides whether it is right.
+END_WEIGHT, END_TOKENS = 4.0, 3
+SUFFIX_WEIGHT = 0.3
+SECOND_WINDOW = 0.35  # how often a row of short windows holds two of them, each half as long
 
 
 @dataclass(frozen=True, slots=True)
 class CausalBatch:
-    """`ids` and `targets` [B, T]; `weights` [B, T] are 0 on padding."""
+    """`ids`, `targets` and `parts` [B, T]; `weights` [B, T] are 0 on padding.
+
+    `parts` says what a target is: 0 padding or head, 1 suffix, 2 prefix, 3 answer, 4 the end token.
+    """
 
     ids: Ids
     targets: Ids
     weights: npt.NDArray[np.float32]
+    parts: npt.NDArray[np.uint8]
+
+
+PARTS = ("head", "suffix", "prefix", "answer", "end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +73,7 @@ class Cut:
 
 
 class Sampler:
-    """Draws windows and canvases at random; two samplers with one seed draw the same.
+    """Draws batches at random; two samplers with one seed draw the same.
 
     `instruct` is the share of windows with canvases that are written in the instruct layout of `profile`.
     """
@@ -100,15 +88,13 @@ class Sampler:
         instruct: float = 0.0,
         profile: Profile | None = None,
     ) -> None:
-        self.packed, self.tokenizer, self.canvas, self.instruct = packed, tokenizer, canvas, instruct
+        self.canvas, self.instruct = canvas, instruct
         self._vocabulary = Vocabulary(tokenizer)
         self._layout = Instruct(as_instruct(profile), self._vocabulary) if instruct and profile else None
         self.random = np.random.default_rng(seed)
+        self.windows = Windows(packed, tokenizer, self.random)
         self.vocabulary = tokenizer.get_vocab_size()
-        texts = [tokenizer.decode([token]) for token in range(self.vocabulary)]
-        self.texts = texts
-        self.newline = next(token for token, text in enumerate(texts) if text == "\n")
-        self.starts = packed.starts.tolist()
+        self.newline = self.windows.newline
 
     def causal(self, rows: int, length: int) -> CausalBatch:
         """Return rows filled to `length` with one window after another."""
@@ -137,23 +123,22 @@ class Sampler:
             noisy[index] = clean[index]
             noisy[index, :free] = self._noised(middle, free, window, noise)
             starts[index] = cut.begin
-        return CanvasBatch(self._batch([window.ids for window in windows], length), clean, noisy, gap, weights, used, starts)
+        return CanvasBatch(self._batch([[window] for window in windows], length), clean, noisy, gap, weights, used, starts)
 
     def _drawn(self, length: int, per_row: int) -> tuple[Window, list[Cut]]:
         """Return a window and the canvases over it."""
-        window = self._window(length)
+        window = self.windows.draw(length)
         if self._layout and self.random.random() < self.instruct and (asked := self._asked(window, length)):
             return asked[0], [asked[1]] * per_row
-        cuts = [self._cut(window) for _ in range(per_row)]
-        return window, [Cut(window.prefix_at + begin, middle, held) for begin, middle, held in cuts]
+        return window, [self._cut(window) for _ in range(per_row)]
 
     def _asked(self, window: Window, length: int) -> tuple[Window, Cut] | None:
         """Return one hole of a window written as a question and its answer; None where that is too long."""
         assert self._layout is not None
-        begin, middle, _ = self._cut(window)
-        decode = self._vocabulary.decode
-        before, text = decode(window.prefix[:begin]), decode(middle)
-        after = decode([*window.prefix[begin + len(middle) :], *window.suffix])
+        cut = self._cut(window)
+        decode, begin = self._vocabulary.decode, cut.begin - window.prefix_at
+        before, text = decode(window.prefix[:begin]), decode(cut.middle)
+        after = decode([*window.prefix[begin + len(cut.middle) :], *window.suffix])
         comment = before.rstrip().rpartition("\n")[2].strip()
         wish = comment.lstrip("# ") if comment.startswith("#") and self.random.random() < 0.5 else ""
         hole = Hole(Span(0, 0), "cursor", block="\n" in text, instruction=wish)
@@ -162,118 +147,62 @@ class Sampler:
         ids = [*sheet.kv, *written, *sheet.tail]
         if not written or len(written) > self.canvas // 2 or len(ids) > length:
             return None
-        return Window(ids, len(sheet.kv), window.prefix, window.suffix), Cut(
-            len(sheet.kv), written, list(sheet.tail), slack=False
-        )
+        asked = Window(ids, len(sheet.kv), [*written, *sheet.tail], 0, [], window.kind, len(sheet.kv))
+        return asked, Cut(len(sheet.kv), written, list(sheet.tail), slack=False)
 
-    def _batch(self, rows: list[list[int]], length: int) -> CausalBatch:
+    def _batch(self, rows: list[list[Window]], length: int) -> CausalBatch:
         ids = np.zeros((len(rows), length + 1), np.int64)
+        parts = np.zeros((len(rows), length + 1), np.uint8)
+        weights = np.zeros((len(rows), length + 1), np.float32)
         for index, row in enumerate(rows):
-            ids[index, : len(row)] = row[: length + 1]
-        return CausalBatch(ids[:, :-1], ids[:, 1:], (ids[:, 1:] != PAD).astype(np.float32))
+            at = 0
+            for window in row:
+                size = min(len(window.ids), length + 1 - at)
+                ids[index, at : at + size] = window.ids[:size]
+                part, weight = _parts_and_weights(window)
+                parts[index, at : at + size], weights[index, at : at + size] = part[:size], weight[:size]
+                at += size
+        weights[ids == PAD] = 0
+        return CausalBatch(ids[:, :-1], ids[:, 1:], weights[:, 1:], parts[:, 1:])
 
-    def _row(self, length: int) -> list[int]:
-        row: list[int] = []
-        while length - len(row) > 64:
-            row += self._window(length - len(row)).ids
+    def _row(self, length: int) -> list[Window]:
+        row: list[Window] = []
+        left = length
+        if self.random.random() < SECOND_WINDOW:
+            row.append(self.windows.draw(length // 2))
+            left -= len(row[0].ids)
+        while left > 64:
+            row.append(self.windows.draw(left))
+            left -= len(row[-1].ids)
         return row
 
-    def _window(self, length: int) -> Window:
-        random, ids = self.random, self.packed.ids
-        while True:
-            end = int(random.integers(1, len(ids)))
-            file = bisect_right(self.starts, end) - 1
-            first, last = self.starts[file], self.starts[file + 1]
-            # A hole at the very top of a file has nothing to go by: draw it seldom.
-            if end - first >= min(200, (last - first) // 2) or random.random() < 0.1:
-                break
-        where = random.random()
-        if where < 0.6:  # at a line's end: before the newline, or after it
-            line = np.flatnonzero(ids[end : min(end + 60, last)] == self.newline)
-            if len(line):
-                end += int(line[0]) + int(where >= 0.4)
-        n_suffix = SUFFIX_TOKENS if random.random() < 0.7 else int(random.integers(0, SUFFIX_TOKENS + 1))
-        suffix = [int(token) for token in ids[end : min(last, end + SUFFIX_TOKENS + HELD_TOKENS)]]
-        split: list[int] = []
-        if where >= 0.6 and suffix and random.random() < 0.4 and len(text := self.texts[suffix[0]]) > 1:
-            cut = int(random.integers(1, len(text)))  # the hole ends inside a token
-            split = self.tokenizer.encode(text[:cut]).ids
-            suffix = self.tokenizer.encode(text[cut:]).ids + suffix[1:]
-        if end + len(suffix) >= last:
-            suffix.append(EOS)
-        named = [PATH, *self.packed.names[file][:12]] if random.random() < 0.9 else []
-        head = [BOS, *named, SUF, *suffix[:n_suffix], PRE]
-        room = max(length - len(head) - len(split) - 1, 16)
-        begin = max(first, end - room)
-        if begin > first:  # a prefix that was cut starts at a line's start, as the engine cuts it
-            line = np.flatnonzero(ids[begin : min(begin + 40, end)] == self.newline)
-            begin += int(line[0]) + 1 if len(line) else 0
-        prefix = [int(token) for token in ids[begin:end]] + split
-        return Window([*head, *prefix, EOM], len(head), prefix, suffix)
-
-    def _cut(self, window: Window) -> tuple[int, list[int], list[int]]:
-        """Return where a gap begins in the window's prefix, the gap's tokens, and the tokens held after it."""
+    def _cut(self, window: Window) -> Cut:
+        """Return a canvas over a hole of the window's kind: the window's own, or another in its prefix."""
         random, prefix = self.random, window.prefix
-        end = len(prefix)
-        if random.random() < 0.5 and end > 80:
-            end -= int(random.integers(1, 64))
-            if random.random() < 0.6:
-                while end < len(prefix) and prefix[end] != self.newline:
-                    end += 1
-        kind, floor = random.random(), max(0, end - MAX_MIDDLE)
-        if random.random() < 0.15 and (inside := self._arguments(prefix, floor, end)):
-            return inside[0], prefix[inside[0] : inside[1]], self._held(prefix, inside[1], window)
-        if random.random() < 0.1 and (block := self._block(prefix, floor, end)):
-            return block[0], prefix[block[0] : block[1]], self._held(prefix, block[1], window)
-        lines = [index + 1 for index in range(floor, end) if prefix[index] == self.newline and index + 1 < end]
-        if kind < 0.4 and lines:  # the rest of a line
-            begin = int(random.integers(lines[-1], end)) if lines[-1] < end else end
-        elif kind < 0.65 and lines:  # whole lines, or what follows an indent
-            begin = lines[int(random.integers(max(0, len(lines) - 4), len(lines)))]
-            if random.random() < 0.5 and begin + 1 < end and not self.texts[prefix[begin]].strip():
-                begin += 1
-        else:
-            begin = max(0, end - int(random.integers(0, 13)))
-        begin = max(begin, floor, min(4, end))
-        return begin, prefix[begin:end], self._held(prefix, end, window)
+        begin, end = window.answer_at, len(prefix)
+        own = end - begin <= MAX_MIDDLE and (window.kind in ("block", "body") or random.random() < 0.4)
+        if not own:
+            begin, end = self._elsewhere(window)
+        n_held = HELD_TOKENS if random.random() < 0.6 else int(random.integers(0, HELD_TOKENS + 1))
+        return Cut(window.prefix_at + begin, prefix[begin:end], (prefix[end:] + window.suffix)[:n_held])
 
-    def _held(self, prefix: list[int], end: int, window: Window) -> list[int]:
-        n_held = HELD_TOKENS if self.random.random() < 0.6 else int(self.random.integers(0, HELD_TOKENS + 1))
-        return (prefix[end:] + window.suffix)[:n_held]
-
-    def _arguments(self, prefix: list[int], floor: int, end: int) -> tuple[int, int] | None:
-        """Return where the tokens between the brackets of a call begin and end."""
-        texts = [self.texts[token] for token in prefix[floor:end]]
-        opening = [index + 1 for index, text in enumerate(texts) if text.endswith("(")]
-        if not opening:
-            return None
-        begin, depth = opening[int(self.random.integers(len(opening)))], 1
-        for index in range(begin, len(texts)):
-            # A token that closes this call and goes on can't be cut in two here.
-            if depth == 1 and texts[index].startswith(")"):
-                return floor + begin, floor + index
-            depth += texts[index].count("(") - texts[index].count(")")
-            if depth < 1:
-                return None
-        return None
-
-    def _block(self, prefix: list[int], floor: int, end: int) -> tuple[int, int] | None:
-        """Return where a block begins and ends: a line and those behind it that are indented as far, or blank."""
-        starts = [index + 1 for index in range(floor, end - 1) if prefix[index] == self.newline]
-        starts = [start for start in starts if len(self.texts[prefix[start]]) > 1 and not self.texts[prefix[start]].strip(" ")]
-        if not starts:
-            return None
-        begin = starts[int(self.random.integers(len(starts)))]
-        indent, stop = len(self.texts[prefix[begin]]), begin
-        for index in range(begin, min(begin + MAX_MIDDLE, len(prefix) - 1)):
-            if prefix[index] != self.newline:
-                continue
-            if prefix[index - 1] != self.newline:
-                stop = index  # before the line end: the suffix begins with it
-            following = self.texts[prefix[index + 1]]
-            if prefix[index + 1] != self.newline and (following.strip(" ") or len(following) < indent):
-                break
-        return (begin, stop) if stop > begin else None
+    def _elsewhere(self, window: Window) -> tuple[int, int]:
+        """Return where another hole of a line's kind begins and ends in the window's prefix."""
+        random, prefix = self.random, window.prefix
+        newlines = [index for index, token in enumerate(prefix) if token == self.newline]
+        if len(newlines) < 2:
+            end = len(prefix)
+            return max(min(4, end), end - int(random.integers(1, 13))), end
+        line = int(random.integers(len(newlines) - 1))
+        first, stop = newlines[line] + 1, newlines[line + 1]
+        if window.kind == "lines":
+            stop = newlines[min(line + int(random.integers(1, 5)), len(newlines) - 1)] + 1
+            return first, min(stop, first + MAX_MIDDLE)
+        if first < stop and not self.windows.texts[prefix[first]].strip():
+            first += 1
+        begin = first if random.random() < 0.35 else int(random.integers(first, max(stop, first + 1)))
+        end = min(begin + int(random.integers(1, 8)), stop) if window.kind == "span" else stop
+        return begin, max(begin, min(end, begin + MAX_MIDDLE))
 
     def _gap_length(self, needed: int) -> int:
         fitting = [gap for gap in GAPS if gap >= needed]
@@ -303,3 +232,18 @@ class Sampler:
             else:
                 del draft[at]
         return np.array((draft + [DELETE] * free)[:free], np.int64)
+
+
+def _parts_and_weights(window: Window) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """Return what each token of a window is, and how much its prediction counts."""
+    n = len(window.ids)
+    parts = np.zeros(n, np.uint8)
+    answer = window.prefix_at + window.answer_at
+    parts[window.suffix_at : window.prefix_at] = PARTS.index("suffix")
+    parts[window.prefix_at : answer] = PARTS.index("prefix")
+    parts[answer:] = PARTS.index("answer")
+    parts[-1] = PARTS.index("end")
+    weights = np.ones(n, np.float32)
+    weights[: window.prefix_at] = SUFFIX_WEIGHT
+    weights[max(answer, n - END_TOKENS) :] = END_WEIGHT
+    return parts, weights

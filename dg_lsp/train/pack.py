@@ -1,42 +1,114 @@
-"""Turn a corpus into one compressed file of token ids that can travel.
+"""Turn a corpus into one compressed file of token ids and of what may be cut out, that can travel.
 
-Knows the corpus and the tokenizer. Knows nothing of models.
+Knows the corpus, the tokenizer and the cuts. Knows nothing of models.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from dg_lsp.train.objective import Packed
+from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.train import cuts, mixture
+
+NAME_PARTS = 2  # how many parts of its path a file keeps as its name, as requests name files
 
 
-def pack(documents: Iterable[tuple[str, str]], tokenizer: Tokenizer, *, batch: int = 256) -> Packed:
-    """Return the ids of every document, each keeping the last two parts of its path as its name."""
-    tokenizer.encode_special_tokens = True  # a file that names a control token does not hold one
-    rows: list[np.ndarray[tuple[int], np.dtype[np.uint16]]] = []
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """All files in one row of token ids, and what may be cut out of them.
+
+    `ids` [N]; `starts` [F + 1], where each file begins in it; `names`, the ids of each file's name; `languages` [F],
+    indexes into `language_names`. `cut_kinds` [C] are indexes into `cuts.KINDS`, `cut_spans` [C, 2] begin and end of each
+    cut in `ids`, in order.
+    """
+
+    ids: npt.NDArray[np.uint16]
+    starts: npt.NDArray[np.int64]
+    names: list[list[int]]
+    languages: npt.NDArray[np.int64]
+    language_names: tuple[str, ...]
+    cut_kinds: npt.NDArray[np.uint8]
+    cut_spans: npt.NDArray[np.int64]
+
+
+def pack(documents: Iterable[tuple[str, str]], tokenizer: Tokenizer, *, batch: int = 256, processes: int = 1) -> Packed:
+    """Return the ids and the cuts of every document that can be read in its language."""
+    vocabulary = Vocabulary(tokenizer)  # which also switches control tokens off: a file that names one does not hold one
+    lengths = np.array([vocabulary.lengths((token,))[0] for token in range(vocabulary.size)], np.int64)
+    rows: list[npt.NDArray[np.uint16]] = []
     names: list[list[int]] = []
-    starts, at = [0], 0
-    documents = list(documents)
-    for first in range(0, len(documents), batch):
-        part = documents[first : first + batch]
-        encoded = tokenizer.encode_batch([text for _, text in part])
-        for (path, _), item in zip(part, encoded, strict=True):
-            rows.append(np.array(item.ids, np.uint16))
-            names.append(tokenizer.encode("/".join(path.split("/")[-2:])).ids)
-            at += len(item.ids)
-            starts.append(at)
-    return Packed(np.concatenate(rows), np.array(starts, np.int64), names)
+    starts, languages = [0], []
+    kinds: list[int] = []
+    spans: list[npt.NDArray[np.int64]] = [np.zeros((0, 2), np.int64)]
+    for path, text, found_kinds, chars in _cut(list(documents), batch, processes):
+        ids = np.array(tokenizer.encode(text).ids, np.uint16)
+        begins = np.cumsum(lengths[ids]) - lengths[ids]
+        begin = np.searchsorted(begins, chars[:, 0], "right") - 1  # the token that the cut begins in: tokens are healed
+        end = np.searchsorted(begins, chars[:, 1], "left")
+        rows.append(ids)
+        kinds += found_kinds
+        spans.append(np.stack([begin, end], 1) + starts[-1])
+        names.append(tokenizer.encode("/".join(path.split("/")[-NAME_PARTS:])).ids)
+        languages.append(mixture.language_of(path))
+        starts.append(starts[-1] + len(ids))
+    language_names = tuple(sorted(set(languages)))
+    return Packed(
+        np.concatenate(rows) if rows else np.zeros(0, np.uint16),
+        np.array(starts, np.int64),
+        names,
+        np.array([language_names.index(name) for name in languages], np.int64),
+        language_names,
+        np.array(kinds, np.uint8),
+        np.concatenate(spans),
+    )
+
+
+def _cut(
+    documents: list[tuple[str, str]], batch: int, processes: int
+) -> Iterable[tuple[str, str, list[int], npt.NDArray[np.int64]]]:
+    """Yield path, text, kinds and spans in characters [C, 2] of each document that can be read."""
+    parts = [documents[first : first + batch] for first in range(0, len(documents), batch)]
+    if processes <= 1:
+        for part in parts:
+            yield from _cut_part(part)
+        return
+    with ProcessPoolExecutor(min(processes, os.cpu_count() or 1)) as pool:
+        for done in pool.map(_cut_part, parts):
+            yield from done
+
+
+def _cut_part(part: list[tuple[str, str]]) -> list[tuple[str, str, list[int], npt.NDArray[np.int64]]]:
+    done = []
+    for path, text in part:
+        body, found = cuts.find(path, text)
+        if body:
+            spans = np.array([(cut.span.start, cut.span.end) for cut in found], np.int64).reshape(-1, 2)
+            done.append((path, body, [cuts.KINDS.index(cut.kind) for cut in found], spans))
+    return done
 
 
 def save(packed: Packed, path: Path) -> None:
     """Write the arrays, compressed."""
     lengths = np.array([len(name) for name in packed.names], np.int64)
-    flat = np.array([token for name in packed.names for token in name], np.uint16)
-    np.savez_compressed(path, ids=packed.ids, starts=packed.starts, names=flat, name_lengths=lengths)
+    np.savez_compressed(
+        path,
+        ids=packed.ids,
+        starts=packed.starts,
+        names=np.array([token for name in packed.names for token in name], np.uint16),
+        name_lengths=lengths,
+        languages=packed.languages,
+        language_names=np.array(packed.language_names, dtype=str),
+        cut_kinds=packed.cut_kinds,
+        cut_spans=packed.cut_spans,
+    )
 
 
 def load(path: Path) -> Packed:
@@ -44,5 +116,12 @@ def load(path: Path) -> Packed:
     with np.load(path) as arrays:
         ends = np.cumsum(arrays["name_lengths"]).tolist()
         flat = arrays["names"].tolist()
-        names = [flat[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-        return Packed(arrays["ids"], arrays["starts"], names)
+        return Packed(
+            arrays["ids"],
+            arrays["starts"],
+            [flat[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)],
+            arrays["languages"],
+            tuple(arrays["language_names"].tolist()),
+            arrays["cut_kinds"],
+            arrays["cut_spans"],
+        )

@@ -15,6 +15,7 @@ SPECIAL = (
     "<pad>", "<eos>", "<bos>", "<boi>", "<eoi>", "<image>",
     "<delete>", "<suf>", "<pre>", "<eom>", "<path>",
     "<|turn>", "<turn|>", "<|channel>", "<channel|>", "<hole>",
+    "<span>", "<line>", "<lines>", "<block>", "<body>", "<related>",
 )  # fmt: skip
 RESERVED = tuple(f"<unused{index}>" for index in range(len(SPECIAL), 32))
 

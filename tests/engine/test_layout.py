@@ -34,7 +34,7 @@ def request(prefix: str, suffix: str, *holes: Hole, **more: object) -> InfillReq
 
 def test_the_suffix_stands_first_and_its_head_is_held(trained_layout: Path) -> None:
     assert drawn(trained_layout, request("def f():\n", "\nf()\n", BODY, path="src/pkg/mod.py")) == (
-        "<bos><path>pkg/mod.py<suf>\nf()\n<eos><pre>def f():\n⟪⟫⟦⟧\nf()\n<eos>"
+        "<bos><path>pkg/mod.py<suf>\nf()\n<eos><body><pre>def f():\n⟪⟫⟦⟧\nf()\n<eos>"
     )
 
 
@@ -51,6 +51,24 @@ def test_the_suffix_stands_first_and_its_head_is_held(trained_layout: Path) -> N
 )
 def test_a_cursor_inside_a_line_is_healed(trained_layout: Path, prefix: str, kept: str, healed: str) -> None:
     assert drawn(trained_layout, request(prefix, "")).endswith(f"<pre>{kept}⟪{healed}⟫⟦⟧<eos>")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "suffix", "hole", "kind"),
+    [
+        ("x = ", "\ny = 2\n", CURSOR, "line"),
+        ("x = ", "", CURSOR, "line"),
+        ("x = f(", ")\n", CURSOR, "span"),
+        ("if x:\n    ", "\n", Hole(Span(0, 0), "cursor", block=True), "block"),
+        ("if x:\n", "y = 2\n", Hole(Span(0, 0), "cursor", block=True), "lines"),
+        ("", "y = 2\n", Hole(Span(0, 0), "selection", block=True), "lines"),
+        ("def f():\n    ", "\n", BODY, "body"),
+    ],
+)
+def test_the_kind_of_hole_stands_before_the_prefix(
+    trained_layout: Path, prefix: str, suffix: str, hole: Hole, kind: str
+) -> None:
+    assert f"<{kind}><pre>" in drawn(trained_layout, request(prefix, suffix, hole))
 
 
 def test_an_instruction_becomes_a_comment_before_the_hole(trained_layout: Path) -> None:

@@ -11,10 +11,9 @@ import pytest
 from dg_lsp.engine.profile import Profile, dump
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import card
+from dg_lsp.train.curve import LOSSES
 
-LINE = {"causal_minutes": 16, "mixed_minutes": 9, "tokens": 5e6} | dict.fromkeys(
-    ("causal", "noise_half", "noise_half_conditioned", "noise_1"), 1.5
-)
+LINE = {"minutes": 25, "tokens": 5e6} | dict.fromkeys(LOSSES, 1.5)
 SHAPE = dict.fromkeys(("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"), 8)
 SOURCES = {
     "sources": [{"name": "good", "version": "1", "licence": "MIT", "files": 2, "chars": 3_000_000}],

@@ -29,6 +29,8 @@ def refused(folder: Path, *arguments: str) -> str:
         ("tokenizer",),
         ("pack",),
         ("run",),
+        ("start", "--init", "embedded"),
+        ("branch", "--out", "HERE/other"),
         ("export", "--out", "HERE/model"),
         ("calibrate", "--model", "HERE"),
         ("card", "--model", "HERE", "--results", "HERE/r.md", "--ablation", "HERE/a.md"),
@@ -67,7 +69,7 @@ def test_a_state_of_another_shape_is_told_with_the_options_that_fit(tmp_path: Pa
     made.save(str(tmp_path / "tokenizer.json"))
     size = made.get_vocab_size()
     model = build(Shape(hidden=64, layers=2, heads=1, feed_forward=96, vocabulary=size))
-    torch.save({"model": model.state_dict()}, tmp_path / "state.pt")
+    torch.save({"model": model.state_dict(), "average": {}}, tmp_path / "state.pt")
     export = ("export", "--run", "HERE", "--out", "HERE/model")
     for wrong in (("--hidden", "128"), ("--layers", "3"), ("--feed-forward", "64"), ()):
         assert refused(tmp_path, *export, *wrong) == (

@@ -15,10 +15,12 @@ from tokenizers import Tokenizer
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine import filler
-from dg_lsp.train import corpus, curve, export, loop, pack, tokenizer
-from dg_lsp.train.losses import head_loss
-from dg_lsp.train.objective import DELETE, EOM, GAPS, N_SPECIAL, SUF, Sampler
+from dg_lsp.train import corpus, curve, cuts, export, loop, pack, tokenizer
+from dg_lsp.train.losses import head_loss, token_losses
+from dg_lsp.train.objective import GAPS, PARTS, Sampler
+from dg_lsp.train.schedule import Schedule
 from dg_lsp.train.shape import Shape
+from dg_lsp.train.windows import DELETE, EOM, KIND_IDS, N_SPECIAL, PRE, SUF
 
 SOURCE = "".join(
     f"class Thing{n}:\n    def __init__(self, value):\n        self.value = value\n\n"
@@ -26,6 +28,16 @@ SOURCE = "".join(
     for n in range(30)
 )
 SHAPE = Shape(hidden=64, layers=2, heads=1, feed_forward=64, vocabulary=400)
+PLAN = loop.Plan(
+    Schedule(causal_tokens=800, mixed_tokens=0, cool_tokens=300),
+    length=96,
+    long_length=192,
+    mixed_length=96,
+    tokens_per_part=192,
+    rows=2,
+    canvases=2,
+    check_windows=24,
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +57,17 @@ def sampler(run_folder: Path) -> Sampler:
 
 def test_a_run_stops_resumes_and_ends_as_a_checkpoint_that_fills(run_folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    plan = loop.Plan(1e-4, 0.0, length=96, short_length=64, mixed_length=96, tokens_per_step=192, rows=2, canvases=2)
-    loop.run(run_folder, SHAPE, plan, say=said.append)
+    loop.run(run_folder, SHAPE, PLAN, say=said.append)
     first = json.loads(said[-1])
-    loop.run(run_folder, SHAPE, replace(plan, mixed_minutes=2e-3), say=said.append)
+    assert first["causal_tokens"] >= 800 > first["causal_tokens"] - 192 * 4
+    loop.run(run_folder, SHAPE, replace(PLAN, schedule=replace(PLAN.schedule, mixed_tokens=900)), say=said.append)
     last = json.loads(said[-1])
-    assert last["causal_steps"] == first["causal_steps"] > 0
-    assert last["mixed_steps"] > 0
+    assert last["causal_tokens"] == first["causal_tokens"]
+    assert last["mixed_tokens"] >= 900
     assert json.loads((run_folder / "plan.json").read_text()) == {"legs": [{"device": "cpu", "name": "", "threads": 1}]}
     lines = curve.read(run_folder / "curve.jsonl")
     assert len(curve.table(lines).splitlines()) == len(lines) + 2
-    assert curve.picture(lines).count("<polyline") == 4
+    assert curve.picture(lines).count("<polyline") == len(curve.LOSSES)
     export.export(run_folder, tmp_path / "model", SHAPE)
     model = filler.load(str(tmp_path / "model"), device="cpu")
     task = model.start(InfillRequest("def f():\n    return ", "\n", (Hole(Span(0, 0), "cursor"),)))
@@ -70,6 +82,7 @@ def test_a_window_is_suffix_prefix_and_an_end_token(sampler: Sampler) -> None:
         ids = [*batch.causal.ids[row].tolist(), int(batch.causal.targets[row, -1])]
         assert SUF in ids
         assert ids.count(EOM) == 1
+        assert ids[ids.index(PRE) - 1] in KIND_IDS.values()
 
 
 def test_a_canvas_holds_what_stood_there(sampler: Sampler) -> None:
@@ -82,7 +95,7 @@ def test_a_canvas_holds_what_stood_there(sampler: Sampler) -> None:
         prefix = batch.causal.ids[index // 4][: batch.starts[index]]
         middle = [int(token) for token in gap if token != DELETE]
         held = [int(token) for token in batch.clean[index][batch.used[index] & ~batch.gap[index]] if token >= N_SPECIAL]
-        joined = sampler.tokenizer.decode([*map(int, prefix[-3:]), *middle, *held])
+        joined = sampler.windows.tokenizer.decode([*map(int, prefix[-3:]), *middle, *held])
         assert joined.replace(" ", "").replace("\n", "") in text
 
 
@@ -180,12 +193,13 @@ def test_a_licence_is_known_by_whole_words(tmp_path: Path, licence: str, taken: 
 
 def test_the_packed_file_gives_back_what_was_packed(run_folder: Path, tmp_path: Path) -> None:
     made: Any = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
-    packed = pack.pack([("a/b/c.py", "x = 1\n"), ("d.py", "")], made)
+    packed = pack.pack([("a/b/c.py", SOURCE), ("d.ts", ""), ("e.js", "function f(a) {\n  return a + 1;\n}\n" * 9)], made)
     pack.save(packed, tmp_path / "p.npz")
     again = pack.load(tmp_path / "p.npz")
-    np.testing.assert_array_equal(again.ids, packed.ids)
-    assert (again.starts.tolist(), again.names) == (packed.starts.tolist(), packed.names)
-    assert made.decode(again.names[0]) == "b/c.py"
+    for name in ("ids", "starts", "languages", "cut_kinds", "cut_spans"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(packed, name))
+    assert (again.names, again.language_names) == (packed.names, ("javascript", "python"))
+    assert [made.decode(name) for name in again.names] == ["b/c.py", "e.js"]
 
 
 def test_a_share_of_windows_is_written_as_questions_and_answers(run_folder: Path) -> None:
@@ -207,12 +221,95 @@ def test_a_share_of_windows_is_written_as_questions_and_answers(run_folder: Path
     assert asked >= 6
 
 
-def test_gaps_are_cut_as_people_meet_them(sampler: Sampler) -> None:
-    prefix = [int(token) for token in sampler.packed.ids[:150]]
-    text = sampler.tokenizer.decode
-    calls = {text(prefix[a:b]) for _ in range(40) if (found := sampler._arguments(prefix, 0, 90)) for a, b in [found]}
-    assert calls <= {"self", "self, value", ""}
-    assert calls
-    blocks = {text(prefix[a:b]) for _ in range(40) if (found := sampler._block(prefix, 0, 90)) for a, b in [found]}
-    assert "        return self.value + 0" in blocks
-    assert all(block.startswith("    ") and not block.endswith("\n\n\n") for block in blocks)
+def test_what_is_cut_from_a_file_is_what_the_product_asks_for(run_folder: Path) -> None:
+    text = (
+        'import os\n\n\n# A comment.\ndef area(width, height):\n    """Return the area."""\n    return width * height\n\n\n'
+        "class Box:\n    def grow(self, by):\n        if by > 0:\n            self.width += by\n        return self\n"
+    )
+    body, found = cuts.find("box.py", text)
+    assert body == text
+    by_kind = {kind: [text[cut.span.start : cut.span.end] for cut in found if cut.kind == kind] for kind in cuts.KINDS}
+    assert by_kind == {
+        "line": [
+            "import os",
+            "def area(width, height):",
+            "return width * height",
+            "class Box:",
+            "def grow(self, by):",
+            "if by > 0:",
+            "self.width += by",
+            "return self",
+        ],
+        "block": ["self.width += by"],
+        "body": ["if by > 0:\n            self.width += by\n        return self"],
+        "documented": ["return width * height"],
+    }
+    made = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
+    packed = pack.pack([("box.py", text)], made)
+    spans = [made.decode(packed.ids[begin:end].tolist()) for begin, end in packed.cut_spans]
+    assert spans == [text[cut.span.start : cut.span.end] for cut in found]
+
+
+def test_a_window_is_labelled_by_the_hole_that_was_cut(sampler: Sampler) -> None:
+    decode, kinds = sampler.windows.tokenizer.decode, set[str]()
+    for _ in range(300):
+        window = sampler.windows.draw(160)
+        before, answer = (decode(part) for part in (window.prefix[: window.answer_at], window.answer))
+        behind = decode(window.suffix)
+        kinds.add(window.kind)
+        assert before + answer + behind in SOURCE
+        if window.kind == "line":
+            assert "\n" not in answer
+            assert behind.startswith("\n") or not behind
+        if window.kind == "span":
+            assert "\n" not in answer + behind[:1]
+        if window.kind == "lines":
+            assert not before or before.endswith("\n")
+        if window.kind in ("block", "body"):
+            assert before.rpartition("\n")[2].isspace()
+    assert kinds == set(KIND_IDS) - {"block"}  # no statement of the source has one
+
+
+def test_the_end_of_an_answer_weighs_most_and_the_suffix_least(sampler: Sampler) -> None:
+    batch = sampler.causal(8, 160)
+    weights = {part: set(batch.weights[batch.parts == number].tolist()) - {0.0} for number, part in enumerate(PARTS)}
+    assert weights["suffix"] == {np.float32(0.3)}
+    assert weights["end"] == {4.0}
+    assert weights["prefix"] == {1.0}
+    assert 4.0 in weights["answer"]
+    assert (batch.targets[batch.parts == PARTS.index("end")] == EOM).all()
+
+
+def test_the_loss_of_each_token_adds_up_to_the_loss_of_all() -> None:
+    noise = torch.Generator().manual_seed(0)
+    hidden, head = torch.randn(700, 16, generator=noise), torch.randn(50, 16, generator=noise)
+    targets = torch.randint(0, 50, (700,), generator=noise)
+    torch.testing.assert_close(
+        token_losses(hidden, head, targets, 30.0).sum(), head_loss(hidden, head, targets, torch.ones(700), 30.0)
+    )
+
+
+def test_a_folder_of_sources_is_a_corpus_with_the_licences_of_its_list(tmp_path: Path) -> None:
+    tree = tmp_path / "sources"
+    for file, text in (
+        ("python/someone__good/pkg/core.py", SOURCE),
+        ("python/pallets__flask/src/flask/app.py", SOURCE.replace("value", "held")),
+        ("go/other__tool/main.go", "package main\n\n" + "func f(a int) int {\n\treturn a + 1\n}\n\n" * 20),
+        ("go/other__tool/notes.txt", "no source"),
+    ):
+        (tree / file).parent.mkdir(parents=True, exist_ok=True)
+        (tree / file).write_text(text)
+    (tree / "SOURCES.csv").write_text(
+        "repository,commit,licence,language\nsomeone/good,abc,MIT,python\npallets/flask,d,BSD-3-Clause,python\nother/tool,e,MIT,go\n"
+    )
+    texts = corpus.from_folder(tree)
+    assert sorted(path for path, _ in texts.train + texts.valid) == [
+        "go/other__tool/main.go",
+        "python/someone__good/pkg/core.py",
+    ]
+    assert [path for path, _ in texts.held] == ["python/pallets__flask/src/flask/app.py"]
+    assert {(source.name, source.version, source.licence) for source in texts.sources} == {
+        ("python/someone__good", "abc", "MIT"),
+        ("go/other__tool", "e", "MIT"),
+    }
+    assert "\treturn" in next(text for path, text in texts.train + texts.valid if path.endswith(".go"))

@@ -1,0 +1,94 @@
+"""Start a run from an existing checkpoint: other vocabulary, more layers.
+
+A token that both vocabularies have keeps its embedding; a new one starts as the mean of the tokens that spelled it
+before (vocabulary transfer; FVT, Gee et al. 2022, EMNLP industry track). A new layer starts as a copy of the one before
+it, its two outputs switched off by norms of weight zero, so that the deeper model computes what the shallower one did.
+Knows weights and tokenizers. Knows nothing of data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from dg_lsp.engine.model import load
+from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.evaluate.tasks import EvalError
+from dg_lsp.train.schedule import Progress
+from dg_lsp.train.shape import Shape, build
+from dg_lsp.train.windows import N_SPECIAL
+
+LAYERS = ".layers."
+OUTPUTS = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
+
+
+def start(run: Path, checkpoint: str, shape: Shape) -> None:
+    """Write a first `state.pt` into `run`, with the weights of `checkpoint` for a model of `shape`.
+
+    Raises EvalError when the run has a state already, or when the checkpoint is wider or deeper than the shape.
+    """
+    file = run / "state.pt"
+    if file.exists():
+        raise EvalError(f"{file} exists: this run has begun; remove it to start again")
+    loaded = load(checkpoint, device="cpu", dtype="float32")
+    old: dict[str, Tensor] = loaded.passes.model.state_dict()
+    model: Any = build(shape)
+    new: dict[str, Tensor] = model.state_dict()
+    n_old = loaded.passes.config.num_hidden_layers
+    if n_old > shape.layers:
+        raise EvalError(f"{checkpoint} has {n_old} layers, more than the {shape.layers} of the new model")
+    rows = _embeddings(loaded.vocabulary, Vocabulary(Tokenizer.from_file(str(run / "tokenizer.json"))))
+    for name, tensor in new.items():
+        source, is_new = _source(name, n_old, shape.layers)
+        value = old[source]
+        if len(value.shape) == 2 and len(value) == loaded.vocabulary.size and ("embed_tokens" in name or "lm_head" in name):
+            value = _transferred(value, rows)
+        if value.shape != tensor.shape:
+            raise EvalError(f"{checkpoint} does not fit: {name} is {tuple(value.shape)}, wanted {tuple(tensor.shape)}")
+        tensor.copy_(torch.zeros_like(value) if is_new and name.endswith(OUTPUTS) else value)
+    average = {name: item.detach().clone() for name, item in model.named_parameters() if item.requires_grad}
+    torch.save({"model": new, "average": average, "optimizers": [], "progress": asdict(Progress())}, file)
+
+
+def _source(name: str, n_old: int, n_new: int) -> tuple[str, bool]:
+    """Return the old name of a weight, and whether its layer is a new one. New layers stand before the last."""
+    head, found, tail = name.partition(LAYERS)
+    if not found or "vision" in head:
+        return name, False
+    index, _, rest = tail.partition(".")
+    if int(index) == n_new - 1:
+        return f"{head}{LAYERS}{n_old - 1}.{rest}", False
+    return f"{head}{LAYERS}{min(int(index), n_old - 2)}.{rest}", int(index) > n_old - 2
+
+
+def _embeddings(old: Vocabulary, new: Vocabulary) -> list[tuple[int, ...]]:
+    """Return, for each token of the new vocabulary, the old tokens that spell it; control tokens keep their ids."""
+    by_piece = {piece: token for token, piece in enumerate(old.pieces) if piece}
+    rows: list[tuple[int, ...]] = []
+    for token, piece in enumerate(new.pieces):
+        if token < N_SPECIAL or not piece:
+            rows.append((token,))
+        elif piece in by_piece:
+            rows.append((by_piece[piece],))
+        else:
+            rows.append(_spelled(piece, by_piece))
+    return rows
+
+
+def _spelled(piece: bytes, by_piece: dict[bytes, int]) -> tuple[int, ...]:
+    """Return the longest known tokens that spell the piece from left to right; every byte is a token."""
+    tokens, at = [], 0
+    while at < len(piece):
+        end = next(end for end in range(len(piece), at, -1) if piece[at:end] in by_piece)
+        tokens.append(by_piece[piece[at:end]])
+        at = end
+    return tuple(tokens)
+
+
+def _transferred(weights: Tensor, rows: list[tuple[int, ...]]) -> Tensor:
+    return torch.stack([weights[list(row)].mean(0) for row in rows])

@@ -1,0 +1,48 @@
+"""A run may begin as an existing checkpoint, with another vocabulary and more layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from dg_lsp.engine.model import load
+from dg_lsp.engine.passes import Passes
+from dg_lsp.evaluate.tasks import EvalError
+from dg_lsp.train import warm
+from dg_lsp.train.shape import Shape, build, resume
+
+
+@pytest.fixture(scope="module")
+def old_tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(Path(warm.__file__).parents[1] / "models" / "embedded" / "tokenizer.json"))
+
+
+def test_more_layers_and_the_same_vocabulary_compute_the_same(tmp_path: Path, old_tokenizer: Tokenizer) -> None:
+    old_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    old = load("embedded", device="cpu", dtype="float32").passes
+    shape = Shape(
+        hidden=old.config.hidden_size,
+        layers=old.config.num_hidden_layers + 2,
+        heads=old.config.num_attention_heads,
+        feed_forward=old.config.intermediate_size,
+        vocabulary=old.config.vocab_size,
+    )
+    warm.start(tmp_path, "embedded", shape)
+    model = build(shape)
+    resume(model, tmp_path / "state.pt")
+    ids = torch.tensor([old_tokenizer.encode("def area(width, height):\n    return ").ids])
+    with torch.no_grad():
+        torch.testing.assert_close(Passes(model).encode(ids)[0], old.encode(ids)[0], atol=1e-4, rtol=1e-4)
+    with pytest.raises(EvalError, match="this run has begun"):
+        warm.start(tmp_path, "embedded", shape)
+
+
+def test_a_token_that_is_new_begins_as_the_mean_of_what_spelled_it() -> None:
+    pieces = {b"a": 40, b"b": 41, b"ab": 42, b"c": 43}
+    assert warm._spelled(b"abc", pieces) == (42, 43)
+    weights = torch.arange(50.0)[:, None].expand(50, 2)
+    rows = warm._transferred(weights, [(42,), warm._spelled(b"abc", pieces)])
+    assert rows[:, 0].tolist() == [42.0, 42.5]
