@@ -14,9 +14,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from dg_lsp.core import languages, syntax, values
+from dg_lsp.core import languages, literals, syntax, values
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole, Span
@@ -170,7 +169,7 @@ def cut_repeated_rest(text: str, around: Around) -> str:
         return cut
     # `g(x)` before the `)` of `f(…)` ends like the rest of its line and yet repeats nothing. Words do, also where the rest is
     # the end of one: with it the answer reads as it was written.
-    repeats = _first_closer(trimmed, around.document.language) is not None or _says_something(rest)
+    repeats = literals.first_closer(trimmed, around.document.language) is not None or _says_something(rest)
     return cut if repeats else text
 
 
@@ -209,7 +208,7 @@ def restore_start(text: str, around: Around) -> str:
 def restore_indent(text: str, around: Around) -> str:
     """Indent new lines with tabs or spaces, whichever the file has; what a string or an alignment holds stays."""
     unit = _unit(around)
-    lines = _lines(text, around.document.language)
+    lines = literals.split_lines(text, around.document.language)
     if unit.startswith(" "):
         indents = [line.indent.replace("\t", unit) for line in lines]
     elif unit:
@@ -222,7 +221,7 @@ def restore_indent(text: str, around: Around) -> str:
 
 def trim_end(text: str, around: Around) -> str:
     """Trim white space at the ends of lines, strings excepted."""
-    code = _code(text, around.document.language)
+    code = literals.mask(text, around.document.language)
     lines, at = [], 0
     for line in text.split("\n"):
         end = at + len(line)
@@ -241,7 +240,11 @@ def cut_at_dedent(text: str, around: Around) -> str:
     if not around.hole.block or around.hole.kind in ("selection", "error"):
         return text
     depth = len(around.hole.indent.expandtabs(4))
-    lines = [line for line in _lines(text, around.document.language)[1:] if line.is_code and line.text and not line.nested]
+    lines = [
+        line
+        for line in literals.split_lines(text, around.document.language)[1:]
+        if line.is_code and line.text and not line.nested
+    ]
     shallow = [line for line in lines if len(line.indent.expandtabs(4)) < depth]
     language = languages.get(around.document.language)
     if language is not None and language.outdents:
@@ -257,8 +260,8 @@ def cut_at_dedent(text: str, around: Around) -> str:
 def cut_at_closer(text: str, around: Around) -> str:
     """Cut at a bracket that closes what the hole stands in, where the document closes it already."""
     language = around.document.language
-    closer = _first_closer(text, language)
-    if closer is None or _first_closer(around.old, language) is not None:
+    closer = literals.first_closer(text, language)
+    if closer is None or literals.first_closer(around.old, language) is not None:
         return text
     cut = text[:closer]
     worse = around.is_worse(cut, text)
@@ -390,15 +393,16 @@ def closes(whole: Whole) -> bool:
         old = with_newlines(text[edit.span.start : edit.span.end]) + line
         new = with_newlines(edit.text) + line
         # Most answers have neither, and reading takes time.
-        if _has_any(edit.text, _string_marks(language)) and (
-            _opens_string(before + new, end + below, language) and not _opens_string(before + old, end + below, language)
+        if _has_any(edit.text, literals.string_marks(language)) and (
+            literals.opens_string(before + new, end + below, language)
+            and not literals.opens_string(before + old, end + below, language)
         ):
             return False
         # A bracket that is opened for those below to close it leaves less of an error.
         if (
             not is_better
-            and _has_any(edit.text, _brackets(language)[0])
-            and _n_open(before, new, language) > _n_open(before, old, language)
+            and _has_any(edit.text, literals.brackets(language)[0])
+            and literals.n_open(before, new, language) > literals.n_open(before, old, language)
         ):
             return False
     return True
@@ -615,126 +619,8 @@ _DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]", re.MULTILI
 _ALLOW_UNFINISHED = 0x4000  # what the compiler calls PyCF_ALLOW_INCOMPLETE_INPUT
 
 
-# --- A light reading of code: where strings, comments and brackets are -------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line of an answer: where it starts, whether it starts outside strings, and inside brackets opened before."""
-
-    start: int
-    indent: str
-    text: str
-    is_code: bool
-    nested: bool
-
-
-def _lines(text: str, language: str) -> list[_Line]:
-    code = _code(text, language)
-    lines, at, depth = [], 0, 0
-    for line in text.split("\n"):
-        size = len(line) - len(line.lstrip(" \t"))
-        is_code = at == 0 or code[at - 1] == "\n"
-        lines.append(_Line(at, line[:size], line[size:], is_code, depth > 0))
-        for char in code[at : at + len(line)]:
-            depth = max(0, depth + (char in "([{") - (char in ")]}"))
-        at += len(line) + 1
-    return lines
-
-
-def _first_closer(text: str, language: str) -> int | None:
-    """Return where the text closes a bracket that it did not open, or None."""
-    opening, closing = _brackets(language)
-    depth = 0
-    for idx, char in enumerate(_code(text, language)):
-        depth += (char in opening) - (char in closing)
-        if depth < 0:
-            return idx
-    return None
-
-
-def _n_open(before: str, text: str, language: str) -> int:
-    """Return how many brackets the text leaves open; what stands `before` tells what is a string in it."""
-    opening, closing = _brackets(language)
-    depth = 0
-    for char in _code(before + text, language)[len(before) :]:
-        depth = max(0, depth + (char in opening) - (char in closing))
-    return depth
-
-
-def _opens_string(text: str, below: str, language: str) -> bool:
-    """Return whether a string is open at the end of the text's last line: one that lacks its quote, or reaches further.
-
-    A line that begins with a quote may begin a docstring, which is wrong only where the lines `below` do not end it.
-    """
-    quotes = _quotes(language)
-    if _is_literal(f"{text}\n.", language):
-        begins = text.rpartition("\n")[2].lstrip()[:1] in tuple(quotes)
-        return not begins or _is_literal(f"{text}{below}\n.", language)
-    # The end of a line ends a comment; what a quote ends as well is a string that lacks it.
-    return _is_literal(f"{text}.", language) and any(not _is_literal(f"{text}{quote}.", language) for quote in quotes)
-
-
 def _has_any(text: str, marks: Iterable[str]) -> bool:
     return any(mark in text for mark in marks)
-
-
-def _brackets(name: str) -> tuple[str, str]:
-    language = languages.get(name)
-    return language.brackets if language else languages.BRACKETS
-
-
-def _quotes(name: str) -> str:
-    language = languages.get(name)
-    return language.quotes if language else languages.QUOTES
-
-
-def _string_marks(name: str) -> tuple[str, ...]:
-    """Return what begins a string or a comment of several lines."""
-    language = languages.get(name)
-    return (*_quotes(name), *((language.block_comment or ()) if language else ()))
-
-
-def _is_literal(text: str, language: str) -> bool:
-    """Return whether the last character is part of a string or a comment."""
-    return _code(text, language)[-1] == "\0"
-
-
-def unended(text: str, language: str) -> Literal["comment", "string"] | None:
-    """Return what is still open at the end of the text, read character by character; None for code."""
-    end = next((match for match in _literals(language).finditer(text + ".") if match.end() == len(text) + 1), None)
-    if end is None:
-        return None
-    found = languages.get(language)
-    marks = (*found.line_comments, *(found.block_comment or ())[:1]) if found else ()
-    return "comment" if end[0].startswith(marks) else "string"
-
-
-def _code(text: str, language: str) -> str:
-    """Return the text with the characters of strings and comments replaced, one for one."""
-    return _literals(language).sub(lambda match: "\0" * len(match[0]), text)
-
-
-@functools.cache
-def _literals(name: str) -> re.Pattern[str]:
-    """Return what matches a string or a comment of the language; one that never ends reaches to the end."""
-    language = languages.get(name)
-    parts = list(language.strings) if language else []
-    quotes, multiline = languages.QUOTES, languages.MULTILINE_QUOTES
-    if language is not None:
-        quotes, multiline = language.quotes, language.multiline_quotes
-        if language.block_comment is not None:
-            begin, end = map(re.escape, language.block_comment)
-            parts.append(rf"{begin}.*?(?:{end}|\Z)")
-        # `$#` and `${#x}` are no comments, nor is `#[attribute]`.
-        parts += [rf"(?<![$\w{{]){re.escape(mark)}(?!\[)[^\n]*" for mark in language.line_comments]
-        if language.heredoc:
-            word = r"[ \t]*(?P<q>[\"']?)(?P<w>[A-Z_]\w*)(?P=q)[^\n]*\n"
-            parts.append(rf"{language.heredoc}{word}(?:.*?\n)??[ \t]*(?P=w)(?!\w)")
-    for quote in quotes:
-        within = "" if quote in multiline else r"\n"
-        parts.append(rf"{quote}(?:\\.|[^\\{quote}{within}])*(?:{quote}|(?=\n)|\Z)")
-    return re.compile("|".join(parts), re.DOTALL)
 
 
 def _unit(around: Around) -> str:
@@ -751,7 +637,7 @@ def _unit(around: Around) -> str:
     return unit if unit.startswith(" ") else "    "
 
 
-def _tabbed(lines: list[_Line], base: str) -> list[str]:
+def _tabbed(lines: list[literals.Line], base: str) -> list[str]:
     """Return the lines' indentation with tabs for spaces, unless the answer knows tabs: then its spaces align."""
     inner = [line.indent.removeprefix(base) for line in lines]
     measured = [indent for indent, line in zip(inner[1:], lines[1:], strict=True) if line.is_code and indent]
