@@ -50,6 +50,11 @@ class Lines:
         content = self.content(line)
         return content[: len(content) - len(content.lstrip(" \t\f"))]
 
+    def indent_before(self, offset: int) -> str | None:
+        """Return the white space before the offset on its line, or None where more than that stands before it."""
+        head = self.text[self.starts[self.at(offset)] : offset]
+        return head if not head.strip() else None
+
     def is_blank(self, line: int) -> bool:
         """Return whether the line holds nothing but white space."""
         return not self.content(line).strip()
