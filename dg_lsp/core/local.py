@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node, Tree
 
-from dg_lsp.core import syntax
+from dg_lsp.core import values
 from dg_lsp.core.positions import ByteOffsets, Lines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
@@ -46,7 +46,7 @@ def parts(tree: Tree, offsets: ByteOffsets, index: Lines, offset: int) -> tuple[
     taken = [near, *_around(tree.root_node, near)]
     spans = (Span(offsets.to_point(start), offsets.to_point(end)) for start, end in taken)
     # Whole lines, as what is indentation can only be told from those.
-    return syntax.joined(
+    return values.joined(
         Span(index.starts[index.at(span.start)], _behind(index, index.at(max(span.end - 1, span.start)))) for span in spans
     )
 

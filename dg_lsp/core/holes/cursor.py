@@ -7,8 +7,8 @@ import re
 from dg_lsp.core import positions
 from dg_lsp.core.languages import Language
 from dg_lsp.core.positions import Lines
-from dg_lsp.core.syntax import Facts, Syntax, indent_unit, inside_any
-from dg_lsp.core.values import Document, Hole, Span
+from dg_lsp.core.syntax import Facts, Syntax, indent_unit
+from dg_lsp.core.values import Document, Hole, Span, inside_any
 
 # How far back the token is looked for that opens a block: first where it mostly is, then past a long docstring, but not
 # through a long file.
