@@ -128,8 +128,8 @@ class _Offsets(Sequence[int]):
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
         if isinstance(index, slice):
             return tuple(self)[index]
-        found = self._base[index]
-        return found + self._shift if index >= self._pivot or -len(self._base) + self._pivot <= index < 0 else found
+        offset = self._base[index]
+        return offset + self._shift if index >= self._pivot or -len(self._base) + self._pivot <= index < 0 else offset
 
     def __iter__(self) -> Iterator[int]:
         yield from self._base[: self._pivot]

@@ -64,13 +64,13 @@ def around_hole(document: Document, hole: Hole, tree: Syntax | None) -> Around:
     around = Around(document, hole, before, after, nearest_line_end(text, span))
     if tree is None:
         return around
-    known = tree
+    language = tree.language
 
     # Several filters ask about the same few texts.
     @functools.cache
     def filled(answer: str) -> Syntax:
         edit = edit_of(answer, hole, around.line_end)
-        return syntax.parse(values.apply(text, (edit,)), known.language, known)
+        return syntax.parse(values.apply(text, (edit,)), language, tree)
 
     return replace(around, filled=filled)
 

@@ -81,8 +81,8 @@ def drop_comments(text: str, around: Around) -> str | None:
 def drop_description(text: str, around: Around) -> str | None:
     """Drop an answer to a body or a marker that describes and does nothing, such as a docstring alone or above a `pass`."""
     hole = around.hole
-    asked = hole.kind == "marker" and _ASKS_WORDS.search(hole.instruction)
-    if around.filled is None or hole.kind not in ("body", "marker") or asked:
+    wants_words = hole.kind == "marker" and _ASKS_WORDS.search(hole.instruction)
+    if around.filled is None or hole.kind not in ("body", "marker") or wants_words:
         return text
     filled, answer = around.filled(text), answer_span(text, around)
     facts = filled.facts_near(answer)

@@ -64,12 +64,12 @@ def _unit(around: Around) -> str:
 def _tabbed(lines: list[literals.Line], base: str) -> list[str]:
     """Return the lines' indentation with tabs for spaces, unless the answer knows tabs: then its spaces align."""
     inner = [line.indent.removeprefix(base) for line in lines]
-    measured = [indent for indent, line in zip(inner[1:], lines[1:], strict=True) if line.is_code and indent]
-    if any("\t" in indent for indent in measured):
+    own_indents = [indent for indent, line in zip(inner[1:], lines[1:], strict=True) if line.is_code and indent]
+    if any("\t" in indent for indent in own_indents):
         return [line.indent for line in lines]
     # Lines that do not begin with the block's own tabs write its level in spaces too.
     levels = 0 if any(line.indent.startswith(base) for line in lines[1:] if line.is_code and line.text) else base.count("\t")
-    width = _width([len(indent) for indent in measured], levels)
+    width = _width([len(indent) for indent in own_indents], levels)
     return [
         line.indent.removesuffix(indent) + "\t" * (len(indent) // width) + " " * (len(indent) % width)
         for line, indent in zip(lines, inner, strict=True)
