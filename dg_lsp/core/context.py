@@ -120,13 +120,13 @@ def rank_related(document: Document, candidates: Sequence[Snippet], limit_chars:
         shared = _overlap(words, candidate.text)
         if imported or shared:
             scored.append((not imported, -shared, idx, candidate))
-    chosen, left = [], limit_chars
+    excerpts, n_left = [], limit_chars
     for *_, candidate in sorted(scored, key=lambda row: row[:3]):
-        part = excerpt(candidate, words, min(left, EXCERPT_CHARS))
+        part = excerpt(candidate, words, min(n_left, EXCERPT_CHARS))
         if part.text.strip():
-            chosen.append(part)
-            left -= len(part.text)
-    return tuple(chosen)
+            excerpts.append(part)
+            n_left -= len(part.text)
+    return tuple(excerpts)
 
 
 def excerpt(snippet: Snippet, words: frozenset[str], max_chars: int) -> Snippet:
@@ -135,17 +135,17 @@ def excerpt(snippet: Snippet, words: frozenset[str], max_chars: int) -> Snippet:
     if len(text) <= max_chars:
         return Snippet(snippet.path, text)
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
-    found = [words.intersection(_WORD.findall(line)) for line in lines]
+    line_words = [words.intersection(_WORD.findall(line)) for line in lines]
     counts: dict[str, int] = {}
     best, best_score = (0, 0), (0, 0)
     begin = size = 0
     for end, line in enumerate(lines):
         size += len(line)
-        for word in found[end]:
+        for word in line_words[end]:
             counts[word] = counts.get(word, 0) + 1
         while size > max_chars:
             size -= len(lines[begin])
-            for word in found[begin]:
+            for word in line_words[begin]:
                 counts[word] -= 1
                 if not counts[word]:
                     del counts[word]
@@ -221,17 +221,17 @@ def _overlap(words: frozenset[str], text: str) -> float:
 
 
 def _ends_with(parts: list[str], name: str) -> bool:
-    wanted = name_parts(name)
-    if wanted and wanted[-1] in _PACKAGE_FILES:
-        wanted = wanted[:-1]
-    return bool(wanted) and parts[-len(wanted) :] == wanted
+    ending = name_parts(name)
+    if ending and ending[-1] in _PACKAGE_FILES:
+        ending = ending[:-1]
+    return bool(ending) and parts[-len(ending) :] == ending
 
 
 def _in_folder(folder: list[str], name: str) -> bool:
     """Return whether the name ends with the folder; what comes before it may stand for the repository."""
-    wanted = name_parts(name)
-    size = min(len(folder), len(wanted))
-    return size > 0 and folder[-size:] == wanted[-size:]
+    ending = name_parts(name)
+    size = min(len(folder), len(ending))
+    return size > 0 and folder[-size:] == ending[-size:]
 
 
 # Files that stand for the folder they are in, and path parts that mean a place relative to the importing file.

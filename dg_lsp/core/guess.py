@@ -24,8 +24,8 @@ MAX_ERRORS, MIN_LEAD = 0.04, 0.05
 # A comment of one line, as clients write them above the text.
 _COMMENT = r"^[ \t]*(?:#|//|--|/\*|<!--|;|%|\")+[ \t]*"
 _COMMENT_END = r"[ \t]*(?:\*/|-->)?[ \t]*$"
-_TOLD_LANGUAGE = re.compile(rf"{_COMMENT}language[ \t]*:[ \t]*([\w+#.-]+){_COMMENT_END}", re.IGNORECASE | re.MULTILINE)
-_TOLD_PATH = re.compile(
+_DECLARED_LANGUAGE = re.compile(rf"{_COMMENT}language[ \t]*:[ \t]*([\w+#.-]+){_COMMENT_END}", re.IGNORECASE | re.MULTILINE)
+_COMMENT_PATH = re.compile(
     rf"{_COMMENT}(?:file[ _]?)?(?:path|name|file)[ \t]*:[ \t]*([^\s*]*\.\w+){_COMMENT_END}", re.IGNORECASE | re.MULTILINE
 )
 _BARE_PATH = re.compile(rf"{_COMMENT}([\w.-]+(?:[/\\][\w.-]+)*\.\w+){_COMMENT_END}", re.MULTILINE)
@@ -37,7 +37,7 @@ _MODELINE = re.compile(
 )
 _IS_COMMENT = re.compile(_COMMENT)
 _TOP = re.compile(r"\n[ \t]*\n(?=\S)")
-# What is told stands in these lines; a modeline may be in as many at the end.
+# What is named stands in these lines; a modeline may be in as many at the end.
 _HEAD_LINES, _HEAD_CHARS = 5, 1_000
 # Other files may stand as comments above the text, with their paths.
 _LEAD_CHARS = 20_000
@@ -51,16 +51,16 @@ def language(before: str, after: str = "", paths: Iterable[str] = ()) -> str:
     before, after = (part.replace("\r\n", "\n") for part in (before, after))
     # Other files may stand before the one with the cursor.
     before = before[max((match.start() for match in _FILE.finditer(before)), default=0) :]
-    said = told(before, after)
-    return said if said is not None else evident(before, after, paths)
+    name = declared_language(before, after)
+    return name if name is not None else evident(before, after, paths)
 
 
-def told(before: str, after: str = "") -> str | None:
+def declared_language(before: str, after: str = "") -> str | None:
     """Return the language that the text itself names; "" for one that is not in the table, None where it names none."""
     head = "\n".join(before[:_HEAD_CHARS].split("\n")[:_HEAD_LINES])
     first = head.partition("\n")[0]
-    if named := _TOLD_LANGUAGE.search(head):
-        return _by_word(named[1])
+    if match := _DECLARED_LANGUAGE.search(head):
+        return _by_word(match[1])
     # Before paths: those in the comments below it may be of anything.
     if first.lstrip("\ufeff").startswith("#!"):
         return _name(languages.for_path("", first))
@@ -73,12 +73,12 @@ def told(before: str, after: str = "") -> str | None:
 
 def _own_path(before: str) -> re.Match[str] | None:
     """Return the last path in the comments above the text: Continue puts other files there, then the path of this one."""
-    found = None
+    path = None
     for line in before[:_LEAD_CHARS].split("\n")[:-1]:
         if line.strip() and not _IS_COMMENT.match(line):
             break
-        found = _TOLD_PATH.match(line) or _BARE_PATH.match(line) or found
-    return found
+        path = _COMMENT_PATH.match(line) or _BARE_PATH.match(line) or path
+    return path
 
 
 def evident(before: str, after: str = "", paths: Iterable[str] = ()) -> str:
@@ -86,16 +86,16 @@ def evident(before: str, after: str = "", paths: Iterable[str] = ()) -> str:
     text = _sample(before, after)
     # Without blank ones, as the marks begin with white space, which would be looked for from each of them on.
     lines = [line for line in text.split("\n") if line.strip()]
-    likely = {found for path in paths if (found := languages.for_path(path))}
-    counts = {found: len(re.findall(found.marks, "\n".join(lines), re.MULTILINE)) for found in languages.TABLE}
+    likely = {language for path in paths if (language := languages.for_path(path))}
+    counts = {language: len(re.findall(language.marks, "\n".join(lines), re.MULTILINE)) for language in languages.TABLE}
     enough = max(max(counts.values()) * MIN_SHARE, len(lines) * MIN_DENSITY)
-    thought_of = [found for found, count in counts.items() if count >= max(enough, 1 if found in likely else MIN_MARKS)]
-    thought_of = sorted(thought_of, key=lambda found: -counts[found])[:MOST_PARSED]
-    errors = {found: _errors(text, found) for found in thought_of}
-    best = min(thought_of, key=lambda found: (errors[found], -counts[found]), default=None)
+    plausible = [language for language, count in counts.items() if count >= max(enough, 1 if language in likely else MIN_MARKS)]
+    plausible = sorted(plausible, key=lambda language: -counts[language])[:MOST_PARSED]
+    errors = {language: _errors(text, language) for language in plausible}
+    best = min(plausible, key=lambda language: (errors[language], -counts[language]), default=None)
     if best is None or errors[best] > MAX_ERRORS:
         return ""
-    others = (errors[found] for found in thought_of if found.queries[0] != best.queries[0])
+    others = (errors[language] for language in plausible if language.queries[0] != best.queries[0])
     return best.name if all(share >= errors[best] + MIN_LEAD for share in others) else ""
 
 
@@ -112,13 +112,13 @@ def _sample(before: str, after: str) -> str:
     return f"{above}\n{below}"
 
 
-def _errors(text: str, found: Language) -> float:
+def _errors(text: str, language: Language) -> float:
     """Return the share of the text's characters that the language's grammar has no place for."""
-    if found.tag and found.tag not in text:
+    if language.tag and language.tag not in text:
         # All of a text without the tag is no code to the grammar.
-        text = f"{found.tag}\n{text}"
+        text = f"{language.tag}\n{text}"
     try:
-        tree = syntax.parse(text, found)
+        tree = syntax.parse(text, language)
     except GrammarError:
         return 1.0
     # In code that is broken one error may reach over all of it; what could be read all the same is in nodes of its own.
@@ -140,5 +140,5 @@ def _by_word(word: str) -> str:
     return _name(languages.by_id(word) or languages.for_path(f".{word.lower()}"))
 
 
-def _name(found: Language | None) -> str:
-    return found.name if found else ""
+def _name(language: Language | None) -> str:
+    return language.name if language else ""

@@ -351,13 +351,13 @@ def for_path(name: str, first_line: str = "") -> Language | None:
     `name` may be a whole path, with either kind of slash. An ending in capitals counts where the exact one is unknown.
     """
     base = re.split(r"[/\\]", name)[-1]
-    found = _BY_FILENAME.get(base)
+    language = _BY_FILENAME.get(base)
     _, dot, ending = base.rpartition(".")
-    if found is None and dot:
-        found = _BY_EXTENSION.get(f".{ending}") or _BY_EXTENSION.get(f".{ending.lower()}")
-    if found is None and (shebang := _SHEBANG.match(first_line)):
-        found = _BY_SHEBANG.get(shebang.group(1))
-    return found
+    if language is None and dot:
+        language = _BY_EXTENSION.get(f".{ending}") or _BY_EXTENSION.get(f".{ending.lower()}")
+    if language is None and (shebang := _SHEBANG.match(first_line)):
+        language = _BY_SHEBANG.get(shebang.group(1))
+    return language
 
 
 @cache
@@ -375,5 +375,5 @@ def query(language: Language) -> tree_sitter.Query:
     """Return the language's query, all of its files as one."""
     folder = resources.files("dg_lsp.core") / "queries"
     source = "\n".join((folder / f"{name}.scm").read_text(encoding="utf-8") for name in language.queries)
-    found: tree_sitter.Query = tree_sitter.Query(grammar(language), source)
-    return found
+    compiled: tree_sitter.Query = tree_sitter.Query(grammar(language), source)
+    return compiled

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node, Tree
 
-from dg_lsp.core import syntax
+from dg_lsp.core import values
 from dg_lsp.core.positions import ByteOffsets, Lines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
@@ -29,10 +29,10 @@ _WHOLE_BYTES = 4_000
 _HEAD_BYTES, _N_HEAD = 800, 16
 
 
-def covers(found: Syntax, offset: int) -> bool:
+def covers(syntax: Syntax, offset: int) -> bool:
     """Return whether enough around the offset was parsed."""
-    start, end = max(0, offset - NEEDED_CHARS[0]), min(len(found.text), offset + NEEDED_CHARS[1])
-    return not found.parts or any(part.start <= start and end <= part.end for part in found.parts)
+    start, end = max(0, offset - NEEDED_CHARS[0]), min(len(syntax.text), offset + NEEDED_CHARS[1])
+    return not syntax.parts or any(part.start <= start and end <= part.end for part in syntax.parts)
 
 
 def parts(tree: Tree, offsets: ByteOffsets, index: Lines, offset: int) -> tuple[Span, ...]:
@@ -43,10 +43,10 @@ def parts(tree: Tree, offsets: ByteOffsets, index: Lines, offset: int) -> tuple[
     first = index.at(max(0, offset - TAKEN_CHARS[0]))
     last = index.at(min(len(index.text), offset + TAKEN_CHARS[1]))
     near = (offsets.to_byte(index.starts[first]), offsets.to_byte(_behind(index, last)))
-    taken = [near, *_around(tree.root_node, near)]
-    spans = (Span(offsets.to_point(start), offsets.to_point(end)) for start, end in taken)
+    ranges = [near, *_around(tree.root_node, near)]
+    spans = (Span(offsets.to_point(start), offsets.to_point(end)) for start, end in ranges)
     # Whole lines, as what is indentation can only be told from those.
-    return syntax.joined(
+    return values.joined(
         Span(index.starts[index.at(span.start)], _behind(index, index.at(max(span.end - 1, span.start)))) for span in spans
     )
 

@@ -50,6 +50,11 @@ class Lines:
         content = self.content(line)
         return content[: len(content) - len(content.lstrip(" \t\f"))]
 
+    def indent_before(self, offset: int) -> str | None:
+        """Return the white space before the offset on its line, or None where more than that stands before it."""
+        head = self.text[self.starts[self.at(offset)] : offset]
+        return head if not head.strip() else None
+
     def is_blank(self, line: int) -> bool:
         """Return whether the line holds nothing but white space."""
         return not self.content(line).strip()
@@ -123,8 +128,8 @@ class _Offsets(Sequence[int]):
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
         if isinstance(index, slice):
             return tuple(self)[index]
-        found = self._base[index]
-        return found + self._shift if index >= self._pivot or -len(self._base) + self._pivot <= index < 0 else found
+        offset = self._base[index]
+        return offset + self._shift if index >= self._pivot or -len(self._base) + self._pivot <= index < 0 else offset
 
     def __iter__(self) -> Iterator[int]:
         yield from self._base[: self._pivot]

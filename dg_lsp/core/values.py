@@ -5,6 +5,7 @@ All frozen; each checks itself once, where it is made. Offsets are code points. 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -27,6 +28,22 @@ class Span:
     def overlaps(self, other: Span) -> bool:
         """Return whether the two share a character; empty spans share none."""
         return self.start < other.end and other.start < self.end
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the spans in order, those that touch or overlap as one."""
+    separate: list[Span] = []
+    for span in sorted(spans):
+        if separate and span.start <= separate[-1].end:
+            separate[-1] = Span(separate[-1].start, max(separate[-1].end, span.end))
+        else:
+            separate.append(span)
+    return tuple(separate)
+
+
+def inside_any(offset: int, spans: Iterable[Span]) -> bool:
+    """Return whether the offset lies within one of the spans, not at its edge."""
+    return any(span.start < offset < span.end for span in spans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from dg_lsp.core import polish
+from dg_lsp.core import literals
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 from dg_lsp.server.settings import Settings
@@ -75,7 +75,7 @@ def scope_at(syntax: Syntax | None, offset: int) -> Scope:
     if broken is None:
         return "code"
     begin = syntax.lines.starts[syntax.lines.at(broken)]
-    return polish.unended(syntax.text[begin:offset].replace("\r", "\n"), syntax.language.name) or "code"
+    return literals.kind_at_end(syntax.text[begin:offset].replace("\r", "\n"), syntax.language.name) or "code"
 
 
 def _off(moment: Moment, settings: Settings) -> Reason | None:

@@ -330,7 +330,7 @@ def cut(text: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("name", CODE)
 def test_code_is_known_by_how_it_looks(name: str) -> None:
-    assert guess.told(*cut(CODE[name])) is None
+    assert guess.declared_language(*cut(CODE[name])) is None
     assert guess.language(*cut(CODE[name])) == name
 
 
@@ -395,7 +395,7 @@ def test_nobody_says_a_language_where_there_is_hardly_any_text(text: str) -> Non
     ],
 )
 def test_what_the_text_says_of_itself_counts(before: str, expected: str | None) -> None:
-    assert guess.told(before) == expected
+    assert guess.declared_language(before) == expected
     if expected is not None:
         code = "".join(cut(CODE["go" if expected != "go" else "lua"]))
         assert guess.language(before + code, code) == expected
@@ -413,8 +413,8 @@ def test_of_several_files_the_last_one_counts() -> None:
 
 
 def test_the_last_lines_may_say_it_too() -> None:
-    assert guess.told("x\n", "y\n# vim: ft=ruby\n") == "ruby"
-    assert guess.told("x\n", "# vim: ft=ruby\n" + "y\n" * 99) is None
+    assert guess.declared_language("x\n", "y\n# vim: ft=ruby\n") == "ruby"
+    assert guess.declared_language("x\n", "# vim: ft=ruby\n" + "y\n" * 99) is None
 
 
 def test_other_files_say_what_to_think_of_and_decide_nothing() -> None:

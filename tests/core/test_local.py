@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dg_lsp.core import holes, languages, local, syntax
+from dg_lsp.core import holes, languages, local, syntax, values
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Span
 
@@ -98,7 +98,7 @@ def test_only_a_part_is_parsed() -> None:
     assert "class Long(Base):" in found.parsed
     assert "method_1(" not in found.parsed
     gaps = found.gaps(Span(0, len(full.text)))
-    assert syntax.joined([*gaps, *found.parts]) == (Span(0, len(full.text)),)
+    assert values.joined([*gaps, *found.parts]) == (Span(0, len(full.text)),)
     assert found.gaps(found.parts[0]) == ()
     assert full.gaps(Span(0, 10)) == ()
 
@@ -126,7 +126,7 @@ def test_parts_move_with_an_edit() -> None:
         fresh = syntax.parse(text, found.language, None, moved.parts)
         assert str(moved.tree.root_node) == str(fresh.tree.root_node)
         assert any(part.start <= start and start + len(new) <= part.end for part in moved.parts)
-        assert moved.parts == syntax.joined(moved.parts)
+        assert moved.parts == values.joined(moved.parts)
         kept = [full.text[part.start : part.end] for part in found.parts if part.end < start or part.start > end]
         assert all(part in [text[span.start : span.end] for span in moved.parts] for part in kept)
 

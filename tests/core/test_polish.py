@@ -661,13 +661,6 @@ def test_every_new_line_ends_as_the_file_s_do(end: str, lines: list[str], answer
         assert not set(edit.text.replace(end, "")) & {"\r", "\n"}
 
 
-@given(text=st.text("ab(){}[]'\"`\\#/*- \n", max_size=60), language=st.sampled_from(LANGUAGES))
-def test_reading_code_keeps_its_length_and_lines(text: str, language: str) -> None:
-    code = polish._code(text, language)
-    assert len(code) == len(text)
-    assert all(one in (other, "\0") for one, other in zip(code, text, strict=True))
-
-
 @pytest.mark.parametrize("start", range(15))
 @pytest.mark.parametrize("selected", [False, True])
 def test_any_place_in_a_file_with_two_characters_a_line_end_may_be_filled(start: int, *, selected: bool) -> None:

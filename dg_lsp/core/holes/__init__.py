@@ -1,0 +1,61 @@
+r"""Find the holes of a document: at the cursor, in placeholder bodies, at FILL comments, in a selection, where parsing fails.
+
+What a language calls a placeholder, or leaves empty on purpose, is said by its query (see `syntax`); here is only where a
+hole starts and ends. Leads and trails are written with `\n`; whoever applies an edit restores the file's line ends. Knows
+nothing of models or editors. A document without a known language has holes too: at the cursor, in selections, at FILL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dg_lsp.core.holes.body import Body, bodies, find_bodies
+from dg_lsp.core.holes.cursor import at_cursor
+from dg_lsp.core.holes.marker import markers
+from dg_lsp.core.holes.ranges import errors, selection
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Document, Hole, Span
+
+__all__ = ["KINDS", "at_cursor", "bodies", "errors", "in_document", "markers", "selection"]
+
+KINDS = frozenset({"bodies", "markers", "empty"})
+
+
+def in_document(document: Document, syntax: Syntax | None, kinds: frozenset[str]) -> tuple[Hole, ...]:
+    """Return all holes of the kinds ("bodies", "markers", "empty"), in order, none overlapping another.
+
+    A marker inside a placeholder body takes the body's place, and the placeholder that follows it goes with it; from the
+    line of the body's opener it moves to one of its own. Raises ValueError for a kind that doesn't exist.
+    """
+    if unknown := kinds - KINDS:
+        raise ValueError(f"no such kind of hole: {', '.join(sorted(unknown))}; there are {', '.join(sorted(KINDS))}")
+    open_bodies = list(find_bodies(document, syntax, empty="empty" in kinds))
+    marker_holes: list[Hole] = []
+    # From the last, which stands next to the placeholder.
+    for marker in reversed(markers(document, syntax) if "markers" in kinds else ()):
+        within = [body for body in open_bodies if body.inside.start <= marker.span.start and marker.span.end <= body.inside.end]
+        body = max(within, key=lambda body: body.inside.start, default=None)
+        marker_holes.append(_with_placeholder(marker, body, document.text) if body else marker)
+        open_bodies = [other for other in open_bodies if other is not body]
+    body_holes = [body.hole for body in open_bodies if ("empty" if body.bare else "bodies") in kinds]
+    return tuple(sorted([*marker_holes, *body_holes], key=lambda hole: hole.span))
+
+
+def _with_placeholder(marker: Hole, body: Body, text: str) -> Hole:
+    """Return the marker, with the placeholder right behind it where there is one; on its opener's line it opens the body."""
+    hole = body.hole
+    if hole.span.start < marker.span.end or text[marker.span.end : hole.span.start].strip():
+        return marker
+    before = text[body.inside.start : marker.span.start]
+    opens = not before.strip(" \t")
+    if not marker.block and before.strip():
+        return marker
+    return replace(
+        marker,
+        span=Span(body.inside.start if opens else marker.span.start, hole.span.end),
+        indent=hole.indent if opens else marker.indent,
+        block=True,
+        instruction=" ".join(part for part in (marker.instruction, hole.instruction) if part),
+        lead="\n" + hole.indent if opens else "",
+        trail=hole.trail,
+    )

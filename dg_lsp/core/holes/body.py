@@ -1,0 +1,161 @@
+"""Find bodies that are placeholders, and placeholder expressions."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dg_lsp.core.holes.comments import Comments
+from dg_lsp.core.holes.parts import STATEMENTS, hole_of, inside_of, parts_of
+from dg_lsp.core.holes.wording import DELIBERATE, DOC_QUOTES, ELSEWHERE, HOOK
+from dg_lsp.core.syntax import Facts, Owner, Syntax
+from dg_lsp.core.values import Document, Hole, HoleKind, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body hole, and the inside of the body that it fills."""
+
+    hole: Hole
+    inside: Span
+    bare: bool
+
+
+def bodies(document: Document, syntax: Syntax | None, *, empty: bool = False) -> tuple[Hole, ...]:
+    """Return a hole for each body that is a placeholder, and for each placeholder expression, in order.
+
+    Docstrings and comments that say something stay before the hole; one that follows the placeholder becomes the hole's
+    instruction. With `empty`, a body that does nothing counts even where no comment or docstring describes it.
+    """
+    return tuple(body.hole for body in find_bodies(document, syntax, empty=empty))
+
+
+def find_bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tuple[Body, ...]:
+    """Return each body that is a placeholder, and each placeholder expression, in order; see `bodies`."""
+    if syntax is None or document.uri.endswith(syntax.language.stub_suffixes or "\0"):
+        return ()
+    facts = syntax.facts
+    comments = Comments(syntax)
+    placeholders: list[Body] = []
+    for body in (_body(owner, syntax, comments, empty=empty) for owner in facts.owners):
+        # An outer body stands before those in it. Where code is broken, even a placeholder may hold another body.
+        if body and not any(body.hole.span.overlaps(other.hole.span) for other in _around(placeholders, body.hole.span)):
+            insort(placeholders, body, key=_span)
+    strays = {hole.span: hole for hole in (*_inline(syntax, facts), *_stranded(syntax, facts))}
+    for span in sorted(strays):
+        if not any(_touches(span, body.hole.span) for body in _around(placeholders, span)):
+            insort(placeholders, Body(strays[span], span, bare=False), key=_span)
+    return tuple(placeholders)
+
+
+def _around(placeholders: Sequence[Body], span: Span) -> Iterator[Body]:
+    """Yield which of the bodies, in order and none overlapping another, touch the span."""
+    for at in range(bisect_right(placeholders, span.end, key=lambda body: body.hole.span.start) - 1, -1, -1):
+        if placeholders[at].hole.span.end < span.start:
+            return
+        yield placeholders[at]
+
+
+def _span(body: Body) -> Span:
+    return body.hole.span
+
+
+def _body(owner: Owner, syntax: Syntax, comments: Comments, *, empty: bool) -> Body | None:
+    """Return the hole that fills the owner's body, or None where there is something in it or it should stay empty."""
+    facts, text = syntax.facts, syntax.text
+    parts = parts_of(owner, syntax, comments)
+    if parts is None:
+        return None
+    statements = [part for part in parts if part.role in STATEMENTS]
+    is_todo = any(part.role in ("todo", "task") for part in parts)
+    if any(part.role == "companion" for part in statements) and not any(part.role in ("strong", "todo") for part in parts):
+        return None
+    strong = any(part.role == "strong" for part in statements) and owner.kind != "class"
+    has_words = any(part.role in ("said", "docstring", "task") for part in parts)
+    is_described = has_words or (owner.kind != "closure" and comments.describes(owner))
+    bare = False
+    if not is_todo:
+        if _meant_to_be_elsewhere(owner, facts, is_described=is_described) or any(
+            ELSEWHERE.search(text[p.span.start : p.span.end]) for p in statements
+        ):
+            return None
+        if not strong:
+            if facts.has("empty", owner.node):
+                return None
+            docstrings = [
+                DOC_QUOTES.sub("", text[part.span.start : part.span.end]) for part in parts if part.role == "docstring"
+            ]
+            complete = owner.kind == "class" and not statements and bool(docstrings)
+            hook = any(HOOK.search(words) or DELIBERATE.match(words) for words in docstrings)
+            bare = not is_described or complete or hook or any(part.role == "deliberate" for part in parts)
+            if bare and not empty:
+                return None
+    return Body(hole_of(owner, parts, syntax), inside_of(owner, parts), bare)
+
+
+def _meant_to_be_elsewhere(owner: Owner, facts: Facts, *, is_described: bool) -> bool:
+    """Return whether the body is written in another place: in a class that implements or derives from this one's."""
+    if facts.has("abstract", owner.node):
+        return True
+    owners = facts.named
+    node = owner.node.parent
+    while node is not None:
+        if facts.has("abstract.members", node):
+            return owner.kind != "class"
+        if node.id in owners:
+            # What has a docstring of its own may well be missing here too.
+            return not is_described and owners[node.id].kind == "class" and _is_overridden(owner, owners[node.id], facts)
+        node = node.parent
+    return False
+
+
+def _is_overridden(method: Owner, base: Owner, facts: Facts) -> bool:
+    if not base.name:
+        return False
+    word = re.compile(rf"\b{re.escape(base.name)}\b")
+    heirs = [other.inside for other in facts.heirs if word.search(other.bases)]
+    # Most have none, and of a long file all functions are many.
+    return bool(heirs) and any(
+        other.kind == "function" and other.name == method.name and span.start <= other.inside.start < span.end
+        for other in facts.owners
+        for span in heirs
+    )
+
+
+def _inline(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
+    for node in facts.all("placeholder.inline"):
+        yield _statement(syntax.span(node), "body", syntax)
+
+
+def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
+    """Yield placeholders whose function can't be parsed, where the line before opens a block."""
+    index = syntax.lines
+    item_ids = {item.id for owner in facts.owners for item in owner.items}
+    for node in facts.all("placeholder"):
+        parent = node.parent
+        while parent is not None and not parent.is_error:
+            parent = parent.parent
+        span = syntax.span(node)
+        if parent is None or node.id in item_ids or index.indent_before(span.start) is None:
+            continue
+        line = index.at(span.start) - 1
+        while line > 0 and index.is_blank(line):
+            line -= 1
+        code = index.content(line).rstrip() if line >= 0 else ""
+        if code.endswith((":", "{")) or re.search(syntax.language.opens, code):
+            yield _statement(span, "body", syntax)
+
+
+def _statement(span: Span, kind: HoleKind, syntax: Syntax) -> Hole:
+    index = syntax.lines
+    rest = syntax.text[span.end : index.ends[index.at(span.end)]]
+    indent = index.indent_before(span.start)
+    if indent is None or rest.strip() not in ("", ";"):
+        return Hole(span, kind, indent=index.indent(index.at(span.start)))
+    return Hole(Span(span.start, span.end + len(rest.rstrip())), kind, indent=indent, block=True)
+
+
+def _touches(one: Span, other: Span) -> bool:
+    return one.start <= other.end and other.start <= one.end

@@ -1,0 +1,118 @@
+"""Ask Python's own compiler about the document that a candidate leaves."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import warnings
+from dataclasses import replace
+
+from dg_lsp.core import values
+from dg_lsp.core.polish.whole import PLAIN, Whole, plain_edits
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Edit, Span
+
+# How far back a function may begin that is broken.
+_FUNCTION_CHARS = 12_000
+# Beginnings that fit most holes in Python, behind `if`, `from`, `for x` and `def` too.
+_PLAIN_BEGINNINGS = (*PLAIN, "x:", "x():", "x import x", "in x:")
+
+
+def compiles(whole: Whole) -> bool:
+    """Return whether the language's own compiler takes it where it takes the holes as they are, or plainly filled.
+
+    Only Python's is at hand. Its grammar takes much that Python refuses, such as `return` outside a function, or an
+    argument without a name behind one with a name. Where the code is broken in any case, it has to take it as the
+    beginning of something, up to the end of the answer's line, where it takes one of the others so.
+    """
+    if whole.document.language != "python":
+        return True
+    for region, edits in _by_statement(whole):
+        # What the parser passed over is far off, and takes long to compile.
+        gaps = [Edit(span, "") for span in whole.before.gaps(region)]
+        if not _compiles(_inside(whole.document.text, region, [*edits, *gaps])):
+            others = ([], *(plain_edits(whole, edits, plain) for plain in PLAIN))
+            if any(_compiles(_inside(whole.document.text, region, [*other, *gaps])) for other in others):
+                return False
+            if _ends_nowhere(whole, region, edits):
+                return False
+    return True
+
+
+def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
+    """Return the stretches of the module that hold edits, each with its edits.
+
+    A few statements are enough to ask a compiler about, and take no longer as the file grows.
+    """
+    regions: list[tuple[Span, list[Edit]]] = []
+    for edit in whole.edits:
+        region = _statements(whole.before, edit.span)
+        if regions and region.start <= regions[-1][0].end:
+            last, edits = regions.pop()
+            regions.append((Span(min(last.start, region.start), max(last.end, region.end)), [*edits, edit]))
+        else:
+            regions.append((region, [edit]))
+    return regions
+
+
+def _statements(tree: Syntax, span: Span) -> Span:
+    """Return the lines of the module's statements from the one that the hole is in or behind, up to the hole's end."""
+    start, end = tree.offsets.to_byte(span.start), tree.offsets.to_byte(span.end)
+    nodes = [node for node in tree.tree.root_node.children if node.type != "comment" and node.start_byte <= end]
+    first = max((node.start_byte for node in nodes if node.start_byte <= start), default=start)
+    last = max((node.end_byte for node in nodes), default=end)
+    lines = tree.lines
+    # A hole between \r and \n reaches beyond what its line holds.
+    return Span(
+        lines.starts[lines.at(tree.offsets.to_point(first))],
+        max(lines.ends[lines.at(tree.offsets.to_point(max(last, end)))], span.end),
+    )
+
+
+def _inside(text: str, region: Span, edits: list[Edit]) -> str:
+    shifted_edits = (replace(edit, span=Span(edit.span.start - region.start, edit.span.end - region.start)) for edit in edits)
+    return values.apply(text[region.start : region.end], tuple(shifted_edits))
+
+
+def _ends_nowhere(whole: Whole, region: Span, edits: list[Edit]) -> bool:
+    """Return whether no program begins as the code around the edits does with them, though one does with plain ones.
+
+    Judged from the function or class around, up to the end of the last edit's line.
+    """
+    text = whole.document.text
+    nearest = max(0, edits[0].span.start - _FUNCTION_CHARS)
+    definitions = list(_DEFINITION.finditer(text, nearest, edits[0].span.start))
+    start = definitions[-1].start() if definitions else region.start
+    if start < nearest:
+        return False
+    end = whole.before.lines.ends[whole.before.lines.at(edits[-1].span.end)]
+    head = Span(start, max(end, edits[-1].span.end))
+
+    def is_beginning(edits: list[Edit]) -> bool:
+        source = _inside(text, head, edits)
+        return _compiles(f"if 1:\n{source}" if source[:1].isspace() else source, unfinished=True)
+
+    others = ([], *(plain_edits(whole, edits, plain) for plain in _PLAIN_BEGINNINGS))
+    return not is_beginning(edits) and any(is_beginning(other) for other in others)
+
+
+def _compiles(source: str, *, unfinished: bool = False) -> bool:
+    """Return whether Python takes the source; if it may be `unfinished`, as the beginning of something it would take."""
+    if unfinished and sys.version_info < (3, 11):
+        return True  # it can't tell
+    flags = ast.PyCF_ONLY_AST | _ALLOW_UNFINISHED if unfinished else 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            compile(source, "hole", "exec", flags, dont_inherit=True)
+        except SyntaxError as error:
+            return unfinished and "incomplete input" in str(error.msg)
+        # Deep nesting and lone surrogates are not syntax errors to Python, but it does not compile them either.
+        except (ValueError, OverflowError, RecursionError, MemoryError):
+            return False
+    return True
+
+
+_DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]", re.MULTILINE)
+_ALLOW_UNFINISHED = 0x4000  # what the compiler calls PyCF_ALLOW_INCOMPLETE_INPUT
