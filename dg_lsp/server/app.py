@@ -10,7 +10,7 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -21,7 +21,7 @@ from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
 from dg_lsp.infill.port import EngineError
-from dg_lsp.server import client, convert, handlers, methods, protocol, settings
+from dg_lsp.server import client, convert, methods, protocol, settings
 from dg_lsp.server.client import Client
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.server.methods import Draft, Status
@@ -89,6 +89,8 @@ class Server(LanguageServer):
         self.progresses = Progresses(self)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.roots: dict[str, None] = {}
+        self._nearby: Nearby | None = None
+        self._completer: Completer | None = None
         self._registered = False
         self._told = ""
         self._problems: tuple[str, ...] = ()
@@ -96,31 +98,33 @@ class Server(LanguageServer):
         self._pulls = 0
         self.protocol.experimental = {"dgLsp": {"version": methods.VERSION}}
         self.protocol.unreadable = self._unreadable
-        handlers.add(self)
 
-    @cached_property
+    @property
     def nearby(self) -> Nearby:
-        """What of the workspace may be read."""
-        from dg_lsp.server.nearby import Nearby
+        """What of the workspace may be read, made when it is first needed."""
+        if self._nearby is None:
+            from dg_lsp.server.nearby import Nearby
 
-        nearby = Nearby(self.clock, self.configuration.withheld)
-        nearby.set_roots(self.roots)
-        return nearby
+            self._nearby = Nearby(self.clock, self.configuration.withheld)
+            self._nearby.set_roots(self.roots)
+        return self._nearby
 
-    @cached_property
+    @property
     def completer(self) -> Completer:
-        """What answers requests for suggestions."""
-        from dg_lsp.server.completion import Completer
+        """What answers requests for suggestions, made when it is first needed."""
+        if self._completer is None:
+            from dg_lsp.server.completion import Completer
 
-        return Completer(
-            self.documents,
-            self.resident,
-            self.nearby,
-            self.statistics,
-            self.configuration.at,
-            self.clock,
-            self.noted,
-        )
+            self._completer = Completer(
+                self.documents,
+                self.resident,
+                self.nearby,
+                self.statistics,
+                self.configuration.at,
+                self.clock,
+                self.noted,
+            )
+        return self._completer
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Write to the log; a popup at each keystroke helps nobody."""
@@ -142,11 +146,10 @@ class Server(LanguageServer):
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        # Neither is made just to be closed.
-        if "completer" in self.__dict__:
-            await self.completer.close()
-        if "nearby" in self.__dict__:
-            await self.nearby.close()
+        if self._completer is not None:
+            await self._completer.close()
+        if self._nearby is not None:
+            await self._nearby.close()
         await self.resident.stop()
         self._write_statistics()
 
@@ -169,8 +172,12 @@ class Server(LanguageServer):
         if not self.client.inline or not self.client.registers_inline:
             self.protocol.fm.feature_options[lsp.TEXT_DOCUMENT_INLINE_COMPLETION] = lsp.InlineCompletionOptions()
             self._registered = True
-        if self.settings.completion_list if self.settings.completion_list is not None else not self.client.inline:
-            handlers.add_lists(self)
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether suggestions come in ordinary completion lists as well: the user's choice, else what the editor needs."""
+        chosen = self.settings.completion_list
+        return not self.client.inline if chosen is None else chosen
 
     async def ready(self) -> None:
         """Ask for the settings and join the engine, once; the client is ready for requests."""
@@ -222,9 +229,9 @@ class Server(LanguageServer):
         old = self.settings
         self._configure()
         self._tell_problems()
-        # Each was made for the settings of then. Nothing is made just to have it forget.
-        if "completer" in self.__dict__:
-            self.completer.forget_answers()
+        # Each was made for the settings of then.
+        if self._completer is not None:
+            self._completer.forget_answers()
         if settings.restarts_engine(old, self.settings) and self.resident.condition.state != "off":
             self.restart_engine()
 

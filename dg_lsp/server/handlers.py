@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lsprotocol import types as lsp
 
 from dg_lsp.server import convert, methods, settings
+from dg_lsp.server.app import Server
 from dg_lsp.server.methods import BadParamsError
-
-if TYPE_CHECKING:
-    from dg_lsp.server.app import Server
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +22,8 @@ def add(server: Server) -> None:
     @server.feature(lsp.INITIALIZE)
     def _(params: lsp.InitializeParams) -> None:
         server.begin(params)
+        if server.has_lists:
+            _add_lists(server)
 
     @server.feature(lsp.INITIALIZED)
     def _(params: lsp.InitializedParams) -> None:
@@ -126,7 +126,7 @@ def add(server: Server) -> None:
         )
 
 
-def add_lists(server: Server) -> None:
+def _add_lists(server: Server) -> None:
     """Offer suggestions in ordinary completion lists as well."""
 
     @server.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions())

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequestCancelled
@@ -16,14 +16,12 @@ from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server import actions, convert, filling, methods
 from dg_lsp.server.actions import Action
+from dg_lsp.server.app import Server
 from dg_lsp.server.filling import Filled, Job
 from dg_lsp.server.methods import BadParamsError, Draft, Part, Wanted
 from dg_lsp.server.progress import Bar
 from dg_lsp.server.protocol import CONTENT_MODIFIED
 from dg_lsp.server.sync import Open
-
-if TYPE_CHECKING:
-    from dg_lsp.server.app import Server
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: s
 def _server(engine: str) -> Server:
     from pathlib import Path
 
-    from dg_lsp.server import resident, stats
+    from dg_lsp.server import handlers, resident, stats
     from dg_lsp.server.app import Server
 
     try:
@@ -52,7 +52,9 @@ def _server(engine: str) -> Server:
     except ValueError as error:
         _refuse(str(error))
     named = os.environ.get(stats.FOLDER_VARIABLE)
-    return Server(opener, statistics=Path(named) if named else stats.default_folder())
+    server = Server(opener, statistics=Path(named) if named else stats.default_folder())
+    handlers.add(server)
+    return server
 
 
 def _standard_streams() -> tuple[BinaryIO, BinaryIO]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
 from dg_lsp.core import positions
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import convert, methods
+from dg_lsp.server.app import Server
 from dg_lsp.server.completion import Answer, Ask
 from dg_lsp.server.sync import Open
 from dg_lsp.server.when import Reason
-
-if TYPE_CHECKING:
-    from dg_lsp.server.app import Server
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +32,7 @@ async def inline_completion(server: Server, params: lsp.InlineCompletionParams) 
             client_ms=server.client.own_wait_ms,
         )
 
-    answer, _ = await _answer(server, params.text_document.uri, params.position, ask)
+    answer = await _answer(server, params.text_document.uri, params.position, ask)
     items = []
     for offer in answer.offers:
         command = lsp.Command("Accepted", methods.ACCEPTED, arguments=[offer.id])
@@ -61,7 +58,7 @@ async def completion(server: Server, params: lsp.CompletionParams) -> lsp.Comple
         # Editors ask at each letter and call that "invoked", so nothing tells who asked by hand.
         return Ask(params.text_document.uri, offset, automatic=True, client_ms=server.client.own_wait_ms)
 
-    answer, _ = await _answer(server, params.text_document.uri, params.position, ask)
+    answer = await _answer(server, params.text_document.uri, params.position, ask)
     items = [
         convert.to_completion_item(answer.index, answer.at, offer.text, encoding=encoding, detail="dg-lsp")
         for offer in answer.offers
@@ -69,26 +66,24 @@ async def completion(server: Server, params: lsp.CompletionParams) -> lsp.Comple
     return lsp.CompletionList(is_incomplete=True, items=items)
 
 
-async def _answer(
-    server: Server, uri: str, position: lsp.Position, ask: Callable[[Open, int], Ask]
-) -> tuple[Answer, Open | None]:
+async def _answer(server: Server, uri: str, position: lsp.Position, ask: Callable[[Open, int], Ask]) -> Answer:
     """Return the answer to a request at a position; trouble with the engine is told, not raised."""
     found = server.documents.get(uri)
     if found is None:
         server.noted(Reason("unknown", "the document is not open"))
-        return Answer(positions.lines("")), None
+        return Answer(positions.lines(""))
     offset = convert.to_offset(found.index, position, server.documents.encoding)
     try:
-        return await server.completer.complete(ask(found, offset)), found
+        return await server.completer.complete(ask(found, offset))
     except EngineError as error:
         server.noted(Reason("engine", str(error)))
         await server.tell(str(error))
-        return Answer(found.index), found
+        return Answer(found.index)
     except Exception as error:
         # Editors pop up an error for each keystroke; one failed suggestion is worth a line in the log.
         log.exception("a request for suggestions failed")
         server.noted(Reason("internal", f"dg-lsp failed on this request ({type(error).__name__}); its log says where"))
-        return Answer(found.index), found
+        return Answer(found.index)
     finally:
         if latencies := server.completer.rhythm.latencies_ms:
             server.reporter.latency(latencies[-1])
