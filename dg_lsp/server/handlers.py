@@ -122,7 +122,7 @@ def add(server: Server) -> None:
     def _(params: Any) -> None:
         _heard(
             params,
-            lambda: server.completer.accepted_in_part(methods.to_shown(params), methods.to_accepted_length(params)),
+            lambda: server.completer.usage.accepted_in_part(methods.to_shown(params), methods.to_accepted_length(params)),
         )
 
 

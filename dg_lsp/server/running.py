@@ -63,7 +63,7 @@ async def execute(server: Server, params: lsp.ExecuteCommandParams) -> Any:
     first = arguments[0] if arguments else None
     if params.command == methods.ACCEPTED:
         if isinstance(first, int):
-            server.completer.accepted(first)
+            server.completer.usage.accepted(first)
         return None
     if params.command == methods.GET_STATUS:
         return server.reporter.status.to_json()

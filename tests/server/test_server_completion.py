@@ -302,8 +302,8 @@ def test_an_accepted_suggestion_is_counted_once() -> None:
         session.held.text = "f(a)"
         answer = await session.ask("x = $0\n")
         session.opened("x = f(a)$0\n")
-        session.completer.accepted(answer.offers[0].id)
-        session.completer.accepted(10_000)
+        session.completer.usage.accepted(answer.offers[0].id)
+        session.completer.usage.accepted(10_000)
         assert session.statistics.counts.numbers["accepted"] == 1
         assert session.statistics.counts.numbers["characters accepted"] == 4
 
@@ -314,7 +314,7 @@ def test_an_accepted_part_is_counted() -> None:
     async def test(session: Session) -> None:
         session.held.text = "f(a)"
         answer = await session.ask("x = $0\n")
-        session.completer.accepted_in_part(answer.offers[0].id, 1)
+        session.completer.usage.accepted_in_part(answer.offers[0].id, 1)
         assert session.statistics.counts.numbers["accepted in part"] == 1
 
     run(test)
@@ -417,7 +417,7 @@ def test_what_follows_a_suggestion_is_asked_for_while_it_is_shown() -> None:
         await session.until_asked(2)
         assert session.held.asked[1][0] == f"{URI}#ahead"
         assert session.held.asked[1][1].prefix == "x = f(a)"
-        await until(lambda: session.statistics.counts.numbers["asked"] == 2 and not session.completer._ahead)
+        await until(lambda: session.statistics.counts.numbers["asked"] == 2 and not session.completer._flights._ahead)
         session.held.text = "never asked"
         await session.ask("x = f(a)$0\n")
         assert session.statistics.counts.numbers["cached"] == 1
