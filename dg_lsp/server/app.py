@@ -1,4 +1,4 @@
-"""The language server: which messages there are, and who answers them. A handler converts, awaits, converts back.
+"""The language server of one connection: its parts, its settings and its background work. `handlers` answer messages.
 
 Nothing heavy is imported before `initialize` is answered; the engine is joined after `initialized`.
 """

@@ -116,7 +116,7 @@ def add(server: Server) -> None:
 
     @server.feature(methods.DID_SHOW)
     def _(params: Any) -> None:
-        _heard(params, lambda: methods.to_shown(params))
+        _heard(params, lambda: server.completer.usage.displayed(methods.to_shown(params)))
 
     @server.feature(methods.DID_PARTIALLY_ACCEPT)
     def _(params: Any) -> None:

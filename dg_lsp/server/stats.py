@@ -126,6 +126,7 @@ def report(counts: Counts) -> str:
     reused = {"typed through": numbers["typed through"], "kept": numbers["cached"], "in flight": numbers["joined"]}
     lines = [
         f"suggestions shown      {shown}",
+        *_on_screen(numbers["on screen"], shown),
         f"accepted               {accepted}{_share(accepted, shown)}",
         f"accepted in part       {numbers['accepted in part']}{_share(numbers['accepted in part'], shown)}",
         f"characters accepted    {numbers['characters accepted']}",
@@ -141,6 +142,11 @@ def report(counts: Counts) -> str:
     held = sorted((name for name in numbers if name.startswith("not: ")), key=lambda name: -numbers[name])
     lines += [f"not suggested, {name.removeprefix('not: '):<12} {numbers[name]}" for name in held]
     return "\n".join(lines)
+
+
+def _on_screen(n_displayed: int, n_shown: int) -> list[str]:
+    share = f"{round(100 * n_displayed / n_shown)} %; " if n_shown else ""
+    return [f"confirmed on screen    {n_displayed} ({share}only some editors report this)"] if n_displayed else []
 
 
 def _files(folder: Path) -> Iterable[Path]:

@@ -24,6 +24,7 @@ class Usage:
         self.rejections = Rejections()
         self._shown: dict[str, tuple[str, int, Offer]] = {}
         self._offered: dict[int, Offer] = {}
+        self._displayed: set[int] = set()
 
     def sent(self, offers: tuple[Offer, ...]) -> None:
         """Count suggestions that the editor was sent for one request."""
@@ -33,6 +34,7 @@ class Usage:
             self._offered[offer.id] = offer
         while len(self._offered) > MAX_OFFERS:
             del self._offered[next(iter(self._offered))]
+        self._displayed &= self._offered.keys()
 
     def watch(self, uri: str, text: str, at: int, offer: Offer) -> None:
         """See from the document's next changes what becomes of an offer at an offset of this text."""
@@ -53,6 +55,12 @@ class Usage:
         elif outcome == "rejected":
             self._statistics.counts.add("rejected")
             self.rejections = self.rejections.add(reuse.place(uri, text, at), offer.text, self._clock())
+
+    def displayed(self, offer_id: int) -> None:
+        """Count a suggestion that the editor reports to be on the screen, once. Of the editors only VS Code reports it."""
+        if offer_id in self._offered and offer_id not in self._displayed:
+            self._displayed.add(offer_id)
+            self._statistics.counts.add("on screen")
 
     def accepted(self, offer_id: int) -> None:
         """Count a suggestion that was accepted, once."""
