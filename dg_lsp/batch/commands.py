@@ -293,10 +293,11 @@ async def _guarded(connect: Connect, kept: Privacy, model: str, hear: Callable[[
 
 async def _fill(wanted: Wanted, plans: Sequence[Plan], answers: Journal, connect: Connect) -> tuple[list[Row], list[str]]:
     from dg_lsp.batch import diff, job, report
+    from dg_lsp.infill import bar
 
     root = _root(wanted)
     rows, diffs = [], []
-    with _progress(sum(len(plan.holes) for plan in plans)) as (hear, done):
+    with bar.on_terminal("filling", sum(len(plan.holes) for plan in plans)) as (hear, done):
         results = job.fill(wanted, plans, answers, connect, hear=hear, done=done)
         async with contextlib.aclosing(results):
             async for kept, asked in results:
@@ -311,28 +312,6 @@ def _root(wanted: Wanted) -> Path:
     from dg_lsp.batch import job
 
     return job.names_begin_at([*wanted.paths, *(Path(place.file) for place in wanted.places)])
-
-
-@contextlib.contextmanager
-def _progress(n_holes: int) -> Iterator[tuple[Callable[[str], None], Callable[[int], None]]]:
-    """Yield what hears of the engine's progress and of holes done: a bar on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield lambda text: None, lambda n: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("filling", total=n_holes)
-
-        def hear(text: str) -> None:
-            progress.update(bar, description=text)
-
-        def done(n: int) -> None:
-            progress.update(bar, description="filling", advance=n)
-
-        yield hear, done
 
 
 def _show(diff: str) -> None:

@@ -10,11 +10,12 @@ import datetime
 import json
 import os
 import secrets
-import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from dg_lsp.wire import files
 
 FOLDER_VARIABLE = "DG_LSP_STATISTICS_DIR"
 KEPT_DAYS = 90
@@ -81,10 +82,7 @@ class Statistics:
         data = {"counts": dict(now[0]), "latencies": {str(key): value for key, value in now[1].items()}}
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.folder)
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                json.dump(data, file)
-            Path(name).replace(self.folder / f"{day}-{self._name}")
+            files.replace(self.folder / f"{day}-{self._name}", json.dumps(data).encode())
             self._written = now
 
 
