@@ -24,7 +24,7 @@ from dg_lsp.infill.port import EngineError
 from dg_lsp.server import client, convert, methods, protocol, settings
 from dg_lsp.server.client import Client
 from dg_lsp.server.configuration import Configuration
-from dg_lsp.server.methods import Draft, Status
+from dg_lsp.server.methods import DraftParams, StatusParams
 from dg_lsp.server.progress import Progresses
 from dg_lsp.server.protocol import RpcProtocol, Wire
 from dg_lsp.server.resident import Opener, Resident
@@ -58,7 +58,7 @@ _LOSES: dict[str, tuple[str, Callable[[Documents, str], None]]] = {
 _TOLD = (EngineError, JsonRpcException, ValueError)
 
 
-class Server(LanguageServer):
+class DgLanguageServer(LanguageServer):
     """The server of one connection."""
 
     protocol: RpcProtocol
@@ -176,8 +176,8 @@ class Server(LanguageServer):
     @property
     def has_lists(self) -> bool:
         """Whether suggestions come in ordinary completion lists as well: the user's choice, else what the editor needs."""
-        chosen = self.settings.completion_list
-        return not self.client.inline if chosen is None else chosen
+        choice = self.settings.completion_list
+        return not self.client.inline if choice is None else choice
 
     async def ready(self) -> None:
         """Ask for the settings and join the engine, once; the client is ready for requests."""
@@ -196,22 +196,24 @@ class Server(LanguageServer):
         if not self.client.pulls_configuration:
             return
         self._pulls += 1
-        mine = self._pulls
+        pull = self._pulls
         try:
             items = [lsp.ConfigurationItem(section=settings.SECTION)]
             # One folder's settings are those of the window.
             roots = list(self.roots) if len(self.roots) > 1 else []
             items += [lsp.ConfigurationItem(scope_uri=root, section=settings.SECTION) for root in roots]
-            asked = self.workspace_configuration_async(lsp.ConfigurationParams(items))
-            found = await asyncio.wait_for(asked, CLIENT_PATIENCE_S)
+            asking = self.workspace_configuration_async(lsp.ConfigurationParams(items))
+            sections = await asyncio.wait_for(asking, CLIENT_PATIENCE_S)
         except JsonRpcException as error:
             log.warning("the editor's settings could not be had: %s", error)
             return
         except asyncio.TimeoutError:
             log.warning("the editor does not tell its settings")
             return
-        if mine == self._pulls:
-            self.say_settings(found[0] if found else None, dict(zip(roots, found[1:] if found else (), strict=False)))
+        if pull == self._pulls:
+            self.say_settings(
+                sections[0] if sections else None, dict(zip(roots, sections[1:] if sections else (), strict=False))
+            )
 
     def say_settings(self, general: object, by_folder: Mapping[str, object] | None = None) -> None:
         """Take note of what the editor says on top of all files."""
@@ -297,15 +299,15 @@ class Server(LanguageServer):
 
     async def _look_around(self) -> None:
         """End when the process that started us is gone, and write statistics now and then."""
-        written = self.clock()
+        last_write = self.clock()
         while True:
             await asyncio.sleep(LOOK_AROUND_S)
             self.look_at_files()
             if self.process_id is not None and not _alive(self.process_id):
                 log.warning("the editor's process is gone")
                 self.protocol.ended()
-            if self.clock() - written >= WRITE_STATISTICS_S:
-                written = self.clock()
+            if self.clock() - last_write >= WRITE_STATISTICS_S:
+                last_write = self.clock()
                 self._write_statistics()
 
     def _write_statistics(self) -> None:
@@ -324,7 +326,7 @@ class Server(LanguageServer):
         if self.protocol.trace != lsp.TraceValue.Off:
             self.log_trace(lsp.LogTraceParams(sentence))
 
-    def _send_status(self, status: Status) -> None:
+    def _send_status(self, status: StatusParams) -> None:
         if self.client.hears_status and self.protocol.initialized:
             self.protocol.notify(methods.STATUS, status.to_json())
 
@@ -342,7 +344,7 @@ class Server(LanguageServer):
         """Tell the user something that is no trouble."""
         self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Info, f"dg-lsp: {sentence}"))
 
-    def send_draft(self, draft: Draft) -> None:
+    def send_draft(self, draft: DraftParams) -> None:
         """Show the canvas, where the client can."""
         if self.client.hears_drafts:
             self.protocol.notify(methods.DRAFT, draft.to_json())

@@ -22,7 +22,7 @@ from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.server import debounce, reuse, show, snapshot, when
 from dg_lsp.server.debounce import Rhythm
-from dg_lsp.server.inflight import Flights, Outcome
+from dg_lsp.server.inflight import EngineAnswer, Flights
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.outline import Outlines
 from dg_lsp.server.resident import Resident
@@ -30,7 +30,7 @@ from dg_lsp.server.reuse import Cache, Offer
 from dg_lsp.server.settings import Settings
 from dg_lsp.server.snapshot import Snapshot
 from dg_lsp.server.stats import Statistics
-from dg_lsp.server.sync import Documents, Open
+from dg_lsp.server.sync import Documents, OpenDocument
 from dg_lsp.server.usage import Usage
 from dg_lsp.server.when import Moment, Reason
 
@@ -44,7 +44,7 @@ MOVED = Reason("moved", "the text changed while the answer was made")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SuggestionRequest:
     """A request for suggestions at an offset. `selected` is what the editor's own list would put in place of a span."""
 
     uri: str
@@ -55,7 +55,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """What to show: text to insert at an offset of this text, or instead of `replaced`."""
 
     index: positions.Lines
@@ -88,55 +88,57 @@ class Completer:
         self._turns: dict[str, asyncio.Event] = {}
         self._flights = Flights(clock)
 
-    async def complete(self, ask: Ask) -> Answer:
+    async def complete(self, request: SuggestionRequest) -> Reply:
         """Return what to show; never raises but CancelledError, and EngineError for a request that was made by hand."""
         turn = asyncio.Event()
-        if (older := self._turns.get(ask.uri)) is not None:
+        if (older := self._turns.get(request.uri)) is not None:
             older.set()
-        self._turns[ask.uri] = turn
+        self._turns[request.uri] = turn
         try:
-            return await self._complete(ask, turn)
+            return await self._complete(request, turn)
         finally:
-            if self._turns.get(ask.uri) is turn:
-                del self._turns[ask.uri]
+            if self._turns.get(request.uri) is turn:
+                del self._turns[request.uri]
 
-    async def _complete(self, ask: Ask, turn: asyncio.Event) -> Answer:
-        found = self._documents.get(ask.uri)
-        if found is None:
+    async def _complete(self, request: SuggestionRequest, turn: asyncio.Event) -> Reply:
+        doc = self._documents.get(request.uri)
+        if doc is None:
             return self._nothing(Reason("unknown", "the document is not open"))
-        settings, index = self._settings(ask.uri), found.index
-        moment = self._moment(ask, found)
+        settings, index = self._settings(request.uri), doc.index
+        moment = self._moment(request, doc)
         if (reason := when.reason(moment, settings)) is not None:
             return self._nothing(reason)
-        now = snapshot.take(found, ask.uri, ask.offset, ask.selected)
-        kept = self._cache.find(now.place, self._clock())
-        if kept is not None and (ask.automatic or kept.asked >= settings.candidates):
-            self._statistics.counts.add("typed through" if kept.typed else "cached")
-            return self._show(ask, now, index, kept.offers)
-        if ask.automatic:
+        now = snapshot.take(doc, request.uri, request.offset, request.selected)
+        fit = self._cache.find(now.place, self._clock())
+        if fit is not None and (request.automatic or fit.n_candidates >= settings.candidates):
+            self._statistics.counts.add("typed through" if fit.typed else "cached")
+            return self._show(request, now, index, fit.offers)
+        if request.automatic:
             # Only now, since it parses, and an answer that is there already needs none of it.
-            moment = replace(moment, scope=when.scope_at(found.near(ask.offset), ask.offset))
+            moment = replace(moment, scope=when.scope_at(doc.near(request.offset), request.offset))
             if (reason := when.reason(moment, settings)) is not None:
                 return self._nothing(reason)
-        if ask.automatic and self._flights.joinable(now.place, self.rhythm.latency_ms) is None:
+        if request.automatic and self._flights.joinable(now.place, self.rhythm.latency_ms) is None:
             wait_ms = debounce.wait_ms(
-                self.rhythm, self._clock(), moment.before, moment.after, client_ms=ask.client_ms, fixed=settings.debounce
+                self.rhythm, self._clock(), moment.before, moment.after, client_ms=request.client_ms, fixed=settings.debounce
             )
             if await _set_within(turn, wait_ms / 1000):
                 return self._nothing(SUPERSEDED)
-            if found.index.text is not index.text:
+            if doc.index.text is not index.text:
                 return self._nothing(MOVED)
-        offers, reason = await self._asked(ask, now, turn)
+        offers, reason = await self._asked(request, now, turn)
         if reason is not None:
             return self._nothing(reason)
-        return self._show(ask, now, index, offers)
+        return self._show(request, now, index, offers)
 
-    async def _asked(self, ask: Ask, now: Snapshot, turn: asyncio.Event) -> tuple[tuple[Offer, ...], Reason | None]:
+    async def _asked(
+        self, request: SuggestionRequest, now: Snapshot, turn: asyncio.Event
+    ) -> tuple[tuple[Offer, ...], Reason | None]:
         """Return the engine's offers, those of a question in flight where they fit."""
-        n_candidates = 1 if ask.automatic else self._settings(ask.uri).candidates
+        n_candidates = 1 if request.automatic else self._settings(request.uri).candidates
         flight = self._flights.joinable(now.place, self.rhythm.latency_ms)
         if flight is not None and flight.n_candidates >= n_candidates:
-            answer = await flight.wait(turn, raises=not ask.automatic)
+            answer = await flight.wait(turn, raises=not request.automatic)
             if answer is None:
                 return (), SUPERSEDED
             fit = reuse.advance(flight.place, now.place, answer[0], flight.n_candidates) if answer[0] else None
@@ -145,19 +147,19 @@ class Completer:
                 offers = fit.offers if fit is not None else ()
                 return offers, None if offers else _no_answer(answer[1])
         flight = self._flights.start(now.place, n_candidates, self._fill(now, n_candidates))
-        answer = await flight.wait(turn, raises=not ask.automatic)
+        answer = await flight.wait(turn, raises=not request.automatic)
         if answer is None:
             return (), SUPERSEDED
         return answer[0], None if answer[0] else _no_answer(answer[1])
 
-    async def _fill(self, now: Snapshot, n_candidates: int, turn: str = "") -> Outcome:
+    async def _fill(self, now: Snapshot, n_candidates: int, turn: str = "") -> EngineAnswer:
         """Return the engine's offers for the snapshot, and why there is none; keep them."""
         settings = self._settings(now.document.uri)
         engine = await self._resident.engine(now.document.uri, turn)
         syntax = now.syntax()
         hole = holes.at_cursor(now.document, now.offset, syntax)
         related = self._related(now.document, settings)
-        asked = pipeline.Settings(
+        options = pipeline.RequestOptions(
             window_chars=settings.window_chars,
             budget=Budget(ms=settings.deadline, candidates=n_candidates),
             path=self._nearby.name(now.document.uri),
@@ -167,7 +169,7 @@ class Completer:
         self._statistics.counts.add("asked")
         current = self._documents.get(now.document.uri)
         quick = self._outlines.quick(now.document.uri, syntax, settings.window_chars, current.syntax if current else None)
-        answer = await pipeline.infill(engine, now.document, (hole,), asked, syntax=quick, related=related)
+        answer = await pipeline.infill(engine, now.document, (hole,), options, syntax=quick, related=related)
         if answer.fired:
             log.debug("polished by %s", ", ".join(answer.fired))
         latency_ms = 1000 * (self._clock() - started)
@@ -194,35 +196,35 @@ class Completer:
 
     # What is shown
 
-    def _show(self, ask: Ask, now: Snapshot, index: positions.Lines, offers: tuple[Offer, ...]) -> Answer:
-        settings, clock = self._settings(ask.uri), self._clock()
-        shown, reason = show.visible(offers, now.place, self.usage.rejections, settings, clock, automatic=ask.automatic)
+    def _show(self, request: SuggestionRequest, now: Snapshot, index: positions.Lines, offers: tuple[Offer, ...]) -> Reply:
+        settings, clock = self._settings(request.uri), self._clock()
+        shown, reason = show.visible(offers, now.place, self.usage.rejections, settings, clock, automatic=request.automatic)
         if reason is not None:
             return self._nothing(reason)
-        found = self._documents.get(ask.uri)
-        answer = Answer(index, ask.offset, shown)
-        if ask.selected is not None:
-            span, chosen = ask.selected
-            answer = Answer(index, span.start, tuple(replace(offer, text=chosen + offer.text) for offer in shown), span)
-        if found is None or found.index.text is not index.text:
+        doc = self._documents.get(request.uri)
+        answer = Reply(index, request.offset, shown)
+        if request.selected is not None:
+            span, selected_text = request.selected
+            answer = Reply(index, span.start, tuple(replace(offer, text=selected_text + offer.text) for offer in shown), span)
+        if doc is None or doc.index.text is not index.text:
             moved = None
-            if found is not None and ask.selected is None:
-                moved = reuse.realigned(index.text, ask.offset, shown, found.index.text)
-            if moved is None or found is None:
+            if doc is not None and request.selected is None:
+                moved = reuse.realigned(index.text, request.offset, shown, doc.index.text)
+            if moved is None or doc is None:
                 return self._nothing(MOVED)
-            answer = Answer(found.index, *moved)
+            answer = Reply(doc.index, *moved)
         self.usage.sent(answer.offers)
         if answer.replaced is None:
-            self.usage.watch(ask.uri, answer.index.text, answer.at, answer.offers[0])
+            self.usage.watch(request.uri, answer.index.text, answer.at, answer.offers[0])
         self._noted(None)
-        if ask.automatic and ask.selected is None and found.index.text is index.text:
+        if request.automatic and request.selected is None and doc.index.text is index.text:
             self._look_ahead(now, answer.offers[0])
         return answer
 
-    def _nothing(self, reason: Reason) -> Answer:
+    def _nothing(self, reason: Reason) -> Reply:
         self._statistics.counts.add(f"not: {reason.code}")
         self._noted(reason)
-        return Answer(positions.lines(""))
+        return Reply(positions.lines(""))
 
     def _look_ahead(self, now: Snapshot, offer: Offer) -> None:
         """Ask already for what follows the suggestion once it is accepted."""
@@ -240,8 +242,8 @@ class Completer:
     def typed(self, uri: str) -> None:
         """Take note that a document changed."""
         self.rhythm = self.rhythm.typed(self._clock())
-        if (found := self._documents.get(uri)) is not None:
-            self.usage.changed(uri, found.index.text)
+        if (doc := self._documents.get(uri)) is not None:
+            self.usage.changed(uri, doc.index.text)
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
@@ -268,18 +270,18 @@ class Completer:
         await self._flights.close()
         await self._outlines.close()
 
-    def _moment(self, ask: Ask, found: Open) -> Moment:
-        index = found.index
-        line = index.at(ask.offset)
+    def _moment(self, request: SuggestionRequest, doc: OpenDocument) -> Moment:
+        index = doc.index
+        line = index.at(request.offset)
         return Moment(
-            automatic=ask.automatic,
-            before=index.text[index.starts[line] : ask.offset],
-            after=index.text[ask.offset : index.ends[line]],
-            language_id=found.language_id,
+            automatic=request.automatic,
+            before=index.text[index.starts[line] : request.offset],
+            after=index.text[request.offset : index.ends[line]],
+            language_id=doc.language_id,
             n_chars=len(index.text),
-            refused=self._nearby.refused(ask.uri),
-            engine=self._resident.trouble() if ask.automatic else "",
-            lost=found.lost,
+            refused=self._nearby.refused(request.uri),
+            engine=self._resident.trouble() if request.automatic else "",
+            lost=doc.lost,
         )
 
 

@@ -9,13 +9,13 @@ from typing import Any
 from lsprotocol import types as lsp
 
 from dg_lsp.server import convert, methods, settings
-from dg_lsp.server.app import Server
+from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.methods import BadParamsError
 
 log = logging.getLogger(__name__)
 
 
-def add(server: Server) -> None:
+def add(server: DgLanguageServer) -> None:
     """Say which message is handled by what."""
     documents = server.documents
 
@@ -80,7 +80,7 @@ def add(server: Server) -> None:
     async def _(params: lsp.CodeAction) -> lsp.CodeAction:
         from dg_lsp.server import running
 
-        params.edit = await running.edit(server, running.to_wanted(params.data))
+        params.edit = await running.edit(server, running.to_fill_params(params.data))
         return params
 
     @server.feature(lsp.WORKSPACE_EXECUTE_COMMAND)
@@ -126,7 +126,7 @@ def add(server: Server) -> None:
         )
 
 
-def _add_lists(server: Server) -> None:
+def _add_lists(server: DgLanguageServer) -> None:
     """Offer suggestions in ordinary completion lists as well."""
 
     @server.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions())
@@ -136,7 +136,7 @@ def _add_lists(server: Server) -> None:
         return await suggesting.completion(server, params)
 
 
-def _add_notebook_handlers(server: Server) -> None:
+def _add_notebook_handlers(server: DgLanguageServer) -> None:
     documents = server.documents
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_OPEN)

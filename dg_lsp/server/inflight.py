@@ -20,18 +20,18 @@ log = logging.getLogger(__name__)
 GRACE_S = 0.15
 
 # The offers, and why there is none.
-Outcome = tuple[tuple[Offer, ...], str]
+EngineAnswer = tuple[tuple[Offer, ...], str]
 
 
 class Flight:
     """One question to the engine, which several requests may wait for."""
 
-    def __init__(self, place: Place, n_candidates: int, started: float, task: asyncio.Future[Outcome]) -> None:
+    def __init__(self, place: Place, n_candidates: int, started: float, task: asyncio.Future[EngineAnswer]) -> None:
         """Hold a question that was asked at this place, for so many candidates."""
         self.place, self.n_candidates, self.started, self.task = place, n_candidates, started, task
         self.n_waiting = 0
 
-    async def wait(self, turn: asyncio.Event, *, raises: bool) -> Outcome | None:
+    async def wait(self, turn: asyncio.Event, *, raises: bool) -> EngineAnswer | None:
         """Return the answer; None when the turn is over first.
 
         An engine that fails raises EngineError with `raises`, and is a reason for no offers without.
@@ -86,12 +86,12 @@ class Flights:
         age_ms = 1000 * (self._clock() - flight.started)
         return flight if reuse.joins(flight.place, place, age_ms=age_ms, latency_ms=latency_ms) else None
 
-    def start(self, place: Place, n_candidates: int, work: Coroutine[None, None, Outcome]) -> Flight:
+    def start(self, place: Place, n_candidates: int, work: Coroutine[None, None, EngineAnswer]) -> Flight:
         """Return a new question, in place of the document's older ones."""
         self._cancel(place.uri)
         return self._start(self._asked, place, n_candidates, work)
 
-    def look_ahead(self, place: Place, work: Coroutine[None, None, Outcome]) -> None:
+    def look_ahead(self, place: Place, work: Coroutine[None, None, EngineAnswer]) -> None:
         """Ask for what nobody waits for yet, in place of what was asked ahead for the document before."""
         if (older := self._ahead.pop(place.uri, None)) is not None:
             older.task.cancel()
@@ -114,14 +114,14 @@ class Flights:
                 older.task.cancel()
 
     def _start(
-        self, flights: dict[str, Flight], place: Place, n_candidates: int, work: Coroutine[None, None, Outcome]
+        self, flights: dict[str, Flight], place: Place, n_candidates: int, work: Coroutine[None, None, EngineAnswer]
     ) -> Flight:
         flight = Flight(place, n_candidates, self._clock(), asyncio.ensure_future(work))
         flights[place.uri] = flight
         flight.task.add_done_callback(lambda task: self._settled(flights, flight, task))
         return flight
 
-    def _settled(self, flights: dict[str, Flight], flight: Flight, task: asyncio.Future[Outcome]) -> None:
+    def _settled(self, flights: dict[str, Flight], flight: Flight, task: asyncio.Future[EngineAnswer]) -> None:
         if flights.get(flight.place.uri) is flight:
             del flights[flight.place.uri]
         if task.cancelled() or (error := task.exception()) is None:

@@ -13,7 +13,7 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Span
 from dg_lsp.server import reuse
 from dg_lsp.server.reuse import Place
-from dg_lsp.server.sync import Open
+from dg_lsp.server.sync import OpenDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ class Snapshot:
         return Snapshot(document, offset, place, lambda: syntaxes.of(document, self.syntax()))
 
 
-def take(opened: Open, uri: str, offset: int, selected: tuple[Span, str] | None) -> Snapshot:
+def take(doc: OpenDocument, uri: str, offset: int, selected: tuple[Span, str] | None) -> Snapshot:
     """Return the snapshot of an open document; `selected` is what the editor's own list would put in place of a span."""
-    document = opened.document
+    document = doc.document
     if selected is None:
         place = reuse.place(uri, document.text, offset)
-        return Snapshot(document, offset, place, _once(document, lambda: opened.near(offset)))
-    span, chosen = selected
-    whole = replace(document, text=document.text[: span.start] + chosen + document.text[span.end :])
-    offset = span.start + len(chosen)
-    before = opened.near(span.start)
+        return Snapshot(document, offset, place, _once(document, lambda: doc.near(offset)))
+    span, selected_text = selected
+    whole = replace(document, text=document.text[: span.start] + selected_text + document.text[span.end :])
+    offset = span.start + len(selected_text)
+    before = doc.near(span.start)
     return Snapshot(whole, offset, reuse.place(uri, whole.text, offset), lambda: syntaxes.of(whole, before))
 
 

@@ -45,10 +45,10 @@ class Counts:
 
     def quantile_ms(self, share: float) -> int | None:
         """Return a bound that so large a share of the answers kept; None without answers, or when it is above all classes."""
-        wanted, so_far = share * sum(self.latencies.values()), 0
+        n_within, so_far = share * sum(self.latencies.values()), 0
         for idx, limit in enumerate(LATENCIES_MS):
             so_far += self.latencies[idx]
-            if so_far and so_far >= wanted:
+            if so_far and so_far >= n_within:
                 return limit
         return None
 
@@ -121,7 +121,7 @@ def report(counts: Counts) -> str:
     shown, accepted = numbers["shown"], numbers["accepted"]
     if not any(numbers.values()):
         return "nothing has been counted yet"
-    reused = {"typed through": numbers["typed through"], "kept": numbers["cached"], "in flight": numbers["joined"]}
+    reuses = {"typed through": numbers["typed through"], "kept": numbers["cached"], "in flight": numbers["joined"]}
     lines = [
         f"suggestions shown      {shown}",
         *_on_screen(numbers["on screen"], shown),
@@ -130,15 +130,15 @@ def report(counts: Counts) -> str:
         f"characters accepted    {numbers['characters accepted']}",
         f"rejected               {numbers['rejected']}{_share(numbers['rejected'], shown)}",
         f"asked the engine       {numbers['asked']}",
-        f"answered without it    {sum(reused.values())} ({', '.join(f'{name} {n}' for name, n in reused.items())})",
+        f"answered without it    {sum(reuses.values())} ({', '.join(f'{name} {n}' for name, n in reuses.items())})",
         f"code actions           {numbers['actions']} ({numbers['actions filled']} with an edit)",
     ]
     if (median := counts.quantile_ms(0.5)) is not None:
         lines.append(
             f"answers took           at most {median} ms half of the time, {counts.quantile_ms(0.95) or 'more'} ms 95 %"
         )
-    held = sorted((name for name in numbers if name.startswith("not: ")), key=lambda name: -numbers[name])
-    lines += [f"not suggested, {name.removeprefix('not: '):<12} {numbers[name]}" for name in held]
+    suppressions = sorted((name for name in numbers if name.startswith("not: ")), key=lambda name: -numbers[name])
+    lines += [f"not suggested, {name.removeprefix('not: '):<12} {numbers[name]}" for name in suppressions]
     return "\n".join(lines)
 
 

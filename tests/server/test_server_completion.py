@@ -11,7 +11,7 @@ import pytest
 
 from dg_lsp.core.values import Candidate, InfillRequest, Span
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.server.completion import Answer, Ask, Completer
+from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.resident import OnDraft, OnLoading, Resident
 from dg_lsp.server.settings import Settings
@@ -102,8 +102,8 @@ class Session:
             self.completer.typed(URI)
         return text.index("$0")
 
-    def ask(self, text: str, *, automatic: bool = True, selected: tuple[Span, str] | None = None) -> asyncio.Task[Answer]:
-        ask = Ask(URI, self.opened(text), automatic=automatic, selected=selected)
+    def ask(self, text: str, *, automatic: bool = True, selected: tuple[Span, str] | None = None) -> asyncio.Task[Reply]:
+        ask = SuggestionRequest(URI, self.opened(text), automatic=automatic, selected=selected)
         return asyncio.ensure_future(self.completer.complete(ask))
 
     async def until_asked(self, n: int) -> None:
@@ -136,7 +136,7 @@ def run(test: Callable[[Session], Awaitable[None]], settings: Settings | None = 
     asyncio.run(main())
 
 
-def texts(answer: Answer) -> list[str]:
+def texts(answer: Reply) -> list[str]:
     return [offer.text for offer in answer.offers]
 
 
@@ -479,7 +479,7 @@ def test_files_that_may_hold_secrets_are_never_sent(tmp_path: Path) -> None:
         for name, n in [("hidden.py", 0), (".env", 0), ("secrets.py", 0), ("open.py", 3)]:
             uri = (tmp_path / name).as_uri()
             session.documents.open(uri, "python", 1, "import helper\nx = ")
-            answer = await session.completer.complete(Ask(uri, 18, automatic=False))
+            answer = await session.completer.complete(SuggestionRequest(uri, 18, automatic=False))
             assert len(answer.offers) == n
         assert len(session.held.asked) == 1
         assert session.noted[:3] == ["ignored"] * 3
