@@ -49,9 +49,9 @@ def test_the_fields_of_our_messages_are_the_servers() -> None:
     draft = re.search(r"interface Draft {(.*?)\n}", protocol, re.DOTALL)
     assert status is not None
     assert draft is not None
-    sent = methods.Status("off", "embedded").to_json()
+    sent = methods.StatusParams("off", "embedded").to_json()
     assert re.findall(r"^  (\w+):", status[1], re.MULTILINE) == list(sent)
-    drawn = methods.Draft("token", "file:///a.py", 1, ()).to_json()
+    drawn = methods.DraftParams("token", "file:///a.py", 1, ()).to_json()
     assert re.findall(r"^  (\w+):", draft[1], re.MULTILINE) == list(drawn)
 
 

@@ -22,7 +22,7 @@ import typer
 
 if TYPE_CHECKING:
     from dg_lsp.batch.explain import Trace
-    from dg_lsp.batch.job import Connect, Wanted
+    from dg_lsp.batch.job import Connect, JobSpec
     from dg_lsp.batch.journal import Journal
     from dg_lsp.batch.plan import Plan
     from dg_lsp.batch.report import Row
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from dg_lsp.infill.config import Config, Privacy
     from dg_lsp.infill.port import Engine
     from dg_lsp.wire.messages import Done
-
-PRIVATE = "is for local models only (privacy.local_only), and the chosen model is remote"
 
 _COLOURS = {"@": "cyan", "+": "green", "-": "red"}
 
@@ -83,7 +81,7 @@ def infill(
     """
     from dg_lsp.batch import job, plan
     from dg_lsp.batch.journal import JournalError
-    from dg_lsp.batch.run import Options
+    from dg_lsp.batch.run import RunOptions
     from dg_lsp.infill import config
     from dg_lsp.infill.port import EngineError
 
@@ -93,23 +91,23 @@ def infill(
 
     try:
         places = tuple(plan.parse_place(place) for place in at or ())
-        named = [*(paths or ()), *(Path(place.file) for place in places)]
-        configured = config.load(config.workspace_of(job.names_begin_at(named)))
-        wanted = job.Wanted(
+        named_paths = [*(paths or ()), *(Path(place.file) for place in places)]
+        configuration = config.load(config.workspace_of(job.names_begin_at(named_paths)))
+        spec = job.JobSpec(
             paths=tuple(paths or ()),
             places=places,
             kinds=plan.parse_kinds(holes),
-            model=model if is_given("model") else configured.model,
-            options=Options(
-                candidates if is_given("candidates") else configured.candidates,
+            model=model if is_given("model") else configuration.model,
+            options=RunOptions(
+                candidates if is_given("candidates") else configuration.candidates,
                 seed,
-                deadline if is_given("deadline") else configured.deadline_ms,
+                deadline if is_given("deadline") else configuration.deadline_ms,
             ),
             write=write,
             check=check,
         )
-        connect = context.obj or functools.partial(resident, configured=configured)
-        code = asyncio.run(_infill(wanted, resume, connect, as_json=as_json))
+        connect = context.obj or functools.partial(resident, configuration=configuration)
+        code = asyncio.run(_infill(spec, resume, connect, as_json=as_json))
     except (plan.PlanError, config.ConfigError, JournalError, EngineError) as error:
         say(str(error))
         raise typer.Exit(2) from error
@@ -130,31 +128,31 @@ def explain(
     Changes no file.
     """
     from dg_lsp.batch import explain, job, plan
-    from dg_lsp.batch.run import Options
+    from dg_lsp.batch.run import RunOptions
     from dg_lsp.infill import config
     from dg_lsp.infill.port import EngineError
 
     try:
-        wanted = plan.parse_place(place)
-        planned = plan.for_places(job.source_at(wanted), [wanted])
-        configured = config.load(config.workspace_of(planned.source.path))
-        model = model or configured.model
-        options = Options(configured.candidates, seed, configured.deadline_ms)
-        request = explain.request_of(planned, job.around(planned), options)
+        location = plan.parse_place(place)
+        file_plan = plan.for_places(job.source_at(location), [location])
+        configuration = config.load(config.workspace_of(file_plan.source.path))
+        model = model or configuration.model
+        options = RunOptions(configuration.candidates, seed, configuration.deadline_ms)
+        request = explain.request_of(file_plan, job.around(file_plan), options)
         if config.is_remote(model):
-            kept = config.privacy([planned.source.path])
-            if kept.keeps_file(planned.source.path):
-                raise EngineError(config.refusal(planned.source.name))
-            request = kept.shown(request)
+            privacy = config.privacy([file_plan.source.path])
+            if privacy.keeps_file(file_plan.source.path):
+                raise EngineError(config.refusal(file_plan.source.name))
+            request = privacy.shown(request)
         trace = None
         if not as_json:
-            _print(explain.picture(planned, request, chars))
+            _print(explain.picture(file_plan, request, chars))
         if fill:
-            trace = asyncio.run(_traced(request, config.connect_options(configured, model=model), is_drawn=not as_json))
+            trace = asyncio.run(_traced(request, config.connect_options(configuration, model=model), is_drawn=not as_json))
         if as_json:
-            typer.echo(json.dumps(explain.report(planned, request, trace), indent=2))
+            typer.echo(json.dumps(explain.report(file_plan, request, trace), indent=2))
         elif trace is not None:
-            _print(explain.ending(planned, request, trace))
+            _print(explain.ending(file_plan, request, trace))
     except (plan.PlanError, config.ConfigError, EngineError) as error:
         say(str(error))
         raise typer.Exit(2) from error
@@ -207,45 +205,45 @@ def say(text: str) -> None:
 
 
 def resident(
-    model: str, hear: Callable[[str], None], *, configured: Config | None = None
+    model: str, hear: Callable[[str], None], *, configuration: Config | None = None
 ) -> AbstractAsyncContextManager[Engine]:
     """Return the user's resident engine with this model, started where it is absent."""
     from dg_lsp.infill import client, config
 
-    options = config.connect_options(configured or config.Config(), model=model, interactive=False)
+    options = config.connect_options(configuration or config.Config(), model=model, interactive=False)
     return client.connect(options, on_loading=lambda text, share: hear(text))
 
 
-async def _infill(wanted: Wanted, resume: Path | None, connect: Connect, *, as_json: bool) -> int:
+async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_json: bool) -> int:
     from dg_lsp.batch import job, report
     from dg_lsp.batch.discover import Skipped
     from dg_lsp.batch.journal import Journal
     from dg_lsp.infill import config
 
     started = time.perf_counter()
-    plans, skipped = job.plans(wanted)
-    if config.is_remote(wanted.model):
-        kept = config.privacy(plan.source.path for plan in plans)
-        skipped += [Skipped(plan.source.name, PRIVATE) for plan in plans if kept.keeps_file(plan.source.path)]
-        plans = [plan for plan in plans if not kept.keeps_file(plan.source.path)]
-        connect = functools.partial(_guarded, connect, kept)
+    plans, skipped = job.plans(spec)
+    if config.is_remote(spec.model):
+        privacy = config.privacy(plan.source.path for plan in plans)
+        skipped += [Skipped(plan.source.name, config.LOCAL_ONLY) for plan in plans if privacy.keeps_file(plan.source.path)]
+        plans = [plan for plan in plans if not privacy.keeps_file(plan.source.path)]
+        connect = functools.partial(_guarded, connect, privacy)
     notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
     for skip in skipped:
         say(f"skipped {skip.name}: it {skip.reason}")
     for name, text in notes.items():
         say(f"{name} {text}")
-    with Journal(resume, (wanted.model, wanted.options)) as answers, _ending_in_order():
-        rows, diffs = await _fill(wanted, plans, answers, connect) if plans else ([], [])
+    with Journal(resume, (spec.model, spec.options)) as answers, _ending_in_order():
+        rows, diffs = await _fill(spec, plans, answers, connect) if plans else ([], [])
     seconds = time.perf_counter() - started
     if as_json:
-        facts = {"ms": round(seconds * 1000), "model": wanted.model, "seed": wanted.options.seed, "written": wanted.write}
+        facts = {"ms": round(seconds * 1000), "model": spec.model, "seed": spec.options.seed, "written": spec.write}
         typer.echo(json.dumps(report.build(rows, skipped, notes, **facts), indent=2))
-    elif diffs and not wanted.write:
+    elif diffs and not spec.write:
         _show("".join(diffs))
     for line in report.failures(rows):
         say(line)
-    say(report.summary(rows, seconds, written=wanted.write))
-    if diffs and not wanted.write and not as_json and (root := _root(wanted)) != Path.cwd():
+    say(report.summary(rows, seconds, written=spec.write))
+    if diffs and not spec.write and not as_json and (root := _root(spec)) != Path.cwd():
         say(f"the diff's names begin at {root}; apply it there")
     return report.exit_code(rows)
 
@@ -284,55 +282,34 @@ def _ending_in_order() -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _guarded(connect: Connect, kept: Privacy, model: str, hear: Callable[[str], None]) -> AsyncIterator[Engine]:
+async def _guarded(connect: Connect, privacy: Privacy, model: str, hear: Callable[[str], None]) -> AsyncIterator[Engine]:
     from dg_lsp.infill import config
 
     async with connect(model, hear) as engine:
-        yield config.Guarded(engine, kept)
+        yield config.Guarded(engine, privacy)
 
 
-async def _fill(wanted: Wanted, plans: Sequence[Plan], answers: Journal, connect: Connect) -> tuple[list[Row], list[str]]:
+async def _fill(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect: Connect) -> tuple[list[Row], list[str]]:
     from dg_lsp.batch import diff, job, report
+    from dg_lsp.infill import bar
 
-    root = _root(wanted)
+    root = _root(spec)
     rows, diffs = [], []
-    with _progress(sum(len(plan.holes) for plan in plans)) as (hear, done):
-        results = job.fill(wanted, plans, answers, connect, hear=hear, done=done)
+    with bar.on_terminal("filling", sum(len(plan.holes) for plan in plans)) as (hear, done):
+        results = job.fill(spec, plans, answers, connect, hear=hear, done=done)
         async with contextlib.aclosing(results):
-            async for kept, asked in results:
-                rows += report.rows(kept, asked)
-                source = kept.plan.source
+            async for result, answers_by_hole in results:
+                rows += report.rows(result, answers_by_hole)
+                source = result.plan.source
                 name = os.path.relpath(source.path, root).replace(os.sep, "/")
-                diffs.append(diff.unified(name, source.document.text, [fill.edit for fill in kept.fills.values()]))
+                diffs.append(diff.unified(name, source.document.text, [fill.edit for fill in result.fills.values()]))
     return rows, [text for text in diffs if text]
 
 
-def _root(wanted: Wanted) -> Path:
+def _root(spec: JobSpec) -> Path:
     from dg_lsp.batch import job
 
-    return job.names_begin_at([*wanted.paths, *(Path(place.file) for place in wanted.places)])
-
-
-@contextlib.contextmanager
-def _progress(n_holes: int) -> Iterator[tuple[Callable[[str], None], Callable[[int], None]]]:
-    """Yield what hears of the engine's progress and of holes done: a bar on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield lambda text: None, lambda n: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("filling", total=n_holes)
-
-        def hear(text: str) -> None:
-            progress.update(bar, description=text)
-
-        def done(n: int) -> None:
-            progress.update(bar, description="filling", advance=n)
-
-        yield hear, done
+    return job.names_begin_at([*spec.paths, *(Path(place.file) for place in spec.places)])
 
 
 def _show(diff: str) -> None:

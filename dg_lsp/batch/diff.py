@@ -98,9 +98,9 @@ def _hunk(old: list[str], group: list[_Change], shift: int) -> str:
     first, last = max(0, group[0].start - N_CONTEXT), min(len(old), group[-1].end + N_CONTEXT)
     body, at, n_new = [], first, 0
     for change in group:
-        kept = old[at : change.start]
-        body += [*_marked(" ", kept), *_marked("-", old[change.start : change.end]), *_marked("+", change.lines)]
-        n_new += _count(kept) + _count(change.lines)
+        context = old[at : change.start]
+        body += [*_marked(" ", context), *_marked("-", old[change.start : change.end]), *_marked("+", change.lines)]
+        n_new += _count(context) + _count(change.lines)
         at = change.end
     body += _marked(" ", old[at:last])
     n_new += _count(old[at:last])
@@ -108,8 +108,8 @@ def _hunk(old: list[str], group: list[_Change], shift: int) -> str:
 
 
 def _marked(mark: str, lines: Sequence[str]) -> list[str]:
-    marked = (mark + line for line in lines if line)
-    return [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in marked]
+    with_marks = (mark + line for line in lines if line)
+    return [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in with_marks]
 
 
 def _count(lines: Sequence[str]) -> int:

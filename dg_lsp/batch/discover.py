@@ -52,12 +52,12 @@ def files(paths: Sequence[Path]) -> Iterator[Path | Skipped]:
     """
     seen: set[Path] = set()
     for path in paths:
-        for found in _under(path) if os.path.isdir(path) else [_named(path)]:  # noqa: PTH112 -- that of Path may raise
-            if isinstance(found, Skipped):
-                yield found
-            elif found not in seen:
-                seen.add(found)
-                yield found
+        for file in _under(path) if os.path.isdir(path) else [_named(path)]:  # noqa: PTH112 -- that of Path may raise
+            if isinstance(file, Skipped):
+                yield file
+            elif file not in seen:
+                seen.add(file)
+                yield file
 
 
 def read(path: Path) -> Source | Skipped:
@@ -111,8 +111,8 @@ def _under(folder: Path) -> Iterator[Path | Skipped]:
         return
     problems: list[OSError] = []
     for here, folders, names in os.walk(root, onerror=problems.append):
-        kept = (name for name in folders if name not in FOREIGN_FOLDERS and not Path(here, name).is_symlink())
-        folders[:] = sorted(name for name in kept if ignore.allows(Path(here, name)))
+        own_folders = (name for name in folders if name not in FOREIGN_FOLDERS and not Path(here, name).is_symlink())
+        folders[:] = sorted(name for name in own_folders if ignore.allows(Path(here, name)))
         for name in sorted(names):
             path = Path(here, name)
             if (language := languages.for_path(name, "")) is None and path.suffix:

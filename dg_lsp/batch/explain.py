@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from dg_lsp.batch.plan import Plan, where
-from dg_lsp.batch.run import Around, Options, settings_for
+from dg_lsp.batch.run import FileContext, RunOptions, settings_for
 from dg_lsp.core.values import Candidate, Hole, InfillRequest
 from dg_lsp.infill import pipeline
 from dg_lsp.wire import messages
@@ -37,7 +37,7 @@ class Trace:
     done: Done
 
 
-def request_of(plan: Plan, around: Around, options: Options) -> InfillRequest:
+def request_of(plan: Plan, around: FileContext, options: RunOptions) -> InfillRequest:
     """Return what a run would send for the plan's one hole."""
     [group] = plan.groups
     settings = settings_for(plan, around, group, options)
@@ -54,8 +54,8 @@ def picture(plan: Plan, request: InfillRequest, chars: int) -> str:
     parts += [f"--- sent besides: {near.path}\n{_ended(near.text)}" for near in request.related]
     before, after = request.prefix[-chars:], request.suffix[:chars]
     n_before = len(request.prefix)
-    told = f"{n_before} {'character' if n_before == 1 else 'characters'} before"
-    title = f"--- sent as {request.path}, {told} and {len(request.suffix)} after"
+    size_before = f"{n_before} {'character' if n_before == 1 else 'characters'} before"
+    title = f"--- sent as {request.path}, {size_before} and {len(request.suffix)} after"
     if (before, after) != (request.prefix, request.suffix):
         title += f", of which those next to the hole are shown ({len(before)} and {len(after)})"
     return "".join([*parts, f"{title}\n{_ended(f'{before}⟦{hole.kind}⟧{after}')}"])
@@ -74,8 +74,8 @@ def frame(request: InfillRequest, step: Step, last: Step | None, paint: Paint) -
     text = visible("".join(step.texts))
     gap = paint(text, "gap") if paint is plain else _changes(text, visible("".join(last.texts)) if last else text, paint)
     before, after = visible(request.prefix.rpartition("\n")[2]), visible(request.suffix.partition("\n")[0])
-    drawn = paint(before, "held") + gap + paint(after, "held")
-    return f"step {step.number:3}  " + _ended(drawn.replace("\n", "\n" + " " * len("step 000  ")))
+    line = paint(before, "held") + gap + paint(after, "held")
+    return f"step {step.number:3}  " + _ended(line.replace("\n", "\n" + " " * len("step 000  ")))
 
 
 def visible(text: str) -> str:
@@ -112,19 +112,19 @@ def report(plan: Plan, request: InfillRequest, trace: Trace | None) -> dict[str,
     """Return all of it for programs; without a trace, what would be sent."""
     [hole] = plan.holes
     document = plan.source.document
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "place": f"{plan.source.name}:{where(document, hole)}",
         "replaces": document.text[hole.span.start : hole.span.end],
         "request": messages.encode_ask(Ask(request))["request"],
     }
     if trace is None:
-        return found
+        return facts
     answers = []
     for candidate in trace.candidates:
         shown, reason = _judged(plan, request, candidate)
         answers.append({**asdict(candidate), "edit": None if reason else shown, "reason": reason})
     steps = [{"step": step.number, "texts": step.texts} for step in trace.steps]
-    return {**found, "steps": steps, "answers": answers, "done": asdict(trace.done)}
+    return {**facts, "steps": steps, "answers": answers, "done": asdict(trace.done)}
 
 
 def _judged(plan: Plan, request: InfillRequest, candidate: Candidate) -> tuple[str, str]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from dg_lsp.batch import discover, keep, plan, run
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
-from dg_lsp.batch.keep import Kept
-from dg_lsp.batch.plan import Place, Plan, PlanError
+from dg_lsp.batch.keep import FileResult
+from dg_lsp.batch.plan import Location, Plan, PlanError
 from dg_lsp.core.values import Hole
 from dg_lsp.infill import config, workspace
 from dg_lsp.infill.port import Engine
@@ -29,79 +29,79 @@ Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[En
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JobSpec:
     """What to fill, with which model, and what to do with the fills."""
 
     paths: tuple[Path, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[Location, ...] = ()
     kinds: frozenset[str] = frozenset(plan.DEFAULT_KINDS)
     model: str = "embedded"
-    options: run.Options = field(default_factory=run.Options)
+    options: run.RunOptions = field(default_factory=run.RunOptions)
     write: bool = False
     check: str = ""
 
 
-def plans(wanted: Wanted) -> tuple[list[Plan], list[Skipped]]:
+def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped]]:
     """Return the files that have holes, and those that can't be used; named places first, then the paths in order.
 
     Raises PlanError when nothing is named, or something that is not there.
     """
-    if not wanted.paths and not wanted.places:
+    if not spec.paths and not spec.places:
         raise PlanError("name files or folders to fill, or a place with --at")
-    for path in wanted.paths:
+    for path in spec.paths:
         if not os.path.lexists(path):
             raise PlanError(f"there is no {path}")
-    by_file: dict[Path, list[Place]] = {}
-    for place in wanted.places:
+    by_file: dict[Path, list[Location]] = {}
+    for place in spec.places:
         by_file.setdefault(source_at(place).path, []).append(place)
-    found = [plan.for_places(source_at(places[0]), places) for places in by_file.values()]
+    file_plans = [plan.for_places(source_at(places[0]), places) for places in by_file.values()]
     skipped: list[Skipped] = []
-    for file in discover.files(wanted.paths):
+    for file in discover.files(spec.paths):
         if file in by_file:
             continue
         source = file if isinstance(file, Skipped) else discover.read(file)
         if isinstance(source, Skipped):
             skipped.append(source)
-        elif (planned := plan.for_kinds(source, wanted.kinds)).groups:
-            found.append(planned)
-    return found, skipped
+        elif (file_plan := plan.for_kinds(source, spec.kinds)).groups:
+            file_plans.append(file_plan)
+    return file_plans, skipped
 
 
-def source_at(place: Place) -> Source:
+def source_at(place: Location) -> Source:
     """Return the file of the place; raise PlanError when it can't be used."""
     path = Path(place.file)
     if os.path.isdir(path):  # noqa: PTH112 -- that of Path raises for names that are too long, and where nobody may look
         raise PlanError(f"{place.file} is a folder; a place is in a file")
-    [found] = discover.files([path])
-    source = found if isinstance(found, Skipped) else discover.read(found)
+    [file] = discover.files([path])
+    source = file if isinstance(file, Skipped) else discover.read(file)
     if isinstance(source, Skipped):
         raise PlanError(f"{source.name} {source.reason}")
     return source
 
 
 async def fill(
-    wanted: Wanted,
-    planned: Sequence[Plan],
+    spec: JobSpec,
+    file_plans: Sequence[Plan],
     answers: Journal,
     connect: Connect,
     *,
     hear: Callable[[str], None],
     done: Callable[[int], None],
-) -> AsyncGenerator[tuple[Kept, Mapping[Hole, run.Asked]], None]:
+) -> AsyncGenerator[tuple[FileResult, Mapping[Hole, run.HoleResult]], None]:
     """Yield what became of each file, in order; with `wanted.write` it is in place by then."""
-    async with connect(wanted.model, hear) as engine:
-        filled = run.fill(engine, planned, wanted.options, answers, around, done)
-        async with contextlib.aclosing(filled):
-            async for one, asked in filled:
-                yield await keep.keep(one, asked, to_write=wanted.write, command=wanted.check), asked
+    async with connect(spec.model, hear) as engine:
+        results = run.fill(engine, file_plans, spec.options, answers, around, done)
+        async with contextlib.aclosing(results):
+            async for one, by_hole in results:
+                yield await keep.keep(one, by_hole, to_write=spec.write, command=spec.check), by_hole
 
 
-def around(planned: Plan) -> run.Around:
+def around(file_plan: Plan) -> run.FileContext:
     """Return the file's name below its workspace, and text from files around it that the model may want to see."""
-    path = planned.source.path
+    path = file_plan.source.path
     root = config.workspace_of(path)
-    related = workspace.related(root, path, planned.source.document, MAX_RELATED_CHARS)
-    return run.Around(_bounded(workspace.name_of(path.relative_to(root))), related)
+    related = workspace.related(root, path, file_plan.source.document, MAX_RELATED_CHARS)
+    return run.FileContext(_bounded(workspace.name_of(path.relative_to(root))), related)
 
 
 def _bounded(name: str) -> str:

@@ -70,9 +70,9 @@ class Journal:
         """Remember the fills of a hole."""
         if self._handle is None or not fills:
             return
-        found = [{"edit": [*_pair(fill.edit.span), fill.edit.text], "score": fill.score, "steps": fill.steps} for fill in fills]
+        rows = [{"edit": [*_pair(fill.edit.span), fill.edit.text], "score": fill.score, "steps": fill.steps} for fill in fills]
         # One write, so that lines stay whole when two runs share a journal.
-        os.write(self._handle, (json.dumps({"key": self._key(document, hole, related), "fills": found}) + "\n").encode())
+        os.write(self._handle, (json.dumps({"key": self._key(document, hole, related), "fills": rows}) + "\n").encode())
 
     def _learn(self, line: bytes) -> None:
         try:
@@ -90,8 +90,8 @@ class Journal:
         text = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
         nearby = [(snippet.path, snippet.text) for snippet in related]
         place = [document.uri, text, _pair(hole.span), hole.kind, hole.instruction]
-        given = [__version__, *place, nearby, *map(str, self._settings)]
-        return hashlib.sha256(json.dumps(given).encode()).hexdigest()
+        parts = [__version__, *place, nearby, *map(str, self._settings)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _pair(span: Span) -> tuple[int, int]:

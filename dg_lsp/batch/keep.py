@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from dg_lsp.batch import check, settle, write
 from dg_lsp.batch.plan import Fill, Plan
-from dg_lsp.batch.run import Asked
+from dg_lsp.batch.run import HoleResult
 from dg_lsp.core.values import Hole
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class FileResult:
     """What became of a file: the fills that stay, and for each other hole why it has none."""
 
     plan: Plan
@@ -28,21 +28,21 @@ class _StuckError(Exception):
     """The file is not what it was, or can't be written, so that no other attempt may be made; the message says why."""
 
 
-async def keep(plan: Plan, asked: Mapping[Hole, Asked], *, to_write: bool, command: str = "") -> Kept:
+async def keep(plan: Plan, by_hole: Mapping[Hole, HoleResult], *, to_write: bool, command: str = "") -> FileResult:
     """Return what is kept of the fills; with `to_write` the file holds them afterwards."""
-    reasons = {hole: answer.reason for hole, answer in asked.items() if not answer.fills}
-    fills = {hole: answer.fills for hole, answer in asked.items() if answer.fills}
+    reasons = {hole: answer.reason for hole, answer in by_hole.items() if not answer.fills}
+    fills = {hole: answer.fills for hole, answer in by_hole.items() if answer.fills}
     try:
         attempts = _attempts(plan, fills)
     except ValueError as error:  # fills that can't be put into one text are this file's failure alone
-        return Kept(plan, {}, reasons | dict.fromkeys(fills, f"the fills can't be put into the file: {error}"))
+        return FileResult(plan, {}, reasons | dict.fromkeys(fills, f"the fills can't be put into the file: {error}"))
     if not command:
-        best = max(attempts, key=lambda attempt: len(attempt.kept), default=None)
+        best = max(attempts, key=lambda attempt: len(attempt.survivors), default=None)
         attempts = [best] if best else []
     problem = ""
     for attempt in attempts:
         reasons |= attempt.dropped
-        if not attempt.kept:
+        if not attempt.survivors:
             continue
         try:
             problem = await _in_place(plan, attempt, to_write=to_write, command=command)
@@ -50,18 +50,20 @@ async def keep(plan: Plan, asked: Mapping[Hole, Asked], *, to_write: bool, comma
             problem = str(error)
             break
         if not problem:
-            return Kept(plan, attempt.kept, {hole: why for hole, why in reasons.items() if hole not in attempt.kept})
-    return Kept(plan, {}, reasons | {hole: problem for hole in fills if problem})
+            return FileResult(
+                plan, attempt.survivors, {hole: why for hole, why in reasons.items() if hole not in attempt.survivors}
+            )
+    return FileResult(plan, {}, reasons | {hole: problem for hole in fills if problem})
 
 
 def _attempts(plan: Plan, fills: Mapping[Hole, tuple[Fill, ...]]) -> list[settle.Settled]:
     """Return the different ways to fill the file, best first."""
-    found: list[settle.Settled] = []
+    attempts: list[settle.Settled] = []
     for place in range(settle.n_attempts(fills)):
         settled = settle.settle(plan, fills, place)
-        if all(settled.text != other.text for other in found):
-            found.append(settled)
-    return found
+        if all(settled.text != other.text for other in attempts):
+            attempts.append(settled)
+    return attempts
 
 
 async def _in_place(plan: Plan, attempt: settle.Settled, *, to_write: bool, command: str) -> str:

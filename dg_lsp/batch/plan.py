@@ -31,7 +31,7 @@ class PlanError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A cursor or a selection as a user writes it: file, line and column, both from 1; `end` is None for a cursor."""
 
     file: str
@@ -80,7 +80,7 @@ def parse_kinds(text: str) -> frozenset[str]:
     return frozenset(kinds)
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> Location:
     """Return the place that `FILE:LINE:COL` or `FILE:LINE:COL-LINE:COL` names; raise PlanError for anything else."""
     match = _PLACE.fullmatch(text)
     if match is None:
@@ -91,7 +91,7 @@ def parse_place(text: str) -> Place:
         raise PlanError(f"lines and columns are counted from 1: {text!r}")
     if end and end < start:
         raise PlanError(f"the selection ends before it starts: {text!r}")
-    return Place(match["file"], start, end)
+    return Location(match["file"], start, end)
 
 
 def for_kinds(source: Source, kinds: frozenset[str]) -> Plan:
@@ -100,14 +100,14 @@ def for_kinds(source: Source, kinds: frozenset[str]) -> Plan:
     return _plan(source, parsed, holes.in_document(source.document, parsed, kinds))
 
 
-def for_places(source: Source, places: Sequence[Place]) -> Plan:
+def for_places(source: Source, places: Sequence[Location]) -> Plan:
     """Return the plan for these places alone; raise PlanError where one is not in the file, or two overlap."""
     parsed = syntax.of(source.document)
-    found = sorted({_hole_at(source.document, parsed, place) for place in places}, key=lambda hole: hole.span)
-    for left, right in itertools.pairwise(found):
+    file_holes = sorted({_hole_at(source.document, parsed, place) for place in places}, key=lambda hole: hole.span)
+    for left, right in itertools.pairwise(file_holes):
         if left.span.end > right.span.start or left.span == right.span:
             raise PlanError(f"two of the places in {source.name} overlap, at {where(source.document, right)}")
-    return _plan(source, parsed, found)
+    return _plan(source, parsed, file_holes)
 
 
 def where(document: Document, hole: Hole) -> str:
@@ -129,11 +129,11 @@ def seed_for(seed: int, document: Document, group: Sequence[Hole]) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {name} {places}".encode()).digest()[:4], "big") >> 1
 
 
-def _plan(source: Source, parsed: syntax.Syntax | None, found: Sequence[Hole]) -> Plan:
-    return Plan(source, parsed, context.group(found, source.document))
+def _plan(source: Source, parsed: syntax.Syntax | None, file_holes: Sequence[Hole]) -> Plan:
+    return Plan(source, parsed, context.group(file_holes, source.document))
 
 
-def _hole_at(document: Document, parsed: syntax.Syntax | None, place: Place) -> Hole:
+def _hole_at(document: Document, parsed: syntax.Syntax | None, place: Location) -> Hole:
     lines = positions.lines(document.text)
     start = _offset(lines, place, place.start)
     if place.end is None:
@@ -141,7 +141,7 @@ def _hole_at(document: Document, parsed: syntax.Syntax | None, place: Place) -> 
     return holes.selection(document, Span(start, _offset(lines, place, place.end)), parsed)
 
 
-def _offset(lines: positions.Lines, place: Place, position: tuple[int, int]) -> int:
+def _offset(lines: positions.Lines, place: Location, position: tuple[int, int]) -> int:
     line, column = position[0] - 1, position[1] - 1
     if line >= len(lines):
         raise PlanError(f"there is no {place}: the file has {len(lines)} {'line' if len(lines) == 1 else 'lines'}")

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dg_lsp.batch.discover import Skipped
-from dg_lsp.batch.keep import Kept
+from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import Plan, line_column
-from dg_lsp.batch.run import Asked
+from dg_lsp.batch.run import HoleResult
 from dg_lsp.core import positions
 from dg_lsp.core.values import Hole
 
@@ -35,21 +35,21 @@ class Row:
     reason: str
 
 
-def rows(kept: Kept, asked: Mapping[Hole, Asked]) -> list[Row]:
+def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[Row]:
     """Return a row for each hole of the file, in the order of the text."""
-    source = kept.plan.source
+    source = result.plan.source
     lines = positions.lines(source.document.text)
-    found = []
-    for hole in kept.plan.holes:
-        fill, ms = kept.fills.get(hole), round(asked[hole].ms, 1)
+    rows_of_file = []
+    for hole in result.plan.holes:
+        fill, ms = result.fills.get(hole), round(by_hole[hole].ms, 1)
         place = line_column(lines, hole)
         if fill:
-            found.append(
+            rows_of_file.append(
                 Row(source.name, *place, hole.kind, "filled", fill.edit.text, round(fill.score, 4), fill.steps, ms, "")
             )
         else:
-            found.append(Row(source.name, *place, hole.kind, "failed", "", 0.0, 0, ms, kept.reasons[hole]))
-    return found
+            rows_of_file.append(Row(source.name, *place, hole.kind, "failed", "", 0.0, 0, ms, result.reasons[hole]))
+    return rows_of_file
 
 
 def note(plan: Plan) -> str:
@@ -61,36 +61,36 @@ def note(plan: Plan) -> str:
     return f"does not parse (line {line + 1}); its holes are filled all the same"
 
 
-def build(found: Sequence[Row], skipped: Iterable[Skipped], notes: Mapping[str, str], **facts: Any) -> dict[str, Any]:
+def build(rows: Sequence[Row], skipped: Iterable[Skipped], notes: Mapping[str, str], **facts: Any) -> dict[str, Any]:
     """Return the report as `--json` prints it; `facts` join the summary."""
     files = [{"path": skip.name, "status": "skipped", "reason": skip.reason} for skip in skipped]
     files += [{"path": name, "status": "noted", "reason": reason} for name, reason in notes.items()]
-    return {"holes": [asdict(row) for row in found], "files": files, "summary": {**counts(found), **facts}}
+    return {"holes": [asdict(row) for row in rows], "files": files, "summary": {**counts(rows), **facts}}
 
 
-def counts(found: Sequence[Row]) -> dict[str, int]:
+def counts(rows: Sequence[Row]) -> dict[str, int]:
     """Return how many holes there are, and how many of each status."""
-    by_status = {status: sum(row.status == status for row in found) for status in ("filled", "skipped", "failed")}
-    return {"files": len({row.path for row in found}), "holes": len(found), **by_status}
+    by_status = {status: sum(row.status == status for row in rows) for status in ("filled", "skipped", "failed")}
+    return {"files": len({row.path for row in rows}), "holes": len(rows), **by_status}
 
 
-def failures(found: Sequence[Row]) -> list[str]:
+def failures(rows: Sequence[Row]) -> list[str]:
     """Return one line for each hole that was not filled."""
-    return [f"{row.path}:{row.line}:{row.column}: not filled: {row.reason}" for row in found if row.status != "filled"]
+    return [f"{row.path}:{row.line}:{row.column}: not filled: {row.reason}" for row in rows if row.status != "filled"]
 
 
-def summary(found: Sequence[Row], seconds: float, *, written: bool) -> str:
+def summary(rows: Sequence[Row], seconds: float, *, written: bool) -> str:
     """Return the last line that people read."""
-    total = counts(found)
+    total = counts(rows)
     if not total["holes"]:
         return "no holes found"
     done = f"{'wrote' if written else 'filled'} {total['filled']} of {_number(total['holes'], 'hole')}"
     return f"{done} in {_number(total['files'], 'file')}, {seconds:.1f} s"
 
 
-def exit_code(found: Sequence[Row]) -> int:
+def exit_code(rows: Sequence[Row]) -> int:
     """Return 0 when every hole is filled, or there is none, and 1 otherwise."""
-    return int(any(row.status != "filled" for row in found))
+    return int(any(row.status != "filled" for row in rows))
 
 
 def _number(n: int, word: str) -> str:

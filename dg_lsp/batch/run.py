@@ -22,7 +22,7 @@ N_IN_FLIGHT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """How to ask: candidates wanted, the run's seed, and milliseconds for one hole (0: as long as it takes)."""
 
     n_candidates: int = 4
@@ -31,7 +31,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HoleResult:
     """What came of one hole: ways to fill it, best first, or the reason why there is none."""
 
     fills: tuple[Fill, ...] = ()
@@ -40,27 +40,27 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class FileContext:
     """What goes to the engine besides the file's own text: the file's name below its workspace, and text from other files."""
 
     path: str
     related: tuple[Snippet, ...] = ()
 
 
-Look = Callable[[Plan], Around]
+Look = Callable[[Plan], FileContext]
 
 
 async def fill(
-    engine: Engine, plans: Sequence[Plan], options: Options, journal: Journal, look: Look, done: Callable[[int], None]
-) -> AsyncGenerator[tuple[Plan, Mapping[Hole, Asked]], None]:
+    engine: Engine, plans: Sequence[Plan], options: RunOptions, journal: Journal, look: Look, done: Callable[[int], None]
+) -> AsyncGenerator[tuple[Plan, Mapping[Hole, HoleResult]], None]:
     """Yield each plan with what came of its holes, in order; call `done` with the number of holes just finished."""
     slots = asyncio.Semaphore(N_IN_FLIGHT)
 
-    async def answered(plan: Plan, around: Around, group: tuple[Hole, ...]) -> dict[Hole, Asked]:
+    async def answered(plan: Plan, around: FileContext, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
         async with slots:
-            found = await _group(engine, plan, around, group, options, journal)
+            by_hole = await _group(engine, plan, around, group, options, journal)
         done(len(group))
-        return found
+        return by_hole
 
     # Related text is read before anything is written: with the fills of other files in it, answers would depend on timing.
     seen = [(plan, look(plan)) for plan in plans]
@@ -69,7 +69,7 @@ async def fill(
         for plan, waiting in zip(plans, tasks, strict=True):
             # Not `await task`: that would cancel the first alone, and its place would go to a request that nobody wants.
             await asyncio.wait(waiting)
-            yield plan, {hole: asked for task in waiting for hole, asked in task.result().items()}
+            yield plan, {hole: result for task in waiting for hole, result in task.result().items()}
     finally:
         rest = [task for waiting in tasks for task in waiting if not task.done()]
         for task in rest:
@@ -77,9 +77,9 @@ async def fill(
         await asyncio.gather(*rest, return_exceptions=True)
 
 
-def settings_for(plan: Plan, around: Around, group: Sequence[Hole], options: Options) -> pipeline.Settings:
+def settings_for(plan: Plan, around: FileContext, group: Sequence[Hole], options: RunOptions) -> pipeline.RequestOptions:
     """Return how a run asks for the holes of one request."""
-    return pipeline.Settings(
+    return pipeline.RequestOptions(
         budget=Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates),
         seed=planning.seed_for(options.seed, plan.source.document, group),
         path=around.path,
@@ -87,25 +87,27 @@ def settings_for(plan: Plan, around: Around, group: Sequence[Hole], options: Opt
 
 
 async def _group(
-    engine: Engine, plan: Plan, around: Around, group: tuple[Hole, ...], options: Options, journal: Journal
-) -> dict[Hole, Asked]:
+    engine: Engine, plan: Plan, around: FileContext, group: tuple[Hole, ...], options: RunOptions, journal: Journal
+) -> dict[Hole, HoleResult]:
     document = plan.source.document
-    known = {hole: Asked(fills) for hole in group if (fills := journal.get(document, hole, around.related))}
+    known = {hole: HoleResult(fills) for hole in group if (fills := journal.get(document, hole, around.related))}
     if known.keys() >= set(group):
         return known
-    found = await _ask(engine, plan, around, group, options)
-    if len(group) > 1 and not all(asked.fills for asked in found.values()):
+    by_hole = await _ask(engine, plan, around, group, options)
+    if len(group) > 1 and not all(result.fills for result in by_hole.values()):
         # Holes of one request stand or fall together; alone, most of them may still be filled.
-        spent = next(iter(found.values())).ms
+        spent = next(iter(by_hole.values())).ms
         for hole in group:
-            [asked] = (await _ask(engine, plan, around, (hole,), options)).values()
-            found[hole] = Asked(asked.fills, asked.reason, asked.ms + spent)
-    for hole, asked in found.items():
-        journal.add(document, hole, asked.fills, around.related)
-    return found
+            [result] = (await _ask(engine, plan, around, (hole,), options)).values()
+            by_hole[hole] = HoleResult(result.fills, result.reason, result.ms + spent)
+    for hole, result in by_hole.items():
+        journal.add(document, hole, result.fills, around.related)
+    return by_hole
 
 
-async def _ask(engine: Engine, plan: Plan, around: Around, group: tuple[Hole, ...], options: Options) -> dict[Hole, Asked]:
+async def _ask(
+    engine: Engine, plan: Plan, around: FileContext, group: tuple[Hole, ...], options: RunOptions
+) -> dict[Hole, HoleResult]:
     document, settings = plan.source.document, settings_for(plan, around, group, options)
     start = time.perf_counter()
     reason = ""
@@ -115,9 +117,10 @@ async def _ask(engine: Engine, plan: Plan, around: Around, group: tuple[Hole, ..
         answer, reason = pipeline.Answer(), str(error)
     ms = (time.perf_counter() - start) * 1000
     fills = tuple(
-        tuple(Fill(edit, found.candidate.score, found.candidate.steps) for edit in found.edits) for found in answer.suggestions
+        tuple(Fill(edit, suggestion.candidate.score, suggestion.candidate.steps) for edit in suggestion.edits)
+        for suggestion in answer.suggestions
     )
     return {
-        hole: Asked(tuple(row[idx] for row in fills), "" if fills else reason or answer.reason, ms)
+        hole: HoleResult(tuple(row[idx] for row in fills), "" if fills else reason or answer.reason, ms)
         for idx, hole in enumerate(group)
     }

@@ -45,8 +45,8 @@ class Fill:
     @property
     def stages(self) -> Mapping[str, float]:
         """Milliseconds by stage, and those that none of them has: the way to the engine and back."""
-        told = {name.removesuffix("_ms"): ms for name, ms in asdict(self.done.timings).items()}
-        return {**told, "elsewhere": max(0.0, self.ms - sum(told.values()))}
+        known_ms = {name.removesuffix("_ms"): ms for name, ms in asdict(self.done.timings).items()}
+        return {**known_ms, "elsewhere": max(0.0, self.ms - sum(known_ms.values()))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,23 +21,23 @@ UNWRITABLE = "the fill holds characters that no source file can"
 class Settled:
     """The fills to keep, the text with them in place, and why each other one went."""
 
-    kept: Mapping[Hole, Fill]
+    survivors: Mapping[Hole, Fill]
     text: str
     dropped: Mapping[Hole, str]
 
 
 def settle(plan: Plan, fills: Mapping[Hole, Sequence[Fill]], attempt: int = 0) -> Settled:
     """Return the fills that stand together: of each hole the one at place `attempt`, or its last where it has fewer."""
-    chosen = {hole: found[min(attempt, len(found) - 1)] for hole, found in fills.items() if found}
-    dropped = {hole: UNWRITABLE for hole, fill in chosen.items() if not _is_writable(fill.edit.text)}
-    kept = {hole: fill for hole, fill in chosen.items() if hole not in dropped}
+    by_hole = {hole: choices[min(attempt, len(choices) - 1)] for hole, choices in fills.items() if choices}
+    dropped = {hole: UNWRITABLE for hole, fill in by_hole.items() if not _is_writable(fill.edit.text)}
+    survivors = {hole: fill for hole, fill in by_hole.items() if hole not in dropped}
     while True:
-        text = _with(plan, kept)
-        if not kept or not _breaks(plan, text):
-            return Settled(kept, text, dropped)
+        text = _with(plan, survivors)
+        if not survivors or not _breaks(plan, text):
+            return Settled(survivors, text, dropped)
         # The last of equals, so that what stands first in the file wins.
-        worst = min(reversed(kept), key=lambda hole: kept[hole].score)
-        del kept[worst]
+        worst = min(reversed(survivors), key=lambda hole: survivors[hole].score)
+        del survivors[worst]
         dropped[worst] = BREAKS
 
 
@@ -46,8 +46,8 @@ def n_attempts(fills: Mapping[Hole, Sequence[Fill]]) -> int:
     return max(map(len, fills.values()), default=0)
 
 
-def _with(plan: Plan, kept: Mapping[Hole, Fill]) -> str:
-    return values.apply(plan.source.document.text, tuple(fill.edit for fill in kept.values()))
+def _with(plan: Plan, survivors: Mapping[Hole, Fill]) -> str:
+    return values.apply(plan.source.document.text, tuple(fill.edit for fill in survivors.values()))
 
 
 def _is_writable(text: str) -> bool:

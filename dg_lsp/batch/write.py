@@ -1,7 +1,6 @@
 """Put new text in a file's place, wholly or not at all.
 
-Knows files and bytes. The text is written beside the target and moved over it, so that a reader, a full disk or a power
-cut sees the old file or the new one.
+Knows files and bytes. A reader, a full disk or a power cut sees the old file or the new one (`wire.files`).
 """
 
 from __future__ import annotations
@@ -9,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from pathlib import Path
+
+from dg_lsp.wire import files
 
 
 class WriteError(Exception):
@@ -31,19 +31,13 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    info = path.stat()
-    handle, name = tempfile.mkstemp(prefix=f".{path.name[:32]}.", suffix=".dg-lsp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    before = path.stat()
+
+    def finish(new: Path) -> None:
         if hasattr(os, "chown"):
             with contextlib.suppress(PermissionError):  # another user's file in a shared folder: its group may refuse us
-                os.chown(name, info.st_uid, info.st_gid)
+                os.chown(new, before.st_uid, before.st_gid)
         # After the owner: changing that clears the set-user-id bits.
-        Path(name).chmod(stat.S_IMODE(info.st_mode))
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        new.chmod(stat.S_IMODE(before.st_mode))
+
+    files.replace(path, data, finish=finish, is_durable=True)

@@ -5,10 +5,9 @@ From the command line to a run, and from its rows to the terminal. What has weig
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -175,6 +174,7 @@ def _rows(chosen: list[Task], setup: Setup, wanted: int, *, execute: bool) -> li
     from dg_lsp.evaluate import run
     from dg_lsp.evaluate.execute import wall
     from dg_lsp.evaluate.tasks import EvalError
+    from dg_lsp.infill import bar
 
     tested = sum(bool(task.test and task.entry_point) for task in chosen)
     if execute and not tested:
@@ -182,11 +182,11 @@ def _rows(chosen: list[Task], setup: Setup, wanted: int, *, execute: bool) -> li
     workers = run.n_workers(wanted)
     if workers < wanted:
         say(f"{workers} workers instead of {wanted}: there are no more cores")
-    with _progress(len(chosen), "filling") as done:
+    with bar.on_terminal("filling", len(chosen)) as (_, done):
         rows = run.run(chosen, setup, workers=workers, done=done)
     if execute:
         say(f"running generated programs of {tested} tasks, with {wall().words}")
-        with _progress(len(rows), "running") as done:
+        with bar.on_terminal("running", len(rows)) as (_, done):
             rows = run.executed(rows, chosen, workers=workers, done=done)
     elif tested:
         say("the tasks have tests, which are not run: --execute runs them, and with them the code that the model wrote")
@@ -218,18 +218,3 @@ def _show(rows: Sequence[Row], setup: Setup, file: Path, *, as_json: bool, as_ma
         console.print(report.table(rows, setup.seed))
         for line in report.remarks(rows, setup.seed):
             console.print(line, highlight=False)
-
-
-@contextlib.contextmanager
-def _progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """Yield what hears of things done: a bar on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield lambda n: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(what, total=total)
-        yield lambda n: progress.update(bar, advance=n)

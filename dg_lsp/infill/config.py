@@ -29,6 +29,10 @@ __all__ = [
 ]
 
 
+LOCAL_ONLY = "is for local models only (privacy.local_only), and the chosen model is remote"
+"""Why a file gets no fills, as the end of a sentence that begins with its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Privacy:
     """Which files no remote model may see: patterns as in `.gitignore`, for paths below a workspace."""
@@ -66,15 +70,15 @@ class Guarded:
 
 def refusal(name: str) -> str:
     """Return why a file gets no fills from a remote model, as a sentence."""
-    return f"{name} is for local models only (privacy.local_only), and the chosen model is remote"
+    return f"{name} {LOCAL_ONLY}"
 
 
 def connect_options(config: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
     """Return how to join the engine that is configured, or the one with another `model`."""
-    chosen = model or config.model
+    model_name = model or config.model
     return ConnectOptions(
         # The engine has a current folder of its own, from which a relative path would lead elsewhere.
-        model=str(shared.folder_of(chosen) or chosen),
+        model=str(shared.folder_of(model_name) or model_name),
         device=config.device,
         threads=config.threads,
         unload_after_s=config.unload_after_s,
@@ -88,5 +92,5 @@ def connect_options(config: Config, *, model: str = "", interactive: bool = True
 def privacy(paths: Iterable[Path]) -> Privacy:
     """Return what the user and the workspaces of these files together keep here."""
     roots = dict.fromkeys(workspace_of(path.resolve()) for path in paths)
-    kept = [pattern for root in roots for pattern in read(root)[0].local_only]
-    return Privacy(tuple(dict.fromkeys(kept)))
+    patterns = [pattern for root in roots for pattern in read(root)[0].local_only]
+    return Privacy(tuple(dict.fromkeys(patterns)))

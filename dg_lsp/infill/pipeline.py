@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RequestOptions:
     """How to ask: how much text on each side, at what cost, from which seed, and the file's name for the model.
 
     `previous` is what an earlier answer would still write in the hole (see `InfillRequest`).
@@ -66,7 +66,7 @@ async def infill(
     engine: Engine,
     document: Document,
     holes: Sequence[Hole],
-    settings: Settings,
+    settings: RequestOptions,
     *,
     syntax: Syntax | None = None,
     related: Sequence[Snippet] = (),
@@ -85,7 +85,7 @@ async def infill(
 def to_request(
     document: Document,
     holes: Sequence[Hole],
-    settings: Settings,
+    settings: RequestOptions,
     *,
     syntax: Syntax | None = None,
     related: Sequence[Snippet] = (),

@@ -31,8 +31,8 @@ class Action:
 
 def offered(document: Document, syntax: Syntax | None, span: Span, only: Iterable[str] | None = None) -> tuple[Action, ...]:
     """Return the actions for a cursor or a selection, of the kinds that are wanted; None wants all."""
-    found = [action for action in _all(document, syntax, span) if only is None or _is_wanted(action.kind, tuple(only))]
-    return tuple(found)
+    actions = [action for action in _all(document, syntax, span) if only is None or _is_wanted(action.kind, tuple(only))]
+    return tuple(actions)
 
 
 def attempts(
@@ -43,8 +43,8 @@ def attempts(
     Raises ValueError for an action that does not exist.
     """
     if what in ("body", "hole"):
-        found = [hole for hole in _placeholders(document, syntax) if _touch(hole.span, span)]
-        return ((found[0],),) if found else ()
+        touched = [hole for hole in _placeholders(document, syntax) if _touch(hole.span, span)]
+        return ((touched[0],),) if touched else ()
     if what == "all":
         every = _placeholders(document, syntax)
         return (every,) if every else ()
@@ -109,15 +109,15 @@ def _repairs(document: Document, syntax: Syntax | None, span: Span) -> tuple[tup
     if not lines:
         return ()
     within = [error for error in syntax.errors if any(hole.span.start <= error.start <= hole.span.end for hole in lines)]
-    found = [tuple(lines[:1])]
+    attempts = [tuple(lines[:1])]
     if len(within) <= MAX_REPAIRS and all(left.end <= right.start for left, right in pairwise(within)):
         tight = tuple(
             Hole(error, "error", indent=index.indent(index.at(error.start)), block="\n" in syntax.text[error.start : error.end])
             for error in within
         )
-        if tight and tight != found[0]:
-            found.insert(0, tight)
-    return tuple(found)
+        if tight and tight != attempts[0]:
+            attempts.insert(0, tight)
+    return tuple(attempts)
 
 
 def _undocumented(syntax: Syntax | None, span: Span) -> Owner | None:
@@ -174,7 +174,7 @@ def _touch(one: Span, other: Span) -> bool:
 
 
 def _is_wanted(kind: str, only: tuple[str, ...]) -> bool:
-    return any(kind == wanted or kind.startswith(f"{wanted}.") or not wanted for wanted in only)
+    return any(kind == prefix or kind.startswith(f"{prefix}.") or not prefix for prefix in only)
 
 
 def _quoted(instruction: str) -> str:

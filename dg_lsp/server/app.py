@@ -1,4 +1,4 @@
-"""The language server: which messages there are, and who answers them. A handler converts, awaits, converts back.
+"""The language server of one connection: its parts, its settings and its background work. `handlers` answer messages.
 
 Nothing heavy is imported before `initialize` is answered; the engine is joined after `initialized`.
 """
@@ -10,7 +10,7 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -21,10 +21,10 @@ from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
 from dg_lsp.infill.port import EngineError
-from dg_lsp.server import client, convert, handlers, methods, protocol, settings
+from dg_lsp.server import client, convert, methods, protocol, settings
 from dg_lsp.server.client import Client
 from dg_lsp.server.configuration import Configuration
-from dg_lsp.server.methods import Draft, Status
+from dg_lsp.server.methods import DraftParams, StatusParams
 from dg_lsp.server.progress import Progresses
 from dg_lsp.server.protocol import RpcProtocol, Wire
 from dg_lsp.server.resident import Opener, Resident
@@ -58,7 +58,7 @@ _LOSES: dict[str, tuple[str, Callable[[Documents, str], None]]] = {
 _TOLD = (EngineError, JsonRpcException, ValueError)
 
 
-class Server(LanguageServer):
+class DgLanguageServer(LanguageServer):
     """The server of one connection."""
 
     protocol: RpcProtocol
@@ -89,6 +89,8 @@ class Server(LanguageServer):
         self.progresses = Progresses(self)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.roots: dict[str, None] = {}
+        self._nearby: Nearby | None = None
+        self._completer: Completer | None = None
         self._registered = False
         self._told = ""
         self._problems: tuple[str, ...] = ()
@@ -96,31 +98,33 @@ class Server(LanguageServer):
         self._pulls = 0
         self.protocol.experimental = {"dgLsp": {"version": methods.VERSION}}
         self.protocol.unreadable = self._unreadable
-        handlers.add(self)
 
-    @cached_property
+    @property
     def nearby(self) -> Nearby:
-        """What of the workspace may be read."""
-        from dg_lsp.server.nearby import Nearby
+        """What of the workspace may be read, made when it is first needed."""
+        if self._nearby is None:
+            from dg_lsp.server.nearby import Nearby
 
-        nearby = Nearby(self.clock, self.configuration.withheld)
-        nearby.set_roots(self.roots)
-        return nearby
+            self._nearby = Nearby(self.clock, self.configuration.withheld)
+            self._nearby.set_roots(self.roots)
+        return self._nearby
 
-    @cached_property
+    @property
     def completer(self) -> Completer:
-        """What answers requests for suggestions."""
-        from dg_lsp.server.completion import Completer
+        """What answers requests for suggestions, made when it is first needed."""
+        if self._completer is None:
+            from dg_lsp.server.completion import Completer
 
-        return Completer(
-            self.documents,
-            self.resident,
-            self.nearby,
-            self.statistics,
-            self.configuration.at,
-            self.clock,
-            self.noted,
-        )
+            self._completer = Completer(
+                self.documents,
+                self.resident,
+                self.nearby,
+                self.statistics,
+                self.configuration.at,
+                self.clock,
+                self.noted,
+            )
+        return self._completer
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Write to the log; a popup at each keystroke helps nobody."""
@@ -142,11 +146,10 @@ class Server(LanguageServer):
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        # Neither is made just to be closed.
-        if "completer" in self.__dict__:
-            await self.completer.close()
-        if "nearby" in self.__dict__:
-            await self.nearby.close()
+        if self._completer is not None:
+            await self._completer.close()
+        if self._nearby is not None:
+            await self._nearby.close()
         await self.resident.stop()
         self._write_statistics()
 
@@ -169,8 +172,12 @@ class Server(LanguageServer):
         if not self.client.inline or not self.client.registers_inline:
             self.protocol.fm.feature_options[lsp.TEXT_DOCUMENT_INLINE_COMPLETION] = lsp.InlineCompletionOptions()
             self._registered = True
-        if self.settings.completion_list if self.settings.completion_list is not None else not self.client.inline:
-            handlers.add_lists(self)
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether suggestions come in ordinary completion lists as well: the user's choice, else what the editor needs."""
+        choice = self.settings.completion_list
+        return not self.client.inline if choice is None else choice
 
     async def ready(self) -> None:
         """Ask for the settings and join the engine, once; the client is ready for requests."""
@@ -189,22 +196,24 @@ class Server(LanguageServer):
         if not self.client.pulls_configuration:
             return
         self._pulls += 1
-        mine = self._pulls
+        pull = self._pulls
         try:
             items = [lsp.ConfigurationItem(section=settings.SECTION)]
             # One folder's settings are those of the window.
             roots = list(self.roots) if len(self.roots) > 1 else []
             items += [lsp.ConfigurationItem(scope_uri=root, section=settings.SECTION) for root in roots]
-            asked = self.workspace_configuration_async(lsp.ConfigurationParams(items))
-            found = await asyncio.wait_for(asked, CLIENT_PATIENCE_S)
+            asking = self.workspace_configuration_async(lsp.ConfigurationParams(items))
+            sections = await asyncio.wait_for(asking, CLIENT_PATIENCE_S)
         except JsonRpcException as error:
             log.warning("the editor's settings could not be had: %s", error)
             return
         except asyncio.TimeoutError:
             log.warning("the editor does not tell its settings")
             return
-        if mine == self._pulls:
-            self.say_settings(found[0] if found else None, dict(zip(roots, found[1:] if found else (), strict=False)))
+        if pull == self._pulls:
+            self.say_settings(
+                sections[0] if sections else None, dict(zip(roots, sections[1:] if sections else (), strict=False))
+            )
 
     def say_settings(self, general: object, by_folder: Mapping[str, object] | None = None) -> None:
         """Take note of what the editor says on top of all files."""
@@ -222,9 +231,9 @@ class Server(LanguageServer):
         old = self.settings
         self._configure()
         self._tell_problems()
-        # Each was made for the settings of then. Nothing is made just to have it forget.
-        if "completer" in self.__dict__:
-            self.completer.forget_answers()
+        # Each was made for the settings of then.
+        if self._completer is not None:
+            self._completer.forget_answers()
         if settings.restarts_engine(old, self.settings) and self.resident.condition.state != "off":
             self.restart_engine()
 
@@ -290,15 +299,15 @@ class Server(LanguageServer):
 
     async def _look_around(self) -> None:
         """End when the process that started us is gone, and write statistics now and then."""
-        written = self.clock()
+        last_write = self.clock()
         while True:
             await asyncio.sleep(LOOK_AROUND_S)
             self.look_at_files()
             if self.process_id is not None and not _alive(self.process_id):
                 log.warning("the editor's process is gone")
                 self.protocol.ended()
-            if self.clock() - written >= WRITE_STATISTICS_S:
-                written = self.clock()
+            if self.clock() - last_write >= WRITE_STATISTICS_S:
+                last_write = self.clock()
                 self._write_statistics()
 
     def _write_statistics(self) -> None:
@@ -317,7 +326,7 @@ class Server(LanguageServer):
         if self.protocol.trace != lsp.TraceValue.Off:
             self.log_trace(lsp.LogTraceParams(sentence))
 
-    def _send_status(self, status: Status) -> None:
+    def _send_status(self, status: StatusParams) -> None:
         if self.client.hears_status and self.protocol.initialized:
             self.protocol.notify(methods.STATUS, status.to_json())
 
@@ -335,7 +344,7 @@ class Server(LanguageServer):
         """Tell the user something that is no trouble."""
         self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Info, f"dg-lsp: {sentence}"))
 
-    def send_draft(self, draft: Draft) -> None:
+    def send_draft(self, draft: DraftParams) -> None:
         """Show the canvas, where the client can."""
         if self.client.hears_drafts:
             self.protocol.notify(methods.DRAFT, draft.to_json())

@@ -131,13 +131,15 @@ def to_workspace_edit(
     if not versioned:
         plain = [lsp.TextEdit(to_range(index, edit.span, encoding), edit.text) for edit in edits]
         return lsp.WorkspaceEdit(changes={uri: plain})
-    written: list[lsp.TextEdit | lsp.AnnotatedTextEdit | lsp.SnippetTextEdit] = []
+    document_edits: list[lsp.TextEdit | lsp.AnnotatedTextEdit | lsp.SnippetTextEdit] = []
     for edit in edits:
         range_ = to_range(index, edit.span, encoding)
-        written.append(lsp.AnnotatedTextEdit(_ANNOTATION, range_, edit.text) if label else lsp.TextEdit(range_, edit.text))
+        document_edits.append(
+            lsp.AnnotatedTextEdit(_ANNOTATION, range_, edit.text) if label else lsp.TextEdit(range_, edit.text)
+        )
     document = lsp.OptionalVersionedTextDocumentIdentifier(uri=uri, version=version)
     return lsp.WorkspaceEdit(
-        document_changes=[lsp.TextDocumentEdit(text_document=document, edits=written)],
+        document_changes=[lsp.TextDocumentEdit(text_document=document, edits=document_edits)],
         change_annotations={_ANNOTATION: lsp.ChangeAnnotation(label, description="written by a model")} if label else None,
     )
 

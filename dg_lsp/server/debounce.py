@@ -61,8 +61,8 @@ def wait_ms(rhythm: Rhythm, now: float, before: str, after: str, *, client_ms: f
     # A slow engine would be asked too late if we waited long on top, and its work can be called off.
     slow = max(0.0, rhythm.latency_ms - USUAL_LATENCY_MS) / 4
     passed = 1000 * (now - rhythm.last) if rhythm.last is not None else client_ms
-    wanted = min(max(factor * rhythm.gap_ms - slow, MIN_WAIT_MS), MAX_WAIT_MS)
-    return max(0.0, wanted - max(min(passed, MAX_WAIT_MS), client_ms))
+    usual_ms = min(max(factor * rhythm.gap_ms - slow, MIN_WAIT_MS), MAX_WAIT_MS)
+    return max(0.0, usual_ms - max(min(passed, MAX_WAIT_MS), client_ms))
 
 
 def _median(values: tuple[float, ...]) -> float:

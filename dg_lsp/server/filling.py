@@ -33,7 +33,7 @@ class Job:
 
     document: Document
     syntax: Syntax | None
-    settings: pipeline.Settings
+    settings: pipeline.RequestOptions
     related: Sequence[Snippet] = ()
 
 
@@ -49,54 +49,54 @@ async def fill(
 
     With `mends`, only what leaves fewer stretches that can't be parsed than before counts. Raises EngineError.
     """
-    filled = Filled(reasons=("there is nothing to fill",))
+    result = Filled(reasons=("there is nothing to fill",))
     for holes in attempts:
-        filled = await _fill(holes, job, engine_for, done, mends=mends)
-        if filled.edits:
+        result = await _fill(holes, job, engine_for, done, mends=mends)
+        if result.edits:
             break
-    return filled
+    return result
 
 
 async def _fill(
     holes: tuple[Hole, ...], job: Job, engine_for: EngineFor, done: Callable[[int, int], None], *, mends: bool
 ) -> Filled:
-    kept: tuple[Edit, ...] = ()
+    kept_edits: tuple[Edit, ...] = ()
     reasons: list[str] = []
     n_done = 0
     for group in context.group(holes, job.document):
-        found, reason = await _group(group, kept, job, engine_for, mends=mends)
-        if not found and len(group) > 1 and not mends:
+        edits, reason = await _group(group, kept_edits, job, engine_for, mends=mends)
+        if not edits and len(group) > 1 and not mends:
             for hole in group:
-                more, reason = await _group((hole,), (*kept, *found), job, engine_for, mends=mends)
-                found = (*found, *more)
+                more, reason = await _group((hole,), (*kept_edits, *edits), job, engine_for, mends=mends)
+                edits = (*edits, *more)
                 reasons += [reason] if reason else []
         elif reason:
             reasons.append(reason)
-        kept = (*kept, *found)
+        kept_edits = (*kept_edits, *edits)
         n_done += len(group)
         done(n_done, len(holes))
-    return Filled(tuple(sorted(kept, key=lambda edit: edit.span)), len(holes), tuple(dict.fromkeys(reasons)))
+    return Filled(tuple(sorted(kept_edits, key=lambda edit: edit.span)), len(holes), tuple(dict.fromkeys(reasons)))
 
 
 async def _group(
-    group: tuple[Hole, ...], kept: tuple[Edit, ...], job: Job, engine_for: EngineFor, *, mends: bool
+    group: tuple[Hole, ...], kept_edits: tuple[Edit, ...], job: Job, engine_for: EngineFor, *, mends: bool
 ) -> tuple[tuple[Edit, ...], str]:
     """Return the best edits for one group that go with those that are kept already, or why there are none."""
     answer = await pipeline.infill(engine_for(group), job.document, group, job.settings, syntax=job.syntax, related=job.related)
-    for edits in _sound(answer, kept, job, mends=mends):
+    for edits in _sound(answer, kept_edits, job, mends=mends):
         return edits, ""
     return (), answer.reason or ("the answer does not mend the syntax" if mends else "the answer breaks the syntax")
 
 
-def _sound(answer: Answer, kept: tuple[Edit, ...], job: Job, *, mends: bool) -> Iterator[tuple[Edit, ...]]:
+def _sound(answer: Answer, kept_edits: tuple[Edit, ...], job: Job, *, mends: bool) -> Iterator[tuple[Edit, ...]]:
     for suggestion in answer.suggestions:
-        text = values.apply(job.document.text, (*kept, *suggestion.edits))
-        filled = syntaxes.of(replace(job.document, text=text), job.syntax)
-        if filled is None or job.syntax is None:
+        text = values.apply(job.document.text, (*kept_edits, *suggestion.edits))
+        new_syntax = syntaxes.of(replace(job.document, text=text), job.syntax)
+        if new_syntax is None or job.syntax is None:
             is_sound = not mends
         elif mends:
-            is_sound = syntaxes.adds_errors(job.syntax, filled)
+            is_sound = syntaxes.adds_errors(job.syntax, new_syntax)
         else:
-            is_sound = not syntaxes.adds_errors(filled, job.syntax)
+            is_sound = not syntaxes.adds_errors(new_syntax, job.syntax)
         if is_sound:
             yield suggestion.edits

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lsprotocol import types as lsp
 
 from dg_lsp.server import convert, methods, settings
+from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.methods import BadParamsError
-
-if TYPE_CHECKING:
-    from dg_lsp.server.app import Server
 
 log = logging.getLogger(__name__)
 
 
-def add(server: Server) -> None:
+def add(server: DgLanguageServer) -> None:
     """Say which message is handled by what."""
     documents = server.documents
 
     @server.feature(lsp.INITIALIZE)
     def _(params: lsp.InitializeParams) -> None:
         server.begin(params)
+        if server.has_lists:
+            _add_lists(server)
 
     @server.feature(lsp.INITIALIZED)
     def _(params: lsp.InitializedParams) -> None:
@@ -80,7 +80,7 @@ def add(server: Server) -> None:
     async def _(params: lsp.CodeAction) -> lsp.CodeAction:
         from dg_lsp.server import running
 
-        params.edit = await running.edit(server, running.to_wanted(params.data))
+        params.edit = await running.edit(server, running.to_fill_params(params.data))
         return params
 
     @server.feature(lsp.WORKSPACE_EXECUTE_COMMAND)
@@ -116,17 +116,17 @@ def add(server: Server) -> None:
 
     @server.feature(methods.DID_SHOW)
     def _(params: Any) -> None:
-        _heard(params, lambda: methods.to_shown(params))
+        _heard(params, lambda: server.completer.usage.displayed(methods.to_shown(params)))
 
     @server.feature(methods.DID_PARTIALLY_ACCEPT)
     def _(params: Any) -> None:
         _heard(
             params,
-            lambda: server.completer.accepted_in_part(methods.to_shown(params), methods.to_accepted_length(params)),
+            lambda: server.completer.usage.accepted_in_part(methods.to_shown(params), methods.to_accepted_length(params)),
         )
 
 
-def add_lists(server: Server) -> None:
+def _add_lists(server: DgLanguageServer) -> None:
     """Offer suggestions in ordinary completion lists as well."""
 
     @server.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions())
@@ -136,7 +136,7 @@ def add_lists(server: Server) -> None:
         return await suggesting.completion(server, params)
 
 
-def _add_notebook_handlers(server: Server) -> None:
+def _add_notebook_handlers(server: DgLanguageServer) -> None:
     documents = server.documents
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_OPEN)

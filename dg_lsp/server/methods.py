@@ -42,7 +42,7 @@ KINDS: dict[What, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StatusParams:
     """How things are: the engine's state, its model, how long the last answer took, why there was no last one."""
 
     state: State
@@ -73,7 +73,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DraftPart:
     """What would stand in place of a range; its ends are line and character as the editor counts them."""
 
     start: tuple[int, int]
@@ -82,13 +82,13 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DraftParams:
     """The canvas as it reads now: one text for each range of that version of a document. The last one is `done`."""
 
     token: str
     uri: str
     version: int | None
-    holes: tuple[Part, ...]
+    holes: tuple[DraftPart, ...]
     step: int = 0
     done: bool = False
 
@@ -112,7 +112,7 @@ class BadParamsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FillParams:
     """What a code action or `dgLsp.fill` asks for: what to do, in which version of which document, where.
 
     `start` and `end` are line and character as the editor counts them.
@@ -136,7 +136,7 @@ class Wanted:
         }
 
 
-def to_wanted(data: object) -> Wanted:
+def to_fill_params(data: object) -> FillParams:
     """Return what the JSON asks for; raise BadParamsError when it can't be read."""
     try:
         assert isinstance(data, Mapping)
@@ -146,7 +146,7 @@ def to_wanted(data: object) -> Wanted:
         version = document.get("version")
         assert isinstance(document["uri"], str)
         assert version is None or isinstance(version, int)
-        return Wanted(
+        return FillParams(
             what=cast("What", what),
             uri=document["uri"],
             version=version,

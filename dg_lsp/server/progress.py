@@ -29,10 +29,10 @@ class Progresses:
             cancel()
 
     @asynccontextmanager
-    async def bar(self, title: str, cancel: Callable[[], None], *, wanted: bool) -> AsyncIterator[Bar]:
+    async def bar(self, title: str, cancel: Callable[[], None], *, is_shown: bool) -> AsyncIterator[Bar]:
         """Yield a bar; one that says nothing where the editor has none."""
         token = f"dg-lsp-{secrets.token_hex(6)}"
-        bar = Bar(self.server, token, wanted and await self._created(token))
+        bar = Bar(self.server, token, is_shown and await self._created(token))
         self._cancels[token] = cancel
         bar.send(lsp.WorkDoneProgressBegin(title=title, cancellable=True, percentage=0))
         try:

@@ -227,7 +227,7 @@ class StreamWriter:
         self._is_open = False
 
 
-def read_messages(stream: BinaryIO, found: Callable[[object], None], bad: Callable[[str], None]) -> None:
+def read_messages(stream: BinaryIO, take: Callable[[object], None], refuse: Callable[[str], None]) -> None:
     """Call `found` with each message until the stream ends, and `bad` with a sentence for each that is no JSON.
 
     Header names count in any case. Lines that are no header are skipped until there is one, since what follows a
@@ -244,7 +244,7 @@ def read_messages(stream: BinaryIO, found: Callable[[object], None], bad: Callab
             # Python makes no number of some thousand digits.
             length = int(value) if value.isdigit() and len(value) < 20 else None
             if length is None or length > MAX_MESSAGE_BYTES:
-                bad("a header's Content-Length is no number of bytes that can be read")
+                refuse("a header's Content-Length is no number of bytes that can be read")
                 length = None
         elif not line.strip() and length is not None:
             body = stream.read(length)
@@ -254,9 +254,9 @@ def read_messages(stream: BinaryIO, found: Callable[[object], None], bad: Callab
             try:
                 message = json.loads(body)
             except (ValueError, RecursionError):
-                bad("a message is no JSON")
+                refuse("a message is no JSON")
             else:
-                found(message)
+                take(message)
 
 
 async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, background: Callable[[], Awaitable[None]]) -> int:
@@ -310,17 +310,17 @@ class Wire:
         """Assume the present way."""
         self.is_old = False
 
-    def context(self, data: Any, made: cattrs.Converter) -> lsp.InlineCompletionContext:
+    def context(self, data: Any, structurer: cattrs.Converter) -> lsp.InlineCompletionContext:
         """Return the context of an inline completion.
 
         vscode-languageclient 9 counts trigger kinds from 0 and writes the range of `selectedCompletionInfo` as an array.
         """
         kind, selected = data.get("triggerKind", lsp.InlineCompletionTriggerKind.Automatic.value), None
-        if (chosen := data.get("selectedCompletionInfo")) is not None:
-            ends = chosen["range"]
+        if (selection := data.get("selectedCompletionInfo")) is not None:
+            ends = selection["range"]
             self.is_old = self.is_old or isinstance(ends, list)
             ends = {"start": ends[0], "end": ends[1]} if isinstance(ends, list) else ends
-            selected = lsp.SelectedCompletionInfo(made.structure(ends, lsp.Range), str(chosen["text"]))
+            selected = lsp.SelectedCompletionInfo(structurer.structure(ends, lsp.Range), str(selection["text"]))
         # Only the older format has a 0, and only the present one a 2.
         self.is_old = kind == 0 or (self.is_old and kind != lsp.InlineCompletionTriggerKind.Automatic.value)
         return lsp.InlineCompletionContext(lsp.InlineCompletionTriggerKind(kind + self.is_old), selected)
@@ -328,16 +328,18 @@ class Wire:
 
 def converter(wire: Wire) -> cattrs.Converter:
     """Return pygls' converter, except that what it has no type for stays JSON, and that it reads the older way too."""
-    made = converters.get_converter()
-    made.register_structure_hook(
+    structurer = converters.get_converter()
+    structurer.register_structure_hook(
         JsonRPCRequestMessage, lambda data, cls: cls(data["id"], data["method"], data["jsonrpc"], data.get("params"))
     )
-    made.register_structure_hook(
+    structurer.register_structure_hook(
         JsonRPCNotification, lambda data, cls: cls(data["method"], data["jsonrpc"], data.get("params"))
     )
-    made.register_structure_hook(JsonRPCResponseMessage, lambda data, cls: cls(data["id"], data["jsonrpc"], data.get("result")))
-    made.register_structure_hook(lsp.InlineCompletionContext, lambda data, _: wire.context(data, made))
-    return made
+    structurer.register_structure_hook(
+        JsonRPCResponseMessage, lambda data, cls: cls(data["id"], data["jsonrpc"], data.get("result"))
+    )
+    structurer.register_structure_hook(lsp.InlineCompletionContext, lambda data, _: wire.context(data, structurer))
+    return structurer
 
 
 def _is_id(value: object) -> bool:

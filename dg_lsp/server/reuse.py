@@ -55,7 +55,7 @@ class Fit:
 
     offers: tuple[Offer, ...]
     typed: int = 0
-    asked: int = 1
+    n_candidates: int = 1
 
 
 def advanced(then: Place, now: Place) -> str | None:
@@ -128,7 +128,7 @@ def left_over(text: str, typed: str, added: str) -> str:
 class _Kept:
     place: Place
     offers: tuple[Offer, ...]
-    asked: int
+    n_candidates: int
     at: float
 
 
@@ -142,10 +142,10 @@ class Cache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, place: Place, offers: tuple[Offer, ...], asked: int, now: float) -> None:
+    def keep(self, place: Place, offers: tuple[Offer, ...], n_candidates: int, now: float) -> None:
         """Keep the answer for a place, also that there is none; `asked` is how many offers were wanted."""
         key = _key(place)
-        self._kept[key] = _Kept(place, offers, asked, now)
+        self._kept[key] = _Kept(place, offers, n_candidates, now)
         self._kept.move_to_end(key)
         while len(self._kept) > N_KEPT:
             self._kept.popitem(last=False)
@@ -155,12 +155,12 @@ class Cache:
         exact = self._kept.get(_key(place))
         if exact is not None and now - exact.at <= KEPT_S:
             self._kept.move_to_end(_key(place))
-            return Fit(exact.offers, 0, exact.asked)
+            return Fit(exact.offers, 0, exact.n_candidates)
         best: Fit | None = None
-        for kept in reversed(self._kept.values()):
-            if now - kept.at > KEPT_S or not kept.offers:
+        for entry in reversed(self._kept.values()):
+            if now - entry.at > KEPT_S or not entry.offers:
                 continue
-            fit = advance(kept.place, place, kept.offers, kept.asked)
+            fit = advance(entry.place, place, entry.offers, entry.n_candidates)
             # The answer that was made nearest to here knows most.
             if fit is not None and (best is None or fit.typed < best.typed):
                 best = fit
@@ -168,21 +168,21 @@ class Cache:
 
     def left_over(self, place: Place, now: float) -> str:
         """Return what the newest answer that the user has typed against would still write here; "" where there is none."""
-        for kept in reversed(self._kept.values()):
-            if now - kept.at > KEPT_S or not kept.offers:
+        for entry in reversed(self._kept.values()):
+            if now - entry.at > KEPT_S or not entry.offers:
                 continue
-            typed, added = advanced(kept.place, place), closed(kept.place, place)
+            typed, added = advanced(entry.place, place), closed(entry.place, place)
             if typed and added is not None and len(typed) <= STRAYED_CHARS and not {"\n", "\r"} & set(typed):
-                return left_over(kept.offers[0].text, typed, added)
+                return left_over(entry.offers[0].text, typed, added)
         return ""
 
     def forget(self, uri: str) -> None:
         """Forget a document."""
-        for key in [key for key, kept in self._kept.items() if kept.place.uri == uri]:
+        for key in [key for key, entry in self._kept.items() if entry.place.uri == uri]:
             del self._kept[key]
 
 
-def advance(then: Place, now: Place, offers: tuple[Offer, ...], asked: int) -> Fit | None:
+def advance(then: Place, now: Place, offers: tuple[Offer, ...], n_candidates: int) -> Fit | None:
     """Return the offers of an earlier place as they are at a later one, or None where none fits or nothing is left."""
     typed = advanced(then, now)
     added = closed(then, now)
@@ -190,7 +190,7 @@ def advance(then: Place, now: Place, offers: tuple[Offer, ...], asked: int) -> F
         return None
     left = ((offer, rest(offer.text, typed, added)) for offer in offers)
     fitting = tuple(replace(offer, text=text) for offer, text in left if text and text.strip())
-    return Fit(fitting, len(typed), asked) if fitting else None
+    return Fit(fitting, len(typed), n_candidates) if fitting else None
 
 
 @dataclass(frozen=True, slots=True)

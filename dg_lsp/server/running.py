@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequestCancelled
@@ -16,14 +16,12 @@ from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server import actions, convert, filling, methods
 from dg_lsp.server.actions import Action
+from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.filling import Filled, Job
-from dg_lsp.server.methods import BadParamsError, Draft, Part, Wanted
+from dg_lsp.server.methods import BadParamsError, DraftParams, DraftPart, FillParams
 from dg_lsp.server.progress import Bar
 from dg_lsp.server.protocol import CONTENT_MODIFIED
-from dg_lsp.server.sync import Open
-
-if TYPE_CHECKING:
-    from dg_lsp.server.app import Server
+from dg_lsp.server.sync import OpenDocument
 
 log = logging.getLogger(__name__)
 
@@ -37,35 +35,35 @@ _TITLES = {
 }
 
 
-def menu(server: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
+def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
     """Return the code actions at a place, in the form that the client reads."""
     uri = params.text_document.uri
-    found, settings = server.documents.get(uri), server.configuration.at(uri)
+    doc, settings = server.documents.get(uri), server.configuration.at(uri)
     automatic = params.context.trigger_kind == lsp.CodeActionTriggerKind.Automatic
-    if found is None or found.lost or not settings.enable or server.nearby.refused(uri):
+    if doc is None or doc.lost or not settings.enable or server.nearby.refused(uri):
         return []
-    if automatic and len(found.index.text) > settings.max_file_chars:
+    if automatic and len(doc.index.text) > settings.max_file_chars:
         return []
-    span = convert.to_span(found.index, params.range, server.documents.encoding)
+    span = convert.to_span(doc.index, params.range, server.documents.encoding)
     only = [str(getattr(kind, "value", kind)) for kind in params.context.only] if params.context.only is not None else None
     # Some editors ask at each move of the cursor; only for the menu that somebody opens is all of a long file looked at.
-    syntax = found.near(span.start) if automatic else found.syntax()
-    offered = actions.offered(found.document, syntax, span, only)
+    syntax = doc.near(span.start) if automatic else doc.syntax()
+    entries = actions.offered(doc.document, syntax, span, only)
     if syntax is not None and syntax.parts:
-        offered = tuple(action for action in offered if action.what != "all")
-    written = [_to_action(server, found.document, found, action) for action in offered]
+        entries = tuple(action for action in entries if action.what != "all")
+    menu_items = [_to_action(server, doc.document, doc, action) for action in entries]
     if server.client.action_literals:
-        return [*written]
-    return [lsp.Command(action.title, methods.FILL, arguments=[action.data]) for action in written]
+        return [*menu_items]
+    return [lsp.Command(action.title, methods.FILL, arguments=[action.data]) for action in menu_items]
 
 
-async def execute(server: Server, params: lsp.ExecuteCommandParams) -> Any:
+async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) -> Any:
     """Run a command of ours; raise JsonRpcInvalidParams for another's."""
     arguments = params.arguments or []
     first = arguments[0] if arguments else None
     if params.command == methods.ACCEPTED:
         if isinstance(first, int):
-            server.completer.accepted(first)
+            server.completer.usage.accepted(first)
         return None
     if params.command == methods.GET_STATUS:
         return server.reporter.status.to_json()
@@ -73,83 +71,83 @@ async def execute(server: Server, params: lsp.ExecuteCommandParams) -> Any:
         server.restart_engine()
         return None
     if params.command == methods.FILL:
-        return await _fill(server, to_wanted(first))
+        return await _fill(server, to_fill_params(first))
     raise JsonRpcInvalidParams(f"there is no command {params.command!r}; there are {', '.join(methods.COMMANDS)}")
 
 
-async def _fill(server: Server, wanted: Wanted) -> dict[str, Any]:
-    found = await edit(server, wanted)
-    if found is None:
+async def _fill(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
+    workspace_edit = await edit(server, params)
+    if workspace_edit is None:
         return {"applied": False}
-    label = _TITLES[wanted.what]
+    label = _TITLES[params.what]
     try:
         # Some editors, Kate among them, do this without announcing it.
-        result = await server.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit=found, label=label))
+        result = await server.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit=workspace_edit, label=label))
     except JsonRpcException as error:
         log.info("the editor does not apply edits: %s", error)
-        return {"applied": False, "edit": server.protocol._converter.unstructure(found)}
+        return {"applied": False, "edit": server.protocol._converter.unstructure(workspace_edit)}
     if not result.applied:
         log.warning("the editor did not apply the edit: %s", result.failure_reason)
     return {"applied": bool(result.applied)}
 
 
-def to_wanted(data: object) -> Wanted:
+def to_fill_params(data: object) -> FillParams:
     """Return what a code action's data asks for; raise JsonRpcInvalidParams when it can't be read."""
     try:
-        return methods.to_wanted(data)
+        return methods.to_fill_params(data)
     except BadParamsError as error:
         raise JsonRpcInvalidParams(str(error)) from error
 
 
-def _to_action(server: Server, document: Document, found: Open, action: Action) -> lsp.CodeAction:
+def _to_action(server: DgLanguageServer, document: Document, doc: OpenDocument, action: Action) -> lsp.CodeAction:
     """Return an entry of the menu, with what it takes to do it later."""
-    ends = convert.to_points(found.index, action.span, server.documents.encoding)
-    wanted = Wanted(action.what, document.uri, document.version, *ends).to_json()
-    by_command = lsp.Command(action.title, methods.FILL, arguments=[wanted])
+    ends = convert.to_points(doc.index, action.span, server.documents.encoding)
+    data = FillParams(action.what, document.uri, document.version, *ends).to_json()
+    by_command = lsp.Command(action.title, methods.FILL, arguments=[data])
     return lsp.CodeAction(
         title=action.title,
         kind=methods.KINDS[action.what],
-        data=wanted,
+        data=data,
         command=None if server.client.resolves_edits else by_command,
         tags=[lsp.CodeActionTag.LlmGenerated] if server.client.tags_actions else None,
     )
 
 
-async def edit(server: Server, wanted: Wanted) -> lsp.WorkspaceEdit | None:
+async def edit(server: DgLanguageServer, params: FillParams) -> lsp.WorkspaceEdit | None:
     """Return what an action comes to, None when it comes to nothing, of which the user is told.
 
     Raises JsonRpcException when the document is another by now, or the work was cancelled.
     """
-    found = _unchanged(server, wanted)
-    index, document, encoding = found.index, found.document, server.documents.encoding
-    if refused := server.nearby.refused(wanted.uri):
-        server.say(f"this file is not given to a model: it {refused}")
+    doc = _unchanged(server, params)
+    index, document, encoding = doc.index, doc.document, server.documents.encoding
+    if refusal := server.nearby.refused(params.uri):
+        server.say(f"this file is not given to a model: it {refusal}")
         return None
     server.statistics.counts.add("actions")
-    filled = await _filled(server, wanted, found)
-    if filled is None:
+    result = await _filled(server, params, doc)
+    if result is None:
         return None
     # One that was closed and opened again is another document, though it may have the same version.
-    if server.documents.get(wanted.uri) is not found or found.index.text is not index.text:
+    if server.documents.get(params.uri) is not doc or doc.index.text is not index.text:
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
-    if not filled.edits:
-        server.say(f"nothing was filled: {'; '.join(filled.reasons)}")
+    if not result.edits:
+        server.say(f"nothing was filled: {'; '.join(result.reasons)}")
         return None
     server.statistics.counts.add("actions filled")
-    if len(filled.edits) < filled.n_holes:
-        server.say(f"{len(filled.edits)} of {filled.n_holes} holes were filled: {'; '.join(filled.reasons)}")
+    if len(result.edits) < result.n_holes:
+        server.say(f"{len(result.edits)} of {result.n_holes} holes were filled: {'; '.join(result.reasons)}")
     return convert.to_workspace_edit(
-        wanted.uri,
+        params.uri,
         document.version,
         index,
-        filled.edits,
+        result.edits,
         encoding,
         versioned=server.client.versioned_edits,
-        label=_TITLES[wanted.what] if server.client.annotates else "",
+        label=_TITLES[params.what] if server.client.annotates else "",
     )
 
 
-async def _filled(server: Server, wanted: Wanted, found: Open) -> Filled | None:
+async def _filled(server: DgLanguageServer, params: FillParams, doc: OpenDocument) -> Filled | None:
     """Return what the action comes to, None when the engine failed, of which the user is told."""
     work: asyncio.Task[Filled] | None = None
 
@@ -161,8 +159,8 @@ async def _filled(server: Server, wanted: Wanted, found: Open) -> Filled | None:
     server.tell_again()
     server.reporter.busy(1)
     try:
-        async with server.progresses.bar(_TITLES[wanted.what], cancel, wanted=server.client.progress) as bar:
-            work = server.spawn(_run(server, wanted, found, bar))
+        async with server.progresses.bar(_TITLES[params.what], cancel, is_shown=server.client.progress) as bar:
+            work = server.spawn(_run(server, params, doc, bar))
             try:
                 return await asyncio.shield(work)
             except asyncio.CancelledError:
@@ -177,29 +175,29 @@ async def _filled(server: Server, wanted: Wanted, found: Open) -> Filled | None:
         server.reporter.busy(-1)
 
 
-def _unchanged(server: Server, wanted: Wanted) -> Open:
-    found = server.documents.get(wanted.uri)
-    if found is None:
+def _unchanged(server: DgLanguageServer, params: FillParams) -> OpenDocument:
+    doc = server.documents.get(params.uri)
+    if doc is None:
         raise JsonRpcException("the document is not open", CONTENT_MODIFIED)
-    if found.lost or (wanted.version is not None and wanted.version != found.document.version):
+    if doc.lost or (params.version is not None and params.version != doc.document.version):
         raise JsonRpcException("the document has changed since the action was offered", CONTENT_MODIFIED)
-    return found
+    return doc
 
 
-async def _run(server: Server, wanted: Wanted, found: Open, bar: Bar) -> Filled:
+async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, bar: Bar) -> Filled:
     """Return what the action comes to. Raises EngineError."""
-    document, syntax, index = found.document, found.syntax(), found.index
+    document, syntax, index = doc.document, doc.syntax(), doc.index
     encoding, settings = server.documents.encoding, server.configuration.at(document.uri)
-    span = convert.from_points(index, wanted.start, wanted.end, encoding)
-    attempts = actions.attempts(wanted.what, document, syntax, span, wanted.instruction)
+    span = convert.from_points(index, params.start, params.end, encoding)
+    attempts = actions.attempts(params.what, document, syntax, span, params.instruction)
     related: Sequence[Snippet] = await server.nearby.read(document, settings.related_chars)
-    asked = pipeline.Settings(
+    options = pipeline.RequestOptions(
         window_chars=settings.window_chars,
         budget=Budget(ms=settings.action_deadline, candidates=settings.candidates),
         path=server.nearby.name(document.uri),
     )
     token = secrets.token_hex(6)
-    latest: tuple[Part, ...] = ()
+    latest: tuple[DraftPart, ...] = ()
 
     def engine_for(group: tuple[Hole, ...]) -> Engine:
         ends = [convert.to_points(index, hole.span, encoding) for hole in group]
@@ -207,8 +205,8 @@ async def _run(server: Server, wanted: Wanted, found: Open, bar: Bar) -> Filled:
         def draft(texts: tuple[str, ...], step: int) -> None:
             nonlocal latest
             texts = tuple(f"{hole.lead}{text}{hole.trail}" for hole, text in zip(group, texts, strict=False))
-            latest = tuple(Part(start, end, text) for (start, end), text in zip(ends, texts, strict=False))
-            server.send_draft(Draft(token, document.uri, document.version, latest, step))
+            latest = tuple(DraftPart(start, end, text) for (start, end), text in zip(ends, texts, strict=False))
+            server.send_draft(DraftParams(token, document.uri, document.version, latest, step))
 
         return _Later(server, document.uri, token, draft if server.client.hears_drafts else None)
 
@@ -216,17 +214,17 @@ async def _run(server: Server, wanted: Wanted, found: Open, bar: Bar) -> Filled:
         bar.report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))
 
     try:
-        job = Job(document, syntax, asked, related)
-        return await filling.fill(attempts, job, engine_for, done, mends=wanted.what == "repair")
+        job = Job(document, syntax, options, related)
+        return await filling.fill(attempts, job, engine_for, done, mends=params.what == "repair")
     finally:
         if latest:
-            server.send_draft(Draft(token, document.uri, document.version, (), done=True))
+            server.send_draft(DraftParams(token, document.uri, document.version, (), done=True))
 
 
 class _Later:
     """The engine, once it is joined."""
 
-    def __init__(self, server: Server, uri: str, turn: str, on_draft: filling.OnDraft | None) -> None:
+    def __init__(self, server: DgLanguageServer, uri: str, turn: str, on_draft: filling.OnDraft | None) -> None:
         self._server, self._uri, self._turn, self._on_draft = server, uri, turn, on_draft
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:

@@ -34,10 +34,10 @@ def visible(
         return (), Reason(
             "unsure", f"the best answer is right with a probability of {best:.2f}, below {settings.threshold:.2f}"
         )
-    wanted = [offer for offer in sure if not rejections.holds(place, offer.text, now)]
-    if not wanted:
+    welcome = [offer for offer in sure if not rejections.holds(place, offer.text, now)]
+    if not welcome:
         return (), Reason("rejected", "the same suggestion was rejected a moment ago")
-    return (wanted[0],), None
+    return (welcome[0],), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def cuts(text: str, doubt: Doubt | None, ends: Iterable[int] = ()) -> Iterator[s
         if _WORD.search(text, max(end, 0), at):
             yield text[:at]
     while end > 0:
-        kept = text[:end].rstrip("\r\n")
-        if not kept.strip():
+        head = text[:end].rstrip("\r\n")
+        if not head.strip():
             return
-        yield kept
+        yield head
         end = text.rfind("\n", 0, end)

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 if TYPE_CHECKING:
-    from dg_lsp.server.app import Server
+    from dg_lsp.server.app import DgLanguageServer
 
 ENGINE_VARIABLE = "DG_LSP_SERVE_ENGINE"
 
@@ -41,18 +41,20 @@ def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: s
     os._exit(code)
 
 
-def _server(engine: str) -> Server:
+def _server(engine: str) -> DgLanguageServer:
     from pathlib import Path
 
-    from dg_lsp.server import resident, stats
-    from dg_lsp.server.app import Server
+    from dg_lsp.server import handlers, resident, stats
+    from dg_lsp.server.app import DgLanguageServer
 
     try:
         opener = resident.named(engine) if engine else resident.resident
     except ValueError as error:
         _refuse(str(error))
-    named = os.environ.get(stats.FOLDER_VARIABLE)
-    return Server(opener, statistics=Path(named) if named else stats.default_folder())
+    folder = os.environ.get(stats.FOLDER_VARIABLE)
+    server = DgLanguageServer(opener, statistics=Path(folder) if folder else stats.default_folder())
+    handlers.add(server)
+    return server
 
 
 def _standard_streams() -> tuple[BinaryIO, BinaryIO]:

@@ -10,11 +10,12 @@ import datetime
 import json
 import os
 import secrets
-import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from dg_lsp.wire import files
 
 FOLDER_VARIABLE = "DG_LSP_STATISTICS_DIR"
 KEPT_DAYS = 90
@@ -44,10 +45,10 @@ class Counts:
 
     def quantile_ms(self, share: float) -> int | None:
         """Return a bound that so large a share of the answers kept; None without answers, or when it is above all classes."""
-        wanted, so_far = share * sum(self.latencies.values()), 0
+        n_within, so_far = share * sum(self.latencies.values()), 0
         for idx, limit in enumerate(LATENCIES_MS):
             so_far += self.latencies[idx]
-            if so_far and so_far >= wanted:
+            if so_far and so_far >= n_within:
                 return limit
         return None
 
@@ -81,10 +82,7 @@ class Statistics:
         data = {"counts": dict(now[0]), "latencies": {str(key): value for key, value in now[1].items()}}
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.folder)
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                json.dump(data, file)
-            Path(name).replace(self.folder / f"{day}-{self._name}")
+            files.replace(self.folder / f"{day}-{self._name}", json.dumps(data).encode())
             self._written = now
 
 
@@ -123,24 +121,30 @@ def report(counts: Counts) -> str:
     shown, accepted = numbers["shown"], numbers["accepted"]
     if not any(numbers.values()):
         return "nothing has been counted yet"
-    reused = {"typed through": numbers["typed through"], "kept": numbers["cached"], "in flight": numbers["joined"]}
+    reuses = {"typed through": numbers["typed through"], "kept": numbers["cached"], "in flight": numbers["joined"]}
     lines = [
         f"suggestions shown      {shown}",
+        *_on_screen(numbers["on screen"], shown),
         f"accepted               {accepted}{_share(accepted, shown)}",
         f"accepted in part       {numbers['accepted in part']}{_share(numbers['accepted in part'], shown)}",
         f"characters accepted    {numbers['characters accepted']}",
         f"rejected               {numbers['rejected']}{_share(numbers['rejected'], shown)}",
         f"asked the engine       {numbers['asked']}",
-        f"answered without it    {sum(reused.values())} ({', '.join(f'{name} {n}' for name, n in reused.items())})",
+        f"answered without it    {sum(reuses.values())} ({', '.join(f'{name} {n}' for name, n in reuses.items())})",
         f"code actions           {numbers['actions']} ({numbers['actions filled']} with an edit)",
     ]
     if (median := counts.quantile_ms(0.5)) is not None:
         lines.append(
             f"answers took           at most {median} ms half of the time, {counts.quantile_ms(0.95) or 'more'} ms 95 %"
         )
-    held = sorted((name for name in numbers if name.startswith("not: ")), key=lambda name: -numbers[name])
-    lines += [f"not suggested, {name.removeprefix('not: '):<12} {numbers[name]}" for name in held]
+    suppressions = sorted((name for name in numbers if name.startswith("not: ")), key=lambda name: -numbers[name])
+    lines += [f"not suggested, {name.removeprefix('not: '):<12} {numbers[name]}" for name in suppressions]
     return "\n".join(lines)
+
+
+def _on_screen(n_displayed: int, n_shown: int) -> list[str]:
+    share = f"{round(100 * n_displayed / n_shown)} %; " if n_shown else ""
+    return [f"confirmed on screen    {n_displayed} ({share}only some editors report this)"] if n_displayed else []
 
 
 def _files(folder: Path) -> Iterable[Path]:

@@ -21,8 +21,8 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print one object instead.")] = False,
 ) -> None:
     """Show how many suggestions were shown and accepted, and how long answers took. Nothing of it ever leaves this machine."""
-    named = os.environ.get(stats.FOLDER_VARIABLE)
-    folder = Path(named) if named else stats.default_folder()
+    folder_name = os.environ.get(stats.FOLDER_VARIABLE)
+    folder = Path(folder_name) if folder_name else stats.default_folder()
     today = datetime.datetime.now(datetime.timezone.utc).date()
     stats.prune(folder, today)
     counts = stats.load(folder, today - datetime.timedelta(days=days - 1))

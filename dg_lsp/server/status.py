@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dg_lsp.server.methods import Status
+from dg_lsp.server.methods import StatusParams
 from dg_lsp.server.resident import Condition
 from dg_lsp.server.when import Reason
 
@@ -16,9 +16,9 @@ _PASSING = frozenset({"superseded", "moved"})
 class Reporter:
     """Holds the status, and sends each new one."""
 
-    def __init__(self, model: str, send: Callable[[Status], None]) -> None:
+    def __init__(self, model: str, send: Callable[[StatusParams], None]) -> None:
         """Begin with no engine."""
-        self.status = Status("off", model)
+        self.status = StatusParams("off", model)
         self._send = send
         self._n_busy = 0
 
@@ -48,7 +48,7 @@ class Reporter:
         self._n_busy += change
         self._become(replace(self.status, busy=self._n_busy > 0))
 
-    def _become(self, status: Status) -> None:
+    def _become(self, status: StatusParams) -> None:
         if status != self.status:
             self.status = status
             self._send(status)

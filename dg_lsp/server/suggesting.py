@@ -4,91 +4,84 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
 from dg_lsp.core import positions
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import convert, methods
-from dg_lsp.server.completion import Answer, Ask
-from dg_lsp.server.sync import Open
+from dg_lsp.server.app import DgLanguageServer
+from dg_lsp.server.completion import Reply, SuggestionRequest
+from dg_lsp.server.sync import OpenDocument
 from dg_lsp.server.when import Reason
-
-if TYPE_CHECKING:
-    from dg_lsp.server.app import Server
 
 log = logging.getLogger(__name__)
 
 
-async def inline_completion(server: Server, params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
+async def inline_completion(server: DgLanguageServer, params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
     """Return the items in the shape that the editor shows; never null, which some take for "keep what is shown"."""
     encoding, context = server.documents.encoding, params.context
-    chosen = context.selected_completion_info
+    selected = context.selected_completion_info
 
-    def ask(found: Open, offset: int) -> Ask:
-        return Ask(
+    def to_request(doc: OpenDocument, offset: int) -> SuggestionRequest:
+        return SuggestionRequest(
             params.text_document.uri,
             offset,
             automatic=context.trigger_kind == lsp.InlineCompletionTriggerKind.Automatic,
-            selected=(convert.to_span(found.index, chosen.range, encoding), chosen.text) if chosen else None,
+            selected=(convert.to_span(doc.index, selected.range, encoding), selected.text) if selected else None,
             client_ms=server.client.own_wait_ms,
         )
 
-    answer, _ = await _answer(server, params.text_document.uri, params.position, ask)
+    reply = await _answer(server, params.text_document.uri, params.position, to_request)
     items = []
-    for offer in answer.offers:
+    for offer in reply.offers:
         command = lsp.Command("Accepted", methods.ACCEPTED, arguments=[offer.id])
-        if answer.replaced is not None:
-            items.append(
-                convert.to_replacing_item(answer.index, answer.replaced, offer.text, encoding=encoding, command=command)
-            )
+        if reply.replaced is not None:
+            items.append(convert.to_replacing_item(reply.index, reply.replaced, offer.text, encoding=encoding, command=command))
         else:
             to_line_end = server.client.to_line_end
             items.append(
-                convert.to_item(
-                    answer.index, answer.at, offer.text, to_line_end=to_line_end, encoding=encoding, command=command
-                )
+                convert.to_item(reply.index, reply.at, offer.text, to_line_end=to_line_end, encoding=encoding, command=command)
             )
     return lsp.InlineCompletionList(items)
 
 
-async def completion(server: Server, params: lsp.CompletionParams) -> lsp.CompletionList:
+async def completion(server: DgLanguageServer, params: lsp.CompletionParams) -> lsp.CompletionList:
     """Return an item for an ordinary list."""
     encoding = server.documents.encoding
 
-    def ask(found: Open, offset: int) -> Ask:
+    def to_request(doc: OpenDocument, offset: int) -> SuggestionRequest:
         # Editors ask at each letter and call that "invoked", so nothing tells who asked by hand.
-        return Ask(params.text_document.uri, offset, automatic=True, client_ms=server.client.own_wait_ms)
+        return SuggestionRequest(params.text_document.uri, offset, automatic=True, client_ms=server.client.own_wait_ms)
 
-    answer, _ = await _answer(server, params.text_document.uri, params.position, ask)
+    reply = await _answer(server, params.text_document.uri, params.position, to_request)
     items = [
-        convert.to_completion_item(answer.index, answer.at, offer.text, encoding=encoding, detail="dg-lsp")
-        for offer in answer.offers
+        convert.to_completion_item(reply.index, reply.at, offer.text, encoding=encoding, detail="dg-lsp")
+        for offer in reply.offers
     ]
     return lsp.CompletionList(is_incomplete=True, items=items)
 
 
 async def _answer(
-    server: Server, uri: str, position: lsp.Position, ask: Callable[[Open, int], Ask]
-) -> tuple[Answer, Open | None]:
+    server: DgLanguageServer, uri: str, position: lsp.Position, to_request: Callable[[OpenDocument, int], SuggestionRequest]
+) -> Reply:
     """Return the answer to a request at a position; trouble with the engine is told, not raised."""
-    found = server.documents.get(uri)
-    if found is None:
+    doc = server.documents.get(uri)
+    if doc is None:
         server.noted(Reason("unknown", "the document is not open"))
-        return Answer(positions.lines("")), None
-    offset = convert.to_offset(found.index, position, server.documents.encoding)
+        return Reply(positions.lines(""))
+    offset = convert.to_offset(doc.index, position, server.documents.encoding)
     try:
-        return await server.completer.complete(ask(found, offset)), found
+        return await server.completer.complete(to_request(doc, offset))
     except EngineError as error:
         server.noted(Reason("engine", str(error)))
         await server.tell(str(error))
-        return Answer(found.index), found
+        return Reply(doc.index)
     except Exception as error:
         # Editors pop up an error for each keystroke; one failed suggestion is worth a line in the log.
         log.exception("a request for suggestions failed")
         server.noted(Reason("internal", f"dg-lsp failed on this request ({type(error).__name__}); its log says where"))
-        return Answer(found.index), found
+        return Reply(doc.index)
     finally:
         if latencies := server.completer.rhythm.latencies_ms:
             server.reporter.latency(latencies[-1])

@@ -40,7 +40,7 @@ def replaced(index: Lines, change: Change, encoding: Encoding) -> Span | None:
     return Span(min(start, end), max(start, end))
 
 
-class Open:
+class OpenDocument:
     """One open document, as the editor has it now."""
 
     def __init__(self, uri: str, language_id: str, version: int, text: str) -> None:
@@ -125,30 +125,30 @@ class Documents:
     def __init__(self) -> None:
         """Hold none."""
         self.encoding: Encoding = "utf-16"
-        self._open: dict[str, Open] = {}
+        self._open: dict[str, OpenDocument] = {}
         self._cells: dict[str, list[str]] = {}
 
-    def __iter__(self) -> Iterator[Open]:
+    def __iter__(self) -> Iterator[OpenDocument]:
         return iter(self._open.values())
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def get(self, uri: str) -> Open | None:
+    def get(self, uri: str) -> OpenDocument | None:
         """Return the open document, or None."""
         return self._open.get(uri)
 
-    def open(self, uri: str, language_id: str, version: int, text: str) -> Open:
+    def open(self, uri: str, language_id: str, version: int, text: str) -> OpenDocument:
         """Hold a document; one that is open already is replaced, whatever its version."""
-        self._open[uri] = Open(uri, language_id, version, text)
+        self._open[uri] = OpenDocument(uri, language_id, version, text)
         return self._open[uri]
 
-    def change(self, uri: str, version: int, changes: Iterable[Change]) -> Open | None:
+    def change(self, uri: str, version: int, changes: Iterable[Change]) -> OpenDocument | None:
         """Apply changes in their order; return None for a document that is not open."""
-        found = self._open.get(uri)
-        if found is not None:
-            found.change(version, changes, self.encoding)
-        return found
+        doc = self._open.get(uri)
+        if doc is not None:
+            doc.change(version, changes, self.encoding)
+        return doc
 
     def close(self, uri: str) -> None:
         """Forget a document."""
@@ -156,8 +156,8 @@ class Documents:
 
     def lose(self, uri: str) -> None:
         """Note that a change of the document could not be read."""
-        if (found := self._open.get(uri)) is not None:
-            found.lost = True
+        if (doc := self._open.get(uri)) is not None:
+            doc.lost = True
 
     def open_notebook(self, uri: str, cells: Iterable[str]) -> None:
         """Hold the order of a notebook's cells."""
@@ -183,7 +183,7 @@ class Documents:
         for cells in self._cells.values():
             if uri in cells:
                 before = cells[: cells.index(uri)]
-                return tuple(found.document for cell in before if (found := self._open.get(cell)))
+                return tuple(doc.document for cell in before if (doc := self._open.get(cell)))
         return ()
 
 
@@ -194,5 +194,5 @@ def _point(index: Lines, offset: int) -> Point:
 
 def _language(uri: str, language_id: str, index: Lines) -> str:
     """Return the name of the document's language: what the editor calls it, else what its file's name says."""
-    found = languages.by_id(language_id) or languages.for_path(uri.split("#")[0], index.content(0))
-    return found.name if found else ""
+    language = languages.by_id(language_id) or languages.for_path(uri.split("#")[0], index.content(0))
+    return language.name if language else ""

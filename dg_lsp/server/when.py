@@ -51,8 +51,8 @@ Rule = Callable[[Moment, Settings], "Reason | None"]
 def reason(moment: Moment, settings: Settings) -> Reason | None:
     """Return the first reason not to suggest anything, or None."""
     for rule in RULES if moment.automatic else HARD_RULES:
-        if (found := rule(moment, settings)) is not None:
-            return found
+        if (reason_not_to := rule(moment, settings)) is not None:
+            return reason_not_to
     return None
 
 

@@ -15,7 +15,7 @@ from dg_lsp import cli
 from dg_lsp.batch import explain as drawing
 from dg_lsp.batch import job
 from dg_lsp.batch import plan as planning
-from dg_lsp.batch.run import Options
+from dg_lsp.batch.run import RunOptions
 from dg_lsp.wire import messages
 from tests.batch.engines import Filling, connecting
 from tests.fakes import FailingEngine
@@ -309,7 +309,7 @@ def test_what_changed_on_the_canvas_is_painted_apart(project: Path) -> None:
     (project / "a.py").write_text("x = [\n]\n")
     place = planning.parse_place("a.py:1:6")
     planned = planning.for_places(job.source_at(place), [place])
-    request = drawing.request_of(planned, job.around(planned), Options())
+    request = drawing.request_of(planned, job.around(planned), RunOptions())
 
     def paint(text: str, what: str) -> str:
         return f"<{what}>{text}</>" if text else ""

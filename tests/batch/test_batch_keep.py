@@ -11,30 +11,30 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch import check, keep, settle, write
-from dg_lsp.batch.keep import Kept
+from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import Fill, Plan
-from dg_lsp.batch.run import Asked
+from dg_lsp.batch.run import HoleResult
 from dg_lsp.core.values import Edit, Span
 from tests.batch.engines import planned
 
 TWO = 'def f():\n    """Do."""\n    ...\n\n\ndef g():\n    """Do."""\n    ...\n'
 
 
-def asked(plan: Plan, *texts: str | tuple[str, ...], scores: tuple[float, ...] = ()) -> dict[object, Asked]:
+def asked(plan: Plan, *texts: str | tuple[str, ...], scores: tuple[float, ...] = ()) -> dict[object, HoleResult]:
     """Return answers for the plan's holes; a tuple holds a hole's further choices."""
     answers = {}
     for idx, (hole, found) in enumerate(zip(plan.holes, texts, strict=True)):
         choices = (found,) if isinstance(found, str) else found
         score = scores[idx] if scores else 0.5
-        answers[hole] = Asked(tuple(Fill(Edit(hole.span, text), score, 1) for text in choices))
+        answers[hole] = HoleResult(tuple(Fill(Edit(hole.span, text), score, 1) for text in choices))
     return answers  # type: ignore[return-value]  # keys are holes
 
 
-def kept(plan: Plan, *texts: str | tuple[str, ...], to_write: bool = False, command: str = "") -> Kept:
+def kept(plan: Plan, *texts: str | tuple[str, ...], to_write: bool = False, command: str = "") -> FileResult:
     return asyncio.run(keep.keep(plan, asked(plan, *texts), to_write=to_write, command=command))  # type: ignore[arg-type]
 
 
-def texts(found: Kept) -> list[str]:
+def texts(found: FileResult) -> list[str]:
     return [fill.edit.text for fill in found.fills.values()]
 
 
@@ -72,7 +72,10 @@ def test_another_choice_is_taken_where_the_first_does_not_stand(tmp_path: Path) 
 def test_a_hole_without_an_answer_has_its_reason(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     first, second = plan.holes
-    answers = {first: Asked(reason="the engine is gone"), second: Asked((Fill(Edit(second.span, "return 2"), 0.5, 1),))}
+    answers = {
+        first: HoleResult(reason="the engine is gone"),
+        second: HoleResult((Fill(Edit(second.span, "return 2"), 0.5, 1),)),
+    }
     found = asyncio.run(keep.keep(plan, answers, to_write=False))
     assert found.reasons == {first: "the engine is gone"}
 
@@ -157,8 +160,8 @@ def test_fills_that_overlap_are_their_files_failure(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     first, second = plan.holes
     answers = {
-        first: Asked((Fill(Edit(Span(first.span.start, second.span.end), "return 1"), 0.5, 1),)),
-        second: Asked((Fill(Edit(second.span, "return 2"), 0.5, 1),)),
+        first: HoleResult((Fill(Edit(Span(first.span.start, second.span.end), "return 1"), 0.5, 1),)),
+        second: HoleResult((Fill(Edit(second.span, "return 2"), 0.5, 1),)),
     }
     found = asyncio.run(keep.keep(plan, answers, to_write=True))
     assert found.reasons == dict.fromkeys((first, second), "the fills can't be put into the file: edits overlap")

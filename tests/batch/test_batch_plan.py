@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch import discover, plan
-from dg_lsp.batch.plan import Place, PlanError
+from dg_lsp.batch.plan import Location, PlanError
 from tests.batch.engines import planned
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("a.py:3:4", Place("a.py", (3, 4))),
-        ("dir/a b.py:1:1-2:3", Place("dir/a b.py", (1, 1), (2, 3))),
-        ("C:\\x\\a.py:1:2", Place("C:\\x\\a.py", (1, 2))),
-        ("odd:1:2:3:4", Place("odd:1:2", (3, 4))),
+        ("a.py:3:4", Location("a.py", (3, 4))),
+        ("dir/a b.py:1:1-2:3", Location("dir/a b.py", (1, 1), (2, 3))),
+        ("C:\\x\\a.py:1:2", Location("C:\\x\\a.py", (1, 2))),
+        ("odd:1:2:3:4", Location("odd:1:2", (3, 4))),
     ],
 )
-def test_a_place_is_a_file_a_line_and_a_column(text: str, place: Place) -> None:
+def test_a_place_is_a_file_a_line_and_a_column(text: str, place: Location) -> None:
     assert plan.parse_place(text) == place
     assert str(place) == text
 

@@ -11,7 +11,7 @@ import pytest
 from dg_lsp.batch import run
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.plan import Plan
-from dg_lsp.batch.run import Around, Asked, Options
+from dg_lsp.batch.run import FileContext, HoleResult, RunOptions
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.port import Engine, EngineError
 from tests.batch.engines import Filling, planned
@@ -20,22 +20,26 @@ STUB = 'def f():\n    """Do."""\n    ...\n\n\n'
 FAR = "# far away\n" * 200
 
 
-def alone(plan: Plan) -> Around:
-    return Around(plan.source.path.name)
+def alone(plan: Plan) -> FileContext:
+    return FileContext(plan.source.path.name)
 
 
 def filled(
-    engine: Engine, *plans: Plan, options: Options | None = None, journal: Journal | None = None, done: list[int] | None = None
-) -> list[tuple[Plan, Mapping[Hole, Asked]]]:
-    async def collect() -> list[tuple[Plan, Mapping[Hole, Asked]]]:
+    engine: Engine,
+    *plans: Plan,
+    options: RunOptions | None = None,
+    journal: Journal | None = None,
+    done: list[int] | None = None,
+) -> list[tuple[Plan, Mapping[Hole, HoleResult]]]:
+    async def collect() -> list[tuple[Plan, Mapping[Hole, HoleResult]]]:
         hear = done.append if done is not None else lambda n: None
         answers = journal or Journal(None)
-        return [row async for row in run.fill(engine, plans, options or Options(), answers, alone, hear)]
+        return [row async for row in run.fill(engine, plans, options or RunOptions(), answers, alone, hear)]
 
     return asyncio.run(collect())
 
 
-def answers(results: list[tuple[Plan, Mapping[Hole, Asked]]]) -> list[list[str]]:
+def answers(results: list[tuple[Plan, Mapping[Hole, HoleResult]]]) -> list[list[str]]:
     return [[asked.fills[0].edit.text if asked.fills else asked.reason for asked in found.values()] for _, found in results]
 
 
@@ -112,7 +116,7 @@ def test_a_useless_answer_has_a_reason(tmp_path: Path) -> None:
 
 def test_options_reach_the_engine(tmp_path: Path) -> None:
     engine = Filling("return 1", "return 2")
-    options = Options(n_candidates=2, seed=7, deadline_ms=100)
+    options = RunOptions(n_candidates=2, seed=7, deadline_ms=100)
     [(_, found)] = filled(engine, planned(tmp_path / "a.py", STUB * 2), options=options)
     [request] = engine.requests
     assert (request.budget.ms, request.budget.candidates, request.path) == (200, 2, "a.py")
@@ -122,9 +126,9 @@ def test_options_reach_the_engine(tmp_path: Path) -> None:
 def test_the_same_seed_asks_the_same(tmp_path: Path) -> None:
     plans = [planned(tmp_path / "a.py", STUB + FAR + STUB), planned(tmp_path / "b.py", STUB)]
     first, second, other = Filling("return 1"), Filling("return 1"), Filling("return 1")
-    filled(first, *plans, options=Options(seed=1))
-    filled(second, *plans, options=Options(seed=1))
-    filled(other, *plans, options=Options(seed=2))
+    filled(first, *plans, options=RunOptions(seed=1))
+    filled(second, *plans, options=RunOptions(seed=1))
+    filled(other, *plans, options=RunOptions(seed=2))
     assert first.requests == second.requests
     assert {request.seed for request in first.requests}.isdisjoint(request.seed for request in other.requests)
 
@@ -147,8 +151,8 @@ def test_what_the_journal_knows_beside_other_text_is_asked_again(tmp_path: Path)
 
         async def collect() -> None:
             with Journal(tmp_path / "j") as journal:
-                look = Around("a.py", related)
-                async for _ in run.fill(engine, [plan], Options(), journal, lambda plan: look, lambda n: None):
+                look = FileContext("a.py", related)
+                async for _ in run.fill(engine, [plan], RunOptions(), journal, lambda plan: look, lambda n: None):
                     pass
 
         asyncio.run(collect())
@@ -162,9 +166,9 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "ab"]
     order: list[str] = []
 
-    def look(plan: Plan) -> Around:
+    def look(plan: Plan) -> FileContext:
         order.append(plan.source.path.name)
-        return Around("", (Snippet("near.py", "def near(): ..."),))
+        return FileContext("", (Snippet("near.py", "def near(): ..."),))
 
     class Noting:
         """Notes when it is asked, and what came with it."""
@@ -174,7 +178,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
             return ()
 
     async def collect() -> None:
-        async for _ in run.fill(Noting(), plans, Options(), Journal(None), look, lambda n: None):
+        async for _ in run.fill(Noting(), plans, RunOptions(), Journal(None), look, lambda n: None):
             pass
 
     asyncio.run(collect())
@@ -201,7 +205,7 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
 
         async def collect() -> None:
-            async for _ in run.fill(engine, plans, Options(), Journal(None), alone, lambda n: None):
+            async for _ in run.fill(engine, plans, RunOptions(), Journal(None), alone, lambda n: None):
                 pass
 
         task = asyncio.ensure_future(collect())

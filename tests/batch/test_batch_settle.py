@@ -20,4 +20,4 @@ def test_a_fill_that_polishing_lets_pass_stands_in_a_broken_file_too(tmp_path: P
     polished = polish.to_edits(Candidate(("return [1, 2];",), 0.5), plan.holes, plan.source.document, syntax=plan.syntax)
     (edit,) = polished.edits
     settled = settle.settle(plan, {hole: (Fill(edit, 0.5, 1),)})
-    assert (list(settled.kept), settled.dropped) == ([hole], {})
+    assert (list(settled.survivors), settled.dropped) == ([hole], {})

@@ -65,7 +65,7 @@ def answer(filler: LocalFiller, position: Position, previous: str = "") -> str:
     document = Document(f"file:///{position.path}", "python", position.before + position.after)
     tree = syntax.of(document)
     hole = holes.at_cursor(document, len(position.before), tree)
-    asked = pipeline.Settings(path=position.path, previous=previous)
+    asked = pipeline.RequestOptions(path=position.path, previous=previous)
     request = pipeline.to_request(document, (hole,), asked, syntax=tree)
     task = filler.start(request)
     while task.step():

@@ -198,7 +198,9 @@ def test_accepted_suggestions_are_counted_on_this_machine(tmp_path: Path) -> Non
     async def test(client: Editor) -> None:
         client.open(says(text="f(a)") + "x = \n")
         (item,) = await client.suggestions(1, 4)
-        client.notify("textDocument/didShowCompletion", {"item": item})
+        for _ in range(2):
+            client.notify("textDocument/didShowCompletion", {"item": item})
+        client.notify("textDocument/didShowCompletion", {"item": {"command": {"arguments": [10_000]}}})
         client.notify("textDocument/didPartiallyAcceptCompletion", {"item": item, "acceptedLength": 1})
         await client.request("workspace/executeCommand", item["command"])
 
@@ -206,6 +208,8 @@ def test_accepted_suggestions_are_counted_on_this_machine(tmp_path: Path) -> Non
     (written,) = (tmp_path / "statistics").iterdir()
     counts = json.loads(written.read_text())["counts"]
     assert (counts["shown"], counts["accepted"], counts["accepted in part"], counts["characters accepted"]) == (1, 1, 1, 4)
+    # Reported twice, counted once; an item that was never sent is not counted.
+    assert counts["on screen"] == 1
     assert "f(a)" not in written.read_text()
 
 

@@ -10,16 +10,16 @@ import pytest
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span, apply
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.pipeline import Answer, Settings
+from dg_lsp.infill.pipeline import Answer, RequestOptions
 from dg_lsp.infill.port import EngineError
 from tests.fakes import FailingEngine, ScriptedEngine, drawn
 
 
-def infilled(engine: Any, text: str, settings: Settings | None = None, **related: Any) -> tuple[Answer, list[str]]:
+def infilled(engine: Any, text: str, settings: RequestOptions | None = None, **related: Any) -> tuple[Answer, list[str]]:
     """Return the answer for the drawn holes of a Python text, and the text with each of its suggestions."""
     document, holes = drawn(text, language="python")
     tree = syntax.of(document)
-    answer = asyncio.run(pipeline.infill(engine, document, holes, settings or Settings(), syntax=tree, **related))
+    answer = asyncio.run(pipeline.infill(engine, document, holes, settings or RequestOptions(), syntax=tree, **related))
     return answer, [apply(document.text, suggestion.edits) for suggestion in answer.suggestions]
 
 
@@ -61,7 +61,7 @@ def test_no_suggestion_has_a_reason() -> None:
 def test_the_engine_is_asked_as_the_settings_say() -> None:
     engine = ScriptedEngine("1")
     snippet = Snippet("b.py", "y = 2\n")
-    settings = Settings(window_chars=5, budget=Budget(ms=7, candidates=2), seed=3, path="a.py")
+    settings = RequestOptions(window_chars=5, budget=Budget(ms=7, candidates=2), seed=3, path="a.py")
     infilled(engine, "a = 1\nb = 2\nx = ⟦⟧\n", settings, related=[snippet])
     (request,) = engine.requests
     assert (request.prefix, request.suffix, request.path, request.seed) == ("x = ", "\n", "a.py", 3)
@@ -83,12 +83,12 @@ def test_an_engine_s_failure_is_the_caller_s_to_tell() -> None:
 def test_holes_that_overlap_are_refused() -> None:
     holes = [Hole(Span(0, 2), "cursor"), Hole(Span(1, 3), "cursor")]
     with pytest.raises(ValueError, match="overlap"):
-        asyncio.run(pipeline.infill(ScriptedEngine(), Document("", "", "abc"), holes, Settings()))
+        asyncio.run(pipeline.infill(ScriptedEngine(), Document("", "", "abc"), holes, RequestOptions()))
 
 
 def test_a_window_has_text() -> None:
     with pytest.raises(ValueError, match="at least one character, not 0"):
-        Settings(window_chars=0)
+        RequestOptions(window_chars=0)
 
 
 class WaitingEngine:
@@ -112,7 +112,7 @@ def test_cancelling_the_caller_cancels_the_engine() -> None:
     async def cancelled() -> bool:
         engine = WaitingEngine()
         document, holes = drawn("x = ⟦⟧\n")
-        task = asyncio.ensure_future(pipeline.infill(engine, document, holes, Settings()))
+        task = asyncio.ensure_future(pipeline.infill(engine, document, holes, RequestOptions()))
         await engine.asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -146,5 +146,5 @@ def test_holes_that_were_found_are_filled(language: str, text: str, answer: str,
     document = Document("", language, text)
     tree = syntax.of(document)
     found = holes.in_document(document, tree, frozenset({"bodies", "markers"}))
-    filled = asyncio.run(pipeline.infill(ScriptedEngine(answer), document, found, Settings(), syntax=tree))
+    filled = asyncio.run(pipeline.infill(ScriptedEngine(answer), document, found, RequestOptions(), syntax=tree))
     assert apply(text, filled.suggestions[0].edits) == expected

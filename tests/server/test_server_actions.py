@@ -98,7 +98,7 @@ def done(what: str, text: str, engine: Answering, language: str = "python") -> t
         return engine
 
     attempts = actions.attempts(what, document, syntax, span)
-    job = Job(document, syntax, pipeline.Settings())
+    job = Job(document, syntax, pipeline.RequestOptions())
     filled = asyncio.run(filling.fill(attempts, job, engine_for, lambda n_done, n: None, mends=what == "repair"))
     return values.apply(document.text, filled.edits), filled
 

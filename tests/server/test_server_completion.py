@@ -11,7 +11,7 @@ import pytest
 
 from dg_lsp.core.values import Candidate, InfillRequest, Span
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.server.completion import Answer, Ask, Completer
+from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.server.resident import OnDraft, OnLoading, Resident
 from dg_lsp.server.settings import Settings
@@ -102,8 +102,8 @@ class Session:
             self.completer.typed(URI)
         return text.index("$0")
 
-    def ask(self, text: str, *, automatic: bool = True, selected: tuple[Span, str] | None = None) -> asyncio.Task[Answer]:
-        ask = Ask(URI, self.opened(text), automatic=automatic, selected=selected)
+    def ask(self, text: str, *, automatic: bool = True, selected: tuple[Span, str] | None = None) -> asyncio.Task[Reply]:
+        ask = SuggestionRequest(URI, self.opened(text), automatic=automatic, selected=selected)
         return asyncio.ensure_future(self.completer.complete(ask))
 
     async def until_asked(self, n: int) -> None:
@@ -136,7 +136,7 @@ def run(test: Callable[[Session], Awaitable[None]], settings: Settings | None = 
     asyncio.run(main())
 
 
-def texts(answer: Answer) -> list[str]:
+def texts(answer: Reply) -> list[str]:
     return [offer.text for offer in answer.offers]
 
 
@@ -302,8 +302,8 @@ def test_an_accepted_suggestion_is_counted_once() -> None:
         session.held.text = "f(a)"
         answer = await session.ask("x = $0\n")
         session.opened("x = f(a)$0\n")
-        session.completer.accepted(answer.offers[0].id)
-        session.completer.accepted(10_000)
+        session.completer.usage.accepted(answer.offers[0].id)
+        session.completer.usage.accepted(10_000)
         assert session.statistics.counts.numbers["accepted"] == 1
         assert session.statistics.counts.numbers["characters accepted"] == 4
 
@@ -314,7 +314,7 @@ def test_an_accepted_part_is_counted() -> None:
     async def test(session: Session) -> None:
         session.held.text = "f(a)"
         answer = await session.ask("x = $0\n")
-        session.completer.accepted_in_part(answer.offers[0].id, 1)
+        session.completer.usage.accepted_in_part(answer.offers[0].id, 1)
         assert session.statistics.counts.numbers["accepted in part"] == 1
 
     run(test)
@@ -417,7 +417,7 @@ def test_what_follows_a_suggestion_is_asked_for_while_it_is_shown() -> None:
         await session.until_asked(2)
         assert session.held.asked[1][0] == f"{URI}#ahead"
         assert session.held.asked[1][1].prefix == "x = f(a)"
-        await until(lambda: session.statistics.counts.numbers["asked"] == 2 and not session.completer._ahead)
+        await until(lambda: session.statistics.counts.numbers["asked"] == 2 and not session.completer._flights._ahead)
         session.held.text = "never asked"
         await session.ask("x = f(a)$0\n")
         assert session.statistics.counts.numbers["cached"] == 1
@@ -479,7 +479,7 @@ def test_files_that_may_hold_secrets_are_never_sent(tmp_path: Path) -> None:
         for name, n in [("hidden.py", 0), (".env", 0), ("secrets.py", 0), ("open.py", 3)]:
             uri = (tmp_path / name).as_uri()
             session.documents.open(uri, "python", 1, "import helper\nx = ")
-            answer = await session.completer.complete(Ask(uri, 18, automatic=False))
+            answer = await session.completer.complete(SuggestionRequest(uri, 18, automatic=False))
             assert len(answer.offers) == n
         assert len(session.held.asked) == 1
         assert session.noted[:3] == ["ignored"] * 3

@@ -6,7 +6,7 @@ import random
 
 from dg_lsp.core import holes, local
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.server.sync import Change, Open, Point
+from dg_lsp.server.sync import Change, OpenDocument, Point
 from tests.core.test_local import long
 
 
@@ -19,7 +19,7 @@ class Typist:
     """Types into a document that is open, and looks at what stands at the cursor."""
 
     def __init__(self, text: str) -> None:
-        self.open = Open("untitled:a", "python", 1, text)
+        self.open = OpenDocument("untitled:a", "python", 1, text)
         self.version = 1
 
     def type(self, start: int, end: int, new: str) -> None:
@@ -83,7 +83,7 @@ def test_where_bytes_are_no_code_points() -> None:
 
 def test_a_file_whose_parts_do_not_fit_is_parsed_in_whole() -> None:
     text = "#ifdef A\nvoid f() {\n#else\nvoid g() {\n#endif\n" + "  x();\n" * 8000 + "}\n"
-    found = Open("untitled:a.c", "c", 1, text)
+    found = OpenDocument("untitled:a.c", "c", 1, text)
     found.near(0)
     found.change(2, [Change("y", (4000, 3), (4000, 3))], "utf-32")
     near = found.near(len(text) // 2)

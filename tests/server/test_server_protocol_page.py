@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from dg_lsp.server import methods, settings, when
-from dg_lsp.server.methods import BadParamsError, Draft, Part, Status, Wanted
+from dg_lsp.server.methods import BadParamsError, DraftParams, DraftPart, FillParams, StatusParams
 from dg_lsp.server.resident import State
 from dg_lsp.server.settings import Settings
 
@@ -40,9 +40,13 @@ def test_every_setting_is_on_the_page_with_its_default() -> None:
 
 
 def test_the_fields_of_each_message_are_on_the_page() -> None:
-    draft = Draft("t", "u", 1, (Part((0, 0), (0, 1), "x"),))
-    wanted = Wanted("body", "u", 1, (0, 0), (0, 1))
-    for name, data in (("Status", Status("off", "m").to_json()), ("Draft", draft.to_json()), ("Wanted", wanted.to_json())):
+    draft = DraftParams("t", "u", 1, (DraftPart((0, 0), (0, 1), "x"),))
+    wanted = FillParams("body", "u", 1, (0, 0), (0, 1))
+    for name, data in (
+        ("Status", StatusParams("off", "m").to_json()),
+        ("Draft", draft.to_json()),
+        ("Wanted", wanted.to_json()),
+    ):
         block = re.search(rf"interface {name} \{{\n(.*?)^\}}", PAGE, re.MULTILINE | re.DOTALL)
         assert block is not None
         fields = set(re.findall(r"^  (\w+)\??:", block[1], re.MULTILINE))
@@ -59,14 +63,14 @@ def test_every_reason_is_on_the_page() -> None:
 
 
 def test_what_is_wanted_survives_the_way() -> None:
-    wanted = Wanted("regenerate", "untitled:a", None, (1, 2), (3, 4), "shorter")
-    assert methods.to_wanted(wanted.to_json()) == wanted
+    wanted = FillParams("regenerate", "untitled:a", None, (1, 2), (3, 4), "shorter")
+    assert methods.to_fill_params(wanted.to_json()) == wanted
 
 
 @pytest.mark.parametrize("data", [None, [], {"do": []}, {"do": "all", "textDocument": 1, "range": {}}, {"do": "all"}])
 def test_what_can_not_be_read_is_refused(data: object) -> None:
     with pytest.raises(BadParamsError):
-        methods.to_wanted(data)
+        methods.to_fill_params(data)
     with pytest.raises(BadParamsError):
         methods.to_shown(data)
     with pytest.raises(BadParamsError):

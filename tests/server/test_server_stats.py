@@ -73,6 +73,9 @@ def test_the_report_is_for_people(tmp_path: Path) -> None:
     assert "accepted               4 (40 %)" in report
     assert report.index("unsure") < report.index("midWord")
     assert "at most 200 ms" in report
+    assert "on screen" not in report
+    counts.add("on screen", 8)
+    assert "confirmed on screen    8 (80 %; only some editors report this)" in stats.report(counts)
 
 
 def test_the_command_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
