@@ -1,6 +1,5 @@
 # Two commands for a newcomer: `make demo` shows what dg-lsp does, `make test` shows that it works.
-# Both need Python 3.11 or later and pip, and make their own environment in .venv. (Front ends run on 3.10 too, but the
-# engine's libraries no longer do.)
+# Both need Python 3.11 or later and pip, and make their own environment in .venv.
 
 PYTHON ?= python3
 VENV := .venv
@@ -58,7 +57,7 @@ clean:
 	rm -rf $(VENV) build dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(ENV):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "the engine needs Python 3.11 or later; set PYTHON, as in: make demo PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dg-lsp needs Python 3.11 or later; set PYTHON, as in: make demo PYTHON=python3.12")'
 	@echo "making the environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@# Dependency groups need pip 25.1.

@@ -103,10 +103,7 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
 
 
 def _python() -> Finding:
-    where = f"{platform.python_version()} at {sys.executable}"
-    if sys.version_info < (3, 11):
-        return Finding("Python", where, "The local engine needs Python 3.11 or later; remote ones do not.")
-    return Finding("Python", where)
+    return Finding("Python", f"{platform.python_version()} at {sys.executable}")
 
 
 def engine_packages(needs: tuple[str, ...] = ENGINE_NEEDS, *, remote: bool = False) -> Finding:

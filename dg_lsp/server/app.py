@@ -200,7 +200,7 @@ class Server(LanguageServer):
         except JsonRpcException as error:
             log.warning("the editor's settings could not be had: %s", error)
             return
-        except asyncio.TimeoutError:
+        except TimeoutError:
             log.warning("the editor does not tell its settings")
             return
         if mine == self._pulls:
@@ -302,7 +302,7 @@ class Server(LanguageServer):
                 self._write_statistics()
 
     def _write_statistics(self) -> None:
-        today = datetime.datetime.now(datetime.timezone.utc).date()
+        today = datetime.datetime.now(datetime.UTC).date()
         self.statistics.write(today)
 
     # Status

@@ -10,10 +10,9 @@ Keys read the same in camelCase and in snake_case, as they do in editors' settin
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 import re
-import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -175,14 +174,12 @@ def user_file() -> Path:
 
 def _parse(path: Path, *, needed: bool) -> tuple[dict[str, Any], str]:
     """Return what a TOML file states, or why it can't be told."""
-    # The library stands in the standard one since Python 3.11, and is the same.
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         with path.open("rb") as opened:
             data = opened.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             return {}, f"{path} is larger than a configuration ever is"
-        stated: dict[str, Any] = toml.loads(data.decode("utf-8").removeprefix("\ufeff"))
+        stated: dict[str, Any] = tomllib.loads(data.decode("utf-8").removeprefix("\ufeff"))
     except (FileNotFoundError, NotADirectoryError):
         return {}, f"there is no {path}, which {FILE_VARIABLE} names" if needed else ""
     except OSError as error:

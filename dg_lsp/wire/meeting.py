@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -27,11 +28,6 @@ from pathlib import Path
 from dg_lsp.wire import config
 from dg_lsp.wire.fields import WireError, parse
 from dg_lsp.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MAX, PROTOCOL_MIN
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
 
 EMBEDDED = config.EMBEDDED
 RUNTIME_DIR_VARIABLE = "DG_LSP_RUNTIME_DIR"
@@ -160,7 +156,7 @@ def socket_path(place: Place) -> Path:
     if len(os.fsencode(path)) < MAX_SOCKET_PATH:
         return path
     short = hashlib.sha256(os.fsencode(place.directory)).hexdigest()[:12]
-    return _private(Path(tempfile.gettempdir()) / f"dg-lsp-{_user()}-{short}") / path.name
+    return _private(Path(tempfile.gettempdir()) / f"dg-lsp-{os.getuid()}-{short}") / path.name
 
 
 def is_token(text: str) -> bool:
@@ -179,7 +175,7 @@ def read_state(place: Place) -> State | None:
         if not _ADDRESS.fullmatch(address) or not is_token(token):
             return None
         return State(
-            pid=fields.integer("pid", low=1, high=2**31 - 1 if sys.platform != "win32" else 2**32 - 1),
+            pid=fields.integer("pid", low=1, high=2**31 - 1),
             address=address,
             token=token,
             version=fields.text("version"),
@@ -219,7 +215,7 @@ def write_state(place: Place, state: State) -> None:
 
 def check_owner(address: str) -> None:
     """Raise MeetingError when a socket is not ours: whoever listens there would read the user's code."""
-    if sys.platform == "win32" or not address.startswith("/"):
+    if not address.startswith("/"):
         return
     found = Path(address).lstat()
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
@@ -306,8 +302,7 @@ def start_engine(
             stderr=handle,
             cwd=place.directory,
             env={**os.environ, RUNTIME_DIR_VARIABLE: str(place.directory)},
-            start_new_session=sys.platform != "win32",
-            creationflags=0x00000208 if sys.platform == "win32" else 0,  # detached, in a process group of its own
+            start_new_session=True,
         )
     except OSError as error:
         raise MeetingError(f"the engine could not be started: {error.strerror}") from error
@@ -336,13 +331,6 @@ def log_tail(place: Place, n_lines: int = 5) -> tuple[str, ...]:
 
 def alive(pid: int) -> bool:
     """Return whether a process of this id exists."""
-    if sys.platform == "win32":
-        found = subprocess.run(  # noqa: S603 -- a fixed command
-            ["tasklist", "/FI", f"PID eq {pid}", "/NH"],  # noqa: S607 -- a part of the system
-            capture_output=True,
-            check=False,
-        )
-        return str(pid).encode() in found.stdout
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -355,8 +343,6 @@ def alive(pid: int) -> bool:
 def _private(directory: Path) -> Path:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if sys.platform == "win32":
-            return directory  # a profile's directories are private already
         found = directory.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise MeetingError(f"{directory} belongs to someone else; set {RUNTIME_DIR_VARIABLE} to a directory of your own")
@@ -368,10 +354,6 @@ def _private(directory: Path) -> Path:
     except OSError as error:
         raise unusable(directory, error) from error
     return directory
-
-
-def _user() -> str:
-    return "user" if sys.platform == "win32" else str(os.getuid())
 
 
 def _locked(path: Path) -> int | None:
@@ -389,10 +371,7 @@ def _locked(path: Path) -> int | None:
 
 def _try_lock(handle: int) -> bool:
     try:
-        if sys.platform == "win32":
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
             return False

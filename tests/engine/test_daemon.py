@@ -377,7 +377,7 @@ def test_a_folder_where_a_file_should_be_is_said_before_anything_is_started(fold
     assert refusal(name, *OPTIONS).startswith(f"{path} can't be used: ")
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("name", ["run", "start", "stop", "status", "logs", "token"])
 def test_a_runtime_folder_of_someone_else_is_refused_by_each_command(folder: Path, name: str) -> None:
     os.chown(folder, 12345, -1)

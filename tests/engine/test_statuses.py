@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -189,7 +188,7 @@ def test_an_engine_that_is_ending_says_so(folder: Path, tmp_path: Path) -> None:
         assert ending.process.wait(30) == 0
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.getuid() != 0, reason="only root can give a socket away")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a socket away")
 def test_a_socket_of_someone_else_is_sent_nothing(folder: Path) -> None:
     async def scenario() -> None:
         async with connect(ConnectOptions("toy", filler=FILLER), wait=False) as client:
