@@ -29,7 +29,7 @@ from dg_lsp.wire.meeting import MeetingError
 
 if TYPE_CHECKING:
     from dg_lsp.batch.sample import Fill, Sample
-    from dg_lsp.engine.look import Seen
+    from dg_lsp.wire.look import Seen
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 VLLM_NEEDS = ("tokenizers",)
@@ -157,7 +157,7 @@ def runtime_folder() -> Finding:
 
 def running_engines() -> Finding:
     """Return which engines run now, and how they are."""
-    from dg_lsp.engine.look import look
+    from dg_lsp.wire.look import look
 
     try:
         seen = [look(place) for place in meeting.places()]

@@ -13,9 +13,9 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import httpx
 import typer
 
-from dg_lsp.engine.look import Seen, look, request
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting
 from dg_lsp.wire.fields import WireError
+from dg_lsp.wire.look import Seen, look, request
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, Which
 
 
