@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from dg_lsp.engine.entry import ENGINE_COMMAND
+
 if TYPE_CHECKING:
     from dg_lsp.batch.explain import Trace
     from dg_lsp.batch.job import Connect, Wanted
@@ -150,7 +152,8 @@ def explain(
         if not as_json:
             _print(explain.picture(planned, request, chars))
         if fill:
-            trace = asyncio.run(_traced(request, config.connect_options(configured, model=model), is_drawn=not as_json))
+            joining = config.connect_options(configured, command=ENGINE_COMMAND, model=model)
+            trace = asyncio.run(_traced(request, joining, is_drawn=not as_json))
         if as_json:
             typer.echo(json.dumps(explain.report(planned, request, trace), indent=2))
         elif trace is not None:
@@ -212,7 +215,7 @@ def resident(
     """Return the user's resident engine with this model, started where it is absent."""
     from dg_lsp.infill import client, config
 
-    options = config.connect_options(configured or config.Config(), model=model, interactive=False)
+    options = config.connect_options(configured or config.Config(), command=ENGINE_COMMAND, model=model, interactive=False)
     return client.connect(options, on_loading=lambda text, share: hear(text))
 
 

@@ -22,6 +22,7 @@ import typer
 from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire import config, meeting
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
@@ -203,7 +204,7 @@ def _sampled(configured: Config, model: str) -> Iterator[Finding]:
     from dg_lsp.infill.port import EngineError
 
     try:
-        taken = asyncio.run(sample.take(connect_options(configured, model=model)))
+        taken = asyncio.run(sample.take(connect_options(configured, command=ENGINE_COMMAND, model=model)))
     except EngineError as error:
         yield Finding("model", f"{model} does not answer", f"{_ended(error)} More is in the engine's log: dg-lsp engine logs")
         return

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import httpx
 import typer
 
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.look import Seen, look, request
@@ -251,7 +252,7 @@ def _started(place: Place, which: Which, settings: Settings, port: int) -> Seen:
         if seen.info is None and process is None and (starting := meeting.hold(place.starting)) is not None:
             try:
                 if look(place).info is None:
-                    process = meeting.start_engine(place, which, settings, {"port": str(port)})
+                    process = meeting.start_engine(ENGINE_COMMAND, place, which, settings, {"port": str(port)})
                     _wait(partial(_is_decided, place, process), START_PATIENCE_S)
             finally:
                 starting.release()

@@ -67,7 +67,8 @@ class ConnectOptions:
     """Which engine, for whom, and how to start it when there is none.
 
     An interactive client's requests go before all batch work. `client` names who asks, so that its newer requests
-    replace its older ones; "" makes a name. Seconds; 0 means never.
+    replace its older ones; "" makes a name. `command` runs an engine (`dg_lsp.engine.entry`); without one the client only
+    joins an engine that runs already. Seconds; 0 means never.
     """
 
     model: str = "embedded"
@@ -77,7 +78,7 @@ class ConnectOptions:
     filler: str = ""
     client: str = ""
     interactive: bool = True
-    autostart: bool = True
+    command: tuple[str, ...] = ()
     threads: int = 0
     unload_after_s: float = 900.0
     exit_after_s: float = 600.0
@@ -261,7 +262,7 @@ class ResidentEngine:
                 link = await self._reach(place)
                 if link is not None:
                     return link
-                if not self.options.autostart:
+                if not self.options.command:
                     raise EngineError("no engine is running, and this client may not start one: dg-lsp engine start")
                 starting = meeting.hold(place.starting)
                 if starting is None:
@@ -308,7 +309,7 @@ class ResidentEngine:
             )
         await asyncio.sleep(self._breaker.pause_s(now))
         before = meeting.read_state(place)
-        process = meeting.start_engine(place, self.options.which, self.options.settings)
+        process = meeting.start_engine(self.options.command, place, self.options.which, self.options.settings)
         await _until(partial(self._is_decided, place, before, process), BIND_PATIENCE_S)
         link = await self._reach(place)
         if link is None:

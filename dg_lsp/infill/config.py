@@ -69,8 +69,8 @@ def refusal(name: str) -> str:
     return f"{name} is for local models only (privacy.local_only), and the chosen model is remote"
 
 
-def connect_options(config: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
-    """Return how to join the engine that is configured, or the one with another `model`."""
+def connect_options(config: Config, *, command: tuple[str, ...], model: str = "", interactive: bool = True) -> ConnectOptions:
+    """Return how to join the engine that is configured, or the one with another `model`, and the command to start it."""
     chosen = model or config.model
     return ConnectOptions(
         # The engine has a current folder of its own, from which a relative path would lead elsewhere.
@@ -81,6 +81,7 @@ def connect_options(config: Config, *, model: str = "", interactive: bool = True
         exit_after_s=config.exit_after_s,
         rows=config.rows,
         interactive=interactive,
+        command=command,
         breaker=Breaker(window_s=config.restart_window_s, most=config.restart_limit, pauses_s=config.restart_pauses_s),
     )
 

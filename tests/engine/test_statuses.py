@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill.client import ConnectOptions, EngineError, connect
 from tests.engine.engine_kit import FILLER, ROOT, Running, body, gate, home, running, wait_until
 from tests.engine.test_daemon import OPTIONS, refusal
@@ -191,7 +192,7 @@ def test_an_engine_that_is_ending_says_so(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a socket away")
 def test_a_socket_of_someone_else_is_sent_nothing(folder: Path) -> None:
     async def scenario() -> None:
-        async with connect(ConnectOptions("toy", filler=FILLER), wait=False) as client:
+        async with connect(ConnectOptions("toy", filler=FILLER, command=ENGINE_COMMAND), wait=False) as client:
             with pytest.raises(EngineError, match=r"\.sock belongs to someone else; dg-lsp does not talk to it"):
                 await client.ready()
 

@@ -12,6 +12,7 @@ import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.infill import config
+from dg_lsp.infill.client import ConnectOptions
 from dg_lsp.infill.config import Config, ConfigError, Guarded, Privacy
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import settings
@@ -33,6 +34,10 @@ def read(tmp_path: Path, user: str = "", workspace: str | None = None, **environ
 def problem(tmp_path: Path, user: str = "", workspace: str | None = None, **environ: str) -> str:
     _, [found] = read(tmp_path, user, workspace, **environ)
     return found
+
+
+def joining(configured: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
+    return config.connect_options(configured, command=("engine",), model=model, interactive=interactive)
 
 
 def test_nothing_configured_is_the_defaults(tmp_path: Path) -> None:
@@ -100,7 +105,7 @@ def test_what_is_wrong_is_named_with_its_file_its_key_and_what_is_allowed(tmp_pa
 
 
 def test_how_many_rows_a_pass_has_is_configured(tmp_path: Path) -> None:
-    assert config.connect_options(read(tmp_path, "[engine]\nrows = 4")[0]).settings.rows == 4
+    assert joining(read(tmp_path, "[engine]\nrows = 4")[0]).settings.rows == 4
     assert read(tmp_path, "[engine]\nrows = 4", DG_LSP_ROWS="64")[0].rows == 64
 
 
@@ -108,7 +113,7 @@ def test_how_often_the_engine_is_started_again_is_configured(tmp_path: Path) -> 
     user = "[engine]\nrestart_limit = 5\nrestart_window = 60\nrestart_pauses = [0, 0.5, 2]"
     found, problems = read(tmp_path, user)
     assert problems == ()
-    breaker = config.connect_options(found).breaker
+    breaker = joining(found).breaker
     assert (breaker.most, breaker.window_s, breaker.pauses_s) == (5, 60.0, (0.0, 0.5, 2.0))
     for number in range(5):
         assert breaker.closed_for_s(10) == 0
@@ -249,10 +254,10 @@ def test_every_setting_of_the_server_can_stand_in_the_file() -> None:
 def test_a_folder_is_told_by_its_path_wherever_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
-    options = config.connect_options(Config(model="model", device="cpu", threads=2, unload_after_s=5.0, exit_after_s=6.0))
+    options = joining(Config(model="model", device="cpu", threads=2, unload_after_s=5.0, exit_after_s=6.0))
     assert (options.model, options.device, options.threads) == (str(tmp_path / "model"), "cpu", 2)
     assert (options.unload_after_s, options.exit_after_s, options.interactive) == (5.0, 6.0, True)
-    assert config.connect_options(Config(), model="owner/name", interactive=False).model == "owner/name"
+    assert joining(Config(), model="owner/name", interactive=False).model == "owner/name"
 
 
 def test_no_folder_is_meant_by_the_names_of_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,14 +266,14 @@ def test_no_folder_is_meant_by_the_names_of_other_models(tmp_path: Path, monkeyp
         (tmp_path / name).mkdir()
         (tmp_path / "project" / name).mkdir(parents=True)
     for name in ("embedded", "vllm:x"):
-        assert config.connect_options(Config(), model=name).model == name
-        assert config.connect_options(Config(model=name)).which.place_of_model == name
+        assert joining(Config(), model=name).model == name
+        assert joining(Config(model=name)).which.place_of_model == name
     assert read(tmp_path, "[engine]\nmodel = 'model'")[0].model == str(tmp_path / "model")
     assert read(tmp_path, "[engine]\nmodel = 'embedded'", "[engine]\nmodel = 'embedded'")[0].model == "embedded"
 
 
 def test_a_home_of_nobody_is_a_name_like_any_other(tmp_path: Path) -> None:
-    options = config.connect_options(Config(), model="~nosuch/x")
+    options = joining(Config(), model="~nosuch/x")
     assert options.model == options.which.place_of_model == "~nosuch/x"
     assert read(tmp_path, "[engine]\nmodel = '~nosuch/x'") == (
         Config(model="~nosuch/x", editor={"engine.model": "~nosuch/x"}),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,9 +30,12 @@ class Settings:
 
 
 def start_engine(
-    place: Place, which: Which, settings: Settings, more: Mapping[str, str] | None = None
+    command: Sequence[str], place: Place, which: Which, settings: Settings, more: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Return a new engine process, detached from this one and its terminal, its output in the log; raise MeetingError."""
+    """Return a new engine process, detached from this one and its terminal, its output in the log; raise MeetingError.
+
+    `command` runs an engine; what the engine is to be like is added to it as options.
+    """
     options = {
         "model": which.place_of_model,
         "revision": which.revision,
@@ -47,7 +49,6 @@ def start_engine(
         **(more or {}),
     }
     arguments = [f"--{name}={value}" for name, value in options.items() if value]
-    command = [sys.executable, "-m", "dg_lsp.engine.commands", "run", "--detached", *arguments]
     _roll(place.log)
     try:
         handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -61,8 +62,8 @@ def start_engine(
         os.close(handle)
         raise unusable(place.log, error) from error
     try:
-        process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-            command,
+        process = subprocess.Popen(  # noqa: S603 -- the command is the program's own
+            [*command, "--detached", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=handle,
             stderr=handle,
