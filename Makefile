@@ -10,12 +10,13 @@ RUN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check clean vscode test-editors
+.PHONY: help demo test check clean settings vscode test-editors
 
 help:
 	@echo "make demo    fill the holes of fixtures/demo and show the diff"
 	@echo "make test    install what the tests need, check style and types, run the tests"
 	@echo "make check   the same without installing"
+	@echo "make settings  write the settings into the documentation and the VS Code extension"
 	@echo "make vscode  package the VS Code extension (needs Node 20)"
 	@echo "make test-editors   install real editors below build/ and test their clients in them"
 	@echo "make clean   remove what these commands made"
@@ -39,6 +40,9 @@ check:
 # are Chromium, Emacs, tmux, luacheck and npm installed with apt-get. Where a test fails it says where the editor's last picture
 # or screen is: below build/editor-pictures.
 EDITORS := build/editors
+
+settings: $(RUN)
+	$(BIN)/python -m dg_lsp.wire.settings_pages --write
 
 vscode:
 	node=$$(tests/editors/install/node.sh $(EDITORS)) && PATH="$$node:$$PATH" && cd editors/vscode && \

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from dg_lsp.engine.entry import ENGINE_COMMAND
+from dg_lsp.wire.privacy import LOCAL_ONLY
+from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from dg_lsp.batch.explain import Trace
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from dg_lsp.infill.config import Config, Privacy
     from dg_lsp.infill.port import Engine
     from dg_lsp.wire.messages import Done
-
-PRIVATE = "is for local models only (privacy.local_only), and the chosen model is remote"
 
 _COLOURS = {"@": "cyan", "+": "green", "-": "red"}
 
@@ -54,7 +54,9 @@ def infill(
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Write the fills into the files instead of printing a diff.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one report object instead of a diff.")] = False,
-    candidates: Annotated[int, typer.Option(min=1, max=64, help="How many answers to choose from for each hole.")] = 4,
+    candidates: Annotated[
+        int, typer.Option(min=1, max=64, help="How many answers to choose from for each hole.")
+    ] = DEFAULTS.batch_candidates,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
     model: Annotated[
         str,
@@ -62,10 +64,10 @@ def infill(
             metavar="ID_OR_PATH",
             help="The model: embedded, a folder, a hub id, vllm:URL, or fim:DIALECT:URL#MODEL. Configurable.",
         ),
-    ] = "embedded",
+    ] = DEFAULTS.model,
     deadline: Annotated[
         int, typer.Option(metavar="MS", min=0, help="Milliseconds for each hole; the best so far counts then. 0: no limit.")
-    ] = 0,
+    ] = DEFAULTS.batch_deadline,
     check: Annotated[
         str,
         typer.Option(
@@ -101,11 +103,11 @@ def infill(
             paths=tuple(paths or ()),
             places=places,
             kinds=plan.parse_kinds(holes),
-            model=model if is_given("model") else configured.model,
+            model=model if is_given("model") else configured.settings.model,
             options=Options(
-                candidates if is_given("candidates") else configured.candidates,
+                candidates if is_given("candidates") else configured.settings.batch_candidates,
                 seed,
-                deadline if is_given("deadline") else configured.deadline_ms,
+                deadline if is_given("deadline") else configured.settings.batch_deadline,
             ),
             write=write,
             check=check,
@@ -140,8 +142,8 @@ def explain(
         wanted = plan.parse_place(place)
         planned = plan.for_places(job.source_at(wanted), [wanted])
         configured = config.load(config.workspace_of(planned.source.path))
-        model = model or configured.model
-        options = Options(configured.candidates, seed, configured.deadline_ms)
+        model = model or configured.settings.model
+        options = Options(configured.settings.batch_candidates, seed, configured.settings.batch_deadline)
         request = explain.request_of(planned, job.around(planned), options)
         if config.is_remote(model):
             kept = config.privacy([planned.source.path])
@@ -229,7 +231,7 @@ async def _infill(wanted: Wanted, resume: Path | None, connect: Connect, *, as_j
     plans, skipped = job.plans(wanted)
     if config.is_remote(wanted.model):
         kept = config.privacy(plan.source.path for plan in plans)
-        skipped += [Skipped(plan.source.name, PRIVATE) for plan in plans if kept.keeps_file(plan.source.path)]
+        skipped += [Skipped(plan.source.name, LOCAL_ONLY) for plan in plans if kept.keeps_file(plan.source.path)]
         plans = [plan for plan in plans if not kept.keeps_file(plan.source.path)]
         connect = functools.partial(_guarded, connect, kept)
     notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}

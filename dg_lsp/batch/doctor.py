@@ -27,6 +27,7 @@ from dg_lsp.wire import config, meeting
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.meeting import MeetingError
+from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from dg_lsp.batch.sample import Fill, Sample
@@ -37,8 +38,6 @@ VLLM_NEEDS = ("tokenizers",)
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 SCARCE_BYTES = 1 << 30
 """Less free memory than this, and an engine with a model of any use may not get what it needs."""
-LATE_MS = 1500.0
-"""What editors wait for a suggestion unless they are told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
 
     root = workspace or workspace_of(Path.cwd())
     configured, problems = config.read(root)
-    model = model or configured.model
+    model = model or configured.settings.model
     yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}", facts={"version": __version__})
     yield _python()
     yield engine_packages(VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS, remote=model.startswith("fim:"))
@@ -100,7 +99,9 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
     if with_sample:
         yield from _sampled(configured, model)
     else:
-        yield Finding("model", f"{model}, on device {configured.device}; the engine says where and why: leave out --no-sample")
+        yield Finding(
+            "model", f"{model}, on device {configured.settings.device}; the engine says where and why: leave out --no-sample"
+        )
 
 
 def _python() -> Finding:
@@ -144,7 +145,7 @@ def configuration(root: Path, problems: tuple[str, ...]) -> Finding:
         told.append(f"{', '.join(variables)} {'counts' if len(variables) == 1 else 'count'} before them")
     # Names alone: one of the variables holds a key.
     facts = {"files": files, "variables": variables, "problems": list(problems)}
-    advice = _ended(f"Mend it, or take it out: {'; '.join(problems)}") if problems else ""
+    advice = f"Fix or remove it. {' '.join(problems)}" if problems else ""
     return Finding("configuration", "; ".join(told), advice, facts)
 
 
@@ -261,7 +262,7 @@ def _filled(what: str, fill: Fill) -> Finding:
         "steps": fill.done.steps,
     }
     advice = ""
-    if fill.ms > LATE_MS:
+    if fill.ms > DEFAULTS.deadline:
         advice = (
             "Editors give up before that. Choose a smaller model or a faster device (engine.model, engine.device), give it "
             "more threads (engine.threads), or have editors wait longer (completion.deadline)."

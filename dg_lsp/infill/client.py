@@ -21,6 +21,7 @@ from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import meeting, messages
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
 from dg_lsp.wire.messages import Ask, Status
+from dg_lsp.wire.settings import DEFAULTS
 
 __all__ = ["ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect"]
 
@@ -71,18 +72,18 @@ class ConnectOptions:
     joins an engine that runs already. Seconds; 0 means never.
     """
 
-    model: str = "embedded"
+    model: str = DEFAULTS.model
     revision: str = ""
     dtype: str = "auto"
-    device: str = "auto"
+    device: str = DEFAULTS.device
     filler: str = ""
     client: str = ""
     interactive: bool = True
     command: tuple[str, ...] = ()
-    threads: int = 0
-    unload_after_s: float = 900.0
-    exit_after_s: float = 600.0
-    rows: int = 32
+    threads: int = DEFAULTS.threads
+    unload_after_s: float = DEFAULTS.unload_after
+    exit_after_s: float = DEFAULTS.exit_after
+    rows: int = DEFAULTS.rows
     breaker: Breaker = field(default_factory=Breaker)
 
     @property

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.infill.client import Breaker, ConnectOptions
+from dg_lsp.infill.client import ConnectOptions
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import config as shared
-from dg_lsp.wire.config import Config, ConfigError, is_remote, load, read, stays_local, workspace_of
+from dg_lsp.wire.config import Config, ConfigError, is_remote, load, read, workspace_of
+from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
 
 __all__ = [
     "Config",
@@ -66,28 +67,28 @@ class Guarded:
 
 def refusal(name: str) -> str:
     """Return why a file gets no fills from a remote model, as a sentence."""
-    return f"{name} is for local models only (privacy.local_only), and the chosen model is remote"
+    return f"{name} {LOCAL_ONLY}"
 
 
 def connect_options(config: Config, *, command: tuple[str, ...], model: str = "", interactive: bool = True) -> ConnectOptions:
     """Return how to join the engine that is configured, or the one with another `model`, and the command to start it."""
-    chosen = model or config.model
+    settings = config.settings
+    chosen = model or settings.model
     return ConnectOptions(
         # The engine has a current folder of its own, from which a relative path would lead elsewhere.
         model=str(shared.folder_of(chosen) or chosen),
-        device=config.device,
-        threads=config.threads,
-        unload_after_s=config.unload_after_s,
-        exit_after_s=config.exit_after_s,
-        rows=config.rows,
+        device=settings.device,
+        threads=settings.threads,
+        unload_after_s=float(settings.unload_after),
+        exit_after_s=float(settings.exit_after),
+        rows=settings.rows,
         interactive=interactive,
         command=command,
-        breaker=Breaker(window_s=config.restart_window_s, most=config.restart_limit, pauses_s=config.restart_pauses_s),
     )
 
 
 def privacy(paths: Iterable[Path]) -> Privacy:
     """Return what the user and the workspaces of these files together keep here."""
     roots = dict.fromkeys(workspace_of(path.resolve()) for path in paths)
-    kept = [pattern for root in roots for pattern in read(root)[0].local_only]
+    kept = [pattern for root in roots for pattern in read(root)[0].settings.local_only]
     return Privacy(tuple(dict.fromkeys(kept)))

@@ -247,7 +247,7 @@ class Server(LanguageServer):
         for problem in new:
             log.warning("%s", problem)
         if new:
-            self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, "; ".join(new)))
+            self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, " ".join(new)))
 
     def _engine_changed(self) -> None:
         condition = self.resident.condition

@@ -14,7 +14,7 @@ from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequ
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.server import actions, convert, filling, methods
+from dg_lsp.server import actions, convert, filling, methods, when
 from dg_lsp.server.actions import Action
 from dg_lsp.server.filling import Filled, Job
 from dg_lsp.server.methods import BadParamsError, Draft, Part, Wanted
@@ -44,7 +44,7 @@ def menu(server: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction | 
     automatic = params.context.trigger_kind == lsp.CodeActionTriggerKind.Automatic
     if found is None or found.lost or not settings.enable or server.nearby.refused(uri):
         return []
-    if automatic and len(found.index.text) > settings.max_file_chars:
+    if automatic and len(found.index.text) > when.MAX_FILE_CHARS:
         return []
     span = convert.to_span(found.index, params.range, server.documents.encoding)
     only = [str(getattr(kind, "value", kind)) for kind in params.context.only] if params.context.only is not None else None

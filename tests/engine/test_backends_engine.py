@@ -143,7 +143,7 @@ def test_a_wrong_configuration_is_a_usage_error(tmp_path: Path, monkeypatch: pyt
     command = [sys.executable, "-m", "dg_lsp", "infill", str(ROOT / "fixtures" / "demo")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert done.stderr == f"dg-lsp: {config}: engine.thread is no setting; did you mean engine.threads?\n"
+    assert done.stderr == f"dg-lsp: Unknown key engine.thread in {config}. Did you mean engine.threads?\n"
 
 
 def test_remote_models_need_no_torch() -> None:

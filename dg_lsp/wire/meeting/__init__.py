@@ -5,7 +5,6 @@ A starter holds another lock while it starts one, so two starters at the same mo
 Knows nothing of what is said over the socket.
 """
 
-from dg_lsp.wire.config import EMBEDDED
 from dg_lsp.wire.meeting.locks import Lock, hold, is_held
 from dg_lsp.wire.meeting.process import MAX_LOG_BYTES, Settings, alive, log_tail, start_engine
 from dg_lsp.wire.meeting.runtime import (
@@ -21,6 +20,7 @@ from dg_lsp.wire.meeting.runtime import (
     unusable,
 )
 from dg_lsp.wire.meeting.states import State, check_owner, is_token, read_state, write_state
+from dg_lsp.wire.settings import EMBEDDED
 
 __all__ = [
     "EMBEDDED",

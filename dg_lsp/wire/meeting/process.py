@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.wire.meeting.runtime import RUNTIME_DIR_VARIABLE, MeetingError, Place, Which, unusable
+from dg_lsp.wire.settings import DEFAULTS
 
 MAX_LOG_BYTES = 1024 * 1024
 
@@ -23,10 +24,10 @@ class Settings:
     `rows` bounds the canvases of one pass of the model, be they of one request or of several.
     """
 
-    threads: int = 0
-    unload_after_s: float = 900.0
-    exit_after_s: float = 600.0
-    rows: int = 32
+    threads: int = DEFAULTS.threads
+    unload_after_s: float = DEFAULTS.unload_after
+    exit_after_s: float = DEFAULTS.exit_after
+    rows: int = DEFAULTS.rows
 
 
 def start_engine(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dg_lsp.wire import config
 from dg_lsp.wire.messages import PROTOCOL_MAJOR
+from dg_lsp.wire.settings import DEFAULTS
 
 RUNTIME_DIR_VARIABLE = "DG_LSP_RUNTIME_DIR"
 MAX_SOCKET_PATH = 100
@@ -27,10 +28,10 @@ class MeetingError(Exception):
 class Which:
     """What makes two engines different. `filler` names another loader than the usual one, as `module:function`."""
 
-    model: str = config.EMBEDDED
+    model: str = DEFAULTS.model
     revision: str = ""
     dtype: str = "auto"
-    device: str = "auto"
+    device: str = DEFAULTS.device
     filler: str = ""
 
     @property
