@@ -1,6 +1,5 @@
 # Two commands for a newcomer: `make demo` shows what dg-lsp does, `make test` shows that it works.
-# Both need Python 3.11 or later and pip, and make their own environment in .venv. (Front ends run on 3.10 too, but the
-# engine's libraries no longer do.)
+# Both need Python 3.11 or later and pip, and make their own environment in .venv.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,12 +10,13 @@ RUN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check clean vscode test-editors
+.PHONY: help demo test check clean settings vscode test-editors
 
 help:
 	@echo "make demo    fill the holes of fixtures/demo and show the diff"
 	@echo "make test    install what the tests need, check style and types, run the tests"
 	@echo "make check   the same without installing"
+	@echo "make settings  write the settings into the documentation and the VS Code extension"
 	@echo "make vscode  package the VS Code extension (needs Node 20)"
 	@echo "make test-editors   install real editors below build/ and test their clients in them"
 	@echo "make clean   remove what these commands made"
@@ -41,6 +41,9 @@ check:
 # or screen is: below build/editor-pictures.
 EDITORS := build/editors
 
+settings: $(RUN)
+	$(BIN)/python -m dg_lsp.wire.settings_pages --write
+
 vscode:
 	node=$$(tests/editors/install/node.sh $(EDITORS)) && PATH="$$node:$$PATH" && cd editors/vscode && \
 	  npm ci --ignore-scripts --no-audit --no-fund --fetch-retries=5 && npm run package
@@ -58,7 +61,7 @@ clean:
 	rm -rf $(VENV) build dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(ENV):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "the engine needs Python 3.11 or later; set PYTHON, as in: make demo PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dg-lsp needs Python 3.11 or later; set PYTHON, as in: make demo PYTHON=python3.12")'
 	@echo "making the environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@# Dependency groups need pip 25.1.

@@ -6,10 +6,13 @@ The command line's libraries take a tenth of a second to import, in which an edi
 import sys
 
 PLAIN = (["serve"], ["serve", "--stdio"])
+PLATFORM = "dg-lsp: Windows is not supported. Run dg-lsp in WSL; Linux and macOS are supported."
 
 
 def main() -> None:
     """Run what the arguments say and end the process with its exit code."""
+    if sys.platform == "win32":
+        sys.exit(PLATFORM)
     if sys.argv[1:] not in PLAIN:
         from dg_lsp import cli
 

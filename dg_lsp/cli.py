@@ -133,7 +133,7 @@ def _last_words(error: Exception) -> str:
     import platformdirs
 
     what = f"stopped by an error of its own, {type(error).__name__}"
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     try:
         folder = Path(platformdirs.user_log_dir("dg-lsp", appauthor=False))
         folder.mkdir(parents=True, exist_ok=True)

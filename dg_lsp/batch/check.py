@@ -22,7 +22,7 @@ async def verdict(command: str, path: Path, *, timeout_s: float = TIMEOUT_S) -> 
     process = await _started(command.replace("{}", shlex.quote(str(path))), {**os.environ, "DG_LSP_FILE": str(path)})
     try:
         output, _ = await asyncio.wait_for(process.communicate(), timeout_s)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         return f"the check took longer than {timeout_s:g} s"
     finally:
         if process.returncode is None:

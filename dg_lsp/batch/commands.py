@@ -20,6 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from dg_lsp.engine.entry import ENGINE_COMMAND
+from dg_lsp.wire.privacy import LOCAL_ONLY
+from dg_lsp.wire.settings import DEFAULTS
+
 if TYPE_CHECKING:
     from dg_lsp.batch.explain import Trace
     from dg_lsp.batch.job import Connect, JobSpec
@@ -50,7 +54,9 @@ def infill(
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Write the fills into the files instead of printing a diff.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one report object instead of a diff.")] = False,
-    candidates: Annotated[int, typer.Option(min=1, max=64, help="How many answers to choose from for each hole.")] = 4,
+    candidates: Annotated[
+        int, typer.Option(min=1, max=64, help="How many answers to choose from for each hole.")
+    ] = DEFAULTS.batch_candidates,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
     model: Annotated[
         str,
@@ -58,10 +64,10 @@ def infill(
             metavar="ID_OR_PATH",
             help="The model: embedded, a folder, a hub id, vllm:URL, or fim:DIALECT:URL#MODEL. Configurable.",
         ),
-    ] = "embedded",
+    ] = DEFAULTS.model,
     deadline: Annotated[
         int, typer.Option(metavar="MS", min=0, help="Milliseconds for each hole; the best so far counts then. 0: no limit.")
-    ] = 0,
+    ] = DEFAULTS.batch_deadline,
     check: Annotated[
         str,
         typer.Option(
@@ -97,11 +103,11 @@ def infill(
             paths=tuple(paths or ()),
             places=places,
             kinds=plan.parse_kinds(holes),
-            model=model if is_given("model") else configuration.model,
+            model=model if is_given("model") else configuration.settings.model,
             options=RunOptions(
-                candidates if is_given("candidates") else configuration.candidates,
+                candidates if is_given("candidates") else configuration.settings.batch_candidates,
                 seed,
-                deadline if is_given("deadline") else configuration.deadline_ms,
+                deadline if is_given("deadline") else configuration.settings.batch_deadline,
             ),
             write=write,
             check=check,
@@ -136,8 +142,8 @@ def explain(
         location = plan.parse_place(place)
         file_plan = plan.for_places(job.source_at(location), [location])
         configuration = config.load(config.workspace_of(file_plan.source.path))
-        model = model or configuration.model
-        options = RunOptions(configuration.candidates, seed, configuration.deadline_ms)
+        model = model or configuration.settings.model
+        options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
         request = explain.request_of(file_plan, job.around(file_plan), options)
         if config.is_remote(model):
             privacy = config.privacy([file_plan.source.path])
@@ -148,7 +154,8 @@ def explain(
         if not as_json:
             _print(explain.picture(file_plan, request, chars))
         if fill:
-            trace = asyncio.run(_traced(request, config.connect_options(configuration, model=model), is_drawn=not as_json))
+            joining = config.connect_options(configuration, command=ENGINE_COMMAND, model=model)
+            trace = asyncio.run(_traced(request, joining, is_drawn=not as_json))
         if as_json:
             typer.echo(json.dumps(explain.report(file_plan, request, trace), indent=2))
         elif trace is not None:
@@ -210,7 +217,7 @@ def resident(
     """Return the user's resident engine with this model, started where it is absent."""
     from dg_lsp.infill import client, config
 
-    options = config.connect_options(configuration or config.Config(), model=model, interactive=False)
+    options = config.connect_options(configuration or config.Config(), command=ENGINE_COMMAND, model=model, interactive=False)
     return client.connect(options, on_loading=lambda text, share: hear(text))
 
 
@@ -224,7 +231,7 @@ async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_js
     plans, skipped = job.plans(spec)
     if config.is_remote(spec.model):
         privacy = config.privacy(plan.source.path for plan in plans)
-        skipped += [Skipped(plan.source.name, config.LOCAL_ONLY) for plan in plans if privacy.keeps_file(plan.source.path)]
+        skipped += [Skipped(plan.source.name, LOCAL_ONLY) for plan in plans if privacy.keeps_file(plan.source.path)]
         plans = [plan for plan in plans if not privacy.keeps_file(plan.source.path)]
         connect = functools.partial(_guarded, connect, privacy)
     notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}

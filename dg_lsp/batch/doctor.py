@@ -22,22 +22,22 @@ import typer
 from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire import config, meeting
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.meeting import MeetingError
+from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from dg_lsp.batch.sample import Fill, Sample
-    from dg_lsp.engine.look import Seen
+    from dg_lsp.wire.look import Seen
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 VLLM_NEEDS = ("tokenizers",)
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 SCARCE_BYTES = 1 << 30
 """Less free memory than this, and an engine with a model of any use may not get what it needs."""
-LATE_MS = 1500.0
-"""What editors wait for a suggestion unless they are told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
 
     root = workspace or workspace_of(Path.cwd())
     configured, problems = config.read(root)
-    model = model or configured.model
+    model = model or configured.settings.model
     yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}", facts={"version": __version__})
     yield _python()
     yield engine_packages(VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS, remote=model.startswith("fim:"))
@@ -99,14 +99,13 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
     if with_sample:
         yield from _sampled(configured, model)
     else:
-        yield Finding("model", f"{model}, on device {configured.device}; the engine says where and why: leave out --no-sample")
+        yield Finding(
+            "model", f"{model}, on device {configured.settings.device}; the engine says where and why: leave out --no-sample"
+        )
 
 
 def _python() -> Finding:
-    where = f"{platform.python_version()} at {sys.executable}"
-    if sys.version_info < (3, 11):
-        return Finding("Python", where, "The local engine needs Python 3.11 or later; remote ones do not.")
-    return Finding("Python", where)
+    return Finding("Python", f"{platform.python_version()} at {sys.executable}")
 
 
 def engine_packages(needs: tuple[str, ...] = ENGINE_NEEDS, *, remote: bool = False) -> Finding:
@@ -146,7 +145,7 @@ def configuration(root: Path, problems: tuple[str, ...]) -> Finding:
         told.append(f"{', '.join(variables)} {'counts' if len(variables) == 1 else 'count'} before them")
     # Names alone: one of the variables holds a key.
     facts = {"files": files, "variables": variables, "problems": list(problems)}
-    advice = _ended(f"Mend it, or take it out: {'; '.join(problems)}") if problems else ""
+    advice = f"Fix or remove it. {' '.join(problems)}" if problems else ""
     return Finding("configuration", "; ".join(told), advice, facts)
 
 
@@ -160,7 +159,7 @@ def runtime_folder() -> Finding:
 
 def running_engines() -> Finding:
     """Return which engines run now, and how they are."""
-    from dg_lsp.engine.look import look
+    from dg_lsp.wire.look import look
 
     try:
         seen = [look(place) for place in meeting.places()]
@@ -206,7 +205,7 @@ def _sampled(configured: Config, model: str) -> Iterator[Finding]:
     from dg_lsp.infill.port import EngineError
 
     try:
-        taken = asyncio.run(sample.take(connect_options(configured, model=model)))
+        taken = asyncio.run(sample.take(connect_options(configured, command=ENGINE_COMMAND, model=model)))
     except EngineError as error:
         yield Finding("model", f"{model} does not answer", f"{_ended(error)} More is in the engine's log: dg-lsp engine logs")
         return
@@ -263,7 +262,7 @@ def _filled(what: str, fill: Fill) -> Finding:
         "steps": fill.done.steps,
     }
     advice = ""
-    if fill.ms > LATE_MS:
+    if fill.ms > DEFAULTS.deadline:
         advice = (
             "Editors give up before that. Choose a smaller model or a faster device (engine.model, engine.device), give it "
             "more threads (engine.threads), or have editors wait longer (completion.deadline)."

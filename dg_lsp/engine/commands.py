@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import httpx
 import typer
 
-from dg_lsp.engine.look import Seen, look, request
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting
 from dg_lsp.wire.fields import WireError
+from dg_lsp.wire.look import Seen, look, request
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, Which
+from dg_lsp.wire.settings import DEFAULTS, MAX_S
 
 
 class Plain(typer.core.TyperGroup):
@@ -38,36 +42,69 @@ T = TypeVar("T")
 
 START_PATIENCE_S = 600.0
 STOP_PATIENCE_S = 30.0
-MAX_S = 1_000_000.0
-"""What the configuration allows as well; infinity has no word in JSON."""
-
-Model = Annotated[str, typer.Option(help="embedded, a folder, or a hub id.")]
-Revision = Annotated[str, typer.Option(help="Revision of a hub model.")]
-Dtype = Annotated[str, typer.Option(help="auto, or a torch dtype such as bfloat16.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")]
-FillerName = Annotated[str, typer.Option(hidden=True, help="Another loader, as module:function.")]
-Threads = Annotated[int, typer.Option(help="CPU threads; 0: half of the cores, for a small model two at most.", min=0)]
-UnloadAfter = Annotated[
-    float, typer.Option(help="Seconds without work before the weights are dropped; 0: never.", min=0, max=MAX_S)
-]
-ExitAfter = Annotated[float, typer.Option(help="Seconds without users before the process ends; 0: never.", min=0, max=MAX_S)]
-Rows = Annotated[int, typer.Option(help="Rows of one pass of the model at most; fewer where memory is short.", min=1)]
 Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)]
+
+
+def which_engine(
+    model: Annotated[str, typer.Option(help="embedded, a folder, or a hub id.")] = DEFAULTS.model,
+    revision: Annotated[str, typer.Option(help="Revision of a hub model.")] = "",
+    dtype: Annotated[str, typer.Option(help="auto, or a torch dtype such as bfloat16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = DEFAULTS.device,
+    filler: Annotated[str, typer.Option(hidden=True, help="Another loader, as module:function.")] = "",
+) -> Which:
+    """Return which engine the options of a command mean."""
+    return Which(model, revision, dtype, device, filler)
+
+
+def how_to_run(
+    threads: Annotated[
+        int, typer.Option(help="CPU threads; 0: half of the cores, for a small model two at most.", min=0)
+    ] = DEFAULTS.threads,
+    unload_after: Annotated[
+        float, typer.Option(help="Seconds without work before the weights are dropped; 0: never.", min=0, max=MAX_S)
+    ] = DEFAULTS.unload_after,
+    exit_after: Annotated[
+        float, typer.Option(help="Seconds without users before the process ends; 0: never.", min=0, max=MAX_S)
+    ] = DEFAULTS.exit_after,
+    rows: Annotated[
+        int, typer.Option(help="Rows of one pass of the model at most; fewer where memory is short.", min=1)
+    ] = DEFAULTS.rows,
+) -> Settings:
+    """Return how the options of a command say that an engine is run."""
+    return Settings(threads, unload_after, exit_after, rows)
+
+
+_SHARED: Mapping[str, Callable[..., object]] = {"which": which_engine, "settings": how_to_run}
+
+
+def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the options of `which_engine` in place of its `which`, and those of `how_to_run` of `settings`."""
+    own = inspect.signature(command, eval_str=True).parameters
+    makers = {name: maker for name, maker in _SHARED.items() if name in own}
+    options = {name: inspect.signature(maker, eval_str=True).parameters for name, maker in makers.items()}
+    shared = [option for name in own if name in options for option in options[name].values()]
+    all_options = [*shared, *(parameter for name, parameter in own.items() if name not in options)]
+
+    @functools.wraps(command)
+    def run_with(**values: object) -> None:
+        made = {name: maker(**{key: values.pop(key) for key in options[name]}) for name, maker in makers.items()}
+        command(**made, **values)
+
+    # Typer reads the options from here.
+    run_with.__signature__ = inspect.Signature(all_options)  # type: ignore[attr-defined]
+    run_with.__annotations__ = {option.name: option.annotation for option in all_options}
+    return run_with
 
 
 @app.callback()
 def configure(context: typer.Context) -> None:
     """Take from the user's configuration what the command line does not say."""
-    found, problems = config.read()
+    configured, problems = config.read()
     for problem in problems:
         typer.echo(f"dg-lsp engine: {problem}", err=True)
     chosen = {
-        "model": found.model,
-        "device": found.device,
-        "threads": found.threads,
-        "unload_after": found.unload_after_s,
-        "exit_after": found.exit_after_s,
-        "rows": found.rows,
+        name: getattr(configured.settings, name)
+        for name in ("model", "device", "threads", "unload_after", "exit_after", "rows")
     }
     # Keyed by command; each takes what it has an option for.
     context.default_map = dict.fromkeys(
@@ -76,16 +113,10 @@ def configure(context: typer.Context) -> None:
 
 
 @app.command()
+@with_shared_options
 def run(
-    model: Model = meeting.EMBEDDED,
-    revision: Revision = "",
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    filler: FillerName = "",
-    threads: Threads = 0,
-    unload_after: UnloadAfter = 900.0,
-    exit_after: ExitAfter = 600.0,
-    rows: Rows = 32,
+    which: Which,
+    settings: Settings,
     port: Port = -1,
     running: Annotated[int, typer.Option(help="Requests of one priority under way at once.", min=1)] = 8,
     queued: Annotated[int, typer.Option(help="Requests that may wait.", min=1)] = 64,
@@ -98,9 +129,9 @@ def run(
 
     low, _, high = protocol.partition(":")
     options = daemon.Options(
-        which=Which(model, revision, dtype, device, filler),
-        settings=Settings(threads, unload_after, exit_after, rows),
-        limits=Limits(running, queued, rows),
+        which=which,
+        settings=settings,
+        limits=Limits(running, queued, settings.rows),
         port=port,
         protocol=(int(low), int(high)),
         detached=detached,
@@ -112,26 +143,19 @@ def run(
 
 
 @app.command()
+@with_shared_options
 def start(
-    model: Model = meeting.EMBEDDED,
-    revision: Revision = "",
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    filler: FillerName = "",
-    threads: Threads = 0,
-    unload_after: UnloadAfter = 900.0,
-    exit_after: ExitAfter = 600.0,
-    rows: Rows = 32,
+    which: Which,
+    settings: Settings,
     port: Port = -1,
 ) -> None:
     """Start an engine in the background, and wait until it has loaded its model."""
-    which, settings = Which(model, revision, dtype, device, filler), Settings(threads, unload_after, exit_after, rows)
     place = meeting.place(which)
     seen = _started(place, which, settings, port)
     if _state(seen) not in ("ready", "unloaded"):
         reason = seen.info.text("message", "") if seen.info else ""
         _fail_with_log(place, reason or "the engine did not start")
-    told = f"The engine for {model} is {_state(seen)} (process {seen.state.pid if seen.state else '?'})."
+    told = f"The engine for {which.model} is {_state(seen)} (process {seen.state.pid if seen.state else '?'})."
     url = seen.info.text("url", "") if seen.info else ""
     if port >= 0 and not url:
         _fail(f"{told} It was started before without a port for other clients; end it with: dg-lsp engine stop")
@@ -139,17 +163,14 @@ def start(
 
 
 @app.command()
+@with_shared_options
 def stop(
-    model: Model = meeting.EMBEDDED,
-    revision: Revision = "",
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    filler: FillerName = "",
+    which: Which,
     now: Annotated[bool, typer.Option("--now", help="At once, whoever uses it.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="All engines, not only this model's.")] = False,
 ) -> None:
     """Stop an engine: when nobody uses it any more, or at once with --now."""
-    places = meeting.places() if everything else (meeting.place(Which(model, revision, dtype, device, filler)),)
+    places = meeting.places() if everything else (meeting.place(which),)
     everywhere = [look(place) for place in places]
     running = [seen for seen in everywhere if seen.info is not None and seen.state is not None]
     silent = [seen.state.pid for seen in everywhere if seen.info is None and seen.state is not None]
@@ -178,20 +199,17 @@ def stop(
 
 
 @app.command()
+@with_shared_options
 def status(
-    model: Model = meeting.EMBEDDED,
-    revision: Revision = "",
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    filler: FillerName = "",
+    which: Which,
     as_json: Annotated[
         bool, typer.Option("--json", help="One object: pid, state, model, device, leases, memory, and more.")
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All engines; with --json a list.")] = False,
 ) -> None:
     """Tell whether an engine runs, and what it does. Exits with 1 when it does not run."""
-    places = meeting.places() if everything else (meeting.place(Which(model, revision, dtype, device, filler)),)
-    found = [_told(look(place), model if not everything else "") for place in places]
+    places = meeting.places() if everything else (meeting.place(which),)
+    found = [_told(look(place), which.model if not everything else "") for place in places]
     if as_json:
         typer.echo(json.dumps(found if everything else found[0], indent=2))
     else:
@@ -204,39 +222,33 @@ def status(
 
 
 @app.command()
+@with_shared_options
 def logs(
-    model: Model = meeting.EMBEDDED,
-    revision: Revision = "",
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    filler: FillerName = "",
+    which: Which,
     n_lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.", min=1)] = 50,
     path: Annotated[bool, typer.Option("--path", help="Only tell where the log is.")] = False,
 ) -> None:
     """Print the end of an engine's log. It holds no code."""
-    place = meeting.place(Which(model, revision, dtype, device, filler))
+    place = meeting.place(which)
     if path:
         typer.echo(str(place.log))
         return
     if not place.log.exists():
-        typer.echo(f"dg-lsp engine: no engine for {model} has left a log yet", err=True)
+        typer.echo(f"dg-lsp engine: no engine for {which.model} has left a log yet", err=True)
     for line in meeting.log_tail(place, n_lines):
         typer.echo(line)
 
 
 @app.command()
+@with_shared_options
 def token(
-    model: Model = meeting.EMBEDDED,
-    revision: Revision = "",
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    filler: FillerName = "",
+    which: Which,
 ) -> None:
     """Print the token that an engine wants from other clients, as their API key."""
-    seen = look(meeting.place(Which(model, revision, dtype, device, filler)))
+    seen = look(meeting.place(which))
     # The file of one that was killed is still there.
     if seen.state is None or seen.info is None:
-        _fail(f"no engine for {model} is running")
+        _fail(f"no engine for {which.model} is running")
     typer.echo(seen.state.token)
 
 
@@ -251,7 +263,7 @@ def _started(place: Place, which: Which, settings: Settings, port: int) -> Seen:
         if seen.info is None and process is None and (starting := meeting.hold(place.starting)) is not None:
             try:
                 if look(place).info is None:
-                    process = meeting.start_engine(place, which, settings, {"port": str(port)})
+                    process = meeting.start_engine(ENGINE_COMMAND, place, which, settings, {"port": str(port)})
                     _wait(partial(_is_decided, place, process), START_PATIENCE_S)
             finally:
                 starting.release()

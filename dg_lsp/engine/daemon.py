@@ -261,37 +261,31 @@ def _listens(address: str) -> bool:
 
 def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
     """Return the address that the state file tells, and the sockets, which listen already."""
-    listeners: list[socket.socket] = []
-    address = ""
-    if sys.platform != "win32":
-        path = meeting.socket_path(place)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)
-        try:
-            # We hold the lock, so whoever left a socket here is gone.
-            path.unlink(missing_ok=True)
-            listener.bind(str(path))
-        except OSError as error:
-            listener.close()
-            raise meeting.unusable(path, error) from error
-        finally:
-            os.umask(before)
-        listeners.append(listener)
-        address = str(path)
-    if options.port >= 0 or sys.platform == "win32":
+    path = meeting.socket_path(place)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        # We hold the lock, so whoever left a socket here is gone.
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise meeting.unusable(path, error) from error
+    finally:
+        os.umask(before)
+    address, listeners = str(path), [listener]
+    if options.port >= 0:
         # With its protocol named, asyncio turns off Nagle's algorithm, which would cost 40 ms an answer.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            if sys.platform != "win32":
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", max(options.port, 0)))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", options.port))
         except OSError as error:
             for other in [listener, *listeners]:
                 other.close()
             _remove(place, address)
             raise DaemonError(f"port {options.port} of this machine can't be used: {error.strerror}") from error
         listeners.append(listener)
-        address = address or f"127.0.0.1:{listener.getsockname()[1]}"
     for listener in listeners:
         listener.listen(128)
     return address, listeners

@@ -48,7 +48,7 @@ class Inbox:
         """Return the next event, or None when none came in time."""
         try:
             return await asyncio.wait_for(self._events.get(), timeout_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return None
 
 

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,16 +31,15 @@ app = typer.Typer(
 WIDTH = 160  # of a table that no terminal bounds
 
 
-# Typer reads these annotations at run time, where Python 3.10 needs `Optional` for its defaults.
 @app.command()
 def evaluate(
     file: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Argument(metavar="FILE", help="Tasks in the format of HumanEval-Infilling: .jsonl or .jsonl.gz."),
     ] = None,
     model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.")] = "embedded",
     baseline: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             metavar="NAME",
             help="Also measure: copy (the longest match in the file), ar (the encoder alone, left to right), "
@@ -82,14 +81,14 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one object with all figures instead of a table.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the figures as a Markdown table.")] = False,
     csv_file: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--csv", metavar="FILE", help="Also write a line for each answer, to commit and compare."),
     ] = None,
     make: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(metavar="DIR", help="Measure nothing: cut tasks from the sources below DIR (or a corpus .jsonl)."),
     ] = None,
-    out: Annotated[Optional[Path], typer.Option(metavar="FILE", help="Where --make writes.")] = None,  # noqa: UP045
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where --make writes.")] = None,
     n: Annotated[int, typer.Option("--n", min=1, help="How many tasks --make cuts, of all kinds together.")] = 300,
 ) -> None:
     """Measure how good the fills of a model are, with 95 % intervals, against baselines on the same tasks.

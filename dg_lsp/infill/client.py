@@ -21,6 +21,7 @@ from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import meeting, messages
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
 from dg_lsp.wire.messages import Ask, Status
+from dg_lsp.wire.settings import DEFAULTS
 
 __all__ = ["ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect"]
 
@@ -67,21 +68,22 @@ class ConnectOptions:
     """Which engine, for whom, and how to start it when there is none.
 
     An interactive client's requests go before all batch work. `client` names who asks, so that its newer requests
-    replace its older ones; "" makes a name. Seconds; 0 means never.
+    replace its older ones; "" makes a name. `command` runs an engine (`dg_lsp.engine.entry`); without one the client only
+    joins an engine that runs already. Seconds; 0 means never.
     """
 
-    model: str = "embedded"
+    model: str = DEFAULTS.model
     revision: str = ""
     dtype: str = "auto"
-    device: str = "auto"
+    device: str = DEFAULTS.device
     filler: str = ""
     client: str = ""
     interactive: bool = True
-    autostart: bool = True
-    threads: int = 0
-    unload_after_s: float = 900.0
-    exit_after_s: float = 600.0
-    rows: int = 32
+    command: tuple[str, ...] = ()
+    threads: int = DEFAULTS.threads
+    unload_after_s: float = DEFAULTS.unload_after
+    exit_after_s: float = DEFAULTS.exit_after
+    rows: int = DEFAULTS.rows
     breaker: Breaker = field(default_factory=Breaker)
 
     @property
@@ -261,7 +263,7 @@ class ResidentEngine:
                 link = await self._reach(place)
                 if link is not None:
                     return link
-                if not self.options.autostart:
+                if not self.options.command:
                     raise EngineError("no engine is running, and this client may not start one: dg-lsp engine start")
                 starting = meeting.hold(place.starting)
                 if starting is None:
@@ -308,7 +310,7 @@ class ResidentEngine:
             )
         await asyncio.sleep(self._breaker.pause_s(now))
         before = meeting.read_state(place)
-        process = meeting.start_engine(place, self.options.which, self.options.settings)
+        process = meeting.start_engine(self.options.command, place, self.options.which, self.options.settings)
         await _until(partial(self._is_decided, place, before, process), BIND_PATIENCE_S)
         link = await self._reach(place)
         if link is None:

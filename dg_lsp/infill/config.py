@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.infill.client import Breaker, ConnectOptions
+from dg_lsp.infill.client import ConnectOptions
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import config as shared
-from dg_lsp.wire.config import Config, ConfigError, is_remote, load, read, stays_local, workspace_of
+from dg_lsp.wire.config import Config, ConfigError, is_remote, load, read, workspace_of
+from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
 
 __all__ = [
     "Config",
@@ -27,10 +28,6 @@ __all__ = [
     "read",
     "workspace_of",
 ]
-
-
-LOCAL_ONLY = "is for local models only (privacy.local_only), and the chosen model is remote"
-"""Why a file gets no fills, as the end of a sentence that begins with its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +70,25 @@ def refusal(name: str) -> str:
     return f"{name} {LOCAL_ONLY}"
 
 
-def connect_options(config: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
-    """Return how to join the engine that is configured, or the one with another `model`."""
-    model_name = model or config.model
+def connect_options(config: Config, *, command: tuple[str, ...], model: str = "", interactive: bool = True) -> ConnectOptions:
+    """Return how to join the engine that is configured, or the one with another `model`, and the command to start it."""
+    settings = config.settings
+    model_name = model or settings.model
     return ConnectOptions(
         # The engine has a current folder of its own, from which a relative path would lead elsewhere.
         model=str(shared.folder_of(model_name) or model_name),
-        device=config.device,
-        threads=config.threads,
-        unload_after_s=config.unload_after_s,
-        exit_after_s=config.exit_after_s,
-        rows=config.rows,
+        device=settings.device,
+        threads=settings.threads,
+        unload_after_s=float(settings.unload_after),
+        exit_after_s=float(settings.exit_after),
+        rows=settings.rows,
         interactive=interactive,
-        breaker=Breaker(window_s=config.restart_window_s, most=config.restart_limit, pauses_s=config.restart_pauses_s),
+        command=command,
     )
 
 
 def privacy(paths: Iterable[Path]) -> Privacy:
     """Return what the user and the workspaces of these files together keep here."""
     roots = dict.fromkeys(workspace_of(path.resolve()) for path in paths)
-    patterns = [pattern for root in roots for pattern in read(root)[0].local_only]
+    patterns = [pattern for root in roots for pattern in read(root)[0].settings.local_only]
     return Privacy(tuple(dict.fromkeys(patterns)))

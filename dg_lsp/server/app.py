@@ -207,7 +207,7 @@ class DgLanguageServer(LanguageServer):
         except JsonRpcException as error:
             log.warning("the editor's settings could not be had: %s", error)
             return
-        except asyncio.TimeoutError:
+        except TimeoutError:
             log.warning("the editor does not tell its settings")
             return
         if pull == self._pulls:
@@ -256,7 +256,7 @@ class DgLanguageServer(LanguageServer):
         for problem in new:
             log.warning("%s", problem)
         if new:
-            self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, "; ".join(new)))
+            self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, " ".join(new)))
 
     def _engine_changed(self) -> None:
         condition = self.resident.condition
@@ -311,7 +311,7 @@ class DgLanguageServer(LanguageServer):
                 self._write_statistics()
 
     def _write_statistics(self) -> None:
-        today = datetime.datetime.now(datetime.timezone.utc).date()
+        today = datetime.datetime.now(datetime.UTC).date()
         self.statistics.write(today)
 
     # Status

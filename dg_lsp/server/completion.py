@@ -318,6 +318,6 @@ async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
     if timeout_s > 0:
         try:
             await asyncio.wait_for(event.wait(), timeout_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return False
     return event.is_set()

@@ -13,18 +13,16 @@ from pathlib import Path
 from dg_lsp.server import convert, settings
 from dg_lsp.server.settings import Settings
 from dg_lsp.wire import config
-
-_LOCAL = "is for local models only (privacy.local_only), and the chosen model is remote"
+from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
 
 Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What holds in one folder: settings, patterns of the files that no remote model sees, and what is wrong."""
+    """What holds in one folder: settings, and what is wrong."""
 
     settings: Settings
-    local_only: tuple[str, ...]
     problems: tuple[str, ...]
 
 
@@ -55,7 +53,9 @@ class Configuration:
         for root in list(self._roots)[1:]:
             if settings.restarts_engine(session, self._at(root).settings):
                 file = root / config.WORKSPACE_FILE
-                found[f"{file}: the engine of a window is that of its first folder, {session.model}"] = None
+                found[
+                    f"The engine settings in {file} do not count: a window uses those of its first folder, {session.model}."
+                ] = None
         return tuple(found)
 
     def set_roots(self, uris: Iterable[str]) -> None:
@@ -84,14 +84,14 @@ class Configuration:
 
     def local_only(self, uri: str) -> tuple[str, ...]:
         """Return the patterns of files that no remote model sees, of the folder that a document belongs to."""
-        return self._at(self._folder(uri)).local_only
+        return self._at(self._folder(uri)).settings.local_only
 
     def withheld(self, uri: str) -> str:
         """Return why the session's model may not see a document, as the end of a sentence that begins "it"; "" if it may."""
         patterns = self.local_only(uri)
         if not patterns or not config.is_remote(self.session.model):
             return ""
-        return _LOCAL if any(config.stays_local(name, patterns) for name in self._names(uri)) else ""
+        return LOCAL_ONLY if any(stays_local(name, patterns) for name in self._names(uri)) else ""
 
     def _names(self, uri: str) -> list[str]:
         """Return what a document is called below its folder, by its own name and by that of what a link leads to."""
@@ -119,20 +119,14 @@ class Configuration:
         return self._held[folder]
 
     def _read(self, folder: Path | None) -> Held:
-        found, wrong = config.read(folder)
-        users, _ = config.read()
-        (file, _), *more = config.sources(folder)
-        own = {key: value for key, value in found.editor.items() if users.editor.get(key) != value}
-        result, problems = settings.read(dict(users.editor), Settings(), where=f"{file}: ")
-        problems = (*wrong, *problems)
-        said = [(own, f"{more[0][0]}: ")] if more else []
+        configured, problems = config.read(folder)
+        result = configured.settings
         now = self._said, self._said_by(folder)
         # What the editor greeted with is its own as well: a default that it says later is news there.
-        editors = settings.without(self.options, *now), *now
-        for data, where in (*said, *((data, "") for data in editors)):
-            result, others = settings.read(data, result, where=where or settings.WHERE, defaults_count=bool(where))
-            problems = (*problems, *others)
-        return Held(result, found.local_only, problems)
+        for data in (settings.without(self.options, *now), *now):
+            result, more = settings.read(data, result, defaults_count=False)
+            problems = (*problems, *more)
+        return Held(result, problems)
 
     def _said_by(self, folder: Path | None) -> object:
         return self._said_of.get(self._roots.get(folder, "")) if folder is not None else None

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.settings import Settings
 from dg_lsp.wire.config import is_remote
@@ -207,7 +208,7 @@ async def _resident(settings: Settings, on_loading: OnLoading) -> AsyncIterator[
 def _options(settings: Settings) -> tuple[Any, Any]:
     """Return the engine's client and how to join: what editors have no setting for stands in the user's configuration."""
     client, config = (importlib.import_module(f"dg_lsp.infill.{name}") for name in ("client", "config"))
-    configured = config.connect_options(config.read()[0], model=settings.model)
+    configured = config.connect_options(config.read()[0], command=ENGINE_COMMAND, model=settings.model)
     chosen = {"device": settings.device, "threads": settings.threads, "unload_after_s": float(settings.unload_after)}
     return client, replace(configured, **chosen)
 

@@ -14,7 +14,7 @@ from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequ
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.server import actions, convert, filling, methods
+from dg_lsp.server import actions, convert, filling, methods, when
 from dg_lsp.server.actions import Action
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.filling import Filled, Job
@@ -42,7 +42,7 @@ def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[lsp.Cod
     automatic = params.context.trigger_kind == lsp.CodeActionTriggerKind.Automatic
     if doc is None or doc.lost or not settings.enable or server.nearby.refused(uri):
         return []
-    if automatic and len(doc.index.text) > settings.max_file_chars:
+    if automatic and len(doc.index.text) > when.MAX_FILE_CHARS:
         return []
     span = convert.to_span(doc.index, params.range, server.documents.encoding)
     only = [str(getattr(kind, "value", kind)) for kind in params.context.only] if params.context.only is not None else None

@@ -23,7 +23,7 @@ def show(
     """Show how many suggestions were shown and accepted, and how long answers took. Nothing of it ever leaves this machine."""
     folder_name = os.environ.get(stats.FOLDER_VARIABLE)
     folder = Path(folder_name) if folder_name else stats.default_folder()
-    today = datetime.datetime.now(datetime.timezone.utc).date()
+    today = datetime.datetime.now(datetime.UTC).date()
     stats.prune(folder, today)
     counts = stats.load(folder, today - datetime.timedelta(days=days - 1))
     if as_json:

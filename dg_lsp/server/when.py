@@ -16,6 +16,8 @@ from dg_lsp.server.settings import Settings
 
 Scope = Literal["code", "comment", "string"]
 # So far back is looked for the start of a string or a comment that has no end yet.
+MAX_FILE_CHARS = 1_000_000
+"""Longer files get suggestions only when asked: they are rarely written by hand, and each key would cost much."""
 OPEN_CHARS = 2_000
 
 
@@ -97,9 +99,9 @@ def _language(moment: Moment, settings: Settings) -> Reason | None:
 
 
 def _large(moment: Moment, settings: Settings) -> Reason | None:
-    if moment.n_chars <= settings.max_file_chars:
+    if moment.n_chars <= MAX_FILE_CHARS:
         return None
-    return Reason("large", f"the file has more than {settings.max_file_chars} characters")
+    return Reason("large", f"the file has more than {MAX_FILE_CHARS} characters")
 
 
 def _manual(moment: Moment, settings: Settings) -> Reason | None:

@@ -141,7 +141,7 @@ def test_files_that_count_are_told_with_what_is_wrong_in_them(
     assert found["configuration"]["state"] == (
         f"{user} read; {tmp_path / '.dg-lsp.toml'} read; DG_LSP_CONFIG, DG_LSP_API_KEY count before them"
     )
-    assert f"{user}: engine.thread is no setting; did you mean engine.threads?" in found["configuration"]["advice"]
+    assert f"Unknown key engine.thread in {user}. Did you mean engine.threads?" in found["configuration"]["advice"]
     assert "sk-secret" not in json.dumps(found)
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine import filler
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.score import percentile
 from dg_lsp.infill.client import ConnectOptions, ResidentEngine, connect
@@ -80,7 +81,7 @@ async def measure(chosen: Sequence[InfillRequest], seconds: float) -> None:
 
 
 def options(client: str, model: str = "embedded", loader: str = "") -> ConnectOptions:
-    return ConnectOptions(model, filler=loader, client=client, threads=1, exit_after_s=30)
+    return ConnectOptions(model, filler=loader, client=client, command=ENGINE_COMMAND, threads=1, exit_after_s=30)
 
 
 def unknown(chosen: Sequence[InfillRequest]) -> Requests:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -567,7 +566,6 @@ def test_broken_code_may_stay_broken(language: str, text: str, answer: str) -> N
     check(text, answer, text.replace("⟦⟧", answer), language=language)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 can't tell what is only begun")
 @pytest.mark.parametrize(
     ("text", "answer"),
     [

@@ -147,7 +147,7 @@ def _breaks(position: Position, text: str) -> bool:
     head, whole = position.before[start:], position.before[start:] + text + rest + "\n"
     if _opens_string(whole) and not _opens_string(head + rest + "\n"):
         return True
-    # What can still become a program by writing on, and no longer can with the text. 3.10 can't tell.
+    # What can still become a program by writing on, and no longer can with the text.
     plain = ("", "x", "x:", "x):")
     return any(_goes_on(head + each + rest) for each in plain) and not _goes_on(head + text + rest)
 

@@ -167,7 +167,9 @@ def test_settings_are_pulled_and_pulled_again_and_bad_ones_are_said(tmp_path: Pa
         client.answers["workspace/configuration"] = lambda params: [{"completion": {"threshold": 0.5, "debounce": 0, "x": 1}}]
         client.notify("workspace/didChangeConfiguration", {"settings": None})
         await client.until(lambda: client.said("window/showMessage"))
-        assert client.said("window/showMessage")[0]["message"].startswith("dgLsp.completion.x is no setting; there are ")
+        assert client.said("window/showMessage")[0]["message"].startswith(
+            "Unknown key dgLsp.completion.x in the editor's settings. "
+        )
         assert await client.suggestions(1, 4) == []
         assert (await client.status())["suppressed"]["code"] == "unsure"
         client.stderr = b""

@@ -63,7 +63,7 @@ def test_what_is_wrong_in_a_file_is_said_once(tmp_path: Path, root: Path) -> Non
     file.write_text("completion.threshold = 7\n")
 
     async def test(client: Editor) -> None:
-        said = f"{file}: completion.threshold must be a number from 0 to 1"
+        said = f"completion.threshold in {file} must be a number from 0 to 1, not 7."
         await client.until(lambda: client.said("window/showMessage"))
         client.notify("workspace/didChangeConfiguration", {"settings": None})
         while (await client.status())["problems"] != [said]:
@@ -73,7 +73,7 @@ def test_what_is_wrong_in_a_file_is_said_once(tmp_path: Path, root: Path) -> Non
         await client.until(lambda: len(client.said("window/showMessage")) == 2)
         first, second = (message["message"] for message in client.said("window/showMessage"))
         assert first == said
-        assert second.startswith(f"{file}: colour is no setting; ")
+        assert second.startswith(f"Unknown key colour in {file}. ")
         file.write_text("")
         client.notify("textDocument/didSave", {"textDocument": {"uri": file.as_uri()}})
         while (await client.status())["problems"]:

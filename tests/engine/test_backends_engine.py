@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.infill.client import ConnectOptions, connect
 from dg_lsp.infill.port import EngineError
@@ -32,7 +33,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 async def fill(model: str, asked: InfillRequest) -> tuple[tuple[Candidate, ...], Any]:
-    async with connect(ConnectOptions(model, exit_after_s=60)) as engine:
+    async with connect(ConnectOptions(model, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
         return await engine.fill(asked), await engine.info()
 
 
@@ -61,7 +62,7 @@ def test_a_server_that_fails_fails_the_request_and_not_the_engine() -> None:
     recorder = Recorder([(500, {}), {"content": "1"}])
 
     async def twice(model: str) -> tuple[Candidate, ...]:
-        async with connect(ConnectOptions(model, exit_after_s=60)) as engine:
+        async with connect(ConnectOptions(model, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
             with pytest.raises(EngineError):
                 await engine.fill(request("a", "b"))
             return await engine.fill(request("a", "b"))
@@ -74,7 +75,7 @@ def test_a_request_that_nobody_waits_for_any_more_is_taken_back_from_the_server(
     recorder = Recorder([{"content": "1"}], hold=threading.Event())
 
     async def cancelled(model: str) -> None:
-        async with connect(ConnectOptions(model, exit_after_s=60)) as engine:
+        async with connect(ConnectOptions(model, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
             asking = asyncio.ensure_future(engine.fill(request("a", "b", n=3)))
             while len(recorder.bodies) < 3:
                 await asyncio.sleep(0.005)
@@ -100,7 +101,7 @@ def test_requests_at_the_same_time_do_not_wait_for_each_other() -> None:
     recorder = Recorder([{"content": "1"}], hold=hold)
 
     async def together(model: str) -> list[tuple[Candidate, ...]]:
-        async with connect(ConnectOptions(model, exit_after_s=60)) as engine:
+        async with connect(ConnectOptions(model, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
             asking = [asyncio.ensure_future(engine.fill(request("a", "b"))) for _ in range(8)]
             while recorder.most_at_once < 8:
                 await asyncio.sleep(0.005)
@@ -142,7 +143,7 @@ def test_a_wrong_configuration_is_a_usage_error(tmp_path: Path, monkeypatch: pyt
     command = [sys.executable, "-m", "dg_lsp", "infill", str(ROOT / "fixtures" / "demo")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert done.stderr == f"dg-lsp: {config}: engine.thread is no setting; did you mean engine.threads?\n"
+    assert done.stderr == f"dg-lsp: Unknown key engine.thread in {config}. Did you mean engine.threads?\n"
 
 
 def test_remote_models_need_no_torch() -> None:

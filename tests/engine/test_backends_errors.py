@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill.client import ConnectOptions, connect
 from dg_lsp.infill.port import EngineError
 from tests.engine.backends_kit import Recorder, request, serving
@@ -33,7 +34,7 @@ def test_a_refusal_is_told_with_what_to_do(status: int, sentence: str) -> None:
     recorder = Recorder([(status, {})] * 20)
 
     async def refused(model: str) -> None:
-        async with connect(ConnectOptions(model, exit_after_s=60)) as engine:
+        async with connect(ConnectOptions(model, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
             with pytest.raises(EngineError, match=sentence):
                 await engine.fill(request("a", "b"))
 

@@ -24,6 +24,7 @@ from dg_lsp.engine.backends.vllm import MAX_ROWS, Canvas, Row, Vllm, agreement, 
 from dg_lsp.engine.profile import Profile, dump
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
+from dg_lsp.wire.settings import Settings
 from tests.engine.backends_kit import BODY, LINE, Judge, Recorder, StandIn, finish, own_judge, request, rules, serving
 from tests.engine.conftest import gemma_like_tokenizer
 from tests.engine.engine_kit import wait_until
@@ -293,7 +294,7 @@ def test_a_tokenizer_that_is_not_to_be_had_is_told(opened: Opened, tmp_path: Pat
 
 
 def test_files_that_stay_local_are_not_sent(opened: Opened, vocabulary: Vocabulary) -> None:
-    with opened(configured=Config(local_only=("vault/",))) as (remote, server):
+    with opened(configured=Config(Settings(local_only=("vault/",)))) as (remote, server):
         related = (Snippet("vault/a.py", "hidden = 1\n"), Snippet("b.py", "shown = 1\n"))
         finish(remote.start(request(PREFIX, SUFFIX, path="c.py", related=related)))
         prompt = vocabulary.decode(server.asked[0]["prompt"])

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from dg_lsp.engine.daemon import DaemonError, Discreet, Moment, loader, next_action
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire import meeting
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
 from tests.engine.engine_kit import FILLER, ROOT, body, gate, home, is_gone, post, running, wait_until, which
@@ -259,7 +260,7 @@ def test_a_folder_is_the_same_model_however_it_is_named(folder: Path, monkeypatc
 def test_the_log_starts_anew_when_it_has_grown(folder: Path) -> None:
     place = meeting.place(which("fails"))
     place.log.write_bytes(b"x" * (meeting.MAX_LOG_BYTES + 1))
-    process = meeting.start_engine(place, which("fails"), Settings())
+    process = meeting.start_engine(ENGINE_COMMAND, place, which("fails"), Settings())
     wait_until(lambda: process.poll() is not None)
     assert place.log.stat().st_size < meeting.MAX_LOG_BYTES
     assert place.log.with_suffix(".log.1").exists()
@@ -377,7 +378,7 @@ def test_a_folder_where_a_file_should_be_is_said_before_anything_is_started(fold
     assert refusal(name, *OPTIONS).startswith(f"{path} can't be used: ")
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("name", ["run", "start", "stop", "status", "logs", "token"])
 def test_a_runtime_folder_of_someone_else_is_refused_by_each_command(folder: Path, name: str) -> None:
     os.chown(folder, 12345, -1)

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill.client import ConnectOptions, EngineError, connect
 from tests.engine.engine_kit import FILLER, ROOT, Running, body, gate, home, running, wait_until
 from tests.engine.test_daemon import OPTIONS, refusal
@@ -189,10 +189,10 @@ def test_an_engine_that_is_ending_says_so(folder: Path, tmp_path: Path) -> None:
         assert ending.process.wait(30) == 0
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.getuid() != 0, reason="only root can give a socket away")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a socket away")
 def test_a_socket_of_someone_else_is_sent_nothing(folder: Path) -> None:
     async def scenario() -> None:
-        async with connect(ConnectOptions("toy", filler=FILLER), wait=False) as client:
+        async with connect(ConnectOptions("toy", filler=FILLER, command=ENGINE_COMMAND), wait=False) as client:
             with pytest.raises(EngineError, match=r"\.sock belongs to someone else; dg-lsp does not talk to it"):
                 await client.ready()
 

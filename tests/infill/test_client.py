@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill import client
 from dg_lsp.infill import link as links
 from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, EngineError, ResidentEngine, connect
@@ -33,7 +34,8 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def options(model: str = "toy", *, interactive: bool = True, autostart: bool = True) -> ConnectOptions:
-    return ConnectOptions(model, filler=FILLER, interactive=interactive, autostart=autostart, exit_after_s=60)
+    command = ENGINE_COMMAND if autostart else ()
+    return ConnectOptions(model, filler=FILLER, interactive=interactive, command=command, exit_after_s=60)
 
 
 async def until(check: Callable[[], Awaitable[object]]) -> None:
@@ -199,9 +201,10 @@ def test_two_who_start_at_the_same_moment_share_one_engine(folder: Path) -> None
 def test_two_processes_that_start_at_the_same_moment_share_one_engine(folder: Path) -> None:
     code = (
         "import asyncio, sys\n"
+        "from dg_lsp.engine.entry import ENGINE_COMMAND\n"
         "from dg_lsp.infill.client import ConnectOptions, connect\n"
         "async def main():\n"
-        f"    async with connect(ConnectOptions('toy', filler={FILLER!r})) as engine:\n"
+        f"    async with connect(ConnectOptions('toy', filler={FILLER!r}, command=ENGINE_COMMAND)) as engine:\n"
         "        print((await engine.info())['pid'])\n"
         "asyncio.run(main())\n"
     )
@@ -400,7 +403,8 @@ def test_a_model_that_can_not_be_loaded_is_told_and_not_tried_forever(folder: Pa
 
 def test_an_engine_that_can_not_even_start_shows_its_log(folder: Path) -> None:
     async def scenario() -> None:
-        async with connect(ConnectOptions("toy", filler=FILLER, device="auto", threads=-1), wait=False) as engine:
+        options = ConnectOptions("toy", filler=FILLER, command=ENGINE_COMMAND, device="auto", threads=-1)
+        async with connect(options, wait=False) as engine:
             with pytest.raises(EngineError, match=r"the engine failed 3 times(.|\n)*threads"):
                 await engine.ready()
 

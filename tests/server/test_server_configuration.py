@@ -107,9 +107,8 @@ def test_one_window_has_one_engine(folders: Folders) -> None:
     held = folders.configuration
     held.set_roots([a, b])
     assert held.session.threads == 1
-    assert held.problems == (
-        f"{folders.place / 'b' / config.WORKSPACE_FILE}: the engine of a window is that of its first folder, embedded",
-    )
+    rest = "a window uses those of its first folder, embedded."
+    assert held.problems == (f"The engine settings in {folders.place / 'b' / config.WORKSPACE_FILE} do not count: {rest}",)
 
 
 def test_problems_name_the_file_the_key_and_what_is_allowed(folders: Folders) -> None:
@@ -118,11 +117,11 @@ def test_problems_name_the_file_the_key_and_what_is_allowed(folders: Folders) ->
     held.set_roots([folders.folder("a", "completion.threshold = 'high'\n")])
     held.options = {"completion": {"debounce": "soon"}}
     file = folders.place / "a" / config.WORKSPACE_FILE
-    assert held.problems[0].startswith(f"{folders.users}: completion.colour is no setting; ")
-    assert held.problems[1:] == (
-        f"{folders.users}: completion.candidates must be a whole number from 1 to 16",
-        f"{file}: completion.threshold must be a number from 0 to 1",
-        'dgLsp.completion.debounce must be a whole number from 0 to 10000, or "auto"',
+    assert held.problems[1].startswith(f"Unknown key completion.colour in {folders.users}. ")
+    assert (held.problems[0], *held.problems[2:]) == (
+        f"completion.candidates in {folders.users} must be a whole number from 1 to 16, not 99.",
+        f'completion.threshold in {file} must be a number from 0 to 1, not "high".',
+        'dgLsp.completion.debounce in the editor\'s settings must be a whole number from 0 to 10000, or "auto", not "soon".',
     )
     assert held.session == Settings()
 

@@ -30,8 +30,8 @@ from dg_lsp.server.when import Moment, Reason
         (Moment(automatic=False, lost=True), Settings(), "lost"),
         (Moment(automatic=True, language_id="markdown"), Settings(disabled_languages=frozenset({"markdown"})), "language"),
         (Moment(automatic=False, language_id="markdown"), Settings(disabled_languages=frozenset({"markdown"})), None),
-        (Moment(automatic=True, n_chars=11), Settings(max_file_chars=10), "large"),
-        (Moment(automatic=False, n_chars=11), Settings(max_file_chars=10), None),
+        (Moment(automatic=True, n_chars=when.MAX_FILE_CHARS + 1), Settings(), "large"),
+        (Moment(automatic=False, n_chars=when.MAX_FILE_CHARS + 1), Settings(), None),
         (Moment(automatic=True), Settings(trigger="manual"), "manual"),
         (Moment(automatic=False), Settings(trigger="manual"), None),
         (Moment(automatic=True, engine="the engine is starting"), Settings(), "engine"),
@@ -425,7 +425,7 @@ def test_an_answer_that_polishing_changed_is_cut_by_estimate() -> None:
     [
         ({"completion": {"threshold": 0.5}}, "threshold", 0.5),
         ({"completion.threshold": 1}, "threshold", 1.0),
-        ({"completion": {"max_file_chars": 5.0}}, "max_file_chars", 5),
+        ({"context": {"window_chars": 500.0}}, "window_chars", 500),
         ({"completion": {"debounce": "auto"}}, "debounce", None),
         ({"completion": {"inLists": True}}, "completion_list", True),
         ({"engine": {"model": None}}, "model", "embedded"),
@@ -442,24 +442,29 @@ def test_settings_are_read(data: object, field: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        ({"completion": {"threshold": 2}}, "dgLsp.completion.threshold must be a number from 0 to 1"),
-        ({"completion": {"candidates": True}}, "dgLsp.completion.candidates must be a whole number from 1 to 16"),
-        ({"completion": {"trigger": "never"}}, 'dgLsp.completion.trigger must be "auto" or "manual"'),
-        ({"enable": "yes"}, "dgLsp.enable must be true or false"),
-        ({"completion": {"inLists": "maybe"}}, 'dgLsp.completion.inLists must be true or false, or "auto"'),
-        ({"engine": {"model": ""}}, "dgLsp.engine.model must be a text that is not empty"),
-        ({"completion": {"disabledLanguages": [1]}}, "dgLsp.completion.disabledLanguages must be a list of language ids"),
-        ([], "dgLsp: the settings must be an object"),
+        ({"completion": {"threshold": 2}}, "completion.threshold must be a number from 0 to 1, not 2"),
+        ({"completion": {"candidates": True}}, "completion.candidates must be a whole number from 1 to 16, not true"),
+        ({"completion": {"trigger": "never"}}, 'completion.trigger must be "auto" or "manual", not "never"'),
+        ({"enable": "yes"}, 'enable must be true or false, not "yes"'),
+        ({"completion": {"inLists": "maybe"}}, 'completion.inLists must be true or false, or "auto", not "maybe"'),
+        ({"engine": {"model": ""}}, 'engine.model must be a text that is not empty, not ""'),
+        ({"completion": {"disabledLanguages": [1]}}, "completion.disabledLanguages must be a list of language ids, not a list"),
     ],
 )
 def test_a_bad_setting_changes_nothing_and_says_what_is_allowed(data: object, problem: str) -> None:
-    assert settings.read(data, Settings()) == (Settings(), (problem,))
+    key, _, rest = problem.partition(" ")
+    assert settings.read(data, Settings()) == (Settings(), (f"dgLsp.{key} in the editor's settings {rest}.",))
+
+
+def test_settings_that_are_no_object_change_nothing() -> None:
+    assert settings.read([], Settings()) == (Settings(), ("The settings in dgLsp must be an object.",))
 
 
 def test_an_unknown_setting_is_named_with_those_there_are() -> None:
     _, (problem,) = settings.read({"completion": {"treshold": 1}}, Settings())
-    assert problem.startswith("dgLsp.completion.treshold is no setting; there are ")
-    assert "completion.threshold" in problem
+    assert problem == (
+        "Unknown key dgLsp.completion.treshold in the editor's settings. Did you mean dgLsp.completion.threshold?"
+    )
 
 
 JSON = st.recursive(

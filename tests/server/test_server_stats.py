@@ -83,7 +83,7 @@ def test_the_command_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert CliRunner().invoke(stats_command.app, []).stdout == "nothing has been counted yet\n"
     server = Statistics(tmp_path)
     server.counts.add("shown", 2)
-    server.write(datetime.datetime.now(datetime.timezone.utc).date())
+    server.write(datetime.datetime.now(datetime.UTC).date())
     found = CliRunner().invoke(stats_command.app, ["--json", "--days", "1"])
     assert json.loads(found.stdout)["counts"] == {"shown": 2}
     assert found.exit_code == 0

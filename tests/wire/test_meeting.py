@@ -49,7 +49,7 @@ def test_a_log_that_can_not_be_written_is_said_in_a_sentence(tmp_path: Path) -> 
     place = Place(tmp_path, "engine-x")
     place.log.mkdir()
     with pytest.raises(MeetingError, match=r"engine-x\.log can't be used: Is a directory; set "):
-        meeting.start_engine(place, Which(), Settings())
+        meeting.start_engine(("engine",), place, Which(), Settings())
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_a_disk_that_is_full_is_said_before_an_engine_is_started(tmp_path: Path)
     place = Place(tmp_path, "engine-x")
     place.log.symlink_to("/dev/full")
     with pytest.raises(MeetingError, match=r"engine-x\.log can't be used: No space left on device; set "):
-        meeting.start_engine(place, Which(), Settings())
+        meeting.start_engine(("engine",), place, Which(), Settings())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 import warnings
 from dataclasses import replace
 
@@ -99,8 +98,6 @@ def _ends_nowhere(whole: Whole, region: Span, edits: list[Edit]) -> bool:
 
 def _compiles(source: str, *, unfinished: bool = False) -> bool:
     """Return whether Python takes the source; if it may be `unfinished`, as the beginning of something it would take."""
-    if unfinished and sys.version_info < (3, 11):
-        return True  # it can't tell
     flags = ast.PyCF_ONLY_AST | _ALLOW_UNFINISHED if unfinished else 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dg_lsp.wire import config
 from dg_lsp.wire.config import is_remote
+from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from dg_lsp.engine.backends.remote import RemoteFiller
@@ -82,7 +83,7 @@ def load(
     threads: int = 0,
     revision: str = "",
     dtype: str = "",
-    rows: int = 32,
+    rows: int = DEFAULTS.rows,
     say: Say = lambda _text, _share: None,
 ) -> Filler:
     """Return a filler on any model, here or elsewhere; torch is imported for one that runs here."""

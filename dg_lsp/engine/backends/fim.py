@@ -234,7 +234,7 @@ def load(name: str, url: str, model: str, configured: Config, environ: Mapping[s
     key = configured.key_for(server.host)
     if not key and dialect.variable and _same_place(server.url, dialect.url):
         key = environ.get(dialect.variable, "").strip()
-    return RemoteFiller(Fim(dialect, model), Line(replace(server, key=key)), configured.local_only)
+    return RemoteFiller(Fim(dialect, model), Line(replace(server, key=key)), configured.settings.local_only)
 
 
 class Fim:

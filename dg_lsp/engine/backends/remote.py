@@ -18,8 +18,8 @@ from typing import Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.calls import Call, Line, RemoteError
-from dg_lsp.wire.config import stays_local
 from dg_lsp.wire.fields import Fields, WireError
+from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
 
 STEP_S = 0.01
 """So long a step waits at most, and a new request with it: its own calls are sent in its first step."""
@@ -103,7 +103,7 @@ class RemoteFiller:
     def start(self, request: InfillRequest) -> RemoteTask:
         """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine."""
         if stays_local(request.path, self.local_only):
-            raise ValueError(f"{request.path} is for local models only (privacy.local_only), and this model is remote")
+            raise ValueError(f"{request.path} {LOCAL_ONLY}")
         related = tuple(item for item in request.related if not stays_local(item.path, self.local_only))
         return RemoteTask(self.backend, self.line, self._board, replace(request, related=related))
 

@@ -96,7 +96,7 @@ def load(
         _compare(line, name, vocabulary)
         canvas = _canvas_length(line, name)
         served = Served(server.host, name, canvas, max_tokens, version)
-        return RemoteFiller(Vllm(served, vocabulary, profile), line, configured.local_only)
+        return RemoteFiller(Vllm(served, vocabulary, profile), line, configured.settings.local_only)
     except BaseException as error:
         line.close()
         if isinstance(error, ValueError):  # a profile or vocabulary that the layout can't use

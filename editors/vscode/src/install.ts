@@ -24,11 +24,10 @@ export async function install(environment: string, output: vscode.LogOutputChann
 }
 
 async function installOnce(environment: string, output: vscode.LogOutputChannel): Promise<boolean> {
-  const windows = process.platform === "win32";
-  const python = (await pythonOf()) ?? (windows ? "python" : "python3");
+  const python = (await pythonOf()) ?? "python3";
   const wanted = String(vscode.workspace.getConfiguration("dgLsp").get("client.package") ?? "dg-lsp[engine]");
   const isNew = !existsSync(environment);
-  const inside = path.join(scripts(environment, windows), windows ? "python.exe" : "python");
+  const inside = path.join(scripts(environment), "python");
   try {
     await vscode.window.withProgress(
       { location: vscode.ProgressLocation.Notification, title: "Installing dg-lsp", cancellable: true },

@@ -18,7 +18,6 @@ export interface Places {
   environment: string;
   /** The directories of PATH. */
   path: readonly string[];
-  windows: boolean;
 }
 
 /** Return the program where it is found first, or undefined. */
@@ -27,20 +26,20 @@ export function locate(places: Places, exists: (file: string) => boolean): Found
   if (named !== undefined) return { command: named, args: args.length > 0 ? args : ["serve"], source: "settings" };
   const looked: [Source, string | undefined][] = [
     ["python", places.python === undefined ? undefined : path.dirname(places.python)],
-    ["private", scripts(places.environment, places.windows)],
+    ["private", scripts(places.environment)],
     ...places.path.map((folder): [Source, string] => ["path", folder]),
   ];
   for (const [source, folder] of looked) {
     if (!folder) continue;
-    const command = path.join(folder, places.windows ? "dg-lsp.exe" : "dg-lsp");
+    const command = path.join(folder, "dg-lsp");
     if (exists(command)) return { command, args: ["serve"], source };
   }
   return undefined;
 }
 
 /** Return the folder of an environment's programs. */
-export function scripts(environment: string, windows: boolean): string {
-  return path.join(environment, windows ? "Scripts" : "bin");
+export function scripts(environment: string): string {
+  return path.join(environment, "bin");
 }
 
 /** Return the arguments with which the same program runs its doctor, undefined where they can't be told from how it serves. */

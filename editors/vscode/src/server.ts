@@ -134,14 +134,12 @@ export class Server implements vscode.Disposable {
   }
 
   private async find(): Promise<Found | undefined> {
-    const windows = process.platform === "win32";
     return locate(
       {
         named: commandLine(vscode.workspace.getConfiguration("dgLsp").get("client.command")),
         python: await pythonOf(),
         environment: this.environment,
         path: (process.env.PATH ?? "").split(path.delimiter),
-        windows,
       },
       existsSync,
     );

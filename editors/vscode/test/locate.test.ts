@@ -8,7 +8,6 @@ const PLACES: Places = {
   python: path.join("/envs", "a", "bin", "python"),
   environment: path.join("/private"),
   path: ["", path.join("/usr", "bin")],
-  windows: false,
 };
 const everywhere = [
   path.join("/envs", "a", "bin", "dg-lsp"),
@@ -34,11 +33,6 @@ test("what the settings name is not looked for", () => {
 
 test("nothing is found where there is nothing", () => {
   assert.equal(found({ python: undefined }, []), undefined);
-});
-
-test("Windows has other names", () => {
-  const command = path.join("/private", "Scripts", "dg-lsp.exe");
-  assert.equal(found({ windows: true }, [command])?.command, command);
 });
 
 test("the doctor is run as the server is", () => {

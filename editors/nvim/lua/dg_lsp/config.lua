@@ -19,7 +19,6 @@ local M = {}
 ---@field ["completion.inComments"]? boolean
 ---@field ["completion.inStrings"]? boolean
 ---@field ["completion.disabledLanguages"]? string[]
----@field ["completion.maxFileChars"]? integer
 ---@field ["completion.speculate"]? boolean ask ahead for what could follow a suggestion
 ---@field ["completion.inLists"]? boolean|"auto" offer suggestions in ordinary completion lists too
 ---@field ["actions.deadline"]? integer milliseconds that a fill may take

@@ -1,0 +1,76 @@
+"""Locks on files, which the kernel releases however their process ends. Knows nothing of what a lock stands for."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+from dg_lsp.wire.meeting.runtime import unusable
+
+
+class Lock:
+    """An operating system's lock on a file, held until `release` or the end of the process."""
+
+    def __init__(self, path: Path, handle: int) -> None:
+        """Take over a handle that is locked already; `hold` makes these."""
+        self.path = path
+        self._handle = handle
+
+    def release(self) -> None:
+        """Remove the file and let go. Whoever waited on the removed file finds out in `hold`, and tries the new one."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        os.close(self._handle)
+
+
+def hold(path: Path) -> Lock | None:
+    """Return the lock, or None when another process has it; raise MeetingError when the file can't be made or locked."""
+    try:
+        while (handle := _locked(path)) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    return Lock(path, handle)
+            os.close(handle)
+    except OSError as error:
+        raise unusable(path, error) from error
+    return None
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process has the lock. Asking takes it for a moment where it is free."""
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(handle)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def _locked(path: Path) -> int | None:
+    """Return a handle of the file, made if need be, with the lock on it; None when another process has the lock."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if _try_lock(handle):
+            return handle
+    except OSError:
+        os.close(handle)
+        raise
+    os.close(handle)
+    return None
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+            return False
+        raise
+    return True

@@ -1,0 +1,109 @@
+"""The engine's process and its log: start it detached, read the end of its log, ask whether a process exists."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dg_lsp.wire.meeting.runtime import RUNTIME_DIR_VARIABLE, MeetingError, Place, Which, unusable
+from dg_lsp.wire.settings import DEFAULTS
+
+MAX_LOG_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an engine is run, other than what makes it different from the others. Seconds; 0 means never.
+
+    `rows` bounds the canvases of one pass of the model, be they of one request or of several.
+    """
+
+    threads: int = DEFAULTS.threads
+    unload_after_s: float = DEFAULTS.unload_after
+    exit_after_s: float = DEFAULTS.exit_after
+    rows: int = DEFAULTS.rows
+
+
+def start_engine(
+    command: Sequence[str], place: Place, which: Which, settings: Settings, more: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Return a new engine process, detached from this one and its terminal, its output in the log; raise MeetingError.
+
+    `command` runs an engine; what the engine is to be like is added to it as options.
+    """
+    options = {
+        "model": which.place_of_model,
+        "revision": which.revision,
+        "dtype": which.dtype,
+        "device": which.device,
+        "filler": which.filler,
+        "threads": str(settings.threads),
+        "unload-after": str(settings.unload_after_s),
+        "exit-after": str(settings.exit_after_s),
+        "rows": str(settings.rows),
+        **(more or {}),
+    }
+    arguments = [f"--{name}={value}" for name, value in options.items() if value]
+    _roll(place.log)
+    try:
+        handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise unusable(place.log, error) from error
+    try:
+        # A log that takes nothing, as where the disk is full, could not say later why the engine ended.
+        said = f"{time.strftime('%Y-%m-%d %H:%M:%S')} an engine for {which.model} is started\n"
+        os.write(handle, said.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        os.close(handle)
+        raise unusable(place.log, error) from error
+    try:
+        process = subprocess.Popen(  # noqa: S603 -- the command is the program's own
+            [*command, "--detached", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=handle,
+            stderr=handle,
+            cwd=place.directory,
+            env={**os.environ, RUNTIME_DIR_VARIABLE: str(place.directory)},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise MeetingError(f"the engine could not be started: {error.strerror}") from error
+    finally:
+        os.close(handle)
+    # An engine that ends before its starter would stay in the process table until somebody asks for its exit status.
+    threading.Thread(target=process.wait, name="dg-lsp-reaper", daemon=True).start()
+    return process
+
+
+def log_tail(place: Place, n_lines: int = 5) -> tuple[str, ...]:
+    """Return the last lines of the engine's log that are not blank."""
+    try:
+        with place.log.open("rb") as file:
+            file.seek(max(0, place.log.stat().st_size - 64 * 1024))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(line for line in lines if line.strip())[-n_lines:] if n_lines > 0 else ()
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process of this id exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _roll(log: Path) -> None:
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > MAX_LOG_BYTES:
+            log.replace(log.with_suffix(".log.1"))

@@ -1,0 +1,229 @@
+"""Read settings from any source by their declaration: which keys there are, what a value must be, and what to say if not.
+
+msgspec checks types and ranges, and gives their JSON schema. What it can't say stands here or in the declaration:
+patterns, lists in environment variables, keys in several spellings, and sentences that name the key and the source.
+Knows nothing of files, and no setting by name but the one that adds up.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, get_args, get_type_hints
+
+import msgspec
+
+from dg_lsp.wire.settings import DEFAULTS, About, BadValueError, Settings
+
+SECTION = "dgLsp"
+"""The section of our settings in an editor."""
+EDITOR = "the editor's settings"
+ENVIRONMENT = "the environment"
+AUTO = "auto"
+"""How None is written in files and editors."""
+# Groups whose settings have a variable in the environment, named after the last part of the key.
+_WITH_VARIABLE = ("engine", "batch", "privacy")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as declared: the field that holds it, its type, and what is said about it."""
+
+    field: str
+    kind: Any
+    about: About
+
+    @property
+    def key(self) -> str:
+        """The key in files."""
+        return self.about.key
+
+    @property
+    def editor_key(self) -> str:
+        """The key in editors' settings, without their section."""
+        return re.sub(r"_(\w)", lambda match: match[1].upper(), self.key)
+
+    @property
+    def variable(self) -> str:
+        """The variable in the environment; "" where there is none."""
+        group, _, name = self.key.rpartition(".")
+        return f"DG_LSP_{name.upper()}" if group in _WITH_VARIABLE else ""
+
+    @property
+    def default(self) -> object:
+        """What holds where nothing is said, as it is written in a file."""
+        value = getattr(DEFAULTS, self.field)
+        return AUTO if value is None else list(value) if isinstance(value, tuple | frozenset) else value
+
+    @property
+    def allowed(self) -> str:
+        """What a value must be, for the end of a sentence."""
+        return _allowed(msgspec.inspect.type_info(self.kind), self.about.items)
+
+    @property
+    def if_wrong(self) -> dict[str, object]:
+        """The field with the value that is safe instead of a wrong one; empty where a wrong one is left out."""
+        return {} if self.about.if_wrong is None else {self.field: self.about.if_wrong}
+
+    def parse(self, value: object, *, is_text: bool = False) -> object:
+        """Return the field's value; raise BadValueError, which says what is allowed.
+
+        The environment has texts alone (`is_text`): numbers are read from them, and lists are separated by commas.
+        """
+        if value is None:
+            return getattr(DEFAULTS, self.field)
+        if value == AUTO and type(None) in get_args(self.kind):
+            return None
+        if is_text and self.about.items:
+            value = [part.strip() for part in str(value).split(",") if part.strip()]
+        # JSON has one kind of number.
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        try:
+            parsed: object = msgspec.convert(value, self.kind, strict=not is_text)
+        except msgspec.ValidationError as error:
+            raise BadValueError(f"must be {self.allowed}, not {_shown(value)}") from error
+        if self.about.check is not None:
+            self.about.check(parsed)
+        return parsed
+
+    def schema(self) -> dict[str, object]:
+        """Return the JSON schema of a value, without its default."""
+        schema = dict(msgspec.json.schema(self.kind))
+        if "anyOf" in schema:
+            first, _ = schema["anyOf"]
+            more = {"enum": [True, False, AUTO]} if first["type"] == "boolean" else {"pattern": f"^{AUTO}$"}
+            schema = {**first, "type": [first["type"], "string"], **more}
+        if "enum" in schema and "type" not in schema:
+            schema = {"type": "string", **schema, "enumDescriptions": list(self.about.choices)}
+        return schema
+
+
+def _declared() -> Iterator[Setting]:
+    hints = get_type_hints(Settings, include_extras=True)
+    for item in fields(Settings):
+        kind, *notes = get_args(hints[item.name])
+        [about] = [note for note in notes if isinstance(note, About)]
+        bounds = [note for note in notes if isinstance(note, msgspec.Meta)]
+        yield Setting(item.name, Annotated[(kind, *bounds)] if bounds else kind, about)
+
+
+ALL = tuple(_declared())
+OF_EDITORS = tuple(setting for setting in ALL if setting.about.in_editors)
+
+
+def squeezed(key: str) -> str:
+    """Return a key as it is compared: it reads the same in camelCase, in snake_case and with hyphens."""
+    return key.replace("_", "").replace("-", "").lower()
+
+
+_ALL = {squeezed(setting.key): setting for setting in ALL}
+_OF_EDITORS = {squeezed(setting.key): setting for setting in OF_EDITORS}
+_GROUPS = frozenset(key.partition(".")[0] for key in _ALL if "." in key)
+
+
+def flat(data: Mapping[Any, Any], prefix: str = "", *, any_table: bool = False) -> Iterator[tuple[str, object]]:
+    """Yield each key with its value. Groups may be nested or written with dots: `{"engine": {"model": …}}`.
+
+    Of tables only our groups are taken apart, or `any_table`.
+    """
+    for name, value in data.items():
+        key = f"{prefix}{re.sub(r'[^ -~]', '?', str(name))}"
+        if isinstance(value, Mapping) and (any_table or squeezed(key) in _GROUPS):
+            yield from flat(value, f"{key}.", any_table=any_table)
+        else:
+            yield key, value
+
+
+def parse(
+    data: Mapping[Any, Any], where: str = EDITOR, *, in_editor: bool = False, defaults_count: bool = True
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return the values of a table by field, and a sentence for each that is wrong and was left out.
+
+    `where` names the table in sentences. `null` means the default; unless `defaults_count`, another default says nothing.
+    """
+    known, prefix = (_OF_EDITORS, f"{SECTION}.") if in_editor else (_ALL, "")
+    values: dict[str, object] = {}
+    problems: list[str] = []
+    for key, value in flat(data):
+        setting = known.get(squeezed(key))
+        if setting is None:
+            problems.append(f"Unknown key {prefix}{key} in {where}. {_instead(key, known, in_editor=in_editor)}")
+            continue
+        try:
+            parsed = setting.parse(value)
+        except BadValueError as error:
+            problems.append(f"{prefix}{key} in {where} {error}.")
+            values |= setting.if_wrong
+        else:
+            if defaults_count or value is None or parsed != getattr(DEFAULTS, setting.field):
+                values[setting.field] = parsed
+    return values, tuple(problems)
+
+
+def parse_environment(environ: Mapping[str, str]) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return the values of the environment's variables by field, and a sentence for each that is wrong."""
+    values: dict[str, object] = {}
+    problems: list[str] = []
+    for setting in ALL:
+        if text := environ.get(setting.variable) if setting.variable else None:
+            try:
+                values[setting.field] = setting.parse(text, is_text=True)
+            except BadValueError as error:
+                problems.append(f"{setting.variable} in {ENVIRONMENT} {error}.")
+                values |= setting.if_wrong
+    return values, tuple(problems)
+
+
+def layered(base: Settings, values: Mapping[str, object]) -> Settings:
+    """Return the settings with the values of a later source; what one source keeps local, another may only add to."""
+    more: dict[str, Any] = dict(values)
+    if "local_only" in more:
+        more["local_only"] = tuple(dict.fromkeys((*base.local_only, *more["local_only"])))
+    return replace(base, **more)
+
+
+def _instead(key: str, known: Mapping[str, Setting], *, in_editor: bool) -> str:
+    """Return a sentence that names the key that was meant, or those of its group."""
+
+    def spelled(setting: Setting) -> str:
+        return f"{SECTION}.{setting.editor_key}" if in_editor else setting.key
+
+    if close := difflib.get_close_matches(squeezed(key), known, n=1, cutoff=0.8):
+        return f"Did you mean {spelled(known[close[0]])}?"
+    group = squeezed(key).partition(".")[0]
+    same = [setting for name, setting in known.items() if name.startswith(f"{group}.")]
+    return f"Known keys: {', '.join(sorted(map(spelled, same or known.values())))}."
+
+
+def _allowed(kind: msgspec.inspect.Type, items: str) -> str:
+    match kind:
+        case msgspec.inspect.UnionType(types):
+            return f'{_allowed(types[0], items)}, or "{AUTO}"'
+        case msgspec.inspect.BoolType():
+            return "true or false"
+        case msgspec.inspect.IntType(ge=low, le=high):
+            return f"a whole number from {low} to {high}"
+        case msgspec.inspect.FloatType(ge=low, le=high):
+            return f"a number from {low:g} to {high:g}"
+        case msgspec.inspect.LiteralType(values):
+            return " or ".join(json.dumps(value) for value in values)
+        case msgspec.inspect.StrType():
+            return "a text that is not empty"
+        case _:
+            return f"a list of {items}"
+
+
+def _shown(value: object) -> str:
+    """Return a wrong value for people, on one short line."""
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    if isinstance(value, bool | int | float | str):
+        text = json.dumps(value) if not isinstance(value, int) or abs(value) < 10**20 else "a huge number"
+        return text if len(text) <= 40 else f"{text[:39]}…"
+    return "something else"

@@ -1,0 +1,300 @@
+"""Every setting, declared once: its type and range, its default, what it does, and when to change it.
+
+The configuration file's keys, the environment's variables, what editors send and the messages about wrong values come
+from here through `schema`; VS Code's schema and the tables in the documentation through `settings_pages`.
+Knows nothing of files, and nothing of what the settings do.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+EMBEDDED = "embedded"
+"""The model that comes with the package; no folder of that name is meant."""
+EVERYTHING = ("*",)
+"""The pattern of all files, for `local_only` where nobody can tell which files should stay here."""
+MAX_S = 1_000_000
+
+Trigger = Literal["auto", "manual"]
+Check = Callable[[Any], None]
+
+
+class BadValueError(ValueError):
+    """A value is not allowed; the message ends a sentence that begins with its key."""
+
+
+def check_patterns(patterns: tuple[str, ...]) -> None:
+    """Raise BadValueError for what is no list of patterns for `privacy.local_only`."""
+    # What one place keeps local, another must not give away.
+    if any(pattern.lstrip().startswith("!") for pattern in patterns):
+        raise BadValueError("must be a list of patterns that do not begin with !")
+    from pathspec import GitIgnoreSpec  # most configurations have no pattern, and front ends start fast
+
+    try:
+        GitIgnoreSpec.from_lines(patterns)
+    # Patterns become regular expressions, whose own errors get through as well.
+    except (ValueError, re.error) as error:
+        raise BadValueError("must be a list of patterns as in .gitignore") from error
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What people read about a setting, and where it may stand. `items` names the entries of a list.
+
+    `per_machine` settings belong to the machine, not to one workspace, in editors that tell the two apart. A wrong value
+    is left out, but where `if_wrong` is the safe one.
+    """
+
+    key: str
+    text: str
+    change: str
+    items: str = ""
+    choices: tuple[str, ...] = ()
+    in_editors: bool = True
+    per_machine: bool = False
+    check: Check | None = None
+    if_wrong: object = None
+
+
+Text = Annotated[str, Meta(pattern=r"\S")]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Seconds = Annotated[int, Meta(ge=0, le=MAX_S)]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be chosen. Times are in milliseconds, those of the engine in seconds."""
+
+    enable: Annotated[
+        bool,
+        About(
+            "enable",
+            "Offer suggestions and code actions.",
+            "Turn it off where only `dg-lsp infill` should fill holes.",
+        ),
+    ] = True
+    model: Annotated[
+        Text,
+        About(
+            "engine.model",
+            "The model: `embedded`, a folder, a hub id, `vllm:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
+            "Change it when you have a GPU or a model server.",
+            per_machine=True,
+        ),
+    ] = EMBEDDED
+    device: Annotated[
+        Text,
+        About(
+            "engine.device",
+            "Where the model runs: `auto`, `cpu`, `cuda` or `mps`.",
+            "Change it to keep the model off a GPU, or to choose one of several.",
+            per_machine=True,
+        ),
+    ] = "auto"
+    threads: Annotated[
+        int,
+        Meta(ge=0, le=1024),
+        About(
+            "engine.threads",
+            "CPU threads of the engine; 0 means half of the cores, and at most two for a small model.",
+            "Raise it on a machine with idle cores; lower it when other programs slow down.",
+            per_machine=True,
+        ),
+    ] = 0
+    unload_after: Annotated[
+        Seconds,
+        About(
+            "engine.unload_after",
+            "Seconds without a request after which the engine frees the model's memory; 0 means never.",
+            "Lower it when memory is short; raise it when the model takes long to load.",
+            per_machine=True,
+        ),
+    ] = 900
+    exit_after: Annotated[
+        Seconds,
+        About(
+            "engine.exit_after",
+            "Seconds without a client after which the engine's process ends; 0 means never.",
+            "Raise it when you run single commands, minutes apart, with a large model.",
+            in_editors=False,
+        ),
+    ] = 600
+    rows: Annotated[
+        int,
+        Meta(ge=1, le=1024),
+        About(
+            "engine.rows",
+            "Largest number of canvases in one pass of the model; fewer when memory is short.",
+            "Lower it when other programs need the GPU's memory.",
+            in_editors=False,
+        ),
+    ] = 32
+    trigger: Annotated[
+        Trigger,
+        About(
+            "completion.trigger",
+            "When to suggest: `auto` while typing, `manual` only when asked.",
+            "Set `manual` when unprompted suggestions distract you, or when a remote model bills by the request.",
+            choices=("while typing", "only when asked for (the command Trigger Inline Suggestion)"),
+        ),
+    ] = "auto"
+    debounce: Annotated[
+        Annotated[int, Meta(ge=0, le=10_000)] | None,
+        About(
+            "completion.debounce",
+            "Milliseconds to wait after a key before the model is asked; `auto` adapts to your typing and to the model.",
+            "Raise it when suggestions appear before you have stopped typing, or to send fewer requests.",
+        ),
+    ] = None
+    deadline: Annotated[
+        int,
+        Meta(ge=0, le=600_000),
+        About(
+            "completion.deadline",
+            "Milliseconds after which the best answer so far is shown.",
+            "Raise it for a slow model; lower it when a late suggestion is of no use to you.",
+        ),
+    ] = 1500
+    threshold: Annotated[
+        Share,
+        About(
+            "completion.threshold",
+            "Show an unprompted suggestion only if it is right with at least this probability.",
+            "Lower it to see more suggestions, raise it to see fewer and surer ones.",
+        ),
+    ] = 0.15
+    token_threshold: Annotated[
+        Share,
+        About(
+            "completion.token_threshold",
+            "Cut a suggestion before its first token that is less certain than this.",
+            "Lower it for longer suggestions, raise it for shorter and surer ones.",
+        ),
+    ] = 0.1
+    candidates: Annotated[
+        int,
+        Meta(ge=1, le=16),
+        About(
+            "completion.candidates",
+            "How many suggestions to choose from when you ask for them.",
+            "Raise it if you often cycle through suggestions.",
+        ),
+    ] = 3
+    in_comments: Annotated[
+        bool,
+        About(
+            "completion.in_comments",
+            "Suggest in comments while typing.",
+            "Turn it on when you want help with prose.",
+        ),
+    ] = False
+    in_strings: Annotated[
+        bool,
+        About(
+            "completion.in_strings",
+            "Suggest in strings while typing.",
+            "Turn it on when your strings hold code, such as SQL.",
+        ),
+    ] = False
+    disabled_languages: Annotated[
+        frozenset[str],
+        About(
+            "completion.disabled_languages",
+            "Languages in which nothing is suggested while typing, by their id, such as `markdown`.",
+            "Add a language whose suggestions do not help you.",
+            items="language ids",
+        ),
+    ] = field(default_factory=frozenset)
+    speculate: Annotated[
+        bool,
+        About(
+            "completion.speculate",
+            "While a suggestion is shown, ask for what could follow it.",
+            "Turn it off to save power, or when a remote model bills by the request.",
+        ),
+    ] = True
+    completion_list: Annotated[
+        bool | None,
+        About(
+            "completion.in_lists",
+            "Offer suggestions in ordinary completion lists too; `auto` does so in editors without inline completion.",
+            "Set it when your editor has inline completion and you do not see it, or see both.",
+        ),
+    ] = None
+    action_deadline: Annotated[
+        int,
+        Meta(ge=0, le=3_600_000),
+        About(
+            "actions.deadline",
+            "Milliseconds that each request of a code action may take.",
+            "Raise it for a slow model or long functions.",
+        ),
+    ] = 20_000
+    window_chars: Annotated[
+        int,
+        Meta(ge=100, le=1_000_000),
+        About(
+            "context.window_chars",
+            "How much of the file the model sees on each side of the hole, in characters.",
+            "Raise it for a model that reads more; lower it when the first answer in a long file takes too long.",
+        ),
+    ] = 24_000
+    related_chars: Annotated[
+        int,
+        Meta(ge=0, le=1_000_000),
+        About(
+            "context.related_chars",
+            "How much of other files the model sees, in characters.",
+            "Set 0 to let the model see one file at a time.",
+        ),
+    ] = 6_000
+    statistics: Annotated[
+        bool,
+        About(
+            "statistics",
+            "Count how suggestions are used, on this machine only; `dg-lsp stats` prints the counts.",
+            "Turn it off if you do not want the counts.",
+        ),
+    ] = True
+    batch_deadline: Annotated[
+        int,
+        Meta(ge=0, le=3_600_000),
+        About(
+            "batch.deadline",
+            "Milliseconds for each hole of `dg-lsp infill`; 0 means no limit.",
+            "Set it when a run must end within a known time.",
+            in_editors=False,
+        ),
+    ] = 0
+    batch_candidates: Annotated[
+        int,
+        Meta(ge=1, le=64),
+        About(
+            "batch.candidates",
+            "Answers to choose from for each hole of `dg-lsp infill`.",
+            "Raise it when `--check` rejects many answers; lower it for speed.",
+            in_editors=False,
+        ),
+    ] = 4
+    local_only: Annotated[
+        tuple[Text, ...],
+        About(
+            "privacy.local_only",
+            "Files that no remote model ever sees, as in `.gitignore`; each source adds to those before.",
+            "Set it before you use a remote model.",
+            items="patterns as in .gitignore",
+            in_editors=False,
+            check=check_patterns,
+            if_wrong=EVERYTHING,
+        ),
+    ] = ()
+
+    def asks_in(self, language_id: str) -> bool:
+        """Return whether suggestions are wanted in a language."""
+        return language_id not in self.disabled_languages
+
+
+DEFAULTS = Settings()

@@ -1,0 +1,98 @@
+"""Write the settings where people read them: VS Code's schema, and the tables in CONFIGURATION.md and editors/PROTOCOL.md.
+
+`python -m dg_lsp.wire.settings_pages --write`, or `make settings`, rewrites them in a checkout; without `--write` it exits
+with 1 when one is out of date, which a test asks as well. Knows where these files are in a checkout.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dg_lsp.wire import schema
+from dg_lsp.wire.schema import SECTION, Setting
+
+BEGIN, END = "<!-- settings: written by `make settings` -->", "<!-- end of settings -->"
+
+
+def configuration_page(text: str) -> str:
+    """Return CONFIGURATION.md with its table as the settings are declared."""
+    rows = [
+        (
+            f"`{setting.key}`",
+            f"`{json.dumps(setting.default)}`",
+            f"`{setting.variable}`" if setting.variable else "",
+            setting.about.text,
+            setting.about.change,
+        )
+        for setting in schema.ALL
+    ]
+    return _with_table(text, ("key", "default", "variable", "what it does", "when to change it"), rows)
+
+
+def protocol_page(text: str) -> str:
+    """Return editors/PROTOCOL.md with its table of what editors may send."""
+    rows = [
+        (f"`{setting.editor_key}`", f"`{json.dumps(setting.default)}`", setting.about.text) for setting in schema.OF_EDITORS
+    ]
+    return _with_table(text, ("key", "default", "what it does"), rows)
+
+
+def code_manifest(text: str) -> str:
+    """Return VS Code's package.json with the server's settings as they are declared; the client's own stay behind them."""
+    manifest = json.loads(text)
+    configuration = manifest["contributes"]["configuration"]
+    own = (f"{SECTION}.client.", f"{SECTION}.trace.")
+    kept = {key: value for key, value in configuration["properties"].items() if key.startswith(own)}
+    ours = {f"{SECTION}.{setting.editor_key}": _property(setting) for setting in schema.OF_EDITORS}
+    configuration["properties"] = {**ours, **kept}
+    return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+
+
+PAGES = {
+    "CONFIGURATION.md": configuration_page,
+    "editors/PROTOCOL.md": protocol_page,
+    "editors/vscode/package.json": code_manifest,
+}
+
+
+def outdated(root: Path) -> dict[Path, str]:
+    """Return the files of a checkout whose settings differ from their declaration, with their new text."""
+    texts = {root / name: rewrite for name, rewrite in PAGES.items()}
+    old = {path: path.read_text(encoding="utf-8") for path in texts}
+    new = {path: rewrite(old[path]) for path, rewrite in texts.items()}
+    return {path: text for path, text in new.items() if text != old[path]}
+
+
+def _property(setting: Setting) -> dict[str, object]:
+    about = setting.about
+    described = {
+        **setting.schema(),
+        "default": setting.default,
+        "markdownDescription": f"{about.text} {about.change}",
+    }
+    return {**described, "scope": "machine-overridable"} if about.per_machine else described
+
+
+def _with_table(text: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Rewrite what is out of date, or say what is and exit with 1."""
+    stale = outdated(Path(__file__).parents[2])
+    if "--write" in sys.argv[1:]:
+        for path, text in stale.items():
+            path.write_text(text, encoding="utf-8")
+    elif stale:
+        sys.exit(f"{', '.join(map(str, stale))}: out of date. Run: make settings")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The table of settings, and what is made of it: pages, variables, editors' schema, messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dg_lsp.wire import schema, settings_pages
+from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
+from dg_lsp.wire.settings import DEFAULTS, BadValueError, Settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def by_key(key: str) -> Setting:
+    return next(setting for setting in ALL if setting.key == key)
+
+
+@pytest.mark.skipif(not (ROOT / "editors").exists(), reason="the editors' files are not part of a source distribution")
+def test_every_page_shows_the_settings_as_they_are_declared() -> None:
+    assert settings_pages.outdated(ROOT) == {}, "run: make settings"
+
+
+@pytest.mark.parametrize("name", settings_pages.PAGES)
+def test_a_page_that_says_something_else_is_out_of_date(tmp_path: Path, name: str) -> None:
+    for page in settings_pages.PAGES:
+        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / page).write_text((ROOT / page).read_text("utf-8"), "utf-8")
+    changed = tmp_path / name
+    changed.write_text(changed.read_text("utf-8").replace("900", "901", 1), "utf-8")
+    assert settings_pages.outdated(tmp_path) == {changed: (ROOT / name).read_text("utf-8")}
+
+
+def test_every_setting_says_what_it_does_and_when_to_change_it() -> None:
+    for setting in ALL:
+        for sentence in (setting.about.text, setting.about.change):
+            assert sentence[0].isupper()
+            assert sentence.endswith(".")
+            assert "|" not in sentence.replace("`", "")
+
+
+def test_keys_and_variables_are_distinct() -> None:
+    assert len({schema.squeezed(setting.key) for setting in ALL}) == len(ALL)
+    variables = [setting.variable for setting in ALL if setting.variable]
+    assert len(set(variables)) == len(variables)
+    assert {setting.field for setting in ALL} == set(Settings.__slots__)
+
+
+@pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.key)
+def test_every_default_is_allowed_and_read_back(setting: Setting) -> None:
+    assert setting.parse(setting.default) == getattr(DEFAULTS, setting.field)
+    assert setting.parse(None) == getattr(DEFAULTS, setting.field)
+
+
+@pytest.mark.parametrize("setting", OF_EDITORS, ids=lambda setting: setting.key)
+def test_the_editors_schema_allows_what_is_allowed(setting: Setting) -> None:
+    """The schema's bounds are accepted, and the values just outside are not."""
+    stated: Any = setting.schema()
+    for name, step in (("minimum", -1), ("maximum", 1)):
+        if name in stated:
+            assert setting.parse(stated[name]) == stated[name]
+            with pytest.raises(BadValueError, match=r"^must be a (whole )?number from "):
+                setting.parse(stated[name] + step)
+    for choice in stated.get("enum", ()):
+        setting.parse(choice)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("engine.threads", 10**400, "must be a whole number from 0 to 1024, not a huge number"),
+        ("engine.threads", 1.5, "must be a whole number from 0 to 1024, not 1.5"),
+        ("engine.threads", {}, "must be a whole number from 0 to 1024, not a table"),
+        ("completion.threshold", float("nan"), "must be a number from 0 to 1, not NaN"),
+        ("engine.device", "x" * 0, 'must be a text that is not empty, not ""'),
+        ("completion.trigger", "x" * 99, 'must be "auto" or "manual", not "xxx'),
+        ("engine.model", "auto" * 0, "must be a text that is not empty"),
+        ("privacy.local_only", [" "], "must be a list of patterns as in .gitignore"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(key: str, value: object, message: str) -> None:
+    with pytest.raises(BadValueError) as raised:
+        by_key(key).parse(value)
+    assert str(raised.value).startswith(message)
+    assert len(str(raised.value)) < 120
+
+
+def test_the_settings_cost_a_front_end_no_library_of_weight() -> None:
+    code = (
+        "import sys, dg_lsp.wire.schema; print(sorted({'httpx', 'pathspec', 'pydantic', 'pygls', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
