@@ -13,7 +13,7 @@ import pytest
 
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.remote import RemoteFiller
-from dg_lsp.engine.filler import LocalFiller
+from dg_lsp.engine.local import LocalFiller
 from dg_lsp.engine.scheduler import BusyError, Job, Limits, Scheduler, UnavailableError, choose, company, is_crowded, superseded
 from dg_lsp.engine.task import Filler, Foreseeing, Joining, Roomy
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
-from dg_lsp.engine import filler
+from dg_lsp.engine import local
 from dg_lsp.engine.denoise import Denoiser, Limits, Question, Row
-from dg_lsp.engine.filler import InfillTask, LocalFiller
+from dg_lsp.engine.local import InfillTask, LocalFiller, shared_stack
 from dg_lsp.engine.passes import KV, Passes
 from dg_lsp.engine.profile import Sampling
 from dg_lsp.engine.stack import LocalDecoder, Part, Stack, joined
@@ -143,7 +142,7 @@ REQUESTS = [
 
 
 def model(folder: Path, *, joins: bool) -> LocalFiller:
-    loaded = filler.load(str(folder), device="cpu").loaded
+    loaded = local.load(str(folder), device="cpu").loaded
     # Several rows of noise and steps enough that requests meet, part and meet others.
     profile = replace(loaded.profile, noise_rows=2, sampling=replace(SAMPLING, line_steps=6, block_steps=9))
     return LocalFiller(replace(loaded, profile=profile), joins=joins)
@@ -229,7 +228,7 @@ def test_prefixes_are_set_side_by_side_once_for_a_set_of_rows(monkeypatch: pytes
         stacks.append(weakref.ref(stack))
         return stack
 
-    monkeypatch.setattr(filler, "Stack", noted)
+    monkeypatch.setattr(shared_stack, "Stack", noted)
     tasks = [made.start(asked) for asked in REQUESTS[:3]]
     for task in tasks:
         while task.asking() is None:
@@ -246,6 +245,26 @@ def test_prefixes_are_set_side_by_side_once_for_a_set_of_rows(monkeypatch: pytes
         for task in tasks:
             assert task.step()
     assert n_reused
-    del tasks, task, canvas
-    gc.collect()
-    assert not any(stack() for stack in stacks)  # nothing of it outlives the requests
+    for task in tasks:
+        task.close()
+    assert not any(stack() for stack in stacks)  # nothing of it outlives the requests, though they are still referred to
+
+
+def test_a_shared_stack_is_dropped_when_one_of_its_canvases_ends_or_is_closed(trained_layout: Path) -> None:
+    made = model(trained_layout, joins=True)
+    tasks = [made.start(asked) for asked in REQUESTS[:3]]
+    for task in tasks:
+        while task.asking() is None:
+            assert task.step()
+    bystander = tasks.pop()
+    assert made.predict_together(tasks, 32) == (0, 1)
+    assert made.resources.shared_stack.bytes > 0
+    bystander.close()
+    assert made.resources.shared_stack.bytes > 0
+    tasks[0].close()
+    assert made.resources.shared_stack.bytes == 0
+    assert tasks[1].step()  # by the logits it was given
+    assert made.predict_together([tasks[1], bystander], 32) == (0, 1)
+    while tasks[1].step():
+        pass
+    assert made.resources.shared_stack.bytes == 0

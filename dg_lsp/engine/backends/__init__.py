@@ -88,6 +88,6 @@ def load(
     """Return a filler on any model, here or elsewhere; torch is imported for one that runs here."""
     if is_remote(name):
         return load_remote(name, say=say)
-    from dg_lsp.engine import filler
+    from dg_lsp.engine import local
 
-    return filler.load(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, say=say)
+    return local.load(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, say=say)
