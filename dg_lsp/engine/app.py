@@ -205,8 +205,8 @@ class Routes:
             await _let_go(gathering, hanging_up)
 
     def _pieces(self, text: str) -> tuple[str, ...]:
-        pieces = getattr(self._service.scheduler.filler(), "pieces", None)
-        return tuple(pieces(text)) if pieces is not None else ()
+        filler = self._service.scheduler.filler()
+        return filler.pieces(text) if filler else ()
 
 
 class Told(JSONResponse):

@@ -16,11 +16,12 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import layout
 from dg_lsp.engine.model import Loaded
+from dg_lsp.engine.task import Filler, Task
 
 STEPS = 48  # the library's default for this model
 
 
-class StockFiller:
+class StockFiller(Filler):
     """One loaded model behind the library's `generate`, one gap length, no drafts, no ranking."""
 
     def __init__(self, loaded: Loaded, *, steps: int = STEPS) -> None:
@@ -34,7 +35,7 @@ class StockFiller:
         return StockTask(self, request)
 
 
-class StockTask:
+class StockTask(Task):
     """One call of `generate`."""
 
     def __init__(self, filler: StockFiller, request: InfillRequest) -> None:

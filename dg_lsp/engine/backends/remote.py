@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine import sequence
 from dg_lsp.engine.backends.calls import Call, Line, RemoteError
+from dg_lsp.engine.task import Filler, Task
 from dg_lsp.wire.config import stays_local
 from dg_lsp.wire.fields import Fields, WireError
 
@@ -91,7 +93,7 @@ class Board:
             self._changed.wait_for(lambda: self._fresh, timeout_s)
 
 
-class RemoteFiller:
+class RemoteFiller(Filler):
     """A remote model that is ready to fill."""
 
     def __init__(self, backend: Backend, line: Line, local_only: tuple[str, ...] = ()) -> None:
@@ -129,7 +131,7 @@ class Sent:
         self.calls.clear()
 
 
-class RemoteTask:
+class RemoteTask(Task):
     """One request under way; holes that the server can't fill together are filled one after another."""
 
     def __init__(self, backend: Backend, line: Line, board: Board, request: InfillRequest) -> None:
@@ -139,12 +141,12 @@ class RemoteTask:
         self._together = n_holes if n_holes == 1 or backend.takes_together(request) else 1
         self._part: InfillRequest | None = None
         self._sent = Sent()
-        self._found: list[Candidate] = []
+        self._parts: list[Candidate] = []
         self._answers: tuple[Candidate, ...] = ()
         self._tokens = {"tokens": 0, "reused": 0}
-        self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
+        self.milliseconds: dict[str, float] = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
         self._number = board.join()
-        weakref.finalize(self, _forget, self._sent, board, self._number)
+        self._end = weakref.finalize(self, _forget, self._sent, board, self._number)
 
     def step(self) -> bool:
         """Send what is next, or wait a moment for an answer; return whether more is to do. Raises RemoteError."""
@@ -173,13 +175,17 @@ class RemoteTask:
         """Return one text for each hole as the best answer so far has it."""
         if self._answers:
             return self._answers[0].texts
-        texts = [text for part in self._found for text in part.texts]
+        texts = [text for part in self._parts for text in part.texts]
         texts += [text for candidate in self._now()[:1] for text in candidate.texts]
         return (*texts, *[""] * (len(self._request.holes) - len(texts)))
 
     def cache(self) -> Mapping[str, int]:
         """Return how many tokens the server read, and how many of them it had read before, as far as it tells."""
         return dict(self._tokens)
+
+    def close(self) -> None:
+        """Drop the calls that are under way."""
+        self._end()
 
     def _send(self) -> None:
         """Ask for the next hole, or all of them."""
@@ -189,15 +195,10 @@ class RemoteTask:
             self._sent.calls.append((call, self._line.send(call, lambda: board.add(number))))
 
     def _next(self) -> InfillRequest:
-        request, index = self._request, len(self._found)
+        request = self._request
         if self._together == len(request.holes):
             return request
-        filled = [part.texts[0] for part in self._found]
-        before = request.prefix + "".join(text + gap for text, gap in zip(filled, request.between, strict=False))
-        rest = "".join([*request.between[index:], request.suffix])
-        return replace(
-            request, prefix=before, suffix=rest, holes=(request.holes[index],), between=(), seed=request.seed + index
-        )
+        return sequence.next_hole(request, [part.texts[0] for part in self._parts])
 
     def _settle(self) -> bool:
         """Make of all answers what they come to; return whether holes are left."""
@@ -210,23 +211,18 @@ class RemoteTask:
             raise failures[0]
         for answer in answers:
             self._count(answer.fields)
-        found = self._best(answers)
+        candidates = self._best(answers)
         self._sent.drop()
         if self._together == len(self._request.holes):
-            self._answers = found
+            self._answers = candidates
             return False
-        if not found:
+        if not candidates:
             return False
-        self._found.append(found[0])
+        self._parts.append(candidates[0])
         self._part = None
-        if len(self._found) < len(self._request.holes):
+        if len(self._parts) < len(self._request.holes):
             return True
-        score = 1.0
-        for part in self._found:
-            score *= part.score
-        texts = tuple(part.texts[0] for part in self._found)
-        confidences = tuple(part.confidences[0] if part.confidences else () for part in self._found)
-        self._answers = (Candidate(texts, score, confidences, steps=sum(part.steps for part in self._found)),)
+        self._answers = (sequence.whole(self._parts),)
         return False
 
     def _best(self, answers: Sequence[Answer]) -> tuple[Candidate, ...]:

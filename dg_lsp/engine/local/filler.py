@@ -17,7 +17,7 @@ from dg_lsp.engine.local.resources import MAX_ROWS
 from dg_lsp.engine.local.task import InfillTask
 from dg_lsp.engine.model import EMBEDDED, Loaded, Say
 from dg_lsp.engine.prefix_cache import PrefixCache
-from dg_lsp.engine.task import Task
+from dg_lsp.engine.task import Concurrency, Filler, Task
 
 
 def load(
@@ -38,7 +38,7 @@ def load(
     return LocalFiller(loaded, rows=rows)
 
 
-class LocalFiller:
+class LocalFiller(Filler):
     """A loaded model that fills requests.
 
     `joins` says whether rows of several requests step in one pass; by default where that was found to pay, which is
@@ -72,17 +72,17 @@ class LocalFiller:
         """Return the request as a task, not yet begun."""
         return InfillTask(request, self.resources, self.switches)
 
-    def joins(self) -> bool:
-        """Return whether rows of several requests step in one pass."""
-        return self._joins
+    def concurrency(self) -> Concurrency:
+        """Return whether rows of several requests step in one pass, or requests take turns."""
+        return "joined" if self._joins else "in turns"
 
-    def predict_together(self, tasks: Sequence[Task], most: int) -> Sequence[int]:
-        """Predict the next step of the first task and of those that fit beside it, in one pass of at most `most` rows.
+    def predict_together(self, tasks: Sequence[Task], max_rows: int) -> Sequence[int]:
+        """Predict the next step of the first task and of those that fit beside it, in one pass of at most `max_rows` rows.
 
         Return which tasks it was done for; none when the first stands alone or its next unit is no denoising step.
         """
         canvases = [task.asking() if isinstance(task, InfillTask) else None for task in tasks]
-        chosen = together.fitting(canvases, self.resources, most)
+        chosen = together.fitting(canvases, self.resources, max_rows)
         if len(chosen) < 2:  # one alone steps as it always does
             return ()
         together.predict([canvas for index in chosen if (canvas := canvases[index]) is not None], self.resources)

@@ -17,9 +17,10 @@ from dg_lsp.engine.local.fill import Switches
 from dg_lsp.engine.local.resources import Resources
 from dg_lsp.engine.local.usage import Usage
 from dg_lsp.engine.rank import Scored
+from dg_lsp.engine.task import Task
 
 
-class InfillTask:
+class InfillTask(Task):
     """One request under way; holes that do not fit one canvas are filled one after another."""
 
     def __init__(self, request: InfillRequest, resources: Resources, switches: Switches) -> None:
@@ -29,6 +30,7 @@ class InfillTask:
         self._parts: list[Candidate] = []  # of the holes that are filled, where they are filled one after another
         self._is_hurried = False
         self._usage = Usage()
+        self.milliseconds = self._usage.milliseconds
         self._work = self._run()
 
     def step(self) -> bool:
@@ -67,11 +69,6 @@ class InfillTask:
     def early(self) -> Candidate | None:
         """Return the best of what is scored so far."""
         return self._canvas.early if self._canvas else None
-
-    @property
-    def milliseconds(self) -> dict[str, float]:
-        """How long the task spent in each stage."""
-        return self._usage.milliseconds
 
     def cache(self) -> dict[str, int]:
         """Return how many `tokens` the prefixes of this task had, and how many of them were `reused`."""
