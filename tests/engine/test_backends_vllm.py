@@ -20,7 +20,8 @@ from dg_lsp.core.values import Hole, Snippet, Span
 from dg_lsp.engine.backends import load as load_any
 from dg_lsp.engine.backends.calls import RemoteError
 from dg_lsp.engine.backends.remote import STEP_S, RemoteFiller
-from dg_lsp.engine.backends.vllm import MAX_ROWS, Canvas, Row, Vllm, agreement, load
+from dg_lsp.engine.backends.vllm import Vllm, load
+from dg_lsp.engine.backends.vllm_canvas import MAX_ROWS, PinnedCanvas, ReturnedCanvas, agreement, answer_tokens
 from dg_lsp.engine.profile import Profile, dump
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
@@ -176,13 +177,10 @@ def test_more_holes_than_a_canvas_takes_are_filled_one_after_another(opened: Ope
         assert task.cache()["tokens"] == sum(len(body["prompt"]) for body in server.asked)
 
 
-def test_a_mark_that_ends_the_answer_ends_it(opened: Opened, vocabulary: Vocabulary) -> None:
-    with opened() as (remote, _):
-        backend = remote.backend
-        assert isinstance(backend, Vllm)
-        end, letters = vocabulary.id("<turn|>"), vocabulary.encode("abc")
-        written = [(letters[0], 0.9), (end or 0, 0.9), (letters[1], 0.9)]
-        assert [token for token, _ in backend._written(written)] == [letters[0]]
+def test_a_mark_that_ends_the_answer_ends_it(vocabulary: Vocabulary) -> None:
+    end, letters = vocabulary.id("<turn|>"), vocabulary.encode("abc")
+    written = [(letters[0], 0.9), (end or 0, 0.9), (letters[1], 0.9)]
+    assert [token for token, _ in answer_tokens(vocabulary, written)] == [letters[0]]
 
 
 def test_a_longer_context_than_the_window_is_cut(opened: Opened, vocabulary: Vocabulary) -> None:
@@ -354,9 +352,9 @@ def test_a_closed_filler_fails_its_tasks(opened: Opened) -> None:
 
 
 def test_agreement_is_the_share_of_held_positions_that_are_read_as_held() -> None:
-    canvas = Canvas((5, 6, 7, 8, 9, 0), (-1, 0, 0, -1, -1, -1), n_filled=5)
-    assert agreement(canvas, Row((5, 1, 1, 8, 1, 3), (1.0,) * 6)) == pytest.approx(2 / 3)
-    assert agreement(Canvas((1,), (0,), 1), Row((2,), (1.0,))) == 1.0
+    canvas = PinnedCanvas((5, 6, 7, 8, 9, 0), (-1, 0, 0, -1, -1, -1), n_filled=5)
+    assert agreement(canvas, ReturnedCanvas((5, 1, 1, 8, 1, 3), (1.0,) * 6)) == pytest.approx(2 / 3)
+    assert agreement(PinnedCanvas((1,), (0,), 1), ReturnedCanvas((2,), (1.0,))) == 1.0
 
 
 def test_a_name_is_enough_to_fill_remotely(
