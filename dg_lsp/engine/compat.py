@@ -44,7 +44,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Outcome:
     """The candidates of a request, and how they came about."""
 
     candidates: tuple[Candidate, ...]
@@ -142,9 +142,9 @@ def cut(candidate: Candidate, wish: Wish) -> Cut:
     return Cut(kept, why, n_tokens, stop)
 
 
-def to_openai(wish: Wish, answer: Answer, facts: Mapping[str, object], pieces: Pieces) -> dict[str, object]:
+def to_openai(wish: Wish, outcome: Outcome, facts: Mapping[str, object], pieces: Pieces) -> dict[str, object]:
     """Return the body that answers a completion; `facts` are its id, time and model."""
-    cuts = _cuts(wish, answer)
+    cuts = _cuts(wish, outcome)
     choices = [
         {
             "index": idx,
@@ -154,12 +154,12 @@ def to_openai(wish: Wish, answer: Answer, facts: Mapping[str, object], pieces: P
         }
         for idx, (candidate, made) in enumerate(cuts)
     ]
-    return {**facts, "object": "text_completion", "choices": choices, "usage": _usage(answer, cuts)}
+    return {**facts, "object": "text_completion", "choices": choices, "usage": _usage(outcome, cuts)}
 
 
-def to_openai_chunks(wish: Wish, answer: Answer, facts: Mapping[str, object], pieces: Pieces) -> list[dict[str, object]]:
+def to_openai_chunks(wish: Wish, outcome: Outcome, facts: Mapping[str, object], pieces: Pieces) -> list[dict[str, object]]:
     """Return the same as chunks: a canvas is right only when it is done, so a choice comes in one."""
-    whole = to_openai(wish, answer, facts, pieces)
+    whole = to_openai(wish, outcome, facts, pieces)
     choices = whole["choices"]
     assert isinstance(choices, list)
     chunks: list[dict[str, object]] = [{**facts, "object": "text_completion", "choices": [choice]} for choice in choices]
@@ -179,10 +179,10 @@ def to_mistral(body: dict[str, object], place: Literal["message", "delta"]) -> d
     return {**body, "object": "chat.completion" if place == "message" else "chat.completion.chunk", "choices": said}
 
 
-def to_llama(wish: Wish, answer: Answer, model: str) -> dict[str, object]:
+def to_llama(wish: Wish, outcome: Outcome, model: str) -> dict[str, object]:
     """Return the body that answers an infill; with `response_fields`, only those, under the names they were asked by."""
-    made = _cuts(wish, answer)[0][1]
-    done = answer.done
+    made = _cuts(wish, outcome)[0][1]
+    done = outcome.done
     n_prompt = done.cache.tokens - done.cache.reused
     writing_ms = done.timings.draft_ms + done.timings.denoise_ms + done.timings.score_ms
     body: dict[str, object] = {
@@ -245,11 +245,11 @@ def _stops(fields: Fields) -> tuple[str, ...]:
     return fields.texts("stop", (), high=64)
 
 
-def _cuts(wish: Wish, answer: Answer) -> list[tuple[Candidate, Cut]]:
+def _cuts(wish: Wish, outcome: Outcome) -> list[tuple[Candidate, Cut]]:
     request = wish.ask.request
     document = Document("", request.language, request.prefix + request.suffix)
-    tree = _syntax(document, len(request.prefix)) if answer.candidates else None
-    polished = (_polished(candidate, request, document, tree) for candidate in answer.candidates)
+    tree = _syntax(document, len(request.prefix)) if outcome.candidates else None
+    polished = (_polished(candidate, request, document, tree) for candidate in outcome.candidates)
     useful = (candidate for candidate in polished if candidate is not None)
     candidates = tuple(itertools.islice(useful, wish.n))
     # These clients read the first choice without asking whether there is one.
@@ -299,13 +299,13 @@ def _kept(candidate: Candidate, text: str) -> Candidate:
     )
 
 
-def _usage(answer: Answer, cuts: list[tuple[Candidate, Cut]]) -> dict[str, object]:
-    n_prompt, n_written = answer.done.cache.tokens, sum(made.n_tokens for _, made in cuts)
+def _usage(outcome: Outcome, cuts: list[tuple[Candidate, Cut]]) -> dict[str, object]:
+    n_prompt, n_written = outcome.done.cache.tokens, sum(made.n_tokens for _, made in cuts)
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_written,
         "total_tokens": n_prompt + n_written,
-        "prompt_tokens_details": {"cached_tokens": answer.done.cache.reused},
+        "prompt_tokens_details": {"cached_tokens": outcome.done.cache.reused},
     }
 
 

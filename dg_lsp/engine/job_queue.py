@@ -107,10 +107,10 @@ class JobQueue:
         """End the jobs that wait for nothing any more and were never begun, while the worker may be busy loading."""
         now = self._clock()
         with self._changed:
-            gone = [job for job in self._jobs if job.begun is None and end_reason(job, now)]
-            for job in gone:
+            over = [job for job in self._jobs if job.begun is None and end_reason(job, now)]
+            for job in over:
                 self._jobs.remove(job)
-        for job in gone:
+        for job in over:
             self.say_done(job, end_reason(job, now) or "cancelled")
 
     def sizes(self) -> tuple[int, int]:

@@ -93,9 +93,9 @@ class _Hold(LogitsProcessor):  # type: ignore[misc]  # the library ships no type
         lowest = torch.finfo(scores.dtype).min / 4
         scores[:, : self.gap, self.banned] = lowest
         if self.first:
-            kept = scores[:, 0, self.first].clone()
+            first_scores = scores[:, 0, self.first].clone()
             scores[:, 0] = lowest
-            scores[:, 0, self.first] = kept
+            scores[:, 0, self.first] = first_scores
         scores[:, self.gap :] = lowest
         scores[:, self.gap :].scatter_(2, self.tail[None, :, None].to(scores.device), 0.0)
         return scores

@@ -7,7 +7,7 @@ rest what it can do; the defaults are those of a model that can do nothing more.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
@@ -16,6 +16,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 # What several requests under way at once are to a model: "independent", as something else does the work; "joined" in one
 # pass; or "in turns", as each takes the same time beside others as alone.
 Concurrency = Literal["independent", "joined", "in turns"]
+Say = Callable[[str, float], None]  # hears what is being loaded, and what share of it is
 
 
 class UserError(Exception):

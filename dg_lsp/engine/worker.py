@@ -15,13 +15,12 @@ from dataclasses import replace
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.job_queue import JobQueue
 from dg_lsp.engine.queue_policy import Job
-from dg_lsp.engine.task import Filler, UserError
+from dg_lsp.engine.task import Filler, Say, UserError
 from dg_lsp.wire.messages import Draft, Found, Reason, Status
 
 log = logging.getLogger("dg_lsp.engine")
 
 DRAFT_EVERY_S = 0.03
-Say = Callable[[str, float], None]
 Load = Callable[[Say], Filler]
 
 

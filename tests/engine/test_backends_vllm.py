@@ -17,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dg_lsp.core.values import Hole, Snippet, Span
-from dg_lsp.engine.backends import load as load_any
+from dg_lsp.engine import backends
 from dg_lsp.engine.backends.calls import RemoteError
 from dg_lsp.engine.backends.remote import STEP_S, RemoteFiller
-from dg_lsp.engine.backends.vllm import Vllm, load
+from dg_lsp.engine.backends.vllm import Vllm, connect
 from dg_lsp.engine.backends.vllm_canvas import MAX_ROWS, PinnedCanvas, ReturnedCanvas, agreement, answer_tokens
 from dg_lsp.engine.profile import Profile, dump
 from dg_lsp.engine.vocabulary import Vocabulary
@@ -64,7 +64,7 @@ def opened(folder: Path, vocabulary: Vocabulary) -> Opened:
     def open_(judge: Judge = rules, *, configured: Config | None = None, model: str = "", **settings: Any) -> Iterator[Any]:
         made = StandIn(vocabulary, judge, **settings)
         with serving(made.routes()) as url:
-            remote = load(url, model or str(folder), configured or Config())
+            remote = connect(url, model or str(folder), configured or Config())
             try:
                 yield remote, made
             finally:
@@ -252,7 +252,7 @@ def test_an_answer_of_another_shape_is_told(opened: Opened, choice: Any, sentenc
             return JSONResponse(body)
 
         with serving({**server.routes(), "POST /v1/completions": odd}) as url:
-            object.__setattr__(remote.line.server, "url", url)
+            object.__setattr__(remote.client.server, "url", url)
             with pytest.raises(RemoteError, match=sentence):
                 finish(remote.start(request(PREFIX, SUFFIX)))
 
@@ -266,13 +266,13 @@ def test_tokens_named_by_their_ids_will_do(opened: Opened) -> None:
             return Response(bytes(response.body).replace(b'"token_ids"', b'"others"'), media_type="application/json")
 
         with serving({"POST /v1/completions": without}) as url:
-            object.__setattr__(remote.line.server, "url", url)
+            object.__setattr__(remote.client.server, "url", url)
             assert texts(remote, PREFIX, SUFFIX)[0] == ("x +y",)
 
 
 def test_the_key_of_the_configuration_opens_the_server(opened: Opened) -> None:
     with opened(key="secret", configured=Config(keys={"127.0.0.1": "secret"})) as (remote, _):
-        assert "secret" not in repr(remote.line.server)
+        assert "secret" not in repr(remote.client.server)
         assert texts(remote, PREFIX, SUFFIX)
     with (
         pytest.raises(RemoteError, match=r"refuses the API key \(401\)"),
@@ -305,7 +305,7 @@ def test_a_task_that_is_dropped_closes_its_connections(opened: Opened) -> None:
     hold = threading.Event()
     recorder = Recorder([{}], hold=hold)
     with opened() as (remote, server), serving({**server.routes(), "POST /v1/completions": recorder.answer}) as url:
-        object.__setattr__(remote.line.server, "url", url)
+        object.__setattr__(remote.client.server, "url", url)
         task = remote.start(request(PREFIX, SUFFIX))
         assert task.step()
         wait_until(lambda: len(recorder.bodies) == 3)
@@ -331,7 +331,7 @@ def test_a_step_never_waits_long_and_answers_so_far_count(opened: Opened, vocabu
             return await write(asked)
 
         with serving({"POST /v1/completions": slow}) as url:
-            object.__setattr__(remote.line.server, "url", url)
+            object.__setattr__(remote.client.server, "url", url)
             task = remote.start(request(PREFIX, SUFFIX))
             assert task.candidates() == ()
             assert task.drafts() == ("",)
@@ -365,7 +365,7 @@ def test_a_name_is_enough_to_fill_remotely(
     server = StandIn(vocabulary, rules, answers=["x +y"], key="secret")
     heard: list[str] = []
     with serving(server.routes()) as url:
-        made: Any = load_any(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
+        made: Any = backends.load(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
         assert texts(made, PREFIX, SUFFIX)[0] == ("x +y",)
         made.close()
     assert heard[-1] == "ready"
@@ -374,7 +374,7 @@ def test_a_name_is_enough_to_fill_remotely(
 def test_the_served_models_own_folder_has_its_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
     server = StandIn(vocabulary, rules, root=str(folder))
     with serving(server.routes()) as url:
-        made = load(url, "", Config())
+        made = connect(url, "", Config())
         made.close()
     assert isinstance(made.backend, Vllm)
     assert made.backend.served.model == "tiny-diffusion"

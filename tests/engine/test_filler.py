@@ -25,12 +25,12 @@ PREFIX, SUFFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = 
 
 @pytest.fixture(scope="module")
 def trained(trained_layout: Path) -> LocalFiller:
-    return local.load(str(trained_layout), device="cpu")
+    return local.load_filler(str(trained_layout), device="cpu")
 
 
 @pytest.fixture(scope="module")
 def instruct(instruct_layout: Path) -> LocalFiller:
-    return local.load(str(instruct_layout), device="cpu")
+    return local.load_filler(str(instruct_layout), device="cpu")
 
 
 def finish(task: InfillTask) -> InfillTask:
@@ -156,7 +156,7 @@ def test_a_model_that_is_not_there_is_named(name: str, sentence: str) -> None:
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="holds no tokenizer"):
-        local.load(str(tmp_path), device="cpu")
+        local.load_filler(str(tmp_path), device="cpu")
 
 
 def test_the_cache_forgets_the_least_recently_used_first() -> None:
@@ -178,9 +178,9 @@ def test_a_model_tells_where_it_runs(trained: LocalFiller) -> None:
 
 
 def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) -> None:
-    assert local.load(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
+    assert local.load_filler(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
     with pytest.raises(LoadError, match="there is no dtype 'int8'"):
-        local.load(str(trained_layout), device="cpu", dtype="int8")
+        local.load_filler(str(trained_layout), device="cpu", dtype="int8")
 
 
 @pytest.mark.parametrize("text", ["def f(a):\n    return a", "日本 😀", ""])

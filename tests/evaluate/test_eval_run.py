@@ -153,7 +153,7 @@ def test_a_layout_can_be_tried_that_is_not_the_checkpoint_s(instruct_layout: Pat
 
 
 def test_the_instruct_layout_comes_with_its_own_gap_lengths(trained_layout: Path) -> None:
-    loaded = local.load(str(trained_layout), device="cpu").loaded
+    loaded = local.load_filler(str(trained_layout), device="cpu").loaded
     assert run.with_layout(loaded, "") is loaded
     changed = run.with_layout(loaded, "instruct").profile
     assert (changed.layout, len(changed.line_gaps) > 1) == ("instruct", True)

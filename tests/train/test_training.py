@@ -57,7 +57,7 @@ def test_a_run_stops_resumes_and_ends_as_a_checkpoint_that_fills(run_folder: Pat
     assert len(curve.table(lines).splitlines()) == len(lines) + 2
     assert curve.picture(lines).count("<polyline") == 4
     export.export(run_folder, tmp_path / "model", SHAPE)
-    model = local.load(str(tmp_path / "model"), device="cpu")
+    model = local.load_filler(str(tmp_path / "model"), device="cpu")
     task = model.start(InfillRequest("def f():\n    return ", "\n", (Hole(Span(0, 0), "cursor"),)))
     while task.step():
         pass

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import sequence
-from dg_lsp.engine.backends.calls import Call, Line, RemoteError
+from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient
 from dg_lsp.engine.task import Filler, Task
 from dg_lsp.wire.config import stays_local
 from dg_lsp.wire.fields import Fields, WireError
@@ -28,7 +28,7 @@ STEP_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """What a call came to."""
 
     call: Call
@@ -44,7 +44,7 @@ class Backend(Protocol):
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return what to ask, all at the same time; raise RemoteError when the request can't be asked."""
 
-    def best(self, request: InfillRequest, answers: Sequence[Answer]) -> tuple[Candidate, ...]:
+    def best(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
         """Return what the answers so far come to, best first; raise RemoteError or WireError when they make no sense."""
 
     def about(self) -> Mapping[str, object]:
@@ -96,22 +96,22 @@ class Board:
 class RemoteFiller(Filler):
     """A remote model that is ready to fill."""
 
-    def __init__(self, backend: Backend, line: Line, local_only: tuple[str, ...] = ()) -> None:
-        """Take over the line; it is closed with the filler."""
-        self.backend, self.line, self.local_only = backend, line, local_only
+    def __init__(self, backend: Backend, client: ServerClient, local_only: tuple[str, ...] = ()) -> None:
+        """Take over the client; it is closed with the filler."""
+        self.backend, self.client, self.local_only = backend, client, local_only
         self._board = Board()
-        self._end = weakref.finalize(self, line.close)
+        self._end = weakref.finalize(self, client.close)
 
     def start(self, request: InfillRequest) -> RemoteTask:
         """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine."""
         if stays_local(request.path, self.local_only):
             raise ValueError(f"{request.path} is for local models only (privacy.local_only), and this model is remote")
         related = tuple(item for item in request.related if not stays_local(item.path, self.local_only))
-        return RemoteTask(self.backend, self.line, self._board, replace(request, related=related))
+        return RemoteTask(self.backend, self.client, self._board, replace(request, related=related))
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and what else is known of it."""
-        return {"device": self.line.server.host, "dtype": "", **self.backend.about()}
+        return {"device": self.client.server.host, "dtype": "", **self.backend.about()}
 
     def close(self) -> None:
         """End the connection; tasks under way fail."""
@@ -134,9 +134,9 @@ class Sent:
 class RemoteTask(Task):
     """One request under way; holes that the server can't fill together are filled one after another."""
 
-    def __init__(self, backend: Backend, line: Line, board: Board, request: InfillRequest) -> None:
+    def __init__(self, backend: Backend, client: ServerClient, board: Board, request: InfillRequest) -> None:
         """Hold the request."""
-        self._backend, self._line, self._board, self._request = backend, line, board, request
+        self._backend, self._client, self._board, self._request = backend, client, board, request
         n_holes = len(request.holes)
         self._together = n_holes if n_holes == 1 or backend.takes_together(request) else 1
         self._part: InfillRequest | None = None
@@ -192,7 +192,7 @@ class RemoteTask(Task):
         self._part = self._next()
         board, number = self._board, self._number
         for call in self._backend.calls(self._part):
-            self._sent.calls.append((call, self._line.send(call, lambda: board.add(number))))
+            self._sent.calls.append((call, self._client.send(call, lambda: board.add(number))))
 
     def _next(self) -> InfillRequest:
         request = self._request
@@ -204,14 +204,14 @@ class RemoteTask(Task):
         """Make of all answers what they come to; return whether holes are left."""
         assert self._part is not None
         outcomes = [(call, _outcome(future)) for call, future in self._sent.calls]
-        answers = [Answer(call, outcome) for call, outcome in outcomes if isinstance(outcome, Fields)]
+        replies = [Reply(call, outcome) for call, outcome in outcomes if isinstance(outcome, Fields)]
         failures = [outcome for _, outcome in outcomes if isinstance(outcome, RemoteError)]
         # One answer of several is an answer.
-        if failures and not answers:
+        if failures and not replies:
             raise failures[0]
-        for answer in answers:
-            self._count(answer.fields)
-        candidates = self._best(answers)
+        for reply in replies:
+            self._count(reply.fields)
+        candidates = self._best(replies)
         self._sent.drop()
         if self._together == len(self._request.holes):
             self._answers = candidates
@@ -225,23 +225,23 @@ class RemoteTask(Task):
         self._answers = (sequence.whole(self._parts),)
         return False
 
-    def _best(self, answers: Sequence[Answer]) -> tuple[Candidate, ...]:
+    def _best(self, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
         assert self._part is not None
         try:
-            return self._backend.best(self._part, answers)
+            return self._backend.best(self._part, replies)
         except WireError as error:
-            raise RemoteError(f"the answer of {self._line.server.host} can't be understood: {error}") from error
+            raise RemoteError(f"the answer of {self._client.server.host} can't be understood: {error}") from error
 
     def _now(self) -> tuple[Candidate, ...]:
         """Return what the answers that are there already come to."""
-        done = []
+        replies = []
         for call, future in self._sent.calls:
             if future.done() and not future.cancelled() and future.exception() is None:
-                done.append(Answer(call, future.result()))
-        if self._part is not None and done:
+                replies.append(Reply(call, future.result()))
+        if self._part is not None and replies:
             # What is wrong with them is told when all are there.
             with contextlib.suppress(RemoteError):
-                return self._best(done)
+                return self._best(replies)
         return ()
 
     def _count(self, fields: Fields) -> None:
@@ -257,8 +257,8 @@ def trimmed(text: str, confidences: tuple[float, ...], *, block: bool) -> tuple[
     ends = [at for mark in "\r\n" if (at := text.find(mark)) >= 0]
     if block or not ends:
         return text, confidences
-    kept = text[: min(ends)]
-    return kept, confidences[: -(-len(confidences) * len(kept) // len(text))]
+    first_line = text[: min(ends)]
+    return first_line, confidences[: -(-len(confidences) * len(first_line) // len(text))]
 
 
 def merged(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:

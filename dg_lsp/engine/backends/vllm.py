@@ -16,8 +16,8 @@ from dataclasses import replace
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import layout, sequence
 from dg_lsp.engine.backends import vllm_canvas
-from dg_lsp.engine.backends.calls import Call, Line, RemoteError, Server
-from dg_lsp.engine.backends.remote import Answer, RemoteFiller, merged
+from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
+from dg_lsp.engine.backends.remote import RemoteFiller, Reply, merged
 from dg_lsp.engine.backends.vllm_canvas import CanvasWriter, PinnedCanvas, ReturnedCanvas, agreement
 from dg_lsp.engine.backends.vllm_server import COMPLETIONS, Served, probe, unfit
 from dg_lsp.engine.layout import Sheet
@@ -31,7 +31,7 @@ LEAST_AGREEMENT = 0.5
 MAX_CANVAS = 1 << 16
 
 
-def load(
+def connect(
     url: str, model: str, configured: Config, say: Callable[[str, float], None] = lambda _text, _share: None
 ) -> RemoteFiller:
     """Return a filler on the server at `url`; raise RemoteError when it can't infill, with a sentence that says why.
@@ -40,12 +40,12 @@ def load(
     """
     server = Server(url)
     server = replace(server, key=configured.key_for(server.host))
-    line = Line(server)
+    client = ServerClient(server)
     try:
-        served, vocabulary, profile = probe(line, model, say)
-        return RemoteFiller(Vllm(served, vocabulary, profile), line, configured.local_only)
+        served, vocabulary, profile = probe(client, model, say)
+        return RemoteFiller(Vllm(served, vocabulary, profile), client, configured.local_only)
     except BaseException as error:
-        line.close()
+        client.close()
         if isinstance(error, ValueError):  # a profile or vocabulary that the layout can't use
             raise RemoteError(str(error)) from error
         raise
@@ -81,13 +81,13 @@ class Vllm:
         steps = request.budget.steps or (sampling.block_steps if is_block else sampling.line_steps)
         return [self._call(sheet, canvas, steps) for canvas in self._writer.canvases(request, sheet)]
 
-    def best(self, request: InfillRequest, answers: Sequence[Answer]) -> tuple[Candidate, ...]:
+    def best(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
         """Return a candidate for each canvas that came back with most of its held text, best first.
 
         The score is the mean probability of the answer's tokens, less the share of held text that the model would
         rather read otherwise. Raises RemoteError when no canvas came back so.
         """
-        canvases = [(canvas, self._read(answer)) for answer in answers if isinstance(canvas := answer.call.about, PinnedCanvas)]
+        canvases = [(canvas, self._read(reply)) for reply in replies if isinstance(canvas := reply.call.about, PinnedCanvas)]
         agreeing = [
             (canvas, returned, share)
             for canvas, returned in canvases
@@ -119,13 +119,13 @@ class Vllm:
         }
         return Call(COMPLETIONS, body, canvas)
 
-    def _read(self, answer: Answer) -> ReturnedCanvas:
+    def _read(self, reply: Reply) -> ReturnedCanvas:
         """Return the canvas that a server answered; raise RemoteError when it is none."""
-        assert isinstance(answer.call.about, PinnedCanvas)
-        [choice, *_] = answer.fields.objects("choices") or (None,)
+        assert isinstance(reply.call.about, PinnedCanvas)
+        [choice, *_] = reply.fields.objects("choices") or (None,)
         if choice is None:
             raise WireError("choices is empty")
-        width = len(answer.call.about.ids)
+        width = len(reply.call.about.ids)
         logprobs = choice.inner("logprobs")
         if choice.has("token_ids"):
             ids = tuple(_whole(value) for value in choice.items("token_ids", high=MAX_CANVAS))

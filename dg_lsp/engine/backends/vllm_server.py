@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.engine import profile
-from dg_lsp.engine.backends.calls import Call, Line, RemoteError
+from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.wire.config import expanded
@@ -35,13 +35,13 @@ class Served:
     version: str = ""
 
 
-def probe(line: Line, model: str, say: Callable[[str, float], None]) -> tuple[Served, Vocabulary, Profile]:
+def probe(client: ServerClient, model: str, say: Callable[[str, float], None]) -> tuple[Served, Vocabulary, Profile]:
     """Return what the server serves, with the tokenizer and profile of its model; raise RemoteError when it can't infill.
 
     `model` is the folder or hub id whose tokenizer the server uses; "" is what the server names.
     """
-    version = _version(line)
-    name, root, max_tokens = _model(line, model)
+    version = _version(client)
+    name, root, max_tokens = _model(client, model)
     say("reading the tokenizer", 0.5)
     folder = find(model or root or name)
     try:
@@ -50,9 +50,9 @@ def probe(line: Line, model: str, say: Callable[[str, float], None]) -> tuple[Se
     except Exception as error:
         raise RemoteError(f"{folder} holds no tokenizer and profile that can be read: {error}") from error
     say("asking for the canvas", 0.8)
-    _compare(line, name, vocabulary)
-    canvas = _canvas_length(line, name)
-    return Served(line.server.host, name, canvas, max_tokens, version), vocabulary, loaded_profile
+    _compare(client, name, vocabulary)
+    canvas = _canvas_length(client, name)
+    return Served(client.server.host, name, canvas, max_tokens, version), vocabulary, loaded_profile
 
 
 def find(name: str) -> Path:
@@ -68,14 +68,14 @@ def find(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
 
-        found = Path(snapshot_download(name, allow_patterns=["tokenizer.json", "dg_lsp.json"]))
+        snapshot = Path(snapshot_download(name, allow_patterns=["tokenizer.json", "dg_lsp.json"]))
     # Whatever goes wrong between here and the hub comes to the same.
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         raise RemoteError(f"the tokenizer of {name} is not to be had from the hub ({first}); {advice}") from error
-    if not (found / "tokenizer.json").is_file():
+    if not (snapshot / "tokenizer.json").is_file():
         raise RemoteError(f"{name} has no tokenizer.json; {advice}")
-    return found
+    return snapshot
 
 
 def unfit(host: str, what: str) -> RemoteError:
@@ -86,61 +86,61 @@ def unfit(host: str, what: str) -> RemoteError:
     )
 
 
-def _version(line: Line) -> str:
+def _version(client: ServerClient) -> str:
     """Return the server's version; raise RemoteError when it is too old. One that does not tell is tried."""
     try:
-        version = line.ask(Call("/version")).text("version", "")
+        version = client.ask(Call("/version")).text("version", "")
     except (RemoteError, WireError) as error:
         if isinstance(error, RemoteError) and not error.status:
             raise
         return ""
-    found = re.match(r"v?(\d+)\.(\d+)", version)
+    match = re.match(r"v?(\d+)\.(\d+)", version)
     # Builds from source call themselves 0.1.dev…, whatever is in them.
-    if found and ".dev" not in version and (int(found[1]), int(found[2])) < OLDEST:
-        raise unfit(line.server.host, f"runs vLLM {version}")
+    if match and ".dev" not in version and (int(match[1]), int(match[2])) < OLDEST:
+        raise unfit(client.server.host, f"runs vLLM {version}")
     return version
 
 
-def _model(line: Line, wanted: str) -> tuple[str, str, int]:
+def _model(client: ServerClient, name: str) -> tuple[str, str, int]:
     """Return the name of the served model, what it was loaded from, and its window; raise RemoteError when there is none."""
     try:
-        cards = line.ask(Call("/v1/models")).objects("data")
+        cards = client.ask(Call("/v1/models")).objects("data")
         models = [(card.text("id"), card.text("root", ""), card.integer("max_model_len", 0)) for card in cards]
     except WireError as error:
-        raise RemoteError(f"{line.server.host} does not say which models it serves: {error}") from error
+        raise RemoteError(f"{client.server.host} does not say which models it serves: {error}") from error
     if not models:
-        raise RemoteError(f"{line.server.host} serves no model")
-    named = [found for found in models if wanted and wanted in found[:2]]
+        raise RemoteError(f"{client.server.host} serves no model")
+    named = [model for model in models if name and name in model[:2]]
     return (named or models)[0]
 
 
-def _compare(line: Line, model: str, vocabulary: Vocabulary) -> None:
+def _compare(client: ServerClient, model: str, vocabulary: Vocabulary) -> None:
     """Raise RemoteError when the server makes other tokens of a text than we do; one that does not tell is trusted."""
     body = {"model": model, "prompt": SAMPLE, "add_special_tokens": False}
     with contextlib.suppress(WireError):
         try:
-            theirs = line.ask(Call("/tokenize", body)).items("tokens", high=1024)
+            theirs = client.ask(Call("/tokenize", body)).items("tokens", high=1024)
         except RemoteError as error:
             if not error.status:
                 raise
             return
         if list(theirs) != vocabulary.encode(SAMPLE):
             raise RemoteError(
-                f"{line.server.host} serves {model} with another tokenizer than the one given; "
+                f"{client.server.host} serves {model} with another tokenizer than the one given; "
                 "name the served model's own folder or hub id after the #"
             )
 
 
-def _canvas_length(line: Line, model: str) -> int:
+def _canvas_length(client: ServerClient, model: str) -> int:
     """Return the length of the canvas that is served; raise RemoteError when the server knows no canvas.
 
     A canvas of one token is refused with the length that it should have, and no work is done for that.
     """
-    refused = _refusal(line, model, {"diffusion_seed_canvas": [0]})
+    refused = _refusal(client, model, {"diffusion_seed_canvas": [0]})
     if refused is None:
-        raise unfit(line.server.host, "takes no canvas")
-    if told := re.search(r"exactly (\d{1,6}) ids", refused.said):
-        return int(told[1])
+        raise unfit(client.server.host, "takes no canvas")
+    if length := re.search(r"exactly (\d{1,6}) ids", refused.said):
+        return int(length[1])
     if "diffusion" not in refused.said:
         raise refused
     # Another wording: the widest canvas that is not refused.
@@ -151,15 +151,15 @@ def _canvas_length(line: Line, model: str) -> int:
             "diffusion_max_steps": 1,
             "diffusion_read_only": 1,
         }
-        if _refusal(line, model, xargs, width) is None:
+        if _refusal(client, model, xargs, width) is None:
             return width
-    raise unfit(line.server.host, "takes no canvas")
+    raise unfit(client.server.host, "takes no canvas")
 
 
-def _refusal(line: Line, model: str, xargs: Mapping[str, object], max_tokens: int = 1) -> RemoteError | None:
+def _refusal(client: ServerClient, model: str, xargs: Mapping[str, object], max_tokens: int = 1) -> RemoteError | None:
     """Return how the server refuses a canvas, or None; raise RemoteError when it fails otherwise."""
     try:
-        answer: Fields = line.ask(
+        answer: Fields = client.ask(
             Call(COMPLETIONS, {"model": model, "prompt": [0], "max_tokens": max_tokens, "vllm_xargs": dict(xargs)})
         )
     except RemoteError as error:

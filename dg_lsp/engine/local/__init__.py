@@ -14,8 +14,8 @@ Knows nothing of how requests arrive.
 from __future__ import annotations
 
 from dg_lsp.engine.local.fill import Switches
-from dg_lsp.engine.local.filler import LocalFiller, load
+from dg_lsp.engine.local.filler import LocalFiller, load_filler
 from dg_lsp.engine.local.resources import MAX_ROWS
 from dg_lsp.engine.local.task import InfillTask
 
-__all__ = ["MAX_ROWS", "InfillTask", "LocalFiller", "Switches", "load"]
+__all__ = ["MAX_ROWS", "InfillTask", "LocalFiller", "Switches", "load_filler"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.denoise import Denoiser, Question
+from dg_lsp.engine.denoise import DecoderInput, Denoiser
 from dg_lsp.engine.local import drafting, rows, scoring
 from dg_lsp.engine.local.fill import Fill
 from dg_lsp.engine.local.resources import Resources
@@ -20,7 +20,7 @@ from dg_lsp.engine.local.rows import PlannedRow
 from dg_lsp.engine.local.scoring import Scorer
 from dg_lsp.engine.local.usage import Usage
 from dg_lsp.engine.passes import KV
-from dg_lsp.engine.rank import Scored
+from dg_lsp.engine.rank import RowResult
 from dg_lsp.engine.stack import LocalDecoder
 
 PREFILL_CHUNK = 512  # tokens encoded in one uninterruptible step
@@ -34,7 +34,7 @@ class CanvasTask:
         self.fill, self._resources, self._usage, self._is_hurried = fill, resources, usage, is_hurried
         self.answers: tuple[Candidate, ...] = ()
         self.early: Candidate | None = None
-        self.results: list[Scored] = []
+        self.results: list[RowResult] = []
         self._kv: KV | None = None
         self._denoiser: Denoiser | None = None
         self._rows: list[PlannedRow] = []
@@ -176,7 +176,7 @@ class CanvasTask:
         """How many rows wait for a denoising step."""
         return len(self._denoiser.live) if self._denoiser else 0
 
-    def ask(self) -> Question:
+    def ask(self) -> DecoderInput:
         """Return what the rows that wait need of the decoder; what this canvas keeps for passes alone is dropped."""
         assert self._denoiser is not None
         if self._decoder is not None:

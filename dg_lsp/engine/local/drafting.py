@@ -11,7 +11,7 @@ from dg_lsp.engine import causal, drafts, layout
 from dg_lsp.engine.file_model import FileModel
 from dg_lsp.engine.local.fill import Fill
 from dg_lsp.engine.passes import KV
-from dg_lsp.engine.rank import Scored
+from dg_lsp.engine.rank import RowResult
 
 MAX_CAUSAL_TOKENS = 128
 
@@ -33,23 +33,23 @@ def file_model(fill: Fill) -> FileModel | None:
     )
 
 
-def copied_drafts(fill: Fill) -> list[Scored]:
+def copied_drafts(fill: Fill) -> list[RowResult]:
     """Return the drafts that cost no model: copies from the file, and what an earlier answer would still write."""
     if fill.n_holes > 1:
         return []
-    hole, request, gathered = fill.request.holes[0], fill.request, list[Scored]()
+    hole, request, gathered = fill.request.holes[0], fill.request, list[RowResult]()
     if fill.switches.copy and fill.profile.copy_rows:
         copies = drafts.copies(
             request.prefix, request.suffix, block=hole.block, indent=hole.indent, most=fill.profile.copy_rows
         )
-        gathered += [Scored(copy.text, "copy", left=copy.left, right=copy.right) for copy in copies]
+        gathered += [RowResult(copy.text, "copy", left=copy.left, right=copy.right) for copy in copies]
     if request.previous.strip() and fill.profile.refine_steps:
         # Only worth a row where the canvas corrects it: unchanged, it is rarely right.
-        gathered.append(Scored(drafts.kept(request.previous, block=hole.block), "previous"))
+        gathered.append(RowResult(drafts.kept(request.previous, block=hole.block), "previous"))
     return gathered
 
 
-def causal_drafts(fill: Fill, kv: KV, file: FileModel | None) -> Generator[bool, None, list[Scored]]:
+def causal_drafts(fill: Fill, kv: KV, file: FileModel | None) -> Generator[bool, None, list[RowResult]]:
     """Return the gap written from left to right by the encoder, from its likeliest first tokens on.
 
     Yields after each token, the unit that is never interrupted.
@@ -68,4 +68,4 @@ def causal_drafts(fill: Fill, kv: KV, file: FileModel | None) -> Generator[bool,
         file=file,
         stops=end if fill.is_block else end | set(fill.vocabulary.with_newline),
     )
-    return [Scored(layout.answer(fill.vocabulary, row, fill.sheet.heal), "causal") for row in rows]
+    return [RowResult(layout.answer(fill.vocabulary, row, fill.sheet.heal), "causal") for row in rows]

@@ -13,7 +13,7 @@ from dg_lsp.engine.layout import Sheet
 from dg_lsp.engine.model import Loaded
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.profile import Profile
-from dg_lsp.engine.rank import Place
+from dg_lsp.engine.rank import HolePosition
 from dg_lsp.engine.vocabulary import Vocabulary
 
 
@@ -88,7 +88,7 @@ class Fill:
         return any(hole.block for hole in self.request.holes)
 
     @property
-    def place(self) -> Place:
+    def position(self) -> HolePosition:
         """Where the hole stands, as the ranking tells places apart."""
         if self.is_block:
             return "block"

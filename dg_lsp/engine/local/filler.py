@@ -15,12 +15,12 @@ from dg_lsp.engine.local import resources, together
 from dg_lsp.engine.local.fill import Switches
 from dg_lsp.engine.local.resources import MAX_ROWS
 from dg_lsp.engine.local.task import InfillTask
-from dg_lsp.engine.model import EMBEDDED, Loaded, Say
+from dg_lsp.engine.model import EMBEDDED, Loaded
 from dg_lsp.engine.prefix_cache import PrefixCache
-from dg_lsp.engine.task import Concurrency, Filler, Task
+from dg_lsp.engine.task import Concurrency, Filler, Say, Task
 
 
-def load(
+def load_filler(
     name: str = EMBEDDED,
     *,
     device: str = "auto",

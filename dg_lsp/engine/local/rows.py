@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from dg_lsp.core.values import Candidate, RowKind
 from dg_lsp.engine import layout
-from dg_lsp.engine.denoise import Limits, Reading, Row
+from dg_lsp.engine.denoise import Reading, Row, TokenLimits
 from dg_lsp.engine.local.fill import Fill
 from dg_lsp.engine.local.resources import MAX_ROWS
-from dg_lsp.engine.rank import Scored
+from dg_lsp.engine.rank import RowResult
 
 LARGEST_SEED = 2**63 - 1
 DRAFT_LENGTHS = (8, 16)  # gap lengths for drafts, besides the profile's
@@ -35,15 +35,15 @@ class PlannedRow:
     right: int = 0
 
 
-def planned(fill: Fill, drafts: Sequence[Scored]) -> list[PlannedRow]:
+def planned(fill: Fill, drafts: Sequence[RowResult]) -> list[PlannedRow]:
     """Return the rows to denoise: noise of each gap length, then drafts where the checkpoint corrects them."""
     rows = list(_noise_rows(fill, len(drafts)))
     return [*rows, *_draft_rows(fill, drafts, len(rows))]
 
 
-def token_limits(fill: Fill) -> Limits:
+def token_limits(fill: Fill) -> TokenLimits:
     """Return which tokens the gaps may hold."""
-    return Limits(fill.tokens.regular, fill.banned_tokens(), fill.first_tokens(), fill.delete)
+    return TokenLimits(fill.tokens.regular, fill.banned_tokens(), fill.first_tokens(), fill.delete)
 
 
 def _noise_rows(fill: Fill, n_drafts: int) -> Iterator[PlannedRow]:
@@ -58,7 +58,7 @@ def _noise_rows(fill: Fill, n_drafts: int) -> Iterator[PlannedRow]:
         yield PlannedRow(Row(ids, free, steps, _seed(fill, number), greedy=round_number == 0), "noise", gaps)
 
 
-def _draft_rows(fill: Fill, drafts: Sequence[Scored], first_number: int) -> Iterator[PlannedRow]:
+def _draft_rows(fill: Fill, drafts: Sequence[RowResult], first_number: int) -> Iterator[PlannedRow]:
     """Yield a row for each distinct draft, with room for the canvas to make it longer."""
     if not fill.profile.refine_steps:
         return
@@ -107,10 +107,10 @@ def texts(fill: Fill, planned_row: PlannedRow, reading: Reading) -> tuple[str, .
     return tuple(layout.answer(fill.vocabulary, ids, fill.sheet.heal if gap == 0 else b"") for gap, ids in enumerate(by_gap))
 
 
-def result(fill: Fill, planned_row: PlannedRow, reading: Reading) -> Scored:
+def result(fill: Fill, planned_row: PlannedRow, reading: Reading) -> RowResult:
     """Return what the row of a single hole came to; its text is still to be scored."""
     [text] = texts(fill, planned_row, reading)
-    return Scored(text, planned_row.kind, entropy=reading.entropy, left=planned_row.left, right=planned_row.right)
+    return RowResult(text, planned_row.kind, entropy=reading.entropy, left=planned_row.left, right=planned_row.right)
 
 
 def candidate(fill: Fill, planned_row: PlannedRow, reading: Reading, steps: int) -> Candidate:

@@ -17,7 +17,7 @@ from dg_lsp.engine import rank
 from dg_lsp.engine.file_model import FileModel
 from dg_lsp.engine.local.fill import Fill
 from dg_lsp.engine.passes import KV, crop, widen
-from dg_lsp.engine.rank import Scored
+from dg_lsp.engine.rank import RowResult
 
 MIDDLING = -1.5  # nats: the log-probability of a token that nobody has scored yet
 LEAST_CHANCE = 1e-12
@@ -30,7 +30,7 @@ class Scorer:
         self._fill, self._kv, self._file = fill, kv, file
         self._known: dict[str, tuple[tuple[float, ...], float]] = {}
 
-    def score(self, results: Sequence[Scored]) -> list[Scored]:
+    def score(self, results: Sequence[RowResult]) -> list[RowResult]:
         """Return the results with the log-probabilities of their tokens and of what comes after, and their place."""
         if self._fill.switches.scorer:
             new = [text for text in dict.fromkeys(result.text for result in results) if text not in self._known]
@@ -38,7 +38,7 @@ class Scorer:
                 self._known |= dict(zip(new, self._log_probabilities(new), strict=True))
             known = self._known
             results = [replace(result, tokens=known[result.text][0], after=known[result.text][1]) for result in results]
-        return [replace(result, place=self._fill.place) for result in results]
+        return [replace(result, position=self._fill.position) for result in results]
 
     def _log_probabilities(self, texts: Sequence[str]) -> list[tuple[tuple[float, ...], float]]:
         """Return, for each text, the causal log-probability of its tokens, and that of what comes after it."""
@@ -69,7 +69,7 @@ def _mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[
     return mixed
 
 
-def candidates(fill: Fill, results: Sequence[Scored], steps: int) -> tuple[Candidate, ...]:
+def candidates(fill: Fill, results: Sequence[RowResult], steps: int) -> tuple[Candidate, ...]:
     """Return scored results as candidates, each distinct text once, best first; `steps` says how many the canvas took."""
     return tuple(
         Candidate(
@@ -84,14 +84,14 @@ def candidates(fill: Fill, results: Sequence[Scored], steps: int) -> tuple[Candi
     )
 
 
-def unscored_candidates(fill: Fill, results: Sequence[Scored]) -> tuple[Candidate, ...]:
+def unscored_candidates(fill: Fill, results: Sequence[RowResult]) -> tuple[Candidate, ...]:
     """Return results that have had no pass as unfinished candidates, ranked as if each token were middling likely."""
-    guessed = [replace(result, tokens=(MIDDLING,) * (len(result.text) // 4 + 1), place=fill.place) for result in results]
+    guessed = [replace(result, tokens=(MIDDLING,) * (len(result.text) // 4 + 1), position=fill.position) for result in results]
     ranked = rank.best_first(guessed, fill.profile.calibration)
     return tuple(Candidate((result.text,), chance, row=result.row, finished=False) for chance, result in ranked)
 
 
-def _lengths(fill: Fill, result: Scored) -> tuple[tuple[int, ...], ...]:
+def _lengths(fill: Fill, result: RowResult) -> tuple[tuple[int, ...], ...]:
     """Return how many characters of the answer each token is, the first ones without what the user had typed of them."""
     heal = fill.heal_text
     lengths = fill.vocabulary.lengths(fill.vocabulary.encode(heal + result.text))

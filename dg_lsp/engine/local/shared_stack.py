@@ -1,6 +1,6 @@
 """The stack of prefixes that rows of several requests step on, and who owns it.
 
-Knows stacks and the denoiser's questions. Knows nothing of requests.
+Knows stacks and the denoiser's inputs. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.denoise import Question
+from dg_lsp.engine.denoise import DecoderInput
 from dg_lsp.engine.passes import KV, Passes
-from dg_lsp.engine.stack import Part, Stack, joined
+from dg_lsp.engine.stack import PrefixRows, Stack, joined
 
 
 class SharedStack:
@@ -30,15 +30,15 @@ class SharedStack:
         """How much memory the stack takes."""
         return self._stack.bytes if self._stack else 0
 
-    def logits(self, prefixes: Sequence[KV], questions: Sequence[Question], *, conditioned: bool) -> list[Tensor]:
+    def logits(self, prefixes: Sequence[KV], inputs: Sequence[DecoderInput], *, conditioned: bool) -> list[Tensor]:
         """Return each canvas's logits [G, V], from one pass over all of them."""
-        whole = joined(questions)
-        parts = [Part(kv, len(question.ids)) for kv, question in zip(prefixes, questions, strict=True)]
+        whole = joined(inputs)
+        parts = [PrefixRows(kv, len(each.ids)) for kv, each in zip(prefixes, inputs, strict=True)]
         if self._stack is None or not self._stack.serves(parts, whole.ids.shape[1]):
             self._stack = None  # memory need not have room for two
             self._stack = Stack(parts, whole.ids.shape[1])
         logits = self._stack.logits(self._passes, whole, conditioned=conditioned)
-        return list(torch.split(logits, [int(question.free.sum()) for question in questions]))
+        return list(torch.split(logits, [int(each.free.sum()) for each in inputs]))
 
     def leave(self, prefix: KV) -> None:
         """Drop the stack if the canvas on this prefix is part of it."""

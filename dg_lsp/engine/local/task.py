@@ -16,7 +16,7 @@ from dg_lsp.engine.local.canvas import CanvasTask
 from dg_lsp.engine.local.fill import Switches
 from dg_lsp.engine.local.resources import Resources
 from dg_lsp.engine.local.usage import Usage
-from dg_lsp.engine.rank import Scored
+from dg_lsp.engine.rank import RowResult
 from dg_lsp.engine.task import Task
 
 
@@ -74,7 +74,7 @@ class InfillTask(Task):
         """Return how many `tokens` the prefixes of this task had, and how many of them were `reused`."""
         return {"tokens": self._usage.prefix_tokens, "reused": self._usage.reused_tokens}
 
-    def rows(self) -> tuple[Scored, ...]:
+    def rows(self) -> tuple[RowResult, ...]:
         """Return what each row of the last canvas came to, with all that the ranking knows of it."""
         return tuple(self._canvas.results) if self._canvas else ()
 

@@ -46,8 +46,8 @@ def predict(canvases: Sequence[CanvasTask], resources: Resources) -> None:
     began = time.perf_counter()
     conditioned = canvases[0].fill.switches.conditioning
     with torch.inference_mode():
-        questions = [canvas.ask() for canvas in canvases]
+        inputs = [canvas.ask() for canvas in canvases]
         prefixes = [canvas.kv for canvas in canvases]
-        logits = resources.shared_stack.logits(prefixes, questions, conditioned=conditioned)
+        logits = resources.shared_stack.logits(prefixes, inputs, conditioned=conditioned)
         for canvas, own in zip(canvases, logits, strict=True):
             canvas.take(own, (time.perf_counter() - began) * 1000)
