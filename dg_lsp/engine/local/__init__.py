@@ -13,6 +13,8 @@ Knows nothing of how requests arrive.
 
 from __future__ import annotations
 
+import torch  # noqa: F401 -- before smaller libraries: where the engine's parts are missing, the error names torch
+
 from dg_lsp.engine.local.fill import Switches
 from dg_lsp.engine.local.filler import LocalFiller, load_filler
 from dg_lsp.engine.local.resources import MAX_ROWS
