@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine import compat, gate
-from dg_lsp.engine.compat import Answer, Wish
+from dg_lsp.engine.compat import Outcome, Wish
 from dg_lsp.engine.gate import RefusalError
 from dg_lsp.engine.scheduler import BusyError, UnavailableError
 from dg_lsp.engine.service import Inbox, Service, is_last
@@ -123,10 +123,10 @@ class Routes:
             # Editors send these to have the context read ahead of time.
             self._service.scheduler.warm()
             self._service.scheduler.expect(wish.ask.request)
-            return Told(compat.to_llama(wish, Answer((), Done()), model))
+            return Told(compat.to_llama(wish, Outcome((), Done()), model))
         if wish.stream:
-            return self._streamed(wish, lambda answer: _llama_stream(wish, answer, model))
-        return Told(compat.to_llama(wish, await self._answer(request, wish.ask), model))
+            return self._streamed(wish, lambda outcome: _llama_stream(wish, outcome, model))
+        return Told(compat.to_llama(wish, await self._outcome(request, wish.ask), model))
 
     async def models(self, request: Request) -> Response:
         """List the one model there is."""
@@ -172,25 +172,25 @@ class Routes:
         wish = compat.from_openai(await gate.read(request), self._choice)
         facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.which.model}
         if wish.stream:
-            return self._streamed(wish, lambda answer: _openai_stream(wish, answer, facts, self._pieces, shape))
-        answer = await self._answer(request, wish.ask)
-        return Told(shape(compat.to_openai(wish, answer, facts, self._pieces), "message"))
+            return self._streamed(wish, lambda outcome: _openai_stream(wish, outcome, facts, self._pieces, shape))
+        outcome = await self._outcome(request, wish.ask)
+        return Told(shape(compat.to_openai(wish, outcome, facts, self._pieces), "message"))
 
-    def _streamed(self, wish: Wish, tell: Callable[[Answer], Iterator[bytes]]) -> Response:
+    def _streamed(self, wish: Wish, tell: Callable[[Outcome], Iterator[bytes]]) -> Response:
         job, inbox = self._service.submit(wish.ask)
 
         async def events() -> AsyncIterator[bytes]:
             try:
-                answer = await _gather(inbox)
+                outcome = await _gather(inbox)
             except RefusalError as refusal:
                 yield b"data: " + as_json({"error": {"message": refusal.message, "code": refusal.code}}) + b"\n\n"
                 return
-            for chunk in tell(answer):
+            for chunk in tell(outcome):
                 yield chunk
 
         return Events(events(), lambda: self._service.cancel(job))
 
-    async def _answer(self, request: Request, ask: Ask) -> Answer:
+    async def _outcome(self, request: Request, ask: Ask) -> Outcome:
         """Return the answer; stop working on it when the client hangs up, which a plain response would not notice."""
         job, inbox = self._service.submit(ask)
         gathering = asyncio.ensure_future(_gather(inbox))
@@ -205,8 +205,8 @@ class Routes:
             await _let_go(gathering, hanging_up)
 
     def _pieces(self, text: str) -> tuple[str, ...]:
-        pieces = getattr(self._service.scheduler.filler(), "pieces", None)
-        return tuple(pieces(text)) if pieces is not None else ()
+        filler = self._service.scheduler.filler()
+        return filler.pieces(text) if filler else ()
 
 
 class Told(JSONResponse):
@@ -254,14 +254,14 @@ async def _lease_events(inbox: Inbox) -> AsyncIterator[bytes]:
             return
 
 
-async def _gather(inbox: Inbox) -> Answer:
+async def _gather(inbox: Inbox) -> Outcome:
     candidates: list[Candidate] = []
     while True:
         match await inbox.take(PING_EVERY_S):
             case Found(candidate):
                 candidates.append(candidate)
             case Done() as done:
-                return Answer(tuple(candidates), done)
+                return Outcome(tuple(candidates), done)
             case Problem(code, message):
                 raise RefusalError(STATUS_OF.get(code, 503), code, message)
             case _:
@@ -273,7 +273,7 @@ async def _hung_up(request: Request) -> None:
         pass
 
 
-async def _let_go(*futures: asyncio.Future[object] | asyncio.Future[None] | asyncio.Future[Answer]) -> None:
+async def _let_go(*futures: asyncio.Future[object] | asyncio.Future[None] | asyncio.Future[Outcome]) -> None:
     for future in futures:
         future.cancel()
     for future in futures:
@@ -282,15 +282,15 @@ async def _let_go(*futures: asyncio.Future[object] | asyncio.Future[None] | asyn
 
 
 def _openai_stream(
-    wish: Wish, answer: Answer, facts: dict[str, object], pieces: compat.Pieces, shape: Shape
+    wish: Wish, outcome: Outcome, facts: dict[str, object], pieces: compat.Pieces, shape: Shape
 ) -> Iterator[bytes]:
-    for chunk in compat.to_openai_chunks(wish, answer, facts, pieces):
+    for chunk in compat.to_openai_chunks(wish, outcome, facts, pieces):
         yield b"data: " + as_json(shape(chunk, "delta")) + b"\n\n"
     yield b"data: [DONE]\n\n"
 
 
-def _llama_stream(wish: Wish, answer: Answer, model: str) -> Iterator[bytes]:
-    body = compat.to_llama(wish, answer, model)
+def _llama_stream(wish: Wish, outcome: Outcome, model: str) -> Iterator[bytes]:
+    body = compat.to_llama(wish, outcome, model)
     first = {"index": 0, "content": body.get("content", ""), "tokens": [], "stop": False}
     for part in (first, {**body, "content": "", "stop": True}):
         yield b"data: " + as_json(part) + b"\n\n"

@@ -50,8 +50,8 @@ def drafts(
             break
         yield True
         if len(going) < len(live):
-            kept = torch.tensor(going, device=device)
-            kv, live = [(keys[kept], values[kept]) for keys, values in kv], [live[place] for place in going]
+            index = torch.tensor(going, device=device)
+            kv, live = [(keys[index], values[index]) for keys, values in kv], [live[place] for place in going]
         hidden, kv = passes.encode(torch.tensor([[written[row][-1]] for row in live], device=device), kv)
         chances = _chances(passes.logits(hidden[:, -1]), banned, [written[row] for row in live], file)
         for row, token in zip(live, chances.argmax(-1).tolist(), strict=True):

@@ -44,7 +44,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Outcome:
     """The candidates of a request, and how they came about."""
 
     candidates: tuple[Candidate, ...]
@@ -130,21 +130,21 @@ def cut(candidate: Candidate, wish: Wish) -> Cut:
     """
     text = "".join(candidate.texts)
     n_tokens = sum(map(len, candidate.confidences)) or math.ceil(len(text) / 4)
-    kept, why = text, "end"
+    short, why = text, "end"
     if wish.max_tokens is not None and n_tokens > wish.max_tokens:
-        kept, why = text[: len(text) * wish.max_tokens // n_tokens], "length"
-    found = [(at, stop) for stop in wish.stops if stop and (at := kept.find(stop)) >= 0]
-    end, stop = min(found, default=(len(kept), ""))
-    if found:
-        kept, why = kept[:end], "stop"
-    if len(kept) < len(text):
-        n_tokens = math.ceil(n_tokens * len(kept) / len(text))
-    return Cut(kept, why, n_tokens, stop)
+        short, why = text[: len(text) * wish.max_tokens // n_tokens], "length"
+    stops = [(at, stop) for stop in wish.stops if stop and (at := short.find(stop)) >= 0]
+    end, stop = min(stops, default=(len(short), ""))
+    if stops:
+        short, why = short[:end], "stop"
+    if len(short) < len(text):
+        n_tokens = math.ceil(n_tokens * len(short) / len(text))
+    return Cut(short, why, n_tokens, stop)
 
 
-def to_openai(wish: Wish, answer: Answer, facts: Mapping[str, object], pieces: Pieces) -> dict[str, object]:
+def to_openai(wish: Wish, outcome: Outcome, facts: Mapping[str, object], pieces: Pieces) -> dict[str, object]:
     """Return the body that answers a completion; `facts` are its id, time and model."""
-    cuts = _cuts(wish, answer)
+    cuts = _cuts(wish, outcome)
     choices = [
         {
             "index": idx,
@@ -154,12 +154,12 @@ def to_openai(wish: Wish, answer: Answer, facts: Mapping[str, object], pieces: P
         }
         for idx, (candidate, made) in enumerate(cuts)
     ]
-    return {**facts, "object": "text_completion", "choices": choices, "usage": _usage(answer, cuts)}
+    return {**facts, "object": "text_completion", "choices": choices, "usage": _usage(outcome, cuts)}
 
 
-def to_openai_chunks(wish: Wish, answer: Answer, facts: Mapping[str, object], pieces: Pieces) -> list[dict[str, object]]:
+def to_openai_chunks(wish: Wish, outcome: Outcome, facts: Mapping[str, object], pieces: Pieces) -> list[dict[str, object]]:
     """Return the same as chunks: a canvas is right only when it is done, so a choice comes in one."""
-    whole = to_openai(wish, answer, facts, pieces)
+    whole = to_openai(wish, outcome, facts, pieces)
     choices = whole["choices"]
     assert isinstance(choices, list)
     chunks: list[dict[str, object]] = [{**facts, "object": "text_completion", "choices": [choice]} for choice in choices]
@@ -175,48 +175,48 @@ def to_mistral(body: dict[str, object], place: Literal["message", "delta"]) -> d
     """
     choices = body["choices"]
     assert isinstance(choices, list)
-    said = [{**choice, place: {"role": "assistant", "content": choice["text"]}} for choice in choices]
-    return {**body, "object": "chat.completion" if place == "message" else "chat.completion.chunk", "choices": said}
+    messages = [{**choice, place: {"role": "assistant", "content": choice["text"]}} for choice in choices]
+    return {**body, "object": "chat.completion" if place == "message" else "chat.completion.chunk", "choices": messages}
 
 
-def to_llama(wish: Wish, answer: Answer, model: str) -> dict[str, object]:
+def to_llama(wish: Wish, outcome: Outcome, model: str) -> dict[str, object]:
     """Return the body that answers an infill; with `response_fields`, only those, under the names they were asked by."""
-    made = _cuts(wish, answer)[0][1]
-    done = answer.done
+    cut_text = _cuts(wish, outcome)[0][1]
+    done = outcome.done
     n_prompt = done.cache.tokens - done.cache.reused
     writing_ms = done.timings.draft_ms + done.timings.denoise_ms + done.timings.score_ms
     body: dict[str, object] = {
         "index": 0,
-        "content": made.text,
+        "content": cut_text.text,
         "tokens": [],
         "id_slot": -1,
         "stop": True,
         "model": model,
-        "tokens_predicted": made.n_tokens,
+        "tokens_predicted": cut_text.n_tokens,
         "tokens_evaluated": done.cache.tokens,
         "tokens_cached": done.cache.reused,
         "generation_settings": {"seed": wish.ask.request.seed},
         "prompt": "",
-        "has_new_line": "\n" in made.text,
+        "has_new_line": "\n" in cut_text.text,
         "truncated": False,
-        "stop_type": {"end": "eos", "stop": "word", "length": "limit"}[made.why],
-        "stopping_word": made.stop,
+        "stop_type": {"end": "eos", "stop": "word", "length": "limit"}[cut_text.why],
+        "stopping_word": cut_text.stop,
         "timings": {
             "cache_n": done.cache.reused,
             "prompt_n": n_prompt,
             "prompt_ms": done.timings.prefill_ms,
             "prompt_per_token_ms": done.timings.prefill_ms / max(n_prompt, 1),
             "prompt_per_second": 1000 * n_prompt / done.timings.prefill_ms if done.timings.prefill_ms else 0.0,
-            "predicted_n": made.n_tokens,
+            "predicted_n": cut_text.n_tokens,
             "predicted_ms": writing_ms,
-            "predicted_per_token_ms": writing_ms / max(made.n_tokens, 1),
-            "predicted_per_second": 1000 * made.n_tokens / writing_ms if writing_ms else 0.0,
+            "predicted_per_token_ms": writing_ms / max(cut_text.n_tokens, 1),
+            "predicted_per_second": 1000 * cut_text.n_tokens / writing_ms if writing_ms else 0.0,
         },
     }
     if wish.fields is None:
         return body
-    found = ((path, _at(body, path.split("/"))) for path in wish.fields)
-    return {path: value for path, value in found if value is not None}
+    values = ((path, _at(body, path.split("/"))) for path in wish.fields)
+    return {path: value for path, value in values if value is not None}
 
 
 def _request(
@@ -245,11 +245,11 @@ def _stops(fields: Fields) -> tuple[str, ...]:
     return fields.texts("stop", (), high=64)
 
 
-def _cuts(wish: Wish, answer: Answer) -> list[tuple[Candidate, Cut]]:
+def _cuts(wish: Wish, outcome: Outcome) -> list[tuple[Candidate, Cut]]:
     request = wish.ask.request
     document = Document("", request.language, request.prefix + request.suffix)
-    tree = _syntax(document, len(request.prefix)) if answer.candidates else None
-    polished = (_polished(candidate, request, document, tree) for candidate in answer.candidates)
+    tree = _syntax(document, len(request.prefix)) if outcome.candidates else None
+    polished = (_polished(candidate, request, document, tree) for candidate in outcome.candidates)
     useful = (candidate for candidate in polished if candidate is not None)
     candidates = tuple(itertools.islice(useful, wish.n))
     # These clients read the first choice without asking whether there is one.
@@ -287,8 +287,8 @@ def _kept(candidate: Candidate, text: str) -> Candidate:
     start = whole.find(text)
     if start < 0 or len(lengths) != len(chances):
         # Nobody can tell which tokens are left, only how many.
-        kept = range(math.ceil(len(chances) * min(1.0, len(text) / max(len(whole), 1))))
-        return replace(candidate, texts=(text,), confidences=(tuple(chances[idx] for idx in kept),), lengths=())
+        left = range(math.ceil(len(chances) * min(1.0, len(text) / max(len(whole), 1))))
+        return replace(candidate, texts=(text,), confidences=(tuple(chances[idx] for idx in left),), lengths=())
     ends = list(itertools.accumulate(lengths))
     tokens = [idx for idx, end in enumerate(ends) if end > start and end - lengths[idx] < start + len(text)]
     return replace(
@@ -299,13 +299,13 @@ def _kept(candidate: Candidate, text: str) -> Candidate:
     )
 
 
-def _usage(answer: Answer, cuts: list[tuple[Candidate, Cut]]) -> dict[str, object]:
-    n_prompt, n_written = answer.done.cache.tokens, sum(made.n_tokens for _, made in cuts)
+def _usage(outcome: Outcome, cuts: list[tuple[Candidate, Cut]]) -> dict[str, object]:
+    n_prompt, n_written = outcome.done.cache.tokens, sum(made.n_tokens for _, made in cuts)
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_written,
         "total_tokens": n_prompt + n_written,
-        "prompt_tokens_details": {"cached_tokens": answer.done.cache.reused},
+        "prompt_tokens_details": {"cached_tokens": outcome.done.cache.reused},
     }
 
 
@@ -315,14 +315,14 @@ def _logprobs(candidate: Candidate, made: Cut, offset: int, pieces: Pieces) -> d
     tokens = pieces("".join(candidate.texts))
     if len(tokens) != len(chances) or not chances:
         tokens, chances = (made.text,), [math.prod(chances) if chances else max(candidate.score, 0.0)]
-    offsets, at, kept = [], 0, 0
+    offsets, at, n_tokens = [], 0, 0
     for token in tokens:
         if at + len(token) > len(made.text):
             break
         offsets.append(offset + at)
-        at, kept = at + len(token), kept + 1
-    logs = [math.log(min(max(chance, 1e-30), 1.0)) for chance in chances[:kept]]
-    return {"tokens": list(tokens[:kept]), "token_logprobs": logs, "top_logprobs": None, "text_offset": offsets}
+        at, n_tokens = at + len(token), n_tokens + 1
+    logs = [math.log(min(max(chance, 1e-30), 1.0)) for chance in chances[:n_tokens]]
+    return {"tokens": list(tokens[:n_tokens]), "token_logprobs": logs, "top_logprobs": None, "text_offset": offsets}
 
 
 def _at(value: object, path: list[str]) -> object:

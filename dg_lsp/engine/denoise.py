@@ -42,7 +42,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TokenLimits:
     """Which tokens a gap may hold: `regular` are drawn as noise, `banned` never written, `first` alone may begin a gap
     that was healed (empty: any may).
     """
@@ -66,8 +66,8 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What rows want to know of the decoder at a step: the logits of their free positions."""
+class DecoderInput:
+    """What rows give the decoder at a step, to have the logits of their free positions."""
 
     ids: Tensor  # [R, C]
     top_ids: Tensor  # [R, C, K] self-conditioning
@@ -80,18 +80,18 @@ class Decoder(Protocol):
     """The decoder with a prefix already encoded.
 
     `soft` turns sparse probabilities into self-conditioning; `logits` runs one pass and returns logits [G, V] of the
-    positions where `wanted` [R, C] is set. Positions where `used` [R, C] is not set are not there at all.
+    positions where `free` [R, C] is set. Positions where `used` [R, C] is not set are not there at all.
     """
 
     def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
         """Return conditioning [R, C, H] for tokens [R, C, K] and their probabilities [R, C, K]."""
 
-    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, wanted: Tensor) -> Tensor:
+    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> Tensor:
         """Return logits [G, V] in 32 bits."""
 
 
 @dataclass(slots=True)
-class Canvas:
+class CanvasState:
     """The state of all rows. Rows that are done keep their place but no longer cost a pass."""
 
     ids: Tensor  # [R, C]
@@ -110,7 +110,9 @@ class Canvas:
 class Denoiser:
     """Steps the rows of one request until each has settled."""
 
-    def __init__(self, rows: Sequence[Row], limits: Limits, sampling: Sampling, n_vocabulary: int, device: str = "cpu") -> None:
+    def __init__(
+        self, rows: Sequence[Row], limits: TokenLimits, sampling: Sampling, n_vocabulary: int, device: str = "cpu"
+    ) -> None:
         self.rows, self.limits, self.sampling, self.device = tuple(rows), limits, sampling, device
         width = max(len(row.ids) for row in rows)
         blank = limits.regular[0]
@@ -136,7 +138,7 @@ class Denoiser:
         top_ids = canvas[..., None].expand(-1, -1, k).clone()
         top_chances = torch.zeros(*canvas.shape, k, device=device)
         top_chances[..., 0] = (~is_free).float()  # held: a certainty; free: nothing known yet
-        self.canvas = Canvas(
+        self.canvas = CanvasState(
             canvas, is_free, torch.tensor(used).to(device), canvas.clone(), torch.full(canvas.shape, torch.inf, device=device),
             torch.zeros(canvas.shape, device=device), torch.zeros_like(is_free), top_ids, top_chances,
             [0] * len(rows), [not any(row.free) or row.steps < 1 for row in rows],
@@ -166,14 +168,14 @@ class Denoiser:
         live = self.live
         for first in range(0, len(live), most or len(live)):
             rows = live[first : first + most] if most else live
-            asked = self.ask(rows)
-            soft = decoder.soft(asked.top_ids, asked.top_chances)
-            self.take(rows, decoder.logits(asked.ids, soft, asked.used, asked.free))
+            decoder_input = self.ask(rows)
+            soft = decoder.soft(decoder_input.top_ids, decoder_input.top_chances)
+            self.take(rows, decoder.logits(decoder_input.ids, soft, decoder_input.used, decoder_input.free))
 
-    def ask(self, rows: Sequence[int]) -> Question:
-        """Return what some rows, none of them done, want to know next."""
+    def ask(self, rows: Sequence[int]) -> DecoderInput:
+        """Return what some rows, none of them done, give the decoder next."""
         state, at = self.canvas, torch.tensor(rows, device=self.device)
-        return Question(state.ids[at], state.top_ids[at], state.top_chances[at], state.used[at], state.free[at])
+        return DecoderInput(state.ids[at], state.top_ids[at], state.top_chances[at], state.used[at], state.free[at])
 
     def take(self, live: Sequence[int], logits: Tensor) -> None:
         """Hold, accept and renoise by the logits [G, V] that rows have asked for; the logits are written over."""
@@ -215,11 +217,11 @@ class Denoiser:
             return torch.zeros(len(at), dtype=torch.bool, device=self.device)
         state = self.canvas
         sure = free & (best == self.limits.delete) & (entropies < self.sampling.delete_entropy)
-        gone = sure & state.deleted[at]
-        state.deleted[at] = sure & ~gone
-        state.free[at] = free & ~gone
-        state.used[at] = state.used[at] & ~gone
-        return gone.any(1)
+        leaving = sure & state.deleted[at]
+        state.deleted[at] = sure & ~leaving
+        state.free[at] = free & ~leaving
+        state.used[at] = state.used[at] & ~leaving
+        return leaving.any(1)
 
     def _settle(self, live: Sequence[int], best: Tensor, was: Tensor, entropies: Tensor, free: Tensor, moved: Tensor) -> None:
         same = ((best == was) | ~free).all(1)

@@ -126,8 +126,8 @@ def _as_they_stand(ranked: list[Copy], most: int, places: Iterable[tuple[str, in
     """Return the best of the ranked copies, those of the same rank in the order in which their texts stand first."""
     best = ranked[:most]
     n_equal = Counter(map(_rank, ranked))
-    wanted = Counter(rank for rank in map(_rank, best) if n_equal[rank] > 1)
-    tied = {copy.text: _rank(copy) for copy in ranked if _rank(copy) in wanted}
+    n_missing = Counter(rank for rank in map(_rank, best) if n_equal[rank] > 1)
+    tied = {copy.text: _rank(copy) for copy in ranked if _rank(copy) in n_missing}
     sizes = {len(text) for text in tied}
     order: dict[str, int] = {}
     for source, at in places if tied else ():
@@ -135,8 +135,8 @@ def _as_they_stand(ranked: list[Copy], most: int, places: Iterable[tuple[str, in
             text = source[at : at + size]
             if text in tied and text not in order and (copy := take(source, at, 0)) and copy.text == text:
                 order[text] = len(order)
-                wanted[tied[text]] -= 1
-        if max(wanted.values()) <= 0:
+                n_missing[tied[text]] -= 1
+        if max(n_missing.values()) <= 0:
             break
     ranked = sorted(ranked, key=lambda copy: order.get(copy.text, len(order)))
     return sorted(ranked, key=_rank, reverse=True)[:most]

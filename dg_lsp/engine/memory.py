@@ -23,8 +23,8 @@ def resident_bytes() -> int:
 
 def free_bytes() -> int | None:
     """Return how much memory the process can still get, within a container's limit; None where nobody can tell."""
-    found = [bytes_ for bytes_ in (_of_the_system(), _of_the_group()) if bytes_ is not None]
-    return max(0, min(found)) if found else None
+    sizes = [bytes_ for bytes_ in (_of_the_system(), _of_the_group()) if bytes_ is not None]
+    return max(0, min(sizes)) if sizes else None
 
 
 def _of_the_system() -> int | None:

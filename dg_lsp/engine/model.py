@@ -7,7 +7,7 @@ remote code. Knows files. Knows nothing of requests.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -15,16 +15,15 @@ from typing import Any
 
 import torch
 
+from dg_lsp.engine import profile
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.profile import Profile
-from dg_lsp.engine.profile import load as load_profile
+from dg_lsp.engine.task import Say
 from dg_lsp.engine.vocabulary import Vocabulary
 
 EMBEDDED = "embedded"
 SMALL = 20_000_000  # parameters below which bf16 gains nothing on a CPU
 CHOSEN = "it was asked for"
-
-Say = Callable[[str, float], None]
 
 
 class LoadError(Exception):
@@ -68,7 +67,7 @@ def load(
         torch.set_num_threads(threads)
     say("reading the tokenizer", 0.1)
     try:
-        vocabulary, profile = Vocabulary.from_file(folder / "tokenizer.json"), load_profile(folder)
+        vocabulary, loaded_profile = Vocabulary.from_file(folder / "tokenizer.json"), profile.load(folder)
     except Exception as error:
         raise LoadError(f"{folder} holds no tokenizer and profile that can be read: {error}") from error
     say("reading the weights", 0.2)
@@ -89,7 +88,7 @@ def load(
         raise LoadError(f"{name} can't be loaded as a DiffusionGemma checkpoint: {error}") from error
     say("ready", 1.0)
     width = str(wide).removeprefix("torch.")
-    return Loaded(name, Passes(model), vocabulary, profile, device, width, revision, threads, why)
+    return Loaded(name, Passes(model), vocabulary, loaded_profile, device, width, revision, threads, why)
 
 
 def find(name: str, revision: str = "") -> Path:
@@ -118,12 +117,12 @@ def find(name: str, revision: str = "") -> Path:
         raise LoadError(f"{name} is neither a folder here nor to be had from the hub: {first}") from error
 
 
-def _device(wanted: str) -> tuple[str, str]:
+def _device(name: str) -> tuple[str, str]:
     """Return the device, and why."""
-    if wanted != "auto":
-        if wanted.startswith("cuda") and not torch.cuda.is_available():
+    if name != "auto":
+        if name.startswith("cuda") and not torch.cuda.is_available():
             raise LoadError("no CUDA device is to be had here; use --device cpu, or auto")
-        return wanted, CHOSEN
+        return name, CHOSEN
     if torch.cuda.is_available():
         return "cuda", f"there is one: {torch.cuda.get_device_name()}"
     if torch.backends.mps.is_available():
@@ -132,10 +131,10 @@ def _device(wanted: str) -> tuple[str, str]:
 
 
 def _named_dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise LoadError(f"there is no dtype {name!r}; float32, bfloat16 and float16 are usual ones")
-    return found
+    return dtype
 
 
 def _threads(folder: Path) -> tuple[int, str]:

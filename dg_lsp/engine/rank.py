@@ -17,11 +17,11 @@ from dg_lsp.engine.profile import Calibration
 
 # Where a hole stands decides what an answer's signs are worth: a block, the rest of a line, a whole line, or a part of
 # a line whose end is there already.
-Place = Literal["block", "end", "line", "inside"]
+HolePosition = Literal["block", "end", "line", "inside"]
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class RowResult:
     """One row's answer with what is known of it. Log-probabilities are natural; `None` where it was not computed.
 
     `tokens` are the causal log-probabilities of the answer's tokens, `after` that of what follows it: the end token
@@ -35,10 +35,10 @@ class Scored:
     entropy: float | None = None
     left: int = 0
     right: int = 0
-    place: Place = "end"
+    position: HolePosition = "end"
 
 
-def features(item: Scored, others: Sequence[Scored]) -> dict[str, float]:
+def features(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
     """Return the named numbers that the calibration weighs: each for all holes, and again for holes of its place."""
     same = [other for other in others if other is not item and other.text == item.text]
     family = [item, *same]
@@ -63,7 +63,7 @@ def features(item: Scored, others: Sequence[Scored]) -> dict[str, float]:
         "blank": float(not item.text.strip()),
         "whole": float(right > 0) * math.log1p(left),
     }
-    return named | {f"{item.place}: {name}": value for name, value in named.items()} | {item.place: 1.0}
+    return named | {f"{item.position}: {name}": value for name, value in named.items()} | {item.position: 1.0}
 
 
 def confidence(named: dict[str, float], calibration: Calibration) -> float:
@@ -72,11 +72,11 @@ def confidence(named: dict[str, float], calibration: Calibration) -> float:
     return 1.0 / (1.0 + math.exp(-max(-40.0, min(40.0, z))))
 
 
-def best_first(items: Sequence[Scored], calibration: Calibration) -> list[tuple[float, Scored]]:
+def best_first(items: Sequence[RowResult], calibration: Calibration) -> list[tuple[float, RowResult]]:
     """Return each distinct text once with its confidence, best first."""
     scored = [(confidence(features(item, items), calibration), index) for index, item in enumerate(items)]
     seen: set[str] = set()
-    ranked: list[tuple[float, Scored]] = []
+    ranked: list[tuple[float, RowResult]] = []
     for chance, index in sorted(scored, key=lambda pair: (-pair[0], pair[1])):
         if items[index].text not in seen:
             seen.add(items[index].text)

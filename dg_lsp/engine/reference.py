@@ -9,11 +9,11 @@ import math
 
 import torch
 
-from dg_lsp.engine.denoise import Decoder, Limits, Row
+from dg_lsp.engine.denoise import Decoder, Row, TokenLimits
 from dg_lsp.engine.profile import Sampling
 
 
-def denoise(row: Row, limits: Limits, sampling: Sampling, decoder: Decoder) -> list[int]:
+def denoise(row: Row, limits: TokenLimits, sampling: Sampling, decoder: Decoder) -> list[int]:
     """Return the ids of the finished canvas, deleted positions left out."""
     noise = torch.Generator().manual_seed(row.seed)
     width = len(row.ids)
@@ -64,18 +64,18 @@ def denoise(row: Row, limits: Limits, sampling: Sampling, decoder: Decoder) -> l
             canvas[index] = written[index] if index in accepted else fresh[places[index]]
         mean = sum(entropies[i] for i, is_free in enumerate(free) if is_free) / sum(free)
         same = all(previous[i] == best[i] for i, is_free in enumerate(free) if is_free)
-        gone: list[int] = []
+        deleted: list[int] = []
         if limits.delete is not None:
             sure = [
                 f and b == limits.delete and h < sampling.delete_entropy for f, b, h in zip(free, best, entropies, strict=True)
             ]
-            gone = [i for i, is_sure in enumerate(sure) if is_sure and was_delete[i]]
+            deleted = [i for i, is_sure in enumerate(sure) if is_sure and was_delete[i]]
             was_delete = sure
-        kept = [i for i in range(len(canvas)) if i not in gone]
-        canvas, free, best = [canvas[i] for i in kept], [free[i] for i in kept], [best[i] for i in kept]
-        places, conditioning = [places[i] for i in kept], [conditioning[i] for i in kept]
-        was_delete = [was_delete[i] for i in kept]
-        if same and mean < sampling.stop_entropy and not gone:
+        left = [i for i in range(len(canvas)) if i not in deleted]
+        canvas, free, best = [canvas[i] for i in left], [free[i] for i in left], [best[i] for i in left]
+        places, conditioning = [places[i] for i in left], [conditioning[i] for i in left]
+        was_delete = [was_delete[i] for i in left]
+        if same and mean < sampling.stop_entropy and not deleted:
             break
     return best
 
@@ -87,5 +87,5 @@ def _logits(
     padded = [entries + [(entries[0][0], 0.0)] * (k - len(entries)) for entries in conditioning]
     ids = torch.tensor([[[token for token, _ in entries] for entries in padded]])
     chances = torch.tensor([[[chance for _, chance in entries] for entries in padded]])
-    wanted = torch.tensor([free])
-    return list(decoder.logits(torch.tensor([canvas]), decoder.soft(ids, chances), torch.ones_like(wanted), wanted))
+    is_free = torch.tensor([free])
+    return list(decoder.logits(torch.tensor([canvas]), decoder.soft(ids, chances), torch.ones_like(is_free), is_free))

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
 
 from dg_lsp import __version__
 from dg_lsp.engine import memory
@@ -18,14 +17,6 @@ from dg_lsp.wire.meeting import Settings, Which
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Ask, Bye, Done, Event, Problem, Status
 
 MAX_WAITING_EVENTS = 16
-
-
-@runtime_checkable
-class Described(Protocol):
-    """A model that tells where it runs."""
-
-    def about(self) -> Mapping[str, object]:
-        """Return facts by name: `device`, `dtype`, `threads` and `why` they are so; `device_bytes`, `device_free_bytes`."""
 
 
 class Inbox:
@@ -135,7 +126,7 @@ class Service:
         status = self.scheduler.status()
         running, waiting = self.scheduler.load_of()
         filler = self.scheduler.filler()
-        about: dict[str, object] = dict(filler.about()) if isinstance(filler, Described) else {}
+        about: dict[str, object] = dict(filler.about()) if filler else {}
         device_bytes, device_free_bytes = about.pop("device_bytes", None), about.pop("device_free_bytes", None)
         return {
             "name": "dg-lsp",

@@ -3,7 +3,7 @@
 Prefixes are padded on the left, so that every row's canvas begins at the same place and a sliding layer's window is the
 same cut for all; canvases on the right, with positions that are not there. Both are masked, and positions are counted
 from each row's own prefix, so that a row computes what it would alone, to rounding. Knows passes and the denoiser's
-questions. Knows nothing of requests.
+inputs. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.denoise import Question
+from dg_lsp.engine.denoise import DecoderInput
 from dg_lsp.engine.passes import KV, Passes
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PrefixRows:
     """Rows that share a prefix: its keys and values, [1, kv heads, L, D] on each layer, and how many rows they are."""
 
     kv: KV
@@ -37,7 +37,7 @@ class Stack:
     Made once for a set of rows and used at each of their steps.
     """
 
-    def __init__(self, parts: Sequence[Part], width: int) -> None:
+    def __init__(self, parts: Sequence[PrefixRows], width: int) -> None:
         self.parts, self.width = tuple(parts), width
         longest, rows = max(part.length for part in parts), sum(part.rows for part in parts)
         device = parts[0].kv[0][0].device
@@ -58,7 +58,7 @@ class Stack:
                 at += part.rows
             self._kv.append((sides[0], sides[1]))
 
-    def serves(self, parts: Sequence[Part], width: int) -> bool:
+    def serves(self, parts: Sequence[PrefixRows], width: int) -> bool:
         """Return whether this is the stack of these rows; that of one prefix serves fewer rows too."""
         if width != self.width or len(parts) != len(self.parts):
             return False
@@ -72,13 +72,13 @@ class Stack:
         """How much memory the stack takes."""
         return sum(2 * keys.numel() * keys.element_size() for keys, _ in self._kv)
 
-    def logits(self, passes: Passes, asked: Question, *, conditioned: bool) -> Tensor:
-        """Return the answer [G, V] to a question of the stack's rows, with their self-conditioning or without."""
-        soft = passes.soft(asked.top_ids, asked.top_chances * float(conditioned))
-        return self.decode(passes, asked.ids, soft, asked.used, asked.free)
+    def logits(self, passes: Passes, decoder_input: DecoderInput, *, conditioned: bool) -> Tensor:
+        """Return logits [G, V] at the free positions of the stack's rows, with their self-conditioning or without."""
+        soft = passes.soft(decoder_input.top_ids, decoder_input.top_chances * float(conditioned))
+        return self.decode(passes, decoder_input.ids, soft, decoder_input.used, decoder_input.free)
 
-    def decode(self, passes: Passes, canvas: Tensor, soft: Tensor, used: Tensor, wanted: Tensor) -> Tensor:
-        """Return logits [G, V] in 32 bits at the wanted positions of canvases [R, C]."""
+    def decode(self, passes: Passes, canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> Tensor:
+        """Return logits [G, V] in 32 bits at the free positions of canvases [R, C]."""
         rows, width = canvas.shape
         lengths = self.lengths[:rows]
         # Held positions must stand where they would if the deleted ones had never been.
@@ -89,7 +89,7 @@ class Stack:
             seen = self.seen if self.seen is not None else torch.ones(rows, n_past, dtype=torch.bool, device=canvas.device)
             mask = torch.cat([seen, used], 1)[:, None, None].expand(-1, 1, width, -1)
         kv = [(keys[:rows], values[:rows]) for keys, values in self._kv]
-        return passes.logits(passes.decode(canvas, kv, soft, positions=positions, mask=mask, with_room=True)[wanted])
+        return passes.logits(passes.decode(canvas, kv, soft, positions=positions, mask=mask, with_room=True)[free])
 
 
 class LocalDecoder:
@@ -103,18 +103,18 @@ class LocalDecoder:
         """Return conditioning [R, C, H] for tokens [R, C, K] and their probabilities [R, C, K]."""
         return self.passes.soft(ids, probabilities * float(self.conditioned))
 
-    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, wanted: Tensor) -> Tensor:
-        """Return logits [G, V] in 32 bits at the wanted positions."""
-        parts = [Part(self.kv, len(canvas))]
+    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> Tensor:
+        """Return logits [G, V] in 32 bits at the free positions."""
+        parts = [PrefixRows(self.kv, len(canvas))]
         if self.stack is None or not self.stack.serves(parts, canvas.shape[1]):
             self.stack = None  # there need not be room for two
             self.stack = Stack(parts, canvas.shape[1])
-        return self.stack.decode(self.passes, canvas, soft, used, wanted)
+        return self.stack.decode(self.passes, canvas, soft, used, free)
 
 
-def joined(questions: Sequence[Question]) -> Question:
-    """Return the questions as one, on canvases as wide as the widest: what is added is not there."""
-    width = max(asked.ids.shape[1] for asked in questions)
+def joined(inputs: Sequence[DecoderInput]) -> DecoderInput:
+    """Return the inputs as one, on canvases as wide as the widest: what is added is not there."""
+    width = max(one.ids.shape[1] for one in inputs)
 
     def whole(tensors: Sequence[Tensor]) -> Tensor:
         padded = [
@@ -125,10 +125,10 @@ def joined(questions: Sequence[Question]) -> Question:
         ]
         return torch.cat(padded)
 
-    return Question(
-        whole([asked.ids for asked in questions]),
-        whole([asked.top_ids for asked in questions]),
-        whole([asked.top_chances for asked in questions]),
-        whole([asked.used for asked in questions]),
-        whole([asked.free for asked in questions]),
+    return DecoderInput(
+        whole([one.ids for one in inputs]),
+        whole([one.top_ids for one in inputs]),
+        whole([one.top_chances for one in inputs]),
+        whole([one.used for one in inputs]),
+        whole([one.free for one in inputs]),
     )

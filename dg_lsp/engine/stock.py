@@ -16,11 +16,12 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import layout
 from dg_lsp.engine.model import Loaded
+from dg_lsp.engine.task import Filler, Task
 
 STEPS = 48  # the library's default for this model
 
 
-class StockFiller:
+class StockFiller(Filler):
     """One loaded model behind the library's `generate`, one gap length, no drafts, no ranking."""
 
     def __init__(self, loaded: Loaded, *, steps: int = STEPS) -> None:
@@ -34,7 +35,7 @@ class StockFiller:
         return StockTask(self, request)
 
 
-class StockTask:
+class StockTask(Task):
     """One call of `generate`."""
 
     def __init__(self, filler: StockFiller, request: InfillRequest) -> None:
@@ -92,9 +93,9 @@ class _Hold(LogitsProcessor):  # type: ignore[misc]  # the library ships no type
         lowest = torch.finfo(scores.dtype).min / 4
         scores[:, : self.gap, self.banned] = lowest
         if self.first:
-            kept = scores[:, 0, self.first].clone()
+            first_scores = scores[:, 0, self.first].clone()
             scores[:, 0] = lowest
-            scores[:, 0, self.first] = kept
+            scores[:, 0, self.first] = first_scores
         scores[:, self.gap :] = lowest
         scores[:, self.gap :].scatter_(2, self.tail[None, :, None].to(scores.device), 0.0)
         return scores

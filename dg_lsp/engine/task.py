@@ -1,15 +1,22 @@
-"""What serves a request needs of a model, and no more: work that is done a step at a time.
+"""What serving needs of a model: work that is done a step at a time.
 
-The server of requests (scheduler, app) knows only this; the model behind it, real or a test's, satisfies it by shape.
-`Task` and `Filler` are needed; the rest is used where a model has it.
+The server of requests (scheduler, app) knows only these two base classes. A model overrides the abstract methods, and of the
+rest what it can do; the defaults are those of a model that can do nothing more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal
 
 from dg_lsp.core.values import Candidate, InfillRequest
+
+# What several requests under way at once are to a model: "independent", as something else does the work; "joined" in one
+# pass; or "in turns", as each takes the same time beside others as alone.
+Concurrency = Literal["independent", "joined", "in turns"]
+Say = Callable[[str, float], None]  # hears what is being loaded, and what share of it is
 
 
 class UserError(Exception):
@@ -19,92 +26,79 @@ class UserError(Exception):
     """
 
 
-class Task(Protocol):
+class Task(ABC):
     """One request under way."""
 
+    # How long the task spent in each stage: `prefill`, `draft`, `denoise`, `score`; empty where it does not tell.
+    milliseconds: Mapping[str, float] = MappingProxyType({})
+
+    @abstractmethod
     def step(self) -> bool:
         """Do one unit that is never interrupted (a prefill, a denoising step, a scoring pass); return whether more is to do.
 
         Raises UserError when what is needed can't be had.
         """
 
+    @abstractmethod
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the best answers so far, best first; empty before the first denoising step."""
 
+    @abstractmethod
     def drafts(self) -> tuple[str, ...]:
         """Return one text for each hole as the best canvas reads now."""
 
-
-class Filler(Protocol):
-    """A model that is ready to fill."""
-
-    def start(self, request: InfillRequest) -> Task:
-        """Return the request as a task, not yet begun; raise ValueError, with a sentence, when it can't be served."""
-
-
-@runtime_checkable
-class Timed(Protocol):
-    """A task that tells how long it spent in each stage: `prefill`, `draft`, `denoise`, `score`."""
-
-    milliseconds: Mapping[str, float]
-
-
-@runtime_checkable
-class Cached(Protocol):
-    """A task that tells how much of its prefix was not computed again."""
-
     def cache(self) -> Mapping[str, int]:
-        """Return `tokens` of the prefix, and how many of them were `reused`."""
+        """Return how many `tokens` the prefix has, and how many of them were `reused`; empty where it does not tell."""
+        return {}
 
-
-@runtime_checkable
-class Eager(Protocol):
-    """A task that can score what it has before it has all."""
-
-    def hurry(self) -> None:
+    def hurry(self) -> None:  # noqa: B027 -- a task that can't score early does not
         """Score drafts as soon as there are some; to be called before the first step."""
 
     def early(self) -> Candidate | None:
-        """Return the best of what is scored so far, None when nothing is."""
+        """Return the best of what is scored before the end, None when nothing is."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 -- most tasks hold nothing that outlives them
+        """Let go of what the task shares with others, whether it has ended or not; no step follows."""
 
 
-@runtime_checkable
-class Trimmed(Protocol):
-    """A model that can let go of what it could compute again."""
+class Filler(ABC):
+    """A model that is ready to fill."""
 
-    def trim(self) -> None:
-        """Forget caches."""
+    @abstractmethod
+    def start(self, request: InfillRequest) -> Task:
+        """Return the request as a task, not yet begun; raise ValueError, with a sentence, when it can't be served."""
 
+    def about(self) -> Mapping[str, object]:
+        """Return facts by name: `device`, `dtype`, `threads` and `why` they are so; `device_bytes`, `device_free_bytes`."""
+        return {}
 
-@runtime_checkable
-class Joining(Protocol):
-    """A model that can do the passes of several tasks as one."""
+    def pieces(self, text: str) -> tuple[str, ...]:
+        """Return a text's tokens as text; empty where the model does not tell."""
+        return ()
 
-    def joins(self) -> bool:
-        """Return whether they are faster so on this machine; where not, one task after the other is the best order."""
+    def concurrency(self) -> Concurrency:
+        """Return what several requests at once are to this model; where they take turns, ending one after another is best."""
+        return "independent"
 
-    def predict_together(self, tasks: Sequence[Task], most: int) -> Sequence[int]:
+    def predict_together(self, tasks: Sequence[Task], max_rows: int) -> Sequence[int]:
         """Do what the next `step` of the first task takes longest for, and that of others which fit beside it.
 
-        `most` bounds the rows of the pass. Return which tasks it was done for, the first among them: their `step` has
+        `max_rows` bounds the rows of the pass. Return which tasks it was done for, the first among them: their `step` has
         to follow. None at all when the first task's next step is not of that kind, or stands alone.
         """
-
-
-@runtime_checkable
-class Roomy(Protocol):
-    """A model that knows how much memory a request takes."""
+        return ()
 
     def has_room(self) -> bool:
-        """Return whether one more request can be begun beside those under way."""
+        """Return whether memory admits one more request beside those under way."""
+        return True
 
-
-@runtime_checkable
-class Foreseeing(Protocol):
-    """A model that can do ahead of time what a next request will probably need."""
-
-    def expect(self, request: InfillRequest) -> None:
-        """Take a request as the one that will probably come next, again or with its answer accepted."""
+    def expect(self, request: InfillRequest) -> None:  # noqa: B027 -- a model that can't read ahead does not
+        """Take a request as the one that will probably come next."""
 
     def foresee(self) -> bool:
-        """Do one short unit of it; return whether more is to do."""
+        """Do one short unit of what the expected request will need; return whether more is to do."""
+        return False
+
+    def trim(self) -> None:  # noqa: B027 -- most models keep nothing
+        """Forget caches, and whatever else could be computed again."""

@@ -18,7 +18,7 @@ SAME_RIGHT = 24  # how many characters behind a match count at most; as drafts a
 class Method:
     """One way to fill a task.
 
-    `without` names parts of the engine that are switched off (`engine.filler.Switches`), `profile` settings of the
+    `without` names parts of the engine that are switched off (`engine.local.Switches`), `profile` settings of the
     checkpoint's profile that are replaced. `told_length` gives the canvas as many tokens as the answer has. A method
     without `suffix` hears nothing of the text behind the hole. `kinds` are those it can fill; empty: all.
     """

@@ -27,7 +27,7 @@ from dg_lsp.evaluate.score import Row
 from dg_lsp.evaluate.tasks import EvalError, Task
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.filler import LocalFiller
+    from dg_lsp.engine.local import LocalFiller
     from dg_lsp.engine.model import Loaded
     from dg_lsp.engine.task import Filler
 
@@ -105,7 +105,7 @@ class Bench:
         return self._fillers[method]
 
     def _filler(self, method: Method) -> LocalFiller:
-        from dg_lsp.engine.filler import LocalFiller, Switches
+        from dg_lsp.engine.local import LocalFiller, Switches
 
         if self._loaded is None:
             raise EvalError(f"{method.name} needs a model")

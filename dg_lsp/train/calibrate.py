@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine import rank
-from dg_lsp.engine.filler import LocalFiller
+from dg_lsp.engine.local import LocalFiller
 from dg_lsp.engine.model import load
 from dg_lsp.engine.profile import FILE, Calibration, dump
 from dg_lsp.evaluate import score

@@ -26,7 +26,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine import filler
+from dg_lsp.engine import local
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.score import percentile
@@ -109,7 +109,7 @@ async def protocol_alone() -> None:
 
 async def overhead(engine: ResidentEngine, pid: int, requests: Requests) -> None:
     """Tell what a request costs more over the socket than in this process."""
-    here = filler.load("embedded", threads=1)
+    here = local.load_filler("embedded", threads=1)
     waits, works, elsewhere = [], [], []
     stages: dict[str, float] = {}
     for number in range(N_PAIRS + 2):
@@ -187,7 +187,7 @@ async def timed(engine: ResidentEngine, request: InfillRequest, ends: list[Done]
     return 1000 * (time.perf_counter() - began)
 
 
-async def timed_here(here: filler.LocalFiller, request: InfillRequest, stages: dict[str, float]) -> float:
+async def timed_here(here: local.LocalFiller, request: InfillRequest, stages: dict[str, float]) -> float:
     """Milliseconds that the same takes in this process; those of its stages are left in `stages`."""
     began = time.perf_counter()
     task = here.start(request)

@@ -17,7 +17,7 @@ import torch
 from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.filler import LocalFiller
+from dg_lsp.engine.local import LocalFiller
 from dg_lsp.engine.model import Loaded, load
 from dg_lsp.engine.passes import Passes
 from dg_lsp.evaluate import tasks

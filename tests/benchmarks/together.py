@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.filler import MAX_ROWS, LocalFiller
+from dg_lsp.engine.local import MAX_ROWS, LocalFiller
 from dg_lsp.engine.model import Loaded, load
 from dg_lsp.evaluate import tasks
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Document
 from dg_lsp.engine import model
-from dg_lsp.engine.filler import LocalFiller
+from dg_lsp.engine.local import LocalFiller
 from dg_lsp.evaluate import score
 from dg_lsp.infill import pipeline
 from dg_lsp.server import reuse

@@ -12,16 +12,17 @@ from collections.abc import Callable
 from typing import TextIO
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.filler import InfillTask, LocalFiller
+from dg_lsp.engine import model
+from dg_lsp.engine.local import InfillTask, LocalFiller, Switches
+from dg_lsp.engine.local.resources import Resources
 from dg_lsp.engine.model import EMBEDDED
-from dg_lsp.engine.model import load as load_model
 from dg_lsp.engine.scheduler import Job
 from dg_lsp.engine.service import Service
 
 VARIABLE = "DG_LSP_TEST_JOURNAL"
 
 
-def load(model: str, *, device: str, threads: int, say: Callable[[str, float], None]) -> LocalFiller:
+def load(name: str, *, device: str, threads: int, say: Callable[[str, float], None]) -> LocalFiller:
     file = open(os.environ[VARIABLE], "a", buffering=1, encoding="utf-8")  # noqa: PTH123, SIM115 -- for the process's life
     cancel = Service.cancel
 
@@ -33,14 +34,14 @@ def load(model: str, *, device: str, threads: int, say: Callable[[str, float], N
 
     class Journalled(LocalFiller):
         def start(self, request: InfillRequest) -> InfillTask:
-            return JournalledTask(self, request, file)
+            return JournalledTask(request, self.resources, self.switches, file)
 
-    return Journalled(load_model(EMBEDDED, device=device, threads=threads, say=say))
+    return Journalled(model.load(EMBEDDED, device=device, threads=threads, say=say))
 
 
 class JournalledTask(InfillTask):
-    def __init__(self, filler: LocalFiller, request: InfillRequest, file: TextIO) -> None:
-        super().__init__(filler, request)
+    def __init__(self, request: InfillRequest, resources: Resources, switches: Switches, file: TextIO) -> None:
+        super().__init__(request, resources, switches)
         self.name, self.file = request.seed, file
 
     def step(self) -> bool:

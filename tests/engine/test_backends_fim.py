@@ -46,7 +46,7 @@ class Served:
     def __enter__(self) -> Served:
         self.url = self._serving.__enter__()
         configured = Config(**self._settings)
-        self.filler = fim.load(self._name, self.url, "a-model", configured, {})
+        self.filler = fim.connect(self._name, self.url, "a-model", configured, {})
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -222,7 +222,7 @@ def error(status: int, body: Any = None, *, key: str = "") -> str:
         with pytest.raises(RemoteError) as raised:
             made.fill("secret_code(", ")")
         assert raised.value.status == (status if status != 200 else 0)
-        return str(raised.value).replace(made.filler.line.server.host, "HOST")
+        return str(raised.value).replace(made.filler.client.server.host, "HOST")
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_one_answer_of_several_is_enough() -> None:
 def test_a_server_that_does_not_run_is_told() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        made = fim.load("llama", f"http://127.0.0.1:{unused.getsockname()[1]}", "", Config(), {})
+        made = fim.connect("llama", f"http://127.0.0.1:{unused.getsockname()[1]}", "", Config(), {})
         with pytest.raises(RemoteError, match=r"can't be reached: .*; is the server running, and the URL right"):
             finish(made.start(request("a", "b")))
         made.close()
@@ -288,7 +288,7 @@ def test_a_server_that_does_not_run_is_told() -> None:
 
 def test_a_server_that_never_answers_is_given_up(openai: Served) -> None:
     openai.recorder.hold = threading.Event()
-    openai.filler.line._http.timeout = httpx.Timeout(0.05)
+    openai.filler.client._http.timeout = httpx.Timeout(0.05)
     with pytest.raises(RemoteError, match="did not answer within"):
         openai.fill("a", "b")
 
@@ -308,11 +308,11 @@ def test_a_usual_key_goes_to_its_usual_server_alone() -> None:
         ("https://else.example", ""),
         ("http://api.inceptionlabs.ai", ""),
     ):
-        made = fim.load("mercury", url, "", Config(), environ)
-        assert made.line.server.key == key
+        made = fim.connect("mercury", url, "", Config(), environ)
+        assert made.client.server.key == key
         made.close()
-    made = fim.load("mercury", "", "", Config(keys={"api.inceptionlabs.ai": "mine"}), environ)
-    assert made.line.server.key == "mine"
+    made = fim.connect("mercury", "", "", Config(keys={"api.inceptionlabs.ai": "mine"}), environ)
+    assert made.client.server.key == "mine"
     made.close()
 
 
@@ -410,4 +410,4 @@ def test_what_is_not_told_of_a_server_is_its_key(openai: Served) -> None:
     assert openai.filler.about() == {
         "device": openai.url.removeprefix("http://"), "dtype": "", "remote": {"model": "a-model", "dialect": "openai"},
     }  # fmt: skip
-    assert openai.filler.line.send(Call("/nowhere")).exception() is not None
+    assert openai.filler.client.send(Call("/nowhere")).exception() is not None

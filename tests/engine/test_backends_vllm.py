@@ -17,10 +17,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dg_lsp.core.values import Hole, Snippet, Span
-from dg_lsp.engine.backends import load as load_any
+from dg_lsp.engine import backends
 from dg_lsp.engine.backends.calls import RemoteError
 from dg_lsp.engine.backends.remote import STEP_S, RemoteFiller
-from dg_lsp.engine.backends.vllm import MAX_ROWS, Canvas, Row, Vllm, agreement, load
+from dg_lsp.engine.backends.vllm import Vllm, connect
+from dg_lsp.engine.backends.vllm_canvas import MAX_ROWS, PinnedCanvas, ReturnedCanvas, agreement, answer_tokens
 from dg_lsp.engine.profile import Profile, dump
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
@@ -64,7 +65,7 @@ def opened(folder: Path, vocabulary: Vocabulary) -> Opened:
     def open_(judge: Judge = rules, *, configured: Config | None = None, model: str = "", **settings: Any) -> Iterator[Any]:
         made = StandIn(vocabulary, judge, **settings)
         with serving(made.routes()) as url:
-            remote = load(url, model or str(folder), configured or Config())
+            remote = connect(url, model or str(folder), configured or Config())
             try:
                 yield remote, made
             finally:
@@ -177,13 +178,10 @@ def test_more_holes_than_a_canvas_takes_are_filled_one_after_another(opened: Ope
         assert task.cache()["tokens"] == sum(len(body["prompt"]) for body in server.asked)
 
 
-def test_a_mark_that_ends_the_answer_ends_it(opened: Opened, vocabulary: Vocabulary) -> None:
-    with opened() as (remote, _):
-        backend = remote.backend
-        assert isinstance(backend, Vllm)
-        end, letters = vocabulary.id("<turn|>"), vocabulary.encode("abc")
-        written = [(letters[0], 0.9), (end or 0, 0.9), (letters[1], 0.9)]
-        assert [token for token, _ in backend._written(written)] == [letters[0]]
+def test_a_mark_that_ends_the_answer_ends_it(vocabulary: Vocabulary) -> None:
+    end, letters = vocabulary.id("<turn|>"), vocabulary.encode("abc")
+    written = [(letters[0], 0.9), (end or 0, 0.9), (letters[1], 0.9)]
+    assert [token for token, _ in answer_tokens(vocabulary, written)] == [letters[0]]
 
 
 def test_a_longer_context_than_the_window_is_cut(opened: Opened, vocabulary: Vocabulary) -> None:
@@ -255,7 +253,7 @@ def test_an_answer_of_another_shape_is_told(opened: Opened, choice: Any, sentenc
             return JSONResponse(body)
 
         with serving({**server.routes(), "POST /v1/completions": odd}) as url:
-            object.__setattr__(remote.line.server, "url", url)
+            object.__setattr__(remote.client.server, "url", url)
             with pytest.raises(RemoteError, match=sentence):
                 finish(remote.start(request(PREFIX, SUFFIX)))
 
@@ -269,13 +267,13 @@ def test_tokens_named_by_their_ids_will_do(opened: Opened) -> None:
             return Response(bytes(response.body).replace(b'"token_ids"', b'"others"'), media_type="application/json")
 
         with serving({"POST /v1/completions": without}) as url:
-            object.__setattr__(remote.line.server, "url", url)
+            object.__setattr__(remote.client.server, "url", url)
             assert texts(remote, PREFIX, SUFFIX)[0] == ("x +y",)
 
 
 def test_the_key_of_the_configuration_opens_the_server(opened: Opened) -> None:
     with opened(key="secret", configured=Config(keys={"127.0.0.1": "secret"})) as (remote, _):
-        assert "secret" not in repr(remote.line.server)
+        assert "secret" not in repr(remote.client.server)
         assert texts(remote, PREFIX, SUFFIX)
     with (
         pytest.raises(RemoteError, match=r"refuses the API key \(401\)"),
@@ -308,7 +306,7 @@ def test_a_task_that_is_dropped_closes_its_connections(opened: Opened) -> None:
     hold = threading.Event()
     recorder = Recorder([{}], hold=hold)
     with opened() as (remote, server), serving({**server.routes(), "POST /v1/completions": recorder.answer}) as url:
-        object.__setattr__(remote.line.server, "url", url)
+        object.__setattr__(remote.client.server, "url", url)
         task = remote.start(request(PREFIX, SUFFIX))
         assert task.step()
         wait_until(lambda: len(recorder.bodies) == 3)
@@ -334,7 +332,7 @@ def test_a_step_never_waits_long_and_answers_so_far_count(opened: Opened, vocabu
             return await write(asked)
 
         with serving({"POST /v1/completions": slow}) as url:
-            object.__setattr__(remote.line.server, "url", url)
+            object.__setattr__(remote.client.server, "url", url)
             task = remote.start(request(PREFIX, SUFFIX))
             assert task.candidates() == ()
             assert task.drafts() == ("",)
@@ -355,9 +353,9 @@ def test_a_closed_filler_fails_its_tasks(opened: Opened) -> None:
 
 
 def test_agreement_is_the_share_of_held_positions_that_are_read_as_held() -> None:
-    canvas = Canvas((5, 6, 7, 8, 9, 0), (-1, 0, 0, -1, -1, -1), n_filled=5)
-    assert agreement(canvas, Row((5, 1, 1, 8, 1, 3), (1.0,) * 6)) == pytest.approx(2 / 3)
-    assert agreement(Canvas((1,), (0,), 1), Row((2,), (1.0,))) == 1.0
+    canvas = PinnedCanvas((5, 6, 7, 8, 9, 0), (-1, 0, 0, -1, -1, -1), n_filled=5)
+    assert agreement(canvas, ReturnedCanvas((5, 1, 1, 8, 1, 3), (1.0,) * 6)) == pytest.approx(2 / 3)
+    assert agreement(PinnedCanvas((1,), (0,), 1), ReturnedCanvas((2,), (1.0,))) == 1.0
 
 
 def test_a_name_is_enough_to_fill_remotely(
@@ -368,7 +366,7 @@ def test_a_name_is_enough_to_fill_remotely(
     server = StandIn(vocabulary, rules, answers=["x +y"], key="secret")
     heard: list[str] = []
     with serving(server.routes()) as url:
-        made: Any = load_any(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
+        made: Any = backends.load(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
         assert texts(made, PREFIX, SUFFIX)[0] == ("x +y",)
         made.close()
     assert heard[-1] == "ready"
@@ -377,7 +375,7 @@ def test_a_name_is_enough_to_fill_remotely(
 def test_the_served_models_own_folder_has_its_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
     server = StandIn(vocabulary, rules, root=str(folder))
     with serving(server.routes()) as url:
-        made = load(url, "", Config())
+        made = connect(url, "", Config())
         made.close()
     assert isinstance(made.backend, Vllm)
     assert made.backend.served.model == "tiny-diffusion"

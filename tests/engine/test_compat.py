@@ -9,7 +9,7 @@ import pytest
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.values import Candidate, Document
 from dg_lsp.engine import compat
-from dg_lsp.engine.compat import Answer
+from dg_lsp.engine.compat import Outcome
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.messages import Done
 from tests.core.test_guess import CODE, FOREIGN, cut
@@ -24,7 +24,7 @@ LENGTHS = (5, 5, 7, 7, 3, 4, 6, len(WRITTEN) - 37)
 def choice(candidate: Candidate, **more: object) -> dict[str, object]:
     """The one choice in OpenAI's answer to a request with these fields."""
     wish = compat.from_openai(Fields({"prompt": PREFIX, "suffix": SUFFIX, **more}))
-    told = compat.to_openai(wish, Answer((candidate,), Done()), {}, lambda text: (text,))
+    told = compat.to_openai(wish, Outcome((candidate,), Done()), {}, lambda text: (text,))
     choices = told["choices"]
     assert isinstance(choices, list)
     return {**choices[0], "usage": told["usage"]}
@@ -67,7 +67,7 @@ def asked(kind: str, before: str, after: str) -> compat.Wish:
 
 def text_of(wish: compat.Wish, written: str) -> object:
     """What the client gets where the model wrote this."""
-    answer = Answer((Candidate((written,), 0.5),), Done())
+    answer = Outcome((Candidate((written,), 0.5),), Done())
     if wish.ask.client == "llama.cpp":
         return compat.to_llama(wish, answer, "embedded")["content"]
     choices = compat.to_openai(wish, answer, {}, lambda text: (text,))["choices"]
@@ -124,7 +124,7 @@ def test_the_best_that_is_of_use_is_told() -> None:
     for kind, n in (("openai", 1), ("openai", 2), ("llama", 1)):
         wish = replace(asked(kind, before, after), n=n)
         assert wish.ask.request.budget.candidates > 1
-        told = compat.to_openai(wish, Answer(candidates, Done()), {}, lambda text: (text,))["choices"]
+        told = compat.to_openai(wish, Outcome(candidates, Done()), {}, lambda text: (text,))["choices"]
         assert isinstance(told, list)
         assert [each["text"] for each in told] == ["price", "price + 1"][:n]
 

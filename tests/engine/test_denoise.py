@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dg_lsp.engine import reference
-from dg_lsp.engine.denoise import Denoiser, Limits, Row
+from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.profile import Sampling
 from dg_lsp.engine.sampler import accept, draw, temperature
@@ -44,7 +44,7 @@ class Toy:
 
 
 limits = st.builds(
-    Limits,
+    TokenLimits,
     regular=st.just(tuple(range(4, VOCABULARY))),
     banned=st.sampled_from([(0, 1, 2), (0, 1, 2, 5, 6)]),
     first=st.sampled_from([(), (4,), (7, 8), (5,)]),
@@ -68,7 +68,7 @@ def rows(draw_from: Any) -> Row:
 
 @given(st.lists(rows(), min_size=1, max_size=4), limits, st.integers(0, 50), st.sampled_from([0.3, 1.5, 4.0]))
 @settings(max_examples=120, deadline=None)
-def test_the_fast_loop_equals_the_reference(many: list[Row], limit: Limits, seed: int, sharpness: float) -> None:
+def test_the_fast_loop_equals_the_reference(many: list[Row], limit: TokenLimits, seed: int, sharpness: float) -> None:
     toy, sampling = (
         Toy(seed, sharpness),
         Sampling(entropy_bound=0.5, stop_entropy=0.3, delete_entropy=0.9, conditioning_tokens=4),
@@ -82,7 +82,7 @@ def test_the_fast_loop_equals_the_reference(many: list[Row], limit: Limits, seed
 
 @given(st.lists(rows(), min_size=1, max_size=4), limits, st.integers(0, 50))
 @settings(max_examples=60, deadline=None)
-def test_what_is_held_is_returned_unchanged(many: list[Row], limit: Limits, seed: int) -> None:
+def test_what_is_held_is_returned_unchanged(many: list[Row], limit: TokenLimits, seed: int) -> None:
     denoiser = Denoiser(many, limit, Sampling(delete_entropy=5.0), VOCABULARY)
     while not denoiser.done:
         denoiser.step(Toy(seed, 2.0))
@@ -97,7 +97,7 @@ def test_what_is_held_is_returned_unchanged(many: list[Row], limit: Limits, seed
 
 def test_the_loops_agree_on_a_real_model(with_experts: Any) -> None:
     passes = Passes(with_experts)
-    limit = Limits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)
+    limit = TokenLimits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)
     many = [
         Row((20,) * 10 + (40, 41, 42), (True,) * 10 + (False,) * 3, 6, seed=1),
         Row((21, 22, 23, 6, 6, 40), (True,) * 5 + (False,), 3, seed=2, draft=True),

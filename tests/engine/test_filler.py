@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
-from dg_lsp.engine import filler
-from dg_lsp.engine.filler import InfillTask, LocalFiller, Switches
+from dg_lsp.engine import local
+from dg_lsp.engine.local import InfillTask, LocalFiller, Switches
+from dg_lsp.engine.local.ahead import AHEAD_CHUNK
 from dg_lsp.engine.model import LoadError, find
 from dg_lsp.engine.prefix_cache import PrefixCache
 from dg_lsp.engine.vocabulary import common_prefix
@@ -24,12 +25,12 @@ PREFIX, SUFFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = 
 
 @pytest.fixture(scope="module")
 def trained(trained_layout: Path) -> LocalFiller:
-    return filler.load(str(trained_layout), device="cpu")
+    return local.load_filler(str(trained_layout), device="cpu")
 
 
 @pytest.fixture(scope="module")
 def instruct(instruct_layout: Path) -> LocalFiller:
-    return filler.load(str(instruct_layout), device="cpu")
+    return local.load_filler(str(instruct_layout), device="cpu")
 
 
 def finish(task: InfillTask) -> InfillTask:
@@ -155,7 +156,7 @@ def test_a_model_that_is_not_there_is_named(name: str, sentence: str) -> None:
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="holds no tokenizer"):
-        filler.load(str(tmp_path), device="cpu")
+        local.load_filler(str(tmp_path), device="cpu")
 
 
 def test_the_cache_forgets_the_least_recently_used_first() -> None:
@@ -177,9 +178,9 @@ def test_a_model_tells_where_it_runs(trained: LocalFiller) -> None:
 
 
 def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) -> None:
-    assert filler.load(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
+    assert local.load_filler(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
     with pytest.raises(LoadError, match="there is no dtype 'int8'"):
-        filler.load(str(trained_layout), device="cpu", dtype="int8")
+        local.load_filler(str(trained_layout), device="cpu", dtype="int8")
 
 
 @pytest.mark.parametrize("text", ["def f(a):\n    return a", "日本 😀", ""])
@@ -205,7 +206,7 @@ def test_any_seed_will_do(trained: LocalFiller, seed: int) -> None:
 def test_many_candidates_of_a_checkpoint_without_delete_tokens_are_honoured_within_bounds(instruct: LocalFiller) -> None:
     task = instruct.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(candidates=500, steps=4)))
     found = finish(task).candidates()
-    assert len(task.rows()) <= filler.MAX_ROWS + instruct.loaded.profile.copy_rows + instruct.loaded.profile.causal_rows
+    assert len(task.rows()) <= local.MAX_ROWS + instruct.loaded.profile.copy_rows + instruct.loaded.profile.causal_rows
     assert sum(candidate.row == "noise" for candidate in found) > 2
 
 
@@ -285,7 +286,7 @@ def test_a_prefix_whose_request_was_cancelled_is_read_while_idle(trained: LocalF
     started(trained, request)  # and nothing of it is done
     assert foresee(trained) > 1  # a little at a time
     n_tokens, n_reused = reused(trained, request)
-    assert n_tokens == n_reused > filler.AHEAD_CHUNK
+    assert n_tokens == n_reused > AHEAD_CHUNK
 
 
 def test_a_prefix_that_was_let_go_is_read_again_while_idle(trained: LocalFiller) -> None:
@@ -327,7 +328,7 @@ def test_what_fails_ahead_is_not_tried_again(trained: LocalFiller, monkeypatch: 
     trained.cache.clear()
     started(trained, REPEATED)
     with monkeypatch.context() as patched:
-        patched.setattr(trained, "encode", fail)
+        patched.setattr(trained.resources.prefixes, "encode", fail)
         with pytest.raises(MemoryError):
             trained.foresee()
     assert not trained.foresee()

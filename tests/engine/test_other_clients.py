@@ -136,7 +136,7 @@ def test_mistrals_completions_come_whole_too_and_with_its_name_for_the_seed(engi
 @pytest.mark.parametrize("name", ["openai", "mercury", "codestral", "llama"])
 def test_an_engine_can_be_the_model_of_another_one(engine: Running, name: str) -> None:
     [dialect] = [dialect for dialect in fim.DIALECTS if dialect.name == name]
-    question = fim.Question("embedded", scripted("x = 1"), "\ny = 2\n", 64)
+    question = fim.Query("embedded", scripted("x = 1"), "\ny = 2\n", 64)
     response = engine.http.post(dialect.path, json=dialect.build(question))
     assert response.status_code == 200, response.text
     assert [written.text for written in dialect.parse(parse(response.content))] == ["x = 1"]

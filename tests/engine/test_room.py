@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.engine import filler, memory, room
-from dg_lsp.engine.filler import MAX_ROWS, InfillTask, LocalFiller
+from dg_lsp.engine import local, memory, room
+from dg_lsp.engine.local import MAX_ROWS, InfillTask, LocalFiller
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.room import Cost, rows_that_fit
-from dg_lsp.engine.stack import Part, Stack
+from dg_lsp.engine.stack import PrefixRows, Stack
 
 MIB = 1024 * 1024
 
@@ -43,7 +43,7 @@ def test_a_prefix_token_takes_what_a_stack_keeps_of_it(with_experts: Any) -> Non
     passes, cost = Passes(with_experts), room.cost(Passes(with_experts))
     with torch.no_grad():
         kv = passes.encode(torch.arange(20)[None] + 10)[1]
-    assert Stack([Part(kv, 3)], 8).bytes == 3 * (20 + 8) * cost.prefix_token
+    assert Stack([PrefixRows(kv, 3)], 8).bytes == 3 * (20 + 8) * cost.prefix_token
     assert cost.canvas_token > cost.prefix_token + 4 * with_experts.lm_head.weight.shape[0]
 
 
@@ -88,7 +88,7 @@ def test_free_memory_of_a_gpu_counts_what_the_allocator_keeps() -> None:
 
 @pytest.fixture
 def model(trained_layout: Path) -> LocalFiller:
-    return LocalFiller(filler.load(str(trained_layout), device="cpu").loaded, joins=True)
+    return LocalFiller(local.load_filler(str(trained_layout), device="cpu").loaded, joins=True)
 
 
 def finish(task: InfillTask) -> InfillTask:
@@ -106,7 +106,7 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, model: LocalFiller, n_rows:
     task = model.start(a_request())
     while (canvas := task.asking()) is None:
         assert task.step()
-    row = model.cost.row(canvas.length, canvas.width)
+    row = model.resources.headroom.cost.row(canvas.length, canvas.width)
     monkeypatch.setattr(
         room, "free_bytes", lambda _: model.cache.max_bytes - model.cache.bytes + int((n_rows + 0.5) * row / room.SHARE)
     )
@@ -117,15 +117,15 @@ def test_what_memory_leaves_bounds_a_pass_and_changes_no_answer(monkeypatch: pyt
     short_of_memory(monkeypatch, model, 1)
     canvas = finish(model.start(a_request()))
     assert [one.texts for one in canvas.candidates()] == [one.texts for one in expected]
-    assert model.rows_at_once(10, 10) <= MAX_ROWS
+    assert model.resources.headroom.rows_at_once(10, 10) <= MAX_ROWS
 
 
 def test_a_request_with_more_rows_than_a_pass_may_have_steps_them_in_slices(
     monkeypatch: pytest.MonkeyPatch, trained_layout: Path
 ) -> None:
     asked = replace(a_request(), budget=Budget(candidates=8))
-    expected = finish(LocalFiller(filler.load(str(trained_layout), device="cpu").loaded).start(asked)).candidates()
-    bounded = filler.load(str(trained_layout), device="cpu", rows=2)
+    expected = finish(LocalFiller(local.load_filler(str(trained_layout), device="cpu").loaded).start(asked)).candidates()
+    bounded = local.load_filler(str(trained_layout), device="cpu", rows=2)
     seen: list[int] = []
     decode = bounded.loaded.passes.decode
 

@@ -13,9 +13,10 @@ import pytest
 
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.remote import RemoteFiller
-from dg_lsp.engine.filler import LocalFiller
-from dg_lsp.engine.scheduler import BusyError, Job, Limits, Scheduler, UnavailableError, choose, company, is_crowded, superseded
-from dg_lsp.engine.task import Filler, Foreseeing, Joining, Roomy
+from dg_lsp.engine.local import LocalFiller
+from dg_lsp.engine.queue_policy import choose, company, is_crowded, superseded
+from dg_lsp.engine.scheduler import BusyError, Job, Limits, Scheduler, UnavailableError
+from dg_lsp.engine.task import Filler
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, request, wait_until
@@ -655,7 +656,26 @@ def test_what_someone_types_is_expected_again_and_batch_work_is_not() -> None:
         assert model.expected == [typed[0].ask.request]
 
 
-@pytest.mark.parametrize("kind", [Foreseeing, Joining, Roomy])
-def test_only_a_model_that_runs_here_works_ahead_and_joins_requests(kind: type) -> None:
-    assert issubclass(LocalFiller, kind)
-    assert not issubclass(RemoteFiller, kind)
+@pytest.mark.parametrize("name", ["concurrency", "predict_together", "has_room", "expect", "foresee", "trim"])
+def test_only_a_model_that_runs_here_works_ahead_and_joins_requests(name: str) -> None:
+    assert getattr(LocalFiller, name) is not getattr(Filler, name)
+    assert getattr(RemoteFiller, name) is getattr(Filler, name)
+
+
+def test_a_task_is_closed_however_its_job_ends(tmp_path: Path) -> None:
+    model, clock = toy_filler.ToyFiller("auto"), Clock()
+    with scheduler(lambda _: model, clock=clock) as (made, _):
+        stop = gate(tmp_path)
+        waiting: dict[str, object] = {"steps": 9, "gate": str(stop.path), "journal": str(tmp_path / "journal"), "name": "x"}
+        assert submit(made, {})[1].reason() == "finished"
+        assert isinstance(submit(made, {"raise": "RuntimeError"})[1].last(), Problem)
+        cancelled, heard = submit(made, waiting)
+        wait_until(lambda: len(model.tasks) == 3)
+        late = submit(made, waiting, ms=50)[1]
+        stop.let(1)
+        wait_until(lambda: len(model.tasks) == 4)
+        made.cancel(cancelled)
+        clock.now += 1
+        stop.let(9)
+        assert [heard.reason(), late.reason()] == ["cancelled", "deadline"]
+        wait_until(lambda: all(task.closed for task in model.tasks))

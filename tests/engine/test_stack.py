@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,16 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
-from dg_lsp.engine import filler
-from dg_lsp.engine.denoise import Denoiser, Limits, Question, Row
-from dg_lsp.engine.filler import InfillTask, LocalFiller
+from dg_lsp.engine import local
+from dg_lsp.engine.denoise import DecoderInput, Denoiser, Row, TokenLimits
+from dg_lsp.engine.local import InfillTask, LocalFiller, shared_stack
 from dg_lsp.engine.passes import KV, Passes
 from dg_lsp.engine.profile import Sampling
-from dg_lsp.engine.stack import LocalDecoder, Part, Stack, joined
+from dg_lsp.engine.stack import LocalDecoder, PrefixRows, Stack, joined
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
-LIMITS = Limits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)
+LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)
 SAMPLING = Sampling(line_steps=6, delete_entropy=3.0, stop_entropy=0.5)  # loose: positions are deleted, rows settle apart
 
 
@@ -51,7 +50,7 @@ def test_the_logits_beside_others_are_those_alone(with_experts: Any, lengths: tu
         asked = [denoiser.ask(denoiser.live) for denoiser in denoisers]
         alone = [logits(passes, kv, one) for kv, one in zip(prefixes, asked, strict=True)]
         whole = joined(asked)
-        parts = [Part(kv, len(one.ids)) for kv, one in zip(prefixes, asked, strict=True)]
+        parts = [PrefixRows(kv, len(one.ids)) for kv, one in zip(prefixes, asked, strict=True)]
         together = Stack(parts, whole.ids.shape[1]).logits(passes, whole, conditioned=True)
         torch.testing.assert_close(together, torch.cat(alone), atol=1e-4, rtol=1e-3)
         for denoiser, own in zip(denoisers, alone, strict=True):
@@ -76,7 +75,7 @@ def test_rows_that_come_and_go_write_what_they_write_alone(with_experts: Any) ->
             break
         asked = [together[number].ask(together[number].live) for number in parties]
         whole = joined(asked)
-        parts = [Part(prefixes[number], len(one.ids)) for number, one in zip(parties, asked, strict=True)]
+        parts = [PrefixRows(prefixes[number], len(one.ids)) for number, one in zip(parties, asked, strict=True)]
         answers = Stack(parts, whole.ids.shape[1]).logits(passes, whole, conditioned=True)
         for number, own in zip(parties, torch.split(answers, [int(one.free.sum()) for one in asked]), strict=True):
             together[number].take(together[number].live, own)
@@ -88,7 +87,7 @@ def test_rows_that_come_and_go_write_what_they_write_alone(with_experts: Any) ->
             assert beside.chances == pytest.approx(reading.chances, abs=1e-4)
 
 
-def logits(passes: Passes, kv: KV, asked: Question) -> torch.Tensor:
+def logits(passes: Passes, kv: KV, asked: DecoderInput) -> torch.Tensor:
     """What the decoder says to rows that step alone, by the passes that are held equal to the library's."""
     n_past = kv[0][0].shape[2]
     seen = torch.cat([torch.ones(len(asked.ids), n_past, dtype=torch.bool), asked.used], 1)
@@ -120,15 +119,15 @@ def test_rows_that_step_in_slices_write_the_same(with_experts: Any) -> None:
 def test_a_stack_serves_the_rows_it_was_made_for(with_experts: Any) -> None:
     passes = Passes(with_experts)
     one, other = a_prefix(passes, 5), a_prefix(passes, 9)
-    alone, both = Stack([Part(one, 3)], 8), Stack([Part(one, 3), Part(other, 1)], 8)
-    assert alone.serves([Part(one, 3)], 8)
-    assert alone.serves([Part(one, 2)], 8)
-    assert not alone.serves([Part(one, 4)], 8)
-    assert not alone.serves([Part(other, 3)], 8)
-    assert not alone.serves([Part(one, 3)], 9)
-    assert both.serves([Part(one, 3), Part(other, 1)], 8)
-    assert not both.serves([Part(one, 2), Part(other, 1)], 8)
-    assert not both.serves([Part(one, 3)], 8)
+    alone, both = Stack([PrefixRows(one, 3)], 8), Stack([PrefixRows(one, 3), PrefixRows(other, 1)], 8)
+    assert alone.serves([PrefixRows(one, 3)], 8)
+    assert alone.serves([PrefixRows(one, 2)], 8)
+    assert not alone.serves([PrefixRows(one, 4)], 8)
+    assert not alone.serves([PrefixRows(other, 3)], 8)
+    assert not alone.serves([PrefixRows(one, 3)], 9)
+    assert both.serves([PrefixRows(one, 3), PrefixRows(other, 1)], 8)
+    assert not both.serves([PrefixRows(one, 2), PrefixRows(other, 1)], 8)
+    assert not both.serves([PrefixRows(one, 3)], 8)
 
 
 REQUESTS = [
@@ -143,7 +142,7 @@ REQUESTS = [
 
 
 def model(folder: Path, *, joins: bool) -> LocalFiller:
-    loaded = filler.load(str(folder), device="cpu").loaded
+    loaded = local.load_filler(str(folder), device="cpu").loaded
     # Several rows of noise and steps enough that requests meet, part and meet others.
     profile = replace(loaded.profile, noise_rows=2, sampling=replace(SAMPLING, line_steps=6, block_steps=9))
     return LocalFiller(replace(loaded, profile=profile), joins=joins)
@@ -224,12 +223,12 @@ def test_prefixes_are_set_side_by_side_once_for_a_set_of_rows(monkeypatch: pytes
     made = model(trained_layout, joins=True)
     stacks: list[weakref.ReferenceType[Stack]] = []
 
-    def noted(parts: list[Part], width: int) -> Stack:
+    def noted(parts: list[PrefixRows], width: int) -> Stack:
         stack = Stack(parts, width)
         stacks.append(weakref.ref(stack))
         return stack
 
-    monkeypatch.setattr(filler, "Stack", noted)
+    monkeypatch.setattr(shared_stack, "Stack", noted)
     tasks = [made.start(asked) for asked in REQUESTS[:3]]
     for task in tasks:
         while task.asking() is None:
@@ -246,6 +245,26 @@ def test_prefixes_are_set_side_by_side_once_for_a_set_of_rows(monkeypatch: pytes
         for task in tasks:
             assert task.step()
     assert n_reused
-    del tasks, task, canvas
-    gc.collect()
-    assert not any(stack() for stack in stacks)  # nothing of it outlives the requests
+    for task in tasks:
+        task.close()
+    assert not any(stack() for stack in stacks)  # nothing of it outlives the requests, though they are still referred to
+
+
+def test_a_shared_stack_is_dropped_when_one_of_its_canvases_ends_or_is_closed(trained_layout: Path) -> None:
+    made = model(trained_layout, joins=True)
+    tasks = [made.start(asked) for asked in REQUESTS[:3]]
+    for task in tasks:
+        while task.asking() is None:
+            assert task.step()
+    bystander = tasks.pop()
+    assert made.predict_together(tasks, 32) == (0, 1)
+    assert made.resources.shared_stack.bytes > 0
+    bystander.close()
+    assert made.resources.shared_stack.bytes > 0
+    tasks[0].close()
+    assert made.resources.shared_stack.bytes == 0
+    assert tasks[1].step()  # by the logits it was given
+    assert made.predict_together([tasks[1], bystander], 32) == (0, 1)
+    while tasks[1].step():
+        pass
+    assert made.resources.shared_stack.bytes == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.task import Task, UserError
+from dg_lsp.engine.task import Concurrency, Filler, Task, UserError
 
 PAUSE_S = 0.002
 
@@ -46,10 +46,11 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 }
 
 
-class ToyFiller:
+class ToyFiller(Filler):
     def __init__(self, device: str, rows: int = 32) -> None:
         self.device, self.rows = device, rows
         self.trimmed = 0
+        self.tasks: list[ToyTask] = []
         self.has_memory = self.gains = True
         self.passes: list[tuple[list[str], int]] = []  # who stepped together, and how many rows it might have been
         self.pass_error: Exception | None = None
@@ -61,20 +62,21 @@ class ToyFiller:
         script = json.loads(request.prefix) if request.prefix.startswith("{") else {}
         if script.get("raise") == "ValueError":
             raise ValueError("the prefix is longer than the model's window")
-        return ToyTask(request, script)
+        self.tasks.append(ToyTask(request, script))
+        return self.tasks[-1]
 
     def about(self) -> Mapping[str, object]:
         return {"device": "toy" if self.device == "auto" else self.device, "dtype": "int8", "rows": self.rows}
 
-    def joins(self) -> bool:
-        return self.gains
+    def concurrency(self) -> Concurrency:
+        return "joined" if self.gains else "in turns"
 
-    def predict_together(self, tasks: Sequence[Task], most: int) -> Sequence[int]:
+    def predict_together(self, tasks: Sequence[Task], max_rows: int) -> Sequence[int]:
         scripts = [task.script for task in tasks if isinstance(task, ToyTask)]
-        chosen = [place for place, script in enumerate(scripts) if script.get("joins")][:most]
+        chosen = [place for place, script in enumerate(scripts) if script.get("joins")][:max_rows]
         if len(chosen) < 2 or chosen[0]:
             return ()
-        self.passes.append(([scripts[place]["name"] for place in chosen], most))
+        self.passes.append(([scripts[place]["name"] for place in chosen], max_rows))
         if self.pass_error is not None:
             raise self.pass_error
         return chosen
@@ -98,12 +100,12 @@ class ToyFiller:
         return tuple(text)
 
 
-class ToyTask:
+class ToyTask(Task):
     def __init__(self, request: InfillRequest, script: dict[str, Any]) -> None:
         self.request = request
         self.script = script
         self.taken = 0
-        self.hurried = False
+        self.hurried = self.closed = False
 
     def step(self) -> bool:
         gate = self.script.get("gate")
@@ -123,6 +125,9 @@ class ToyTask:
 
     def hurry(self) -> None:
         self.hurried = True
+
+    def close(self) -> None:
+        self.closed = True
 
     def early(self) -> Candidate | None:
         texts = self.script.get("early", [])[: self.taken]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine import task as engine_task
+from dg_lsp.engine.task import Filler
 from dg_lsp.evaluate.tasks import Task
 
 
-class ScriptedFiller:
+class ScriptedFiller(Filler):
     """Fills every request with the prepared candidates, best first, in `steps` steps, and remembers what it was asked."""
 
     def __init__(self, *answers: str, steps: int = 3) -> None:
@@ -18,7 +20,7 @@ class ScriptedFiller:
         return ScriptedTask(self)
 
 
-class ScriptedTask:
+class ScriptedTask(engine_task.Task):
     def __init__(self, filler: ScriptedFiller) -> None:
         self.filler, self.left = filler, filler.steps
 
@@ -38,7 +40,7 @@ class ScriptedTask:
         return self.filler.answers[:1]
 
 
-class RefusingFiller:
+class RefusingFiller(Filler):
     """Refuses every request with the sentence."""
 
     def __init__(self, sentence: str) -> None:

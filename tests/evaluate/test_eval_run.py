@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine import filler as fillers
+from dg_lsp.engine import local
 from dg_lsp.evaluate import methods, run
 from dg_lsp.evaluate.methods import BASELINES, FULL, Method
 from dg_lsp.evaluate.run import Bench, Setup
@@ -107,7 +107,7 @@ def test_an_answer_depends_on_its_seed_alone(bench: Bench) -> None:
 
 def test_a_told_length_is_that_of_the_answer_s_tokens(bench: Bench) -> None:
     bench.answer(BODY, methods.ORACLE_LENGTH)
-    filler = fillers.LocalFiller
+    filler = local.LocalFiller
     found = bench._fillers[methods.ORACLE_LENGTH]
     assert isinstance(found, filler)
     assert found.switches.gap == len(found.loaded.vocabulary.encode(BODY.answer))
@@ -153,7 +153,7 @@ def test_a_layout_can_be_tried_that_is_not_the_checkpoint_s(instruct_layout: Pat
 
 
 def test_the_instruct_layout_comes_with_its_own_gap_lengths(trained_layout: Path) -> None:
-    loaded = fillers.load(str(trained_layout), device="cpu").loaded
+    loaded = local.load_filler(str(trained_layout), device="cpu").loaded
     assert run.with_layout(loaded, "") is loaded
     changed = run.with_layout(loaded, "instruct").profile
     assert (changed.layout, len(changed.line_gaps) > 1) == ("instruct", True)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine import filler
+from dg_lsp.engine import local
 from dg_lsp.train import corpus, curve, cuts, export, loop, pack, tokenizer
 from dg_lsp.train.losses import head_loss, token_losses
 from dg_lsp.train.objective import GAPS, PARTS, Sampler
@@ -69,7 +69,7 @@ def test_a_run_stops_resumes_and_ends_as_a_checkpoint_that_fills(run_folder: Pat
     assert len(curve.table(lines).splitlines()) == len(lines) + 2
     assert curve.picture(lines).count("<polyline") == len(curve.LOSSES)
     export.export(run_folder, tmp_path / "model", SHAPE)
-    model = filler.load(str(tmp_path / "model"), device="cpu")
+    model = local.load_filler(str(tmp_path / "model"), device="cpu")
     task = model.start(InfillRequest("def f():\n    return ", "\n", (Hole(Span(0, 0), "cursor"),)))
     while task.step():
         pass

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dg_lsp.engine.task import Say
 from dg_lsp.wire import config
 from dg_lsp.wire.config import is_remote
 from dg_lsp.wire.settings import DEFAULTS
@@ -19,17 +19,15 @@ if TYPE_CHECKING:
     from dg_lsp.engine.backends.remote import RemoteFiller
     from dg_lsp.engine.task import Filler
 
-__all__ = ["Name", "is_remote", "load", "load_remote", "parse"]
+__all__ = ["RemoteName", "is_remote", "load", "load_remote", "parse"]
 
 log = logging.getLogger("dg_lsp.engine")
-
-Say = Callable[[str, float], None]
 
 HELP = "vllm:URL[#MODEL], or fim:DIALECT[:URL][#MODEL]"
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class RemoteName:
     """A remote model's name, taken apart. `url` is "" for a dialect's usual server, `model` "" for the server's own choice."""
 
     backend: str
@@ -38,7 +36,7 @@ class Name:
     model: str
 
 
-def parse(name: str) -> Name:
+def parse(name: str) -> RemoteName:
     """Return what a remote model's name says; raise RemoteError, with a sentence, when it says nothing of the kind."""
     from dg_lsp.engine.backends.calls import RemoteError
 
@@ -51,7 +49,7 @@ def parse(name: str) -> Name:
             raise RemoteError(f"{name} names no dialect; a remote model is named {HELP}")
     elif backend != "vllm" or not url:
         raise RemoteError(f"{name} is no remote model; one is named {HELP}")
-    return Name(backend, dialect, url.rstrip("/"), model.strip())
+    return RemoteName(backend, dialect, url.rstrip("/"), model.strip())
 
 
 def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFiller:
@@ -62,18 +60,18 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
     configured, problems = config.read()
     for problem in problems:
         log.warning("%s", problem)
-    stated = parse(name)
+    remote_name = parse(name)
     say("asking the server", 0.2)
-    if stated.backend == "vllm":
+    if remote_name.backend == "vllm":
         from dg_lsp.engine.backends import vllm  # reads the model's tokenizer, and needs the library for that
 
-        made = vllm.load(stated.url, stated.model, configured, say)
+        filler = vllm.connect(remote_name.url, remote_name.model, configured, say)
     else:
         from dg_lsp.engine.backends import fim
 
-        made = fim.load(stated.dialect, stated.url, stated.model, configured, os.environ)
+        filler = fim.connect(remote_name.dialect, remote_name.url, remote_name.model, configured, os.environ)
     say("ready", 1.0)
-    return made
+    return filler
 
 
 def load(
@@ -89,6 +87,6 @@ def load(
     """Return a filler on any model, here or elsewhere; torch is imported for one that runs here."""
     if is_remote(name):
         return load_remote(name, say=say)
-    from dg_lsp.engine import filler
+    from dg_lsp.engine import local
 
-    return filler.load(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, say=say)
+    return local.load_filler(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, say=say)

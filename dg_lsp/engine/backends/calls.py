@@ -81,7 +81,7 @@ class Call:
     about: object = None
 
 
-class Line:
+class ServerClient:
     """A client for one server, on a thread with an event loop. `close` ends both."""
 
     def __init__(self, server: Server) -> None:

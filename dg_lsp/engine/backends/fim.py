@@ -1,6 +1,6 @@
 """Any server that fills in the middle from text: one request for each answer, written in the server's own dialect.
 
-A dialect is a row of `DIALECTS`: where to ask, how a question is written and an answer read, and what the server can do.
+A dialect is a row of `DIALECTS`: where to ask, how a query is written and an answer read, and what the server can do.
 Nothing is sent that a server does not document, as some refuse what they do not know. Such models write past the end of a
 hole; what repeats the suffix is cut by `core.polish`, as for every model. Knows dialects. Knows nothing of tokens.
 """
@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from dg_lsp.core import context
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
-from dg_lsp.engine.backends.calls import Call, Line, RemoteError, Server
-from dg_lsp.engine.backends.remote import Answer, RemoteFiller, merged, trimmed
+from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
+from dg_lsp.engine.backends.remote import RemoteFiller, Reply, merged, trimmed
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
 
@@ -29,7 +29,7 @@ CUT_SCORE = 0.3  # the same for one that ended only because there was no more ro
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Query:
     """What every dialect says in its own way. `number` counts the answers that are asked for, from 0."""
 
     model: str
@@ -78,7 +78,7 @@ class Dialect:
 
     name: str
     path: str
-    build: Callable[[Question], Mapping[str, object]]
+    build: Callable[[Query], Mapping[str, object]]
     parse: Callable[[Fields], tuple[Written, ...]]
     caps: Caps = field(default_factory=Caps)
     url: str = ""
@@ -86,70 +86,70 @@ class Dialect:
     variable: str = ""
 
 
-def _completion(question: Question) -> dict[str, object]:
+def _completion(query: Query) -> dict[str, object]:
     """Return what all relatives of OpenAI's older endpoint have in common."""
     body: dict[str, object] = {
-        "model": question.model,
-        "prompt": question.prefix,
-        "suffix": question.suffix,
-        "max_tokens": question.max_tokens,
+        "model": query.model,
+        "prompt": query.prefix,
+        "suffix": query.suffix,
+        "max_tokens": query.max_tokens,
     }
-    return {**body, "stop": list(question.stop)} if question.stop else body
+    return {**body, "stop": list(query.stop)} if query.stop else body
 
 
-def _openai(question: Question) -> dict[str, object]:
-    return {**_completion(question), "n": question.n, "temperature": question.temperature, "logprobs": 1}
+def _openai(query: Query) -> dict[str, object]:
+    return {**_completion(query), "n": query.n, "temperature": query.temperature, "logprobs": 1}
 
 
-def _mercury(question: Question) -> dict[str, object]:
+def _mercury(query: Query) -> dict[str, object]:
     # Its default would punish a name for standing in the prompt already. A temperature is not its to choose.
-    return {**_completion(question), "presence_penalty": 0}
+    return {**_completion(query), "presence_penalty": 0}
 
 
-def _deepseek(question: Question) -> dict[str, object]:
-    return {**_completion(question), "temperature": question.temperature, "logprobs": 1}
+def _deepseek(query: Query) -> dict[str, object]:
+    return {**_completion(query), "temperature": query.temperature, "logprobs": 1}
 
 
-def _codestral(question: Question) -> dict[str, object]:
+def _codestral(query: Query) -> dict[str, object]:
     return {
-        **_completion(question),
-        "temperature": question.temperature,
-        "random_seed": (question.seed + question.number) % 2**31,
+        **_completion(query),
+        "temperature": query.temperature,
+        "random_seed": (query.seed + query.number) % 2**31,
     }
 
 
-def _llama(question: Question) -> dict[str, object]:
+def _llama(query: Query) -> dict[str, object]:
     body: dict[str, object] = {
-        "input_prefix": question.prefix,
-        "input_suffix": question.suffix,
-        "input_extra": [{"filename": item.path, "text": item.text} for item in question.related],
+        "input_prefix": query.prefix,
+        "input_suffix": query.suffix,
+        "input_extra": [{"filename": item.path, "text": item.text} for item in query.related],
         "prompt": "",
-        "n_predict": question.max_tokens,
-        "temperature": question.temperature,
-        "seed": (question.seed + question.number) % 2**31,
+        "n_predict": query.max_tokens,
+        "temperature": query.temperature,
+        "seed": (query.seed + query.number) % 2**31,
         "cache_prompt": True,
         "stream": False,
     }
-    if question.stop:
-        body["stop"] = list(question.stop)
-    if question.ms:
-        body["t_max_predict_ms"] = question.ms
+    if query.stop:
+        body["stop"] = list(query.stop)
+    if query.ms:
+        body["t_max_predict_ms"] = query.ms
     return body
 
 
-def _ollama(question: Question) -> dict[str, object]:
+def _ollama(query: Query) -> dict[str, object]:
     options: dict[str, object] = {
-        "num_predict": question.max_tokens,
-        "temperature": question.temperature,
-        "seed": (question.seed + question.number) % 2**31,
+        "num_predict": query.max_tokens,
+        "temperature": query.temperature,
+        "seed": (query.seed + query.number) % 2**31,
     }
-    if question.stop:
-        options["stop"] = list(question.stop)
+    if query.stop:
+        options["stop"] = list(query.stop)
     # Left to itself it would answer in many lines.
     return {
-        "model": question.model,
-        "prompt": question.prefix,
-        "suffix": question.suffix,
+        "model": query.model,
+        "prompt": query.prefix,
+        "suffix": query.suffix,
         "stream": False,
         "options": options,
     }
@@ -192,10 +192,10 @@ def _chances(choice: Fields) -> tuple[float, ...]:
     """Return the probability of each token; none where they are not told in full, as nothing depends on them."""
     if not isinstance(choice.values.get("logprobs"), dict):
         return ()
-    told = choice.inner("logprobs").values.get("token_logprobs")
-    if not isinstance(told, list) or not all(isinstance(value, (int, float)) for value in told):
+    logs = choice.inner("logprobs").values.get("token_logprobs")
+    if not isinstance(logs, list) or not all(isinstance(value, (int, float)) for value in logs):
         return ()
-    return tuple(math.exp(min(float(value), 0.0)) for value in told)
+    return tuple(math.exp(min(float(value), 0.0)) for value in logs)
 
 
 DIALECTS: tuple[Dialect, ...] = (
@@ -217,7 +217,7 @@ DIALECTS: tuple[Dialect, ...] = (
 )  # fmt: skip
 
 
-def load(name: str, url: str, model: str, configured: Config, environ: Mapping[str, str]) -> RemoteFiller:
+def connect(name: str, url: str, model: str, configured: Config, environ: Mapping[str, str]) -> RemoteFiller:
     """Return a filler on a server that speaks the dialect of that name; raise RemoteError, with a sentence, if there is none.
 
     Nothing is asked yet: most of these servers bill by the request. A key that the environment has under the dialect's
@@ -234,7 +234,7 @@ def load(name: str, url: str, model: str, configured: Config, environ: Mapping[s
     key = configured.key_for(server.host)
     if not key and dialect.variable and _same_place(server.url, dialect.url):
         key = environ.get(dialect.variable, "").strip()
-    return RemoteFiller(Fim(dialect, model), Line(replace(server, key=key)), configured.settings.local_only)
+    return RemoteFiller(Fim(dialect, model), ServerClient(replace(server, key=key)), configured.settings.local_only)
 
 
 class Fim:
@@ -256,24 +256,24 @@ class Fim:
         """Return one call for all answers where the server gives several at a time, else one for each."""
         caps, [hole] = self.dialect.caps, request.holes
         prefix, suffix = window(request.prefix + context.instruction(request), request.suffix, caps.window_chars)
-        wanted = min(request.budget.candidates, MAX_ANSWERS) if caps.varies else 1
-        question = Question(
+        n_answers = min(request.budget.candidates, MAX_ANSWERS) if caps.varies else 1
+        query = Query(
             model=self.model,
             prefix=prefix,
             suffix=suffix,
             max_tokens=min(BLOCK_TOKENS if hole.block else LINE_TOKENS, caps.max_tokens),
             stop=() if hole.block else ("\n",),
-            n=wanted if caps.n else 1,
+            n=n_answers if caps.n else 1,
             seed=request.seed,
             ms=request.budget.ms,
             related=request.related,
         )
-        numbers = range(1 if caps.n else wanted)
-        return [Call(self.dialect.path, self.dialect.build(replace(question, number=number))) for number in numbers]
+        numbers = range(1 if caps.n else n_answers)
+        return [Call(self.dialect.path, self.dialect.build(replace(query, number=number))) for number in numbers]
 
-    def best(self, request: InfillRequest, answers: Sequence[Answer]) -> tuple[Candidate, ...]:
+    def best(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
         """Return a candidate for each text, best first; raise WireError when an answer has another shape."""
-        written = [each for answer in answers for each in self.dialect.parse(answer.fields)]
+        written = [each for reply in replies for each in self.dialect.parse(reply.fields)]
         [hole] = request.holes
         return merged([_candidate(each, block=hole.block) for each in written])
 

@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.backends.calls import Call, Line, RemoteError
+from dg_lsp.engine import sequence
+from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient
+from dg_lsp.engine.task import Filler, Task
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
 
@@ -26,7 +28,7 @@ STEP_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """What a call came to."""
 
     call: Call
@@ -42,7 +44,7 @@ class Backend(Protocol):
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return what to ask, all at the same time; raise RemoteError when the request can't be asked."""
 
-    def best(self, request: InfillRequest, answers: Sequence[Answer]) -> tuple[Candidate, ...]:
+    def best(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
         """Return what the answers so far come to, best first; raise RemoteError or WireError when they make no sense."""
 
     def about(self) -> Mapping[str, object]:
@@ -91,25 +93,25 @@ class Board:
             self._changed.wait_for(lambda: self._fresh, timeout_s)
 
 
-class RemoteFiller:
+class RemoteFiller(Filler):
     """A remote model that is ready to fill."""
 
-    def __init__(self, backend: Backend, line: Line, local_only: tuple[str, ...] = ()) -> None:
-        """Take over the line; it is closed with the filler."""
-        self.backend, self.line, self.local_only = backend, line, local_only
+    def __init__(self, backend: Backend, client: ServerClient, local_only: tuple[str, ...] = ()) -> None:
+        """Take over the client; it is closed with the filler."""
+        self.backend, self.client, self.local_only = backend, client, local_only
         self._board = Board()
-        self._end = weakref.finalize(self, line.close)
+        self._end = weakref.finalize(self, client.close)
 
     def start(self, request: InfillRequest) -> RemoteTask:
         """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine."""
         if stays_local(request.path, self.local_only):
             raise ValueError(f"{request.path} {LOCAL_ONLY}")
         related = tuple(item for item in request.related if not stays_local(item.path, self.local_only))
-        return RemoteTask(self.backend, self.line, self._board, replace(request, related=related))
+        return RemoteTask(self.backend, self.client, self._board, replace(request, related=related))
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and what else is known of it."""
-        return {"device": self.line.server.host, "dtype": "", **self.backend.about()}
+        return {"device": self.client.server.host, "dtype": "", **self.backend.about()}
 
     def close(self) -> None:
         """End the connection; tasks under way fail."""
@@ -129,22 +131,22 @@ class Sent:
         self.calls.clear()
 
 
-class RemoteTask:
+class RemoteTask(Task):
     """One request under way; holes that the server can't fill together are filled one after another."""
 
-    def __init__(self, backend: Backend, line: Line, board: Board, request: InfillRequest) -> None:
+    def __init__(self, backend: Backend, client: ServerClient, board: Board, request: InfillRequest) -> None:
         """Hold the request."""
-        self._backend, self._line, self._board, self._request = backend, line, board, request
+        self._backend, self._client, self._board, self._request = backend, client, board, request
         n_holes = len(request.holes)
         self._together = n_holes if n_holes == 1 or backend.takes_together(request) else 1
         self._part: InfillRequest | None = None
         self._sent = Sent()
-        self._found: list[Candidate] = []
+        self._parts: list[Candidate] = []
         self._answers: tuple[Candidate, ...] = ()
         self._tokens = {"tokens": 0, "reused": 0}
-        self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
+        self.milliseconds: dict[str, float] = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
         self._number = board.join()
-        weakref.finalize(self, _forget, self._sent, board, self._number)
+        self._end = weakref.finalize(self, _forget, self._sent, board, self._number)
 
     def step(self) -> bool:
         """Send what is next, or wait a moment for an answer; return whether more is to do. Raises RemoteError."""
@@ -173,7 +175,7 @@ class RemoteTask:
         """Return one text for each hole as the best answer so far has it."""
         if self._answers:
             return self._answers[0].texts
-        texts = [text for part in self._found for text in part.texts]
+        texts = [text for part in self._parts for text in part.texts]
         texts += [text for candidate in self._now()[:1] for text in candidate.texts]
         return (*texts, *[""] * (len(self._request.holes) - len(texts)))
 
@@ -181,71 +183,65 @@ class RemoteTask:
         """Return how many tokens the server read, and how many of them it had read before, as far as it tells."""
         return dict(self._tokens)
 
+    def close(self) -> None:
+        """Drop the calls that are under way."""
+        self._end()
+
     def _send(self) -> None:
         """Ask for the next hole, or all of them."""
         self._part = self._next()
         board, number = self._board, self._number
         for call in self._backend.calls(self._part):
-            self._sent.calls.append((call, self._line.send(call, lambda: board.add(number))))
+            self._sent.calls.append((call, self._client.send(call, lambda: board.add(number))))
 
     def _next(self) -> InfillRequest:
-        request, index = self._request, len(self._found)
+        request = self._request
         if self._together == len(request.holes):
             return request
-        filled = [part.texts[0] for part in self._found]
-        before = request.prefix + "".join(text + gap for text, gap in zip(filled, request.between, strict=False))
-        rest = "".join([*request.between[index:], request.suffix])
-        return replace(
-            request, prefix=before, suffix=rest, holes=(request.holes[index],), between=(), seed=request.seed + index
-        )
+        return sequence.next_hole(request, [part.texts[0] for part in self._parts])
 
     def _settle(self) -> bool:
         """Make of all answers what they come to; return whether holes are left."""
         assert self._part is not None
         outcomes = [(call, _outcome(future)) for call, future in self._sent.calls]
-        answers = [Answer(call, outcome) for call, outcome in outcomes if isinstance(outcome, Fields)]
+        replies = [Reply(call, outcome) for call, outcome in outcomes if isinstance(outcome, Fields)]
         failures = [outcome for _, outcome in outcomes if isinstance(outcome, RemoteError)]
         # One answer of several is an answer.
-        if failures and not answers:
+        if failures and not replies:
             raise failures[0]
-        for answer in answers:
-            self._count(answer.fields)
-        found = self._best(answers)
+        for reply in replies:
+            self._count(reply.fields)
+        candidates = self._best(replies)
         self._sent.drop()
         if self._together == len(self._request.holes):
-            self._answers = found
+            self._answers = candidates
             return False
-        if not found:
+        if not candidates:
             return False
-        self._found.append(found[0])
+        self._parts.append(candidates[0])
         self._part = None
-        if len(self._found) < len(self._request.holes):
+        if len(self._parts) < len(self._request.holes):
             return True
-        score = 1.0
-        for part in self._found:
-            score *= part.score
-        texts = tuple(part.texts[0] for part in self._found)
-        confidences = tuple(part.confidences[0] if part.confidences else () for part in self._found)
-        self._answers = (Candidate(texts, score, confidences, steps=sum(part.steps for part in self._found)),)
+        self._answers = (sequence.whole(self._parts),)
         return False
 
-    def _best(self, answers: Sequence[Answer]) -> tuple[Candidate, ...]:
+    def _best(self, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
         assert self._part is not None
         try:
-            return self._backend.best(self._part, answers)
+            return self._backend.best(self._part, replies)
         except WireError as error:
-            raise RemoteError(f"the answer of {self._line.server.host} can't be understood: {error}") from error
+            raise RemoteError(f"the answer of {self._client.server.host} can't be understood: {error}") from error
 
     def _now(self) -> tuple[Candidate, ...]:
         """Return what the answers that are there already come to."""
-        done = []
+        replies = []
         for call, future in self._sent.calls:
             if future.done() and not future.cancelled() and future.exception() is None:
-                done.append(Answer(call, future.result()))
-        if self._part is not None and done:
+                replies.append(Reply(call, future.result()))
+        if self._part is not None and replies:
             # What is wrong with them is told when all are there.
             with contextlib.suppress(RemoteError):
-                return self._best(done)
+                return self._best(replies)
         return ()
 
     def _count(self, fields: Fields) -> None:
@@ -261,8 +257,8 @@ def trimmed(text: str, confidences: tuple[float, ...], *, block: bool) -> tuple[
     ends = [at for mark in "\r\n" if (at := text.find(mark)) >= 0]
     if block or not ends:
         return text, confidences
-    kept = text[: min(ends)]
-    return kept, confidences[: -(-len(confidences) * len(kept) // len(text))]
+    first_line = text[: min(ends)]
+    return first_line, confidences[: -(-len(confidences) * len(first_line) // len(text))]
 
 
 def merged(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:

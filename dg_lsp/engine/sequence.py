@@ -1,0 +1,51 @@
+"""Several holes of one request: which share a canvas, and how those that don't are filled one after another.
+
+Knows requests and candidates. Knows nothing of who fills them, a local model or a remote one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.profile import Profile
+
+if TYPE_CHECKING:  # it needs a library that dialects without tokens do without
+    from dg_lsp.engine.vocabulary import Vocabulary
+
+
+def fits_one_canvas(request: InfillRequest, profile: Profile, vocabulary: Vocabulary, closing_tokens: int = 0) -> bool:
+    """Return whether the holes and the text between them stand on one canvas, each with room for an answer."""
+    n_holes = len(request.holes)
+    gaps = profile.block_gaps if any(hole.block for hole in request.holes) else profile.line_gaps
+    fixed = sum(len(vocabulary.encode(text)) for text in request.between) + profile.held_tokens + closing_tokens
+    return n_holes <= profile.gaps_per_canvas and fixed + n_holes * min(gaps) <= profile.canvas_tokens
+
+
+def next_hole(request: InfillRequest, filled: Sequence[str]) -> InfillRequest:
+    """Return the request for the first hole that is not filled yet, alone, behind the texts of those that are."""
+    index = len(filled)
+    before = "".join(text + between for text, between in zip(filled, request.between, strict=False))
+    return replace(
+        request,
+        prefix=request.prefix + before,
+        suffix="".join([*request.between[index:], request.suffix]),
+        holes=(request.holes[index],),
+        between=(),
+        seed=request.seed + index,
+    )
+
+
+def whole(parts: Sequence[Candidate]) -> Candidate:
+    """Return the candidates of single holes as one for all of them: probabilities multiply."""
+    return Candidate(
+        tuple(part.texts[0] for part in parts),
+        math.prod(part.score for part in parts),
+        tuple(part.confidences[0] if part.confidences else () for part in parts),
+        parts[0].row,
+        sum(part.steps for part in parts),
+        lengths=tuple(part.lengths[0] for part in parts) if all(part.lengths for part in parts) else (),
+    )
