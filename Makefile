@@ -8,14 +8,17 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 ENV := $(VENV)/.made
 RUN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+# A process for each core; a file's tests share their fixtures, so they stay together.
+TESTS := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check clean settings vscode test-editors
+.PHONY: help demo test test-all check style clean settings vscode test-editors
 
 help:
 	@echo "make demo    fill the holes of fixtures/demo and show the diff"
-	@echo "make test    install what the tests need, check style and types, run the tests"
-	@echo "make check   the same without installing"
+	@echo "make test    install what the tests need, check style and types, run the tests but the slowest"
+	@echo "make test-all  the same with the slowest tests, and their coverage"
+	@echo "make check   what make test does, without installing"
 	@echo "make settings  write the settings into the documentation and the VS Code extension"
 	@echo "make vscode  package the VS Code extension (needs Node 20)"
 	@echo "make test-editors   install real editors below build/ and test their clients in them"
@@ -28,13 +31,20 @@ demo: $(RUN)
 test: $(DEV)
 	@$(MAKE) --no-print-directory check
 
-check:
+# The slowest tests as well, and how much of the core they reach.
+test-all: $(DEV)
+	@$(MAKE) --no-print-directory style
+	$(TESTS) --cov=dg_lsp --cov-report= --quiet
+	$(BIN)/coverage report --include='dg_lsp/core/*' --fail-under=95 --skip-covered
+
+check: style
+	$(TESTS) -m "not slow" --quiet
+
+style:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest --cov=dg_lsp --cov-report= --quiet
-	$(BIN)/coverage report --include='dg_lsp/core/*' --fail-under=95 --skip-covered
 
 # The editors' clients. What is installed for them stays below build/editors; only where this is root, and they are not there,
 # are Chromium, Emacs, tmux, luacheck and npm installed with apt-get. Where a test fails it says where the editor's last picture
