@@ -242,7 +242,8 @@ class Completer:
         self._statistics.counts.add("asked")
         current = self._documents.get(now.document.uri)
         quick = self._outlines.quick(now.document.uri, syntax, settings.window_chars, current.syntax if current else None)
-        answer = await pipeline.infill(engine, now.document, (hole,), asked, syntax=quick, related=related)
+        is_file = not self._documents.is_cell(now.document.uri)
+        answer = await pipeline.infill(engine, now.document, (hole,), asked, syntax=quick, related=related, is_file=is_file)
         if answer.fired:
             log.debug("polished by %s", ", ".join(answer.fired))
         latency_ms = 1000 * (self._clock() - started)
@@ -269,7 +270,8 @@ class Completer:
                 continue
             # A text that was cut is judged like any other: `x = self.` is no error to the parser where a line follows.
             alone = replace(item.candidate, texts=(cut[len(hole.lead) :],))
-            if polished := polish.to_edits(alone, (hole,), now.document, syntax=syntax).edits:
+            is_file = not self._documents.is_cell(now.document.uri)
+            if polished := polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=is_file).edits:
                 text = polished[0].text
                 break
         return Offer(text, item.candidate.score, next(self._ids))

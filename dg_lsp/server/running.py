@@ -216,7 +216,7 @@ async def _run(server: Server, wanted: Wanted, found: Open, bar: Bar) -> Filled:
         bar.report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))
 
     try:
-        job = Job(document, syntax, asked, related)
+        job = Job(document, syntax, asked, related, is_file=not server.documents.is_cell(document.uri))
         return await filling.fill(attempts, job, engine_for, done, mends=wanted.what == "repair")
     finally:
         if latest:
