@@ -19,11 +19,12 @@ def find(text: str, *, in_block: bool = False) -> frozenset[str] | None:
     are `in_block`, such as the rest of an `if` of the module. The result is cached, because the text before and behind
     the code that is being written rarely changes.
     """
-    if _BINDS_ANYTHING.search(text):
+    if binds_anything(text):
         return None
     starts = [match.start() for match in _TOP_LINE.finditer(text)]
     names = {name for match in _GLOBAL.finditer(text) for name in _NAME.findall(match[1])}
-    names.update(match[1] for match in _BUILTIN.finditer(text))
+    if "builtins." in text:
+        names.update(match[1] for match in _BUILTIN.finditer(text))
     if in_block:
         names.update(_bound_in_block(text[: starts[0] if starts else len(text)]))
     for start, end in pairwise([*starts, len(text)]):
@@ -34,6 +35,11 @@ def find(text: str, *, in_block: bool = False) -> frozenset[str] | None:
         else:
             names.update(_bound_by_statement(text[start:end]))
     return frozenset(names)
+
+
+def binds_anything(text: str) -> bool:
+    """Return whether the lines may bind names that they do not spell, as `import *` does."""
+    return any(word in text and pattern.search(text) for word, pattern in _BINDS_ANYTHING)
 
 
 def _bound_in_block(text: str) -> Iterator[str]:
@@ -102,9 +108,11 @@ _SUBSCRIPT = re.compile(r"\[[^\]]*\]")
 _COMMENT = re.compile(r"#[^\n]*")
 _GLOBAL = re.compile(r"^[ \t]+global[ \t]+([^\n]+)", re.MULTILINE)
 _BUILTIN = re.compile(r"\bbuiltins\.(\w+)[ \t]*=(?!=)")
-# What binds names that no line spells.
-_BINDS_ANYTHING = re.compile(
-    r"^[^#\n]*\bimport[ \t]*\(?[ \t]*\*|\b(?:globals|locals|vars)\(\)[ \t]*(?:\[|\.update|\.setdefault)"
-    r"|^[ \t]*exec\(|\bsetattr\([ \t]*(?:builtins|sys\.modules)|\binstall\([^\n]*names=",
-    re.MULTILINE,
+# What binds names that no line spells: words that must be in the text, which are found fast, and what then has to match.
+_BINDS_ANYTHING = (
+    ("import", re.compile(r"^[ \t]*from\b[^\n#]*\bimport[ \t]*\(?[ \t]*\*", re.MULTILINE)),
+    ("globals()", re.compile(r"\bglobals\(\)[ \t]*(?:\[|\.update|\.setdefault)")),
+    ("locals()", re.compile(r"^(?:locals|vars)\(\)[ \t]*(?:\[|\.update)|^for\b[^\n]*\n[ \t]+locals\(\)\[", re.MULTILINE)),
+    ("exec(", re.compile(r"^exec\(", re.MULTILINE)),
+    ("setattr(", re.compile(r"\bsetattr\([ \t]*(?:builtins|sys\.modules)")),
 )

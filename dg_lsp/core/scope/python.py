@@ -27,44 +27,57 @@ from dg_lsp.core.values import Span
 MAX_CHARS = 40_000
 # What parses in most places, and names nothing.
 _PLAIN = ("", "0", "pass")
+# What a region that is indented stands in.
+_CLASS, _BLOCK = "class _:", "if 1:"
 
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """What pyflakes looks at: whole lines, and whether they are a function, of a class or in another block."""
+    """What pyflakes looks at: whole lines around an answer, up to it and behind it, and the line that makes them parse.
+
+    In a class, other functions and classes are left out. `span` is where the lines are in the file.
+    """
 
     span: Span
-    is_function: bool
-    opener: str
+    head: str
+    tail: str
+    opener: str = ""
+    is_function: bool = False
 
 
 def unbound_names(filled: Syntax, answers: Sequence[tuple[Span, str]], uri: str) -> frozenset[str]:
     """Return the names that the answers leave unbound; see `scope.unbound_names`."""
     if not _is_module(filled.text, uri):
         return frozenset()
-    names = set[str]()
-    for answer, old in answers:
-        region = _region(filled, answer)
-        source = filled.text[region.span.start : region.span.end]
-        before, behind = filled.text[: region.span.start], filled.text[region.span.end :]
-        bound_before = module_names.find(_unix(before))
-        bound_behind = module_names.find(_unix(behind), in_block=region.opener == "if 1:")
-        own_names = module_names.find(_unix(source))
-        if bound_before is None or bound_behind is None or own_names is None or len(source) > MAX_CHARS:
-            continue
-        scope = _Scope(region, bound_before, bound_behind, _has_future(before), uri)
-        inner = Span(answer.start - region.span.start, answer.end - region.span.start)
-        used = scope.unbound(source, inner)
-        if used is None:
-            names |= uses.unbound_names(filled, [answer])
-        elif used:
-            earlier = _unbound_before(scope, source, inner, old)
-            words = set(_WORD.findall(source[uses.word_start(source, inner.start) : uses.word_end(source, inner.end)]))
-            new = {name for name in used if (name not in earlier if earlier is not None else name in words)}
-            # What the module binds behind a statement that runs at once is there too late.
-            early = set[str]() if region.is_function else new & bound_behind
-            names |= early | (new - early - _bound_or_unbound_elsewhere(filled, region, new))
-    return frozenset(names)
+    return frozenset(name for answer, old in answers for name in _unbound_names(filled, answer, old, uri))
+
+
+def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozenset[str]:
+    region = _region(filled, answer)
+    before, behind = filled.text[: region.span.start], filled.text[region.span.end :]
+    bound_before = module_names.find(_unix(before))
+    bound_behind = module_names.find(_unix(behind), in_block=region.opener == _BLOCK)
+    text = filled.text[answer.start : answer.end]
+    source = f"{region.head}{text}{region.tail}"
+    if bound_before is None or bound_behind is None or module_names.binds_anything(source) or len(source) > MAX_CHARS:
+        return frozenset()
+    scope = _Scope(region, bound_before, bound_behind, "from __future__ import annotations" in before, uri)
+    names = scope.unbound(text)
+    if names is None:
+        return uses.unbound_names(filled, [answer])
+    if not names:
+        return names
+    plain = next((plain for plain in dict.fromkeys((old, *_PLAIN)) if scope.unbound(plain) is not None), None)
+    if plain is None:
+        start, end = uses.word_start(filled.text, answer.start), uses.word_end(filled.text, answer.end)
+        new = names.intersection(_WORD.findall(filled.text, start, end))
+        whole = filled.text
+    else:
+        new = names.difference(scope.unbound(plain) or ())
+        whole = filled.text[: answer.start] + plain + filled.text[answer.end :]
+    # What the module binds behind a statement that runs at once is there too late.
+    late = frozenset[str]() if region.is_function else new & bound_behind
+    return late | (new - late - _bound_or_unbound_elsewhere(filled, region, new, whole))
 
 
 def _is_module(text: str, uri: str) -> bool:
@@ -73,26 +86,52 @@ def _is_module(text: str, uri: str) -> bool:
 
 
 def _region(filled: Syntax, answer: Span) -> _Region:
-    """Return the outermost function whose body the answer is in, else the statements of the module that it is in."""
+    """Return the outermost function that the answer is in the body of, else its class, else its statements of the module."""
     node: Node | None = filled.node_at(answer)
-    function, parents = None, list[Node]()
+    function: Node | None = None
+    block: Node | None = None
+    parents = list[Node]()
     while node is not None:
-        body = node.child_by_field_name("body") if node.type == "function_definition" else None
-        if body is not None and filled.span(body).start <= answer.start:
-            function, parents = node, []
-        elif node.type != "decorated_definition":
+        body = node.child_by_field_name("body")
+        is_inside = body is not None and filled.span(body).start <= answer.start
+        if node.type == "function_definition" and is_inside:
+            function, block, parents = node, None, []
+        elif node.type == "class_definition" and is_inside and function is None and block is None:
+            block = body
+        if node is not function and node.type != "decorated_definition":
             parents.append(node)
         node = node.parent
-    if function is not None and not any(parent.is_error for parent in parents):
-        lines = _whole_lines(filled, filled.span(function))
+    is_broken = any(parent.is_error for parent in parents)
+    if function is not None and not is_broken:
         is_method = any(parent.type == "class_definition" for parent in parents)
-        is_nested = len(parents) > 1
-        return _Region(lines, is_function=True, opener="class _:" if is_method else "if 1:" if is_nested else "")
+        opener = _CLASS if is_method else _BLOCK if len(parents) > 1 else ""
+        span = _whole_lines(filled, filled.span(function))
+        head, tail = filled.text[span.start : answer.start], filled.text[answer.end : span.end]
+        return _Region(span, head, tail, opener, is_function=True)
+    if block is not None and not is_broken:
+        return _in_class(filled, block, answer)
     children = [filled.span(child) for child in filled.tree.root_node.children]
-    touched = [span for span in children if span.start <= answer.end and answer.start <= span.end]
-    start = min((span.start for span in touched), default=answer.start)
-    end = max((span.end for span in touched), default=answer.end)
-    return _Region(_whole_lines(filled, Span(min(start, answer.start), max(end, answer.end))), is_function=False, opener="")
+    touched = [answer, *(span for span in children if span.start <= answer.end and answer.start <= span.end)]
+    span = _whole_lines(filled, Span(min(span.start for span in touched), max(span.end for span in touched)))
+    return _Region(span, filled.text[span.start : answer.start], filled.text[answer.end : span.end])
+
+
+def _in_class(filled: Syntax, block: Node, answer: Span) -> _Region:
+    """Return the statements of the class, with no more than the names of the functions and classes in it."""
+    span = _whole_lines(filled, filled.span(block))
+    span = Span(min(span.start, answer.start), max(span.end, answer.end))
+    head, tail, head_end, tail_end = "", "", span.start, answer.end
+    for child in block.children:
+        if child.type not in ("function_definition", "class_definition", "decorated_definition"):
+            continue
+        place = filled.span(child)
+        name = (child.child_by_field_name("definition") or child).child_by_field_name("name")
+        short = f"{name.text.decode()} = None" if name is not None and name.text else "pass"
+        if place.end < answer.start:
+            head, head_end = f"{head}{filled.text[head_end : place.start]}{short}", place.end
+        elif answer.end < place.start:
+            tail, tail_end = f"{tail}{filled.text[tail_end : place.start]}{short}", place.end
+    return _Region(span, head + filled.text[head_end : answer.start], tail + filled.text[tail_end : span.end], _CLASS)
 
 
 def _whole_lines(filled: Syntax, span: Span) -> Span:
@@ -110,8 +149,9 @@ class _Scope:
     has_future: bool
     uri: str
 
-    def unbound(self, source: str, answer: Span) -> frozenset[str] | None:
-        """Return the names that are used in the source and bound nowhere; None where it does not parse."""
+    def unbound(self, answer: str) -> frozenset[str] | None:
+        """Return the names that the region uses and nothing binds with the answer in it; None where it does not parse."""
+        source = f"{self.region.head}{answer}{self.region.tail}"
         opener = "from __future__ import annotations\n" if self.has_future else ""
         opener += f"{self.region.opener}\n" if source[:1].isspace() and self.region.opener else ""
         tree = _parse(opener + source)
@@ -122,8 +162,6 @@ class _Scope:
         if self.region.is_function:
             available |= later
         else:
-            n_lines = opener.count("\n") + 1
-            _cut_bodies(tree, n_lines + source.count("\n", 0, answer.start), n_lines + source.count("\n", 0, answer.end))
             # What is bound behind is there for functions that are called later, and not yet for what runs at once.
             tree.body += [_assignment(name) for name in later]
         with warnings.catch_warnings():
@@ -138,26 +176,19 @@ class _Scope:
         )
 
 
-def _unbound_before(scope: _Scope, source: str, answer: Span, old: str) -> frozenset[str] | None:
-    """Return the same with the text that the answer replaces, or a plain one; None where that does not parse."""
-    head, tail = source[: answer.start], source[answer.end :]
-    for text in dict.fromkeys((old, *_PLAIN)):
-        names = scope.unbound(head + text + tail, Span(answer.start, answer.start + len(text)))
-        if names is not None:
-            return names
-    return None
+def _bound_or_unbound_elsewhere(filled: Syntax, region: _Region, names: frozenset[str], whole: str) -> frozenset[str]:
+    """Return which of the names the symbol tables know as the module's, or as unbound outside the region already.
 
-
-def _bound_or_unbound_elsewhere(filled: Syntax, region: _Region, names: set[str]) -> set[str]:
-    """Return which of the names the symbol tables know as the module's, or as unbound outside the region already."""
+    `whole` is the file with something plain for the answer, where that parses: candidates share the tables of it.
+    """
     outside = filled.text[: region.span.start], filled.text[region.span.end :]
-    doubtful = {name for name in names if any(re.search(rf"(?<!\w){name}(?!\w)", text) for text in outside)}
+    doubtful = frozenset(name for name in names if any(re.search(rf"(?<!\w){name}(?!\w)", text) for text in outside))
     if not doubtful:
-        return set()
-    table = _table(filled.text)
+        return frozenset()
+    table = _table(whole)
     if table is None:
-        return set()
-    first, last = (filled.lines.at(offset) + 1 for offset in (region.span.start, region.span.end))
+        return frozenset()
+    first, last = outside[0].count("\n") + 1, whole.count("\n") - outside[1].count("\n") + 1
     bound = {symbol.get_name() for symbol in table.get_symbols() if _binds(symbol)}
     return doubtful & bound.union(_used_globals(table, first, last))
 
@@ -193,22 +224,9 @@ def _parse(source: str) -> ast.Module | None:
             return None
 
 
-def _cut_bodies(tree: ast.Module, first: int, last: int) -> None:
-    """Empty the bodies of functions that do not touch the lines: pyflakes need not look at the rest of a long class."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            end = node.end_lineno or node.lineno
-            if end < first or node.lineno > last:
-                node.body = [ast.Pass()]
-
-
 def _assignment(name: str) -> ast.stmt:
     target = ast.Name(name, ast.Store(), lineno=1, col_offset=0)
     return ast.Assign([target], ast.Constant(None, lineno=1, col_offset=0), lineno=1, col_offset=0)
-
-
-def _has_future(text: str) -> bool:
-    return "from __future__ import annotations" in text
 
 
 def _unix(text: str) -> str:
