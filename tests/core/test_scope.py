@@ -90,6 +90,8 @@ def test_a_name_that_nothing_binds_is_unbound(text: str, expected: list[str]) ->
         "def f():\n    ⟦x = 1  # anything at all\n    return x⟧\n",
         '__all__ = [⟦"later"⟧]\nlater = 1\n',
         "def f(x):\n    ⟦del x⟧\n",
+        "__all__ = [⟦'anything'⟧]\n\ndef __getattr__(name): ...\n",
+        "__all__ = ['f']\n⟦__all__ += ['g']⟧\ndef f(): ...\ndef g(): ...\n",
         "def f():\n    ⟦import os\n    return os⟧\n",
         "def f():\n    ⟦return _('text')⟧\n\nimport gettext\n_ = gettext.gettext\n",
         "@decorator\ndef f(): ⟦return 1⟧\n",

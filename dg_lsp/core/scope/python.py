@@ -12,7 +12,7 @@ import ast
 import re
 import symtable
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -158,22 +158,36 @@ class _Scope:
         if tree is None:
             return None
         words = set(_WORD.findall(source))
-        available, later = self.bound_before & words, self.bound_behind & words
+        # Pyflakes expects to have seen where `__all__` is bound.
+        available, later = ((names & words) - {"__all__"} for names in (self.bound_before, self.bound_behind))
         if self.region.is_function:
             available |= later
         else:
             # What is bound behind is there for functions that are called later, and not yet for what runs at once.
             tree.body += [_assignment(name) for name in later]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            faults = checker.Checker(tree, filename=self.uri.rpartition("/")[2] or "module.py", builtins=available).messages
-        exports = self.bound_before | self.bound_behind
+        faults = _check(tree, self.uri.rpartition("/")[2], available)
+        bound = self.bound_before | self.bound_behind
+        # A module with a `__getattr__` may export anything.
+        exports = bound if "__getattr__" not in bound else None
         return frozenset(
             message.message_args[0]
             for message in faults
             if isinstance(message, messages.UndefinedName)
-            or (isinstance(message, messages.UndefinedExport) and message.message_args[0] not in exports)
+            or (
+                exports is not None and isinstance(message, messages.UndefinedExport) and message.message_args[0] not in exports
+            )
         )
+
+
+def _check(tree: ast.Module, filename: str, available: Set[str]) -> list[messages.Message]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            faults: list[messages.Message] = checker.Checker(tree, filename=filename, builtins=available).messages
+        # It is made for whole modules: what it trips over in a piece of one says nothing about an answer.
+        except Exception:
+            return []
+    return faults
 
 
 def _bound_or_unbound_elsewhere(filled: Syntax, region: _Region, names: frozenset[str], whole: str) -> frozenset[str]:
