@@ -44,6 +44,7 @@ def unbound(text: str, *, language: str = "python", old: str = "pass", uri: str 
         ('__all__ = [⟦"missing"⟧]\n', ["missing"]),
         ("def f():\r\n    ⟦return y⟧\r\n", ["y"]),
         ("def f(s):\n    ⟦return f'{s} {t}'⟧\n", ["t"]),
+        ("def f(s):\n    ⟦return t⟧\n\ndef g(s):\n    return globals()[s] == 1\n", ["t"]),
         ("class A:\n    a = 1\n    def g(self): ...\n    b = a\n    ⟦c = a + b + g() + d⟧\n    def d(self): ...\n", ["d"]),
         ("class A:\n    class B:\n        x = 1\n    @dec\n    def g(self): ...\n    ⟦y = x⟧\n", ["x"]),
     ],

@@ -111,8 +111,9 @@ _BUILTIN = re.compile(r"\bbuiltins\.(\w+)[ \t]*=(?!=)")
 # What binds names that no line spells: words that must be in the text, which are found fast, and what then has to match.
 _BINDS_ANYTHING = (
     ("import", re.compile(r"^[ \t]*from\b[^\n#]*\bimport[ \t]*\(?[ \t]*\*", re.MULTILINE)),
-    ("globals()", re.compile(r"\bglobals\(\)[ \t]*(?:\[|\.update|\.setdefault)")),
-    ("locals()", re.compile(r"^(?:locals|vars)\(\)[ \t]*(?:\[|\.update)|^for\b[^\n]*\n[ \t]+locals\(\)\[", re.MULTILINE)),
+    ("globals()", re.compile(r"\bglobals\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update|\.setdefault)")),
+    ("locals()", re.compile(r"\blocals\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update)")),
+    ("vars()", re.compile(r"\bvars\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update)")),
     ("exec(", re.compile(r"^exec\(", re.MULTILINE)),
     ("setattr(", re.compile(r"\bsetattr\([ \t]*(?:builtins|sys\.modules)")),
 )
