@@ -1,8 +1,10 @@
 """Turn a candidate's texts into edits: what follows the answer is cut off, its form becomes the file's own, and what
 would not help is dropped.
 
-Each filter has one idea, and their order stands in `FILTERS`. Knows nothing of how the texts were made: a text that
-was denoised between held tokens needs few of these, one that a plain completion endpoint wrote needs most.
+Each filter has one idea, and their order stands in `FILTERS`. To add one, write it in the module of its purpose and name it
+there, with its reason in `_REASONS` if it drops. `shrinks` tells front ends when to ask before code is lost. Knows nothing
+of how the texts were made: a text that was denoised between held tokens needs few of these, one that a plain completion
+endpoint wrote needs most.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ from dg_lsp.core.polish.python import compiles
 from dg_lsp.core.polish.whole import Check, Whole
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole
+
+__all__ = ["CHECKS", "FILTERS", "Polished", "shrinks", "to_edits"]
 
 
 @dataclass(frozen=True, slots=True)
