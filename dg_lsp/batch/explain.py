@@ -129,7 +129,7 @@ def report(plan: Plan, request: InfillRequest, trace: Trace | None) -> dict[str,
 
 def _judged(plan: Plan, request: InfillRequest, candidate: Candidate) -> tuple[str, str]:
     """Return the text that would be written for a candidate, or why none would be: the end of a sentence that begins "it"."""
-    answer = pipeline.to_answer(request, [candidate], plan.source.document, syntax=plan.syntax)
+    answer = pipeline.to_answer(request, [candidate], plan.source.document, syntax=plan.syntax, is_file=True)
     if answer.suggestions:
         return "".join(edit.text for edit in answer.suggestions[0].edits), ""
     return "", "; ".join(answer.dropped)

@@ -136,9 +136,8 @@ def _plan(source: Source, parsed: syntax.Syntax | None, file_holes: Sequence[Hol
 def _hole_at(document: Document, parsed: syntax.Syntax | None, place: Location) -> Hole:
     lines = positions.lines(document.text)
     start = _offset(lines, place, place.start)
-    if place.end is None:
-        return holes.at_cursor(document, start, parsed)
-    return holes.selection(document, Span(start, _offset(lines, place, place.end)), parsed)
+    end = start if place.end is None else _offset(lines, place, place.end)
+    return holes.at_place(document, Span(start, end), parsed)
 
 
 def _offset(lines: positions.Lines, place: Location, position: tuple[int, int]) -> int:

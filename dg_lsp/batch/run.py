@@ -112,7 +112,9 @@ async def _ask(
     start = time.perf_counter()
     reason = ""
     try:
-        answer = await pipeline.infill(engine, document, group, settings, syntax=plan.syntax, related=around.related)
+        answer = await pipeline.infill(
+            engine, document, group, settings, syntax=plan.syntax, related=around.related, is_file=True
+        )
     except (EngineError, ValueError) as error:
         answer, reason = pipeline.Answer(), str(error)
     ms = (time.perf_counter() - start) * 1000

@@ -70,16 +70,18 @@ async def infill(
     *,
     syntax: Syntax | None = None,
     related: Sequence[Snippet] = (),
+    is_file: bool = False,
 ) -> Answer:
     """Return the answers for the holes of one request that survive polishing, best first; none where there is no hole.
 
-    Answers that come to the same edits are one. Raises EngineError when the engine can't answer, and ValueError when
+    Answers that come to the same edits are one. `is_file` says that the document is all of a file (see `polish.to_edits`).
+    Raises EngineError when the engine can't answer, and ValueError when
     holes overlap, are out of order or lie outside the text.
     """
     if not holes:
         return Answer()
     request = to_request(document, holes, settings, syntax=syntax, related=related)
-    return to_answer(request, await engine.fill(request), document, syntax=syntax)
+    return to_answer(request, await engine.fill(request), document, syntax=syntax, is_file=is_file)
 
 
 def to_request(
@@ -105,17 +107,27 @@ def to_request(
 
 
 def to_answer(
-    request: InfillRequest, candidates: Sequence[Candidate], document: Document, *, syntax: Syntax | None = None
+    request: InfillRequest,
+    candidates: Sequence[Candidate],
+    document: Document,
+    *,
+    syntax: Syntax | None = None,
+    is_file: bool = False,
 ) -> Answer:
-    """Return which of the engine's candidates can be shown, and what becomes of the others."""
+    """Return which of the engine's candidates can be shown, and what becomes of the others.
+
+    Those that use a name which nothing in the file binds come last, where the language cannot tell for sure.
+    """
     suggestions: dict[tuple[Edit, ...], Suggestion] = {}
+    doubtful: dict[tuple[Edit, ...], Suggestion] = {}
     dropped: list[str] = []
     fired: list[str] = []
     for candidate in candidates:
-        polished = polish.to_edits(candidate, request.holes, document, syntax=syntax)
+        polished = polish.to_edits(candidate, request.holes, document, syntax=syntax, is_file=is_file)
         fired += polished.fired
         if polished.dropped:
             dropped.append(polished.dropped)
         else:
-            suggestions.setdefault(polished.edits, Suggestion(polished.edits, candidate, polished.fired))
-    return Answer(tuple(suggestions.values()), tuple(dropped), tuple(fired))
+            rank = doubtful if polished.unbound else suggestions
+            rank.setdefault(polished.edits, Suggestion(polished.edits, candidate, polished.fired))
+    return Answer((*suggestions.values(), *doubtful.values()), tuple(dropped), tuple(fired))

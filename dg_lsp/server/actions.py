@@ -49,7 +49,8 @@ def attempts(
         every = _placeholders(document, syntax)
         return (every,) if every else ()
     if what == "regenerate":
-        return ((holes.selection(document, span, syntax, instruction),),)
+        hole_at = holes.at_place if span.start != span.end else holes.selection
+        return ((hole_at(document, span, syntax, instruction),),)
     if what == "repair":
         return _repairs(document, syntax, span)
     if what == "docstring":

@@ -169,14 +169,15 @@ class Completer:
         self._statistics.counts.add("asked")
         current = self._documents.get(now.document.uri)
         quick = self._outlines.quick(now.document.uri, syntax, settings.window_chars, current.syntax if current else None)
-        answer = await pipeline.infill(engine, now.document, (hole,), options, syntax=quick, related=related)
+        is_file = not self._documents.is_cell(now.document.uri)
+        answer = await pipeline.infill(engine, now.document, (hole,), options, syntax=quick, related=related, is_file=is_file)
         if answer.fired:
             log.debug("polished by %s", ", ".join(answer.fired))
         latency_ms = 1000 * (self._clock() - started)
         self.rhythm = self.rhythm.answered(latency_ms)
         self._statistics.counts.took(latency_ms)
         offers = tuple(
-            Offer(_sure_text(item, hole, now, syntax, settings), item.candidate.score, next(self._ids))
+            Offer(_sure_text(item, hole, now, syntax, settings, is_file=is_file), item.candidate.score, next(self._ids))
             for item in answer.suggestions
         )
         # A deadline's half of an answer is worth showing, but not worth keeping.
@@ -285,7 +286,7 @@ class Completer:
         )
 
 
-def _sure_text(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None, settings: Settings) -> str:
+def _sure_text(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None, settings: Settings, *, is_file: bool) -> str:
     """Return what to offer of a suggestion: its text up to the first uncertain token, where that much can stand alone."""
     text = item.edits[0].text
     doubt = show.doubt(item.candidate, text, hole.lead, settings.token_threshold)
@@ -301,7 +302,7 @@ def _sure_text(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | Non
             continue
         # A text that was cut is judged like any other: `x = self.` is no error to the parser where a line follows.
         alone = replace(item.candidate, texts=(cut[len(hole.lead) :],))
-        if polished := polish.to_edits(alone, (hole,), now.document, syntax=syntax).edits:
+        if polished := polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=is_file).edits:
             return polished[0].text
     return text
 

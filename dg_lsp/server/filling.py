@@ -29,12 +29,13 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A document with what it takes to fill its holes."""
+    """A document with what it takes to fill its holes; `is_file` says that it is no cell of a notebook."""
 
     document: Document
     syntax: Syntax | None
     settings: pipeline.RequestOptions
     related: Sequence[Snippet] = ()
+    is_file: bool = False
 
 
 async def fill(
@@ -82,7 +83,10 @@ async def _group(
     group: tuple[Hole, ...], kept_edits: tuple[Edit, ...], job: Job, engine_for: EngineFor, *, mends: bool
 ) -> tuple[tuple[Edit, ...], str]:
     """Return the best edits for one group that go with those that are kept already, or why there are none."""
-    answer = await pipeline.infill(engine_for(group), job.document, group, job.settings, syntax=job.syntax, related=job.related)
+    engine = engine_for(group)
+    answer = await pipeline.infill(
+        engine, job.document, group, job.settings, syntax=job.syntax, related=job.related, is_file=job.is_file
+    )
     for edits in _sound(answer, kept_edits, job, mends=mends):
         return edits, ""
     return (), answer.reason or ("the answer does not mend the syntax" if mends else "the answer breaks the syntax")

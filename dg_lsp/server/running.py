@@ -214,7 +214,7 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
         bar.report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))
 
     try:
-        job = Job(document, syntax, options, related)
+        job = Job(document, syntax, options, related, is_file=not server.documents.is_cell(document.uri))
         return await filling.fill(attempts, job, engine_for, done, mends=params.what == "repair")
     finally:
         if latest:

@@ -178,6 +178,10 @@ class Documents:
         for cell in self._cells.get(uri, ()):
             self.lose(cell)
 
+    def is_cell(self, uri: str) -> bool:
+        """Return whether the document is a cell of a notebook, which others may bind names for."""
+        return any(uri in cells for cells in self._cells.values())
+
     def cells_before(self, uri: str) -> tuple[Document, ...]:
         """Return the open cells that stand before this one in its notebook, in order; none for any other document."""
         for cells in self._cells.values():

@@ -121,8 +121,8 @@ def test_one_cursor_can_be_filled(project: Path) -> None:
 
 def test_a_selection_can_be_filled(project: Path) -> None:
     (project / "a.py").write_text("x = old\ny = 2\n")
-    [row] = report("--at", "a.py:1:5-1:8", engine=Filling("new"))["holes"]
-    assert (row["line"], row["column"], row["kind"], row["text"]) == (1, 5, "selection", "new")
+    [row] = report("--at", "a.py:1:5-1:8", engine=Filling("int"))["holes"]
+    assert (row["line"], row["column"], row["kind"], row["text"]) == (1, 5, "selection", "int")
 
 
 def test_several_places_and_paths_go_together(project: Path) -> None:

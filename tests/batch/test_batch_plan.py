@@ -58,6 +58,13 @@ def test_a_selection_spans_lines(tmp_path: Path) -> None:
     assert (hole.kind, hole.span.start, hole.span.end) == ("selection", 0, 12)
 
 
+def test_a_place_on_a_placeholder_is_its_body(tmp_path: Path) -> None:
+    text = "def f():\n    pass\n"
+    for place in ("2:5", "2:7", "2:9", "2:5-2:9"):
+        assert [hole.kind for hole in at(tmp_path, text, place).holes] == ["body"]
+    assert [hole.kind for hole in at(tmp_path, text, "1:3").holes] == ["cursor"]
+
+
 @pytest.mark.parametrize(
     ("place", "sentence"),
     [("9:1", "the file has 3 lines"), ("1:9", "line 1 has 5 characters"), ("1:1-2:9", "line 2 has 5 characters")],

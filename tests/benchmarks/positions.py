@@ -34,6 +34,7 @@ def main(n: int, seed: int) -> int:
     print("ends with what follows the cursor:", counted["overlap"])
     print("adds a syntax error:", counted["syntax"])
     print("repeats the next line:", counted["next line"])
+    print("uses a name that is bound nowhere:", counted["unbound"])
     print("cut by the server where it went on with what follows:", trimmed, "\n")
     for fault, position, text in wrong:
         print(f"  {fault}: {position.kind} in {position.path}: …{position.before[-40:]!r} {text!r} {position.after[:40]!r}")

@@ -251,3 +251,60 @@ def test_any_text_has_its_holes(text: str, language: str, offset: int, length: i
     assert all(hole.span.end <= len(text) for hole in every)
     assert len({hole.span for hole in in_order}) == len(in_order)
     assert not any(left.span.end > right.span.start for left, right in itertools.pairwise(in_order))
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "body"),
+    [
+        ("python", "def f():\n    $0pass\n", "pass"),
+        ("python", "def f():\n    pa$0ss\n", "pass"),
+        ("python", "def f():\n    pass$0\n", "pass"),
+        ("python", "def f():\n    $0pass$0\n", "pass"),
+        ("python", "def f():\n$0    pass\n$0", "pass"),
+        ("python", "def f(): $0pass\n", " pass"),
+        ("python", "def f():\n    raise $0NotImplementedError('f')\n", "raise NotImplementedError('f')"),
+        ("python", "class A(Protocol):\n    def f(self):\n        $0...\n", "..."),
+        ("python", "class A:\n    $0pass\n", "pass"),
+        ("python", "try:\n    f()\nexcept E:\n    $0pass\n", "pass"),
+        ("python", "def f():\n    # TO$0DO\n    pass\n", "# TODO\n    pass"),
+        ("javascript", 'function f() {\n  throw $0new Error("not implemented");\n}\n', 'throw new Error("not implemented");'),
+        ("rust", "fn f() {\n    todo!($0)\n}\n", "todo!()"),
+        ("go", 'package a\n\nfunc f() {\n\tpanic("$0not implemented")\n}\n', 'panic("not implemented")'),
+    ],
+)
+def test_a_place_on_a_placeholder_is_its_body(language: str, text: str, body: str) -> None:
+    document, span = marked.selection(text, language)
+    hole = holes.at_place(document, span, marked.parse(document), "shorter")
+    assert (hole.kind, hole.block) == ("body", True)
+    assert document.text[hole.span.start : hole.span.end] == body
+    assert hole.instruction.startswith("shorter")
+
+
+def test_a_place_on_a_placeholder_is_the_hole_that_a_whole_file_has_there() -> None:
+    for text in ('def f():\n    """Docs."""\n    $0pass\n', "def f(a): $0...\n", "fn f() { todo!$0() }\n"):
+        document, span = marked.selection(text, "rust" if text.startswith("fn") else "python")
+        syntax = marked.parse(document)
+        assert (holes.at_place(document, span, syntax),) == holes.bodies(document, syntax)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("python", 'def f():\n    """Do$0cs."""\n    pass\n'),
+        ("python", "def f():\n    $0\n    pass\n"),
+        ("python", "def f():\n    x = $01\n"),
+        ("javascript", "function f() { $0 }\n"),
+        ("", "pas$0s\n"),
+    ],
+)
+def test_a_place_on_other_text_is_the_cursor(language: str, text: str) -> None:
+    document, offset = marked.cursor(text, language)
+    syntax = marked.parse(document)
+    assert holes.at_place(document, Span(offset, offset), syntax) == holes.at_cursor(document, offset, syntax)
+
+
+def test_a_selection_of_more_than_a_placeholder_is_the_selection() -> None:
+    for text in ("$0def f():\n    pass$0\n", "def f():\n    $0x = 1\n    pass$0\n", "x = $01$0\n"):
+        document, span = marked.selection(text)
+        syntax = marked.parse(document)
+        assert holes.at_place(document, span, syntax) == holes.selection(document, span, syntax)

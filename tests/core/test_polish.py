@@ -481,6 +481,21 @@ def test_what_is_short_or_within_a_line_may_come_again() -> None:
 def test_a_placeholder_is_no_answer(language: str, text: str, answer: str) -> None:
     how: dict[str, Any] = {"language": language, "block": True, "indent": "    "}
     check_dropped(text, answer, "is a placeholder again", kind="body", **how)
+    check_dropped(text, answer, "is a placeholder again", kind="cursor", **how)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "answer"),
+    [
+        ("python", "try:\n    f()\nexcept E:\n    ⟦⟧\n", "pass"),
+        ("python", "def f(x):\n    if x:\n        return 1\n    ⟦⟧\n", "raise NotImplementedError"),
+        ("python", "class A(Protocol):\n    def f(self):\n        ⟦⟧\n", "..."),
+        ("python", "class A:\n    @abstractmethod\n    def f(self):\n        ⟦⟧\n", "pass"),
+        ("rust", "fn f(x: bool) {\n    if x {\n        g();\n    }\n    ⟦⟧\n}\n", "todo!()"),
+    ],
+)
+def test_a_placeholder_may_stand_where_more_is_around_it(language: str, text: str, answer: str) -> None:
+    how: dict[str, Any] = {"language": language, "block": True, "indent": "    "}
     check(text, answer, text.split("⟦")[0] + answer + text.split("⟧")[1], kind="cursor", **how)
 
 
@@ -698,7 +713,6 @@ def test_a_comment_before_code_is_an_answer() -> None:
         ("python", "def f():\n    ⟦...⟧\n", '"""Return the sum."""\n    pass'),
         ("python", "def f():\n    '''Docs.'''\n    ⟦pass⟧\n", '"""Return it."""\n    raise NotImplementedError'),
         ("javascript", "function f() {\n    ⟦⟧\n}\n", '"use strict";'),
-        ("javascript", "function f() {\n    ⟦⟧\n}\n", "/* sort\n       them */"),
     ],
 )
 def test_words_without_code_are_no_answer(language: str, text: str, answer: str) -> None:

@@ -55,7 +55,8 @@ KATE: dict[str, Any] = {
 PLAIN: dict[str, Any] = {}
 NAMES = {id(CODE): "Visual Studio Code", id(NEOVIM): "Neovim"}
 
-URI = "untitled:a.py"
+# No name that ends with .py: what the scripted engine writes need not be bound.
+URI = "untitled:a"
 
 # A function to fill, with wide characters behind it.
 STUB = '''\

@@ -7,9 +7,14 @@ by Python's own compiler, and by the text on both sides; none of the server's ow
 from __future__ import annotations
 
 import ast
+import json
 import random
+import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from dg_lsp.core import languages, syntax
@@ -69,7 +74,17 @@ def faults(position: Position, text: str) -> list[str]:
         found.append("next line")
     if _breaks(position, text):
         found.append("syntax")
+    if unbound_names(position, text):
+        found.append("unbound")
     return found
+
+
+def unbound_names(position: Position, text: str) -> list[str]:
+    """Return the names used in the text that ruff finds undefined, and did not without it; none in broken code."""
+    start, end = len(position.before), len(position.before) + len(text)
+    used = {name for name, at in _undefined(position.before + text + position.after) if at <= end and start <= at + len(name)}
+    plain = ("", "0", "pass", position.truth) if used else ()
+    return sorted(used.difference(name for each in plain for name, _ in _undefined(position.before + each + position.after)))
 
 
 def is_right(position: Position, text: str) -> bool:
@@ -150,6 +165,18 @@ def _breaks(position: Position, text: str) -> bool:
     # What can still become a program by writing on, and no longer can with the text.
     plain = ("", "x", "x:", "x):")
     return any(_goes_on(head + each + rest) for each in plain) and not _goes_on(head + text + rest)
+
+
+@cache
+def _undefined(source: str) -> tuple[tuple[str, int], ...]:
+    """Return each undefined name that ruff finds, and where in the text."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,F822", "--output-format", "json", "-"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    faults = [fault for fault in json.loads(done.stdout) if fault["code"] in ("F821", "F822")]
+    starts = [0, *(match.end() for match in re.finditer("\n", source))]
+    places = ((fault["location"]["row"], fault["location"]["column"]) for fault in faults)
+    names = (fault["message"].split("`")[1] for fault in faults)
+    return tuple((name, starts[row - 1] + column - 1) for name, (row, column) in zip(names, places, strict=True))
 
 
 def _errors(position: Position, text: str) -> tuple[Span, ...]:

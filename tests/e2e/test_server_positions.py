@@ -44,9 +44,11 @@ def test_positions_are_of_every_kind_and_a_seed_gives_the_same() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "text", "expected"),
     [
-        ("x = f(", ")\n", "a", []),
+        ("x = int(", ")\n", "1", []),
+        ("x = f(", ")\n", "a", ["unbound"]),
+        ("a = f()\nx = f(", ")\n", "a", []),
         ("x = f(", ")\n", "a)", ["overlap", "syntax"]),
-        ("x = f(", ")\n", "g(a)", []),
+        ("x = f(", ")\n", "int(1)", []),
         ("x = f(", ", b)\n", "a, b)", ["overlap", "syntax"]),
         ("a = f(1)\n", "\nb = f(2)\n", "b = f(2)", ["next line"]),
         ("a = [\n    x", "\n    x for x in xs,\n]\n", " for x in xs,", ["next line", "syntax"]),

@@ -144,7 +144,7 @@ def test_an_editor_without_inline_completion_gets_an_item_in_its_list(tmp_path: 
     async def test(client: Editor) -> None:
         assert "completionProvider" in client.capabilities
         client.open(says(text="oo(a)") + "x = f\n")
-        params = {"textDocument": {"uri": "untitled:a.py"}, "position": {"line": 1, "character": 5}}
+        params = {"textDocument": {"uri": "untitled:a"}, "position": {"line": 1, "character": 5}}
         answer = await client.request("textDocument/completion", {**params, "context": {"triggerKind": 1}})
         (item,) = answer["items"]
         assert item["textEdit"] == {"range": at(1, 4, 5), "newText": "foo(a)"}

@@ -51,6 +51,16 @@ def test_answers_that_come_to_the_same_are_one() -> None:
     assert answer.suggestions[0].candidate.texts == ("1",)
 
 
+def test_a_name_that_another_file_may_bind_ranks_last() -> None:
+    document, holes = drawn("function f(x) {\n  return ⟦⟧;\n}\n", language="javascript")
+    for is_file, order in ((True, ["x", "x + 1", "y"]), (False, ["y", "x", "x + 1"])):
+        engine = ScriptedEngine("y", "x", "x + 1")
+        answer = asyncio.run(
+            pipeline.infill(engine, document, holes, RequestOptions(), syntax=syntax.of(document), is_file=is_file)
+        )
+        assert [suggestion.edits[0].text for suggestion in answer.suggestions] == order
+
+
 def test_no_suggestion_has_a_reason() -> None:
     answer, _ = infilled(ScriptedEngine("f(", "g(", ""), "x = ⟦⟧\n")
     assert answer.reason == "the answer adds a syntax error; another is blank"

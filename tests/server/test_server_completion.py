@@ -19,7 +19,8 @@ from dg_lsp.server.stats import Statistics
 from dg_lsp.server.sync import Change, Documents
 from dg_lsp.server.when import Reason
 
-URI = "untitled:a.py"
+# No name that ends with .py: what the engine of these tests writes need not be bound.
+URI = "untitled:a"
 
 
 class Held:
@@ -469,13 +470,26 @@ def test_a_document_that_is_closed_takes_its_requests_with_it() -> None:
     run(test)
 
 
+def test_an_unbound_name_is_shown_in_a_cell_of_a_notebook_and_not_in_a_file() -> None:
+    async def test(session: Session) -> None:
+        session.held.text = "defined_in_another_cell"
+        for uri, n in [("file:///a.py", 0), ("file:///notebook/cell.py", 3)]:
+            session.documents.open(uri, "python", 1, "x = ")
+            session.documents.open_notebook("file:///notebook", ["file:///notebook/cell.py"])
+            answer = await session.completer.complete(SuggestionRequest(uri, 4, automatic=False))
+            assert len(answer.offers) == n
+        assert session.noted[0] == "noAnswer"
+
+    run(test)
+
+
 def test_files_that_may_hold_secrets_are_never_sent(tmp_path: Path) -> None:
     async def test(session: Session) -> None:
         (tmp_path / ".gitignore").write_text("hidden.py\n")
         (tmp_path / "open.py").write_text("import helper\n")
         (tmp_path / "helper.py").write_text("def helper():\n    return 'related text'\n")
         session.nearby.set_roots([tmp_path.as_uri()])
-        session.held.text = "f(a)"
+        session.held.text = "abs(1)"
         for name, n in [("hidden.py", 0), (".env", 0), ("secrets.py", 0), ("open.py", 3)]:
             uri = (tmp_path / name).as_uri()
             session.documents.open(uri, "python", 1, "import helper\nx = ")

@@ -9,16 +9,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dg_lsp.core.holes.body import Body, bodies, find_bodies
+from dg_lsp.core.holes.body import Body, at_placeholder, bodies, find_bodies
 from dg_lsp.core.holes.cursor import at_cursor
 from dg_lsp.core.holes.marker import markers
 from dg_lsp.core.holes.ranges import errors, selection
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Hole, Span
 
-__all__ = ["KINDS", "at_cursor", "bodies", "errors", "in_document", "markers", "selection"]
+__all__ = ["KINDS", "at_cursor", "at_place", "bodies", "errors", "in_document", "markers", "selection"]
 
 KINDS = frozenset({"bodies", "markers", "empty"})
+
+
+def at_place(document: Document, span: Span, syntax: Syntax | None, instruction: str = "") -> Hole:
+    """Return the hole that someone means who points at a place: a placeholder's body, else the cursor's or the selection."""
+    if hole := at_placeholder(document, span, syntax):
+        return replace(hole, instruction=" ".join(part for part in (instruction, hole.instruction) if part))
+    if span.start == span.end:
+        return at_cursor(document, span.start, syntax)
+    return selection(document, span, syntax, instruction)
 
 
 def in_document(document: Document, syntax: Syntax | None, kinds: frozenset[str]) -> tuple[Hole, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dg_lsp.core.holes.comments import Comments
-from dg_lsp.core.holes.parts import STATEMENTS, hole_of, inside_of, parts_of
+from dg_lsp.core.holes.parts import STATEMENTS, TODO_ROLES, hole_of, inside_of, parts_of
 from dg_lsp.core.holes.wording import DELIBERATE, DOC_QUOTES, ELSEWHERE, HOOK
 from dg_lsp.core.syntax import Facts, Owner, Syntax
 from dg_lsp.core.values import Document, Hole, HoleKind, Span
@@ -50,6 +50,37 @@ def find_bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tu
     return tuple(placeholders)
 
 
+def at_placeholder(document: Document, span: Span, syntax: Syntax | None) -> Hole | None:
+    """Return the hole for the placeholder that the cursor or selection is on: its whole body, or the statement alone.
+
+    None where it is on no placeholder, or on more than one. A body that is empty on purpose counts here: someone points at
+    it. One without any text does not, because the cursor itself is a hole there.
+    """
+    if syntax is None:
+        return None
+    comments, facts = Comments(syntax), syntax.facts_near(span)
+    holes = [
+        hole_of(owner, parts, syntax)
+        for owner in facts.owners
+        if (parts := parts_of(owner, syntax, comments)) is not None
+        and any(part.role in (*STATEMENTS, *TODO_ROLES) for part in parts)
+    ]
+    nodes = [node for capture in ("placeholder", "placeholder.weak", "placeholder.inline") for node in facts.all(capture)]
+    holes += [_statement(syntax.span(node), "body", syntax) for node in nodes]
+    start, end = _trimmed(document.text, span)
+    around = [hole for hole in holes if hole.span.start <= start and end <= hole.span.end]
+    # Statements are inside the bodies that they are the placeholder of.
+    return max(around, key=lambda hole: hole.span.end - hole.span.start, default=None)
+
+
+def _trimmed(text: str, span: Span) -> tuple[int, int]:
+    """Return where the selected code starts and ends, without the white space around it."""
+    selected = text[span.start : span.end]
+    if not selected.strip():
+        return span.start, span.start
+    return span.start + len(selected) - len(selected.lstrip()), span.end - len(selected) + len(selected.rstrip())
+
+
 def _around(placeholders: Sequence[Body], span: Span) -> Iterator[Body]:
     """Yield which of the bodies, in order and none overlapping another, touch the span."""
     for at in range(bisect_right(placeholders, span.end, key=lambda body: body.hole.span.start) - 1, -1, -1):
@@ -69,7 +100,7 @@ def _body(owner: Owner, syntax: Syntax, comments: Comments, *, empty: bool) -> B
     if parts is None:
         return None
     statements = [part for part in parts if part.role in STATEMENTS]
-    is_todo = any(part.role in ("todo", "task") for part in parts)
+    is_todo = any(part.role in TODO_ROLES for part in parts)
     if any(part.role == "companion" for part in statements) and not any(part.role in ("strong", "todo") for part in parts):
         return None
     strong = any(part.role == "strong" for part in statements) and owner.kind != "class"

@@ -22,6 +22,7 @@ class Part:
 
 
 STATEMENTS = ("strong", "weak", "companion")
+TODO_ROLES = ("todo", "task")
 
 
 def parts_of(owner: Owner, syntax: Syntax, comments: Comments) -> list[Part] | None:

@@ -64,6 +64,14 @@ ELSEWHERE = re.compile(
 DOC_QUOTES = re.compile(r"""^[a-zA-Z]*(?:\"{3}|'{3}|"|')|(?:\"{3}|'{3}|"|')$""")
 
 
+def says_todo(comment: str, language: Language) -> bool:
+    """Return whether the comment says that code is missing here, and nothing more."""
+    inner = words(comment, language)
+    todo = TODO.match(inner)
+    rest = inner[todo.end() :] if todo else inner
+    return bool(todo or rest.strip()) and SAYS_NOTHING.fullmatch(rest) is not None
+
+
 def words(comment: str, language: Language) -> str:
     """Return the comment's words without its delimiters."""
     if language.block_comment:

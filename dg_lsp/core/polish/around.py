@@ -21,8 +21,8 @@ class Around:
     r"""What the filters know of a hole: the text next to it, with `\n` line ends, and how to judge a filling.
 
     `document` has the holes behind this one already filled. `before` and `after` include the hole's lead and trail,
-    and reach `NEARBY_CHARS` far. `filled` returns the syntax of the document with a given answer; it
-    is None where the language has no grammar.
+    and reach `NEARBY_CHARS` far. With `allow_shrink`, working code may be replaced by less. `filled` returns the syntax
+    of the document with a given answer; it is None where the language has no grammar.
     """
 
     document: Document
@@ -30,6 +30,7 @@ class Around:
     before: str
     after: str
     line_end: str
+    allow_shrink: bool = False
     filled: Callable[[str], Syntax] | None = None
 
     @property
@@ -56,12 +57,12 @@ class Around:
 Filter = Callable[[str, Around], "str | None"]
 
 
-def around_hole(document: Document, hole: Hole, tree: Syntax | None) -> Around:
+def around_hole(document: Document, hole: Hole, tree: Syntax | None, *, allow_shrink: bool = False) -> Around:
     """Return what the filters know of the hole; `tree` is the document's syntax, where its language has a grammar."""
     text, span = document.text, hole.span
     before = with_newlines(text[max(0, span.start - NEARBY_CHARS) : span.start]) + hole.lead
     after = hole.trail + with_newlines(text[span.end : span.end + NEARBY_CHARS])
-    around = Around(document, hole, before, after, nearest_line_end(text, span))
+    around = Around(document, hole, before, after, nearest_line_end(text, span), allow_shrink)
     if tree is None:
         return around
     language = tree.language

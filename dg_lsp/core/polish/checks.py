@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dg_lsp.core import literals, syntax
+from dg_lsp.core import literals, scope, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.polish.whole import PLAIN, Whole, plainly_filled
 
@@ -48,6 +48,16 @@ def closes(whole: Whole) -> bool:
         ):
             return False
     return True
+
+
+def binds(whole: Whole) -> bool:
+    """Return whether the file binds each name that the answers use, in a language where a file says what it binds."""
+    return not scope.is_certain(whole.document.language) or not unbound_names(whole)
+
+
+def unbound_names(whole: Whole) -> frozenset[str]:
+    """Return the names that the answers use and that nothing in the file binds, as far as it can tell."""
+    return scope.unbound_names(whole.after, tuple(whole.answers()), whole.document.uri) if whole.is_file else frozenset()
 
 
 def _has_any(text: str, marks: Iterable[str]) -> bool:

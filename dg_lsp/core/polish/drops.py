@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 
-from dg_lsp.core import languages
+from tree_sitter import Node
+
+from dg_lsp.core import holes, languages
 from dg_lsp.core.context import with_newlines
+from dg_lsp.core.holes.wording import says_todo
 from dg_lsp.core.polish.around import Around, answer_span
+from dg_lsp.core.polish.less import NOTHING, nothing, shrinks
 from dg_lsp.core.polish.text import filled_lines, says_something
+from dg_lsp.core.syntax import Facts
+from dg_lsp.core.values import Document
 
 
 def drop_unreadable(text: str, around: Around) -> str | None:
@@ -17,7 +23,9 @@ def drop_unreadable(text: str, around: Around) -> str | None:
 
 
 def drop_blank(text: str, around: Around) -> str | None:
-    """Drop what is empty, and documentation without a word."""
+    """Drop what is empty, and documentation without a word; code that is selected may be deleted where that is allowed."""
+    if around.allow_shrink and around.hole.kind == "selection" and around.old.strip():
+        return text
     is_documentation = around.hole.kind == "cursor" and around.hole.lead.strip()
     return text if re.search(r"\w" if is_documentation else r"\S", text) else None
 
@@ -26,6 +34,11 @@ def drop_unchanged(text: str, around: Around) -> str | None:
     """Drop what is there already."""
     new = around.hole.lead + text + around.hole.trail
     return None if new.strip() == with_newlines(around.old).strip() else text
+
+
+def drop_shrunk(text: str, around: Around) -> str | None:
+    """Drop what replaces working code by a placeholder, by comments or by nothing, unless that is allowed."""
+    return text if around.allow_shrink or not shrinks(around.old, text, around.document.language) else None
 
 
 def drop_repetition(text: str, around: Around) -> str | None:
@@ -57,25 +70,50 @@ def drop_repetition(text: str, around: Around) -> str | None:
 
 
 def drop_placeholder(text: str, around: Around) -> str | None:
-    """Drop what only says again that something is yet to be written."""
-    if around.filled is None or around.hole.kind not in ("body", "marker"):
+    """Drop what only says again that something is yet to be written.
+
+    At a cursor that is all of a function's body, unless the function is abstract: an `except` may well have a `pass`.
+    """
+    kind = around.hole.kind
+    if around.filled is None or not text or (kind in ("selection", "error") and around.allow_shrink):
         return text
     filled, answer = around.filled(text), answer_span(text, around)
     facts = filled.facts_near(answer)
-    nodes = [node for capture in _NOTHING for node in facts.all(capture)]
-    spans = [filled.span(node) for node in nodes]
-    return None if any(span.start <= answer.start and answer.end <= span.end for span in spans) else text
+    nodes = [node for capture in NOTHING for node in facts.all(capture)]
+    holders = [node for node in nodes if (span := filled.span(node)).start <= answer.start and answer.end <= span.end]
+    if kind == "cursor":
+        bodies = [owner.items for owner in facts.owners if owner.kind == "function" and not _is_abstract(owner.node, facts)]
+        items = {items[0].id for items in bodies if len(items) == 1}
+        holders = [node for node in holders if node.id in items and filled.span(node) == answer]
+    return None if holders else text
+
+
+def _is_abstract(function: Node, facts: Facts) -> bool:
+    """Return whether the function is abstract, or its class is one whose functions are."""
+    node: Node | None = function
+    while node is not None:
+        if facts.has("abstract", node) or facts.has("abstract.members", node):
+            return True
+        node = node.parent
+    return False
 
 
 def drop_comments(text: str, around: Around) -> str | None:
-    """Drop an answer to a body or a marker that is comments alone, or that leaves a hole of its own."""
+    """Drop an answer that is comments alone where a block of code belongs, or that leaves a hole of its own."""
     language = languages.get(around.document.language)
-    if language is None or around.hole.kind not in ("body", "marker"):
+    if len(holes.markers(Document("", "", text), None)) > len(holes.markers(Document("", "", around.old), None)):
+        return None
+    takes_code = around.hole.kind in ("body", "marker") or (around.hole.kind == "cursor" and around.hole.block)
+    if language is None or not takes_code:
         return text
     lines = [line.strip() for line in filled_lines(text)]
     comments = [line for line in lines if line.startswith(language.line_comments)]
-    asks = any(_ASKS.match(line) for line in comments)
-    return None if asks or len(comments) == len(lines) else text
+    begin, end = language.block_comment or ("\0", "\0")
+    is_block = (
+        bool(lines) and lines[0].startswith(begin) and text.find(end, text.find(begin) + 2) == len(text.rstrip()) - len(end)
+    )
+    leaves_todo = around.hole.kind != "cursor" and any(says_todo(line, language) for line in comments)
+    return None if leaves_todo or is_block or len(comments) == len(lines) else text
 
 
 def drop_description(text: str, around: Around) -> str | None:
@@ -86,7 +124,7 @@ def drop_description(text: str, around: Around) -> str | None:
         return text
     filled, answer = around.filled(text), answer_span(text, around)
     facts = filled.facts_near(answer)
-    words = sorted(filled.span(node) for capture in ("comment", "string.alone", *_NOTHING) for node in facts.all(capture))
+    words = sorted(filled.span(node) for node in nothing(facts))
     at = answer.start
     for span in words:
         if filled.text[at : span.start].strip():
@@ -95,10 +133,7 @@ def drop_description(text: str, around: Around) -> str | None:
     return text if filled.text[at : answer.end].strip() else None
 
 
-# What the queries call code that stands where something is yet to be written.
-_NOTHING = ("placeholder", "placeholder.weak", "placeholder.inline")
 _ENDS = ")]},;"
-_ASKS = re.compile(r"\W*FILL(?::|\s*$)")
 # What a marker says that wants text and not code.
 _ASKS_WORDS = re.compile(r"\b(?:doc|comment|descri)", re.IGNORECASE)
 # Tab, newline and form feed are all the control characters that source has; U+FFFD stands for bytes that are no UTF-8.

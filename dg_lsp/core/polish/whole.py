@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from dg_lsp.core import syntax, values
 from dg_lsp.core.polish.around import edit_of, nearest_line_end
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Edit, Hole
+from dg_lsp.core.values import Document, Edit, Hole, Span
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A candidate whose texts are all polished: the edits, the document before them, and its syntax before and after."""
+    """A candidate whose texts are all polished: the edits, the document before them, and its syntax before and after.
+
+    `is_file` says that the document is all of a file, so that a name which nothing in it binds may count as unbound.
+    """
 
     edits: tuple[Edit, ...]
     holes: tuple[Hole, ...]
     document: Document
     before: Syntax
     after: Syntax
+    is_file: bool = False
+
+    def answers(self) -> Iterator[tuple[Span, str]]:
+        """Yield for each edit where its text is in the document after, without white space, and the text it replaced."""
+        shift = 0
+        for edit in self.edits:
+            text = edit.text.strip()
+            start = edit.span.start + shift + len(edit.text) - len(edit.text.lstrip())
+            yield Span(start, start + len(text)), self.document.text[edit.span.start : edit.span.end]
+            shift += len(edit.text) - (edit.span.end - edit.span.start)
 
 
 # Returns whether the candidate is of use.

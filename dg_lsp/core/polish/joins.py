@@ -1,0 +1,73 @@
+"""Drop answers that spoil the code right next to them on their line."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from functools import cache
+
+from dg_lsp.core import languages, literals
+from dg_lsp.core.languages import GrammarError, Language
+from dg_lsp.core.polish.around import Around
+
+_NAME_AT_END = re.compile(r"(?<!\w)[^\W\d]\w*\Z")
+_NAME_AT_START = re.compile(r"\w+")
+
+
+def drop_comment_before_code(text: str, around: Around) -> str | None:
+    """Drop what starts a comment that swallows the code behind it on its line."""
+    language = languages.get(around.document.language)
+    if language is None or not around.rest.strip(" \t)]};,") or around.rest.lstrip().startswith(language.line_comments):
+        return text
+    line = text.rpartition("\n")[2]
+    if not any(mark in line for mark in language.line_comments):
+        return text
+    is_comment = literals.kind_at_end(around.before + text, language.name) == "comment"
+    return None if is_comment and literals.kind_at_end(around.before, language.name) != "comment" else text
+
+
+def drop_glued(text: str, around: Around) -> str | None:
+    """Drop what runs into a name next to it without completing it to one that is known.
+
+    In front of more code a name that is whole already is not completed to a new one: what is typed at the end of a line
+    may be the beginning of any. An answer that ends with the rest of its line wrote that name itself.
+    """
+    language = languages.get(around.document.language)
+    if language is None or text.rstrip().endswith(around.rest.rstrip()) or not around.rest.strip(" \t)]};,"):
+        return text
+    left, first = _NAME_AT_END.search(around.before), _NAME_AT_START.match(text)
+    last, right = _NAME_AT_END.search(text), _NAME_AT_START.match(around.rest)
+    is_glued = False
+    if left and first and text[0].islower() and not (right and first.end() == len(text)):
+        is_member = around.before[: left.start()].endswith((".", ":", ">"))
+        is_whole = len(left[0]) > 1 and _n_places(left[0], around) > 0
+        is_glued = is_whole and not is_member and not _is_known(left[0] + first[0], around, language)
+    if last and right:
+        head = left[0] if left and first and last.start() == 0 else ""
+        is_glued = is_glued or not _is_known(head + last[0] + right[0], around, language)
+    if not is_glued or literals.kind_at_end(around.before, language.name) is not None:
+        return text
+    return None
+
+
+def _is_known(name: str, around: Around, language: Language) -> bool:
+    return name in _words(language) or _n_places(name, around) > 0
+
+
+def _n_places(name: str, around: Around) -> int:
+    """Return how often the whole word is in the document, not counting the hole's own place."""
+    text, span = around.document.text, around.hole.span
+    matches = re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)
+    return sum(match.end() != span.start and match.start() != span.end for match in matches)
+
+
+@cache
+def _words(language: Language) -> frozenset[str]:
+    """Return the keywords of the language's grammar, and what Python has built in."""
+    try:
+        grammar = languages.grammar(language)
+    except GrammarError:
+        return frozenset()
+    kinds = (grammar.node_kind_for_id(number) or "" for number in range(grammar.node_kind_count))
+    words = {kind for kind in kinds if kind.isidentifier()}
+    return frozenset(words | set(dir(builtins)) if language.name == "python" else words)

@@ -1,0 +1,250 @@
+"""Find unbound names in Python by pyflakes, in the function around an answer only, and with the module's names given.
+
+Pyflakes and not the compiler's symbol tables, because it knows the order of statements in a class, names in annotations
+that are strings, `__all__`, `del`, and what is guarded by `except NameError`. All of a file would take it too long for each
+key, so it sees the function or statement of the module that the answer is in. The symbol tables of the whole file have the
+last word, where there are some: they are asked only when a name seems to be unbound.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import symtable
+import warnings
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pyflakes import checker, messages
+from tree_sitter import Node
+
+from dg_lsp.core.scope import module_names, uses
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Span
+
+# A function that is longer takes too long to look at.
+MAX_CHARS = 40_000
+# What parses in most places, and names nothing.
+_PLAIN = ("", "0", "pass")
+# What a region that is indented stands in.
+_CLASS, _BLOCK = "class _:", "if 1:"
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """What pyflakes looks at: whole lines around an answer, up to it and behind it, and the line that makes them parse.
+
+    In a class, other functions and classes are left out. `span` is where the lines are in the file.
+    """
+
+    span: Span
+    head: str
+    tail: str
+    opener: str = ""
+    is_function: bool = False
+
+
+def unbound_names(filled: Syntax, answers: Sequence[tuple[Span, str]], uri: str) -> frozenset[str]:
+    """Return the names that the answers leave unbound; see `scope.unbound_names`."""
+    if not _is_module(filled.text, uri):
+        return frozenset()
+    return frozenset(name for answer, old in answers for name in _unbound_names(filled, answer, old, uri))
+
+
+def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozenset[str]:
+    region = _region(filled, answer)
+    before, behind = filled.text[: region.span.start], filled.text[region.span.end :]
+    bound_before = module_names.find(_unix(before))
+    bound_behind = module_names.find(_unix(behind), in_block=region.opener == _BLOCK)
+    text = filled.text[answer.start : answer.end]
+    source = f"{region.head}{text}{region.tail}"
+    if bound_before is None or bound_behind is None or module_names.binds_anything(source) or len(source) > MAX_CHARS:
+        return frozenset()
+    scope = _Scope(region, bound_before, bound_behind, "from __future__ import annotations" in before, uri)
+    names = scope.unbound(text)
+    if names is None:
+        return uses.unbound_names(filled, [answer])
+    if not names:
+        return names
+    plain = next((plain for plain in dict.fromkeys((old, *_PLAIN)) if scope.unbound(plain) is not None), None)
+    if plain is None:
+        start, end = uses.word_start(filled.text, answer.start), uses.word_end(filled.text, answer.end)
+        new = names.intersection(_WORD.findall(filled.text, start, end))
+        whole = filled.text
+    else:
+        new = names.difference(scope.unbound(plain) or ())
+        whole = filled.text[: answer.start] + plain + filled.text[answer.end :]
+    # What the module binds behind a statement that runs at once is there too late.
+    late = frozenset[str]() if region.is_function else new & bound_behind
+    return late | (new - late - _bound_or_unbound_elsewhere(filled, region, new, whole))
+
+
+def _is_module(text: str, uri: str) -> bool:
+    """Return whether the file is a module: in a build file, which editors take for Python too, the tool binds more names."""
+    return uri.endswith((".py", ".pyw", ".pyi")) or re.match(r"#!.*python", text) is not None
+
+
+def _region(filled: Syntax, answer: Span) -> _Region:
+    """Return the outermost function that the answer is in the body of, else its class, else its statements of the module."""
+    node: Node | None = filled.node_at(answer)
+    function: Node | None = None
+    block: Node | None = None
+    parents = list[Node]()
+    while node is not None:
+        body = node.child_by_field_name("body")
+        is_inside = body is not None and filled.span(body).start <= answer.start
+        if node.type == "function_definition" and is_inside:
+            function, block, parents = node, None, []
+        elif node.type == "class_definition" and is_inside and function is None and block is None:
+            block = body
+        if node is not function and node.type != "decorated_definition":
+            parents.append(node)
+        node = node.parent
+    is_broken = any(parent.is_error for parent in parents)
+    if function is not None and not is_broken:
+        is_method = any(parent.type == "class_definition" for parent in parents)
+        opener = _CLASS if is_method else _BLOCK if len(parents) > 1 else ""
+        span = _whole_lines(filled, filled.span(function))
+        head, tail = filled.text[span.start : answer.start], filled.text[answer.end : span.end]
+        return _Region(span, head, tail, opener, is_function=True)
+    if block is not None and not is_broken:
+        return _in_class(filled, block, answer)
+    children = [filled.span(child) for child in filled.tree.root_node.children]
+    touched = [answer, *(span for span in children if span.start <= answer.end and answer.start <= span.end)]
+    span = _whole_lines(filled, Span(min(span.start for span in touched), max(span.end for span in touched)))
+    return _Region(span, filled.text[span.start : answer.start], filled.text[answer.end : span.end])
+
+
+def _in_class(filled: Syntax, block: Node, answer: Span) -> _Region:
+    """Return the statements of the class, with no more than the names of the functions and classes in it."""
+    span = _whole_lines(filled, filled.span(block))
+    span = Span(min(span.start, answer.start), max(span.end, answer.end))
+    head, tail, head_end, tail_end = "", "", span.start, answer.end
+    for child in block.children:
+        if child.type not in ("function_definition", "class_definition", "decorated_definition"):
+            continue
+        place = filled.span(child)
+        name = (child.child_by_field_name("definition") or child).child_by_field_name("name")
+        short = f"{name.text.decode()} = None" if name is not None and name.text else "pass"
+        if place.end < answer.start:
+            head, head_end = f"{head}{filled.text[head_end : place.start]}{short}", place.end
+        elif answer.end < place.start:
+            tail, tail_end = f"{tail}{filled.text[tail_end : place.start]}{short}", place.end
+    return _Region(span, head + filled.text[head_end : answer.start], tail + filled.text[tail_end : span.end], _CLASS)
+
+
+def _whole_lines(filled: Syntax, span: Span) -> Span:
+    lines = filled.lines
+    return Span(lines.starts[lines.at(span.start)], max(lines.ends[lines.at(span.end)], span.end))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """A region with the names that the module binds before and behind it."""
+
+    region: _Region
+    bound_before: frozenset[str]
+    bound_behind: frozenset[str]
+    has_future: bool
+    uri: str
+
+    def unbound(self, answer: str) -> frozenset[str] | None:
+        """Return the names that the region uses and nothing binds with the answer in it; None where it does not parse."""
+        source = f"{self.region.head}{answer}{self.region.tail}"
+        opener = "from __future__ import annotations\n" if self.has_future else ""
+        opener += f"{self.region.opener}\n" if source[:1].isspace() and self.region.opener else ""
+        tree = _parse(opener + source)
+        if tree is None:
+            return None
+        words = set(_WORD.findall(source))
+        # Pyflakes expects to have seen where `__all__` is bound.
+        available, later = ((names & words) - {"__all__"} for names in (self.bound_before, self.bound_behind))
+        if self.region.is_function:
+            available |= later
+        else:
+            # What is bound behind is there for functions that are called later, and not yet for what runs at once.
+            tree.body += [_assignment(name) for name in later]
+        faults = _check(tree, self.uri.rpartition("/")[2], available)
+        bound = self.bound_before | self.bound_behind
+        # A module with a `__getattr__` may export anything.
+        exports = bound if "__getattr__" not in bound else None
+        return frozenset(
+            message.message_args[0]
+            for message in faults
+            if isinstance(message, messages.UndefinedName)
+            or (
+                exports is not None and isinstance(message, messages.UndefinedExport) and message.message_args[0] not in exports
+            )
+        )
+
+
+def _check(tree: ast.Module, filename: str, available: Set[str]) -> list[messages.Message]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            faults: list[messages.Message] = checker.Checker(tree, filename=filename, builtins=available).messages
+        # It is made for whole modules: what it trips over in a piece of one says nothing about an answer.
+        except Exception:
+            return []
+    return faults
+
+
+def _bound_or_unbound_elsewhere(filled: Syntax, region: _Region, names: frozenset[str], whole: str) -> frozenset[str]:
+    """Return which of the names the symbol tables know as the module's, or as unbound outside the region already.
+
+    `whole` is the file with something plain for the answer, where that parses: candidates share the tables of it.
+    """
+    outside = filled.text[: region.span.start], filled.text[region.span.end :]
+    doubtful = frozenset(name for name in names if any(re.search(rf"(?<!\w){name}(?!\w)", text) for text in outside))
+    if not doubtful:
+        return frozenset()
+    table = _table(whole)
+    if table is None:
+        return frozenset()
+    first, last = outside[0].count("\n") + 1, whole.count("\n") - outside[1].count("\n") + 1
+    bound = {symbol.get_name() for symbol in table.get_symbols() if _binds(symbol)}
+    return doubtful & bound.union(_used_globals(table, first, last))
+
+
+def _used_globals(table: symtable.SymbolTable, first: int, last: int) -> Iterator[str]:
+    """Yield each name that a function or class which does not start on the lines takes from the module."""
+    for child in table.get_children():
+        if not first <= child.get_lineno() <= last:
+            yield from (symbol.get_name() for symbol in child.get_symbols() if symbol.is_global() and symbol.is_referenced())
+            yield from _used_globals(child, first, last)
+
+
+def _binds(symbol: symtable.Symbol) -> bool:
+    return symbol.is_assigned() or symbol.is_imported()
+
+
+@lru_cache(maxsize=4)
+def _table(text: str) -> symtable.SymbolTable | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return symtable.symtable(text, "module", "exec")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+
+def _parse(source: str) -> ast.Module | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+
+def _assignment(name: str) -> ast.stmt:
+    target = ast.Name(name, ast.Store(), lineno=1, col_offset=0)
+    return ast.Assign([target], ast.Constant(None, lineno=1, col_offset=0), lineno=1, col_offset=0)
+
+
+def _unix(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+_WORD = re.compile(r"[^\W\d]\w*")

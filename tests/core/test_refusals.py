@@ -1,0 +1,184 @@
+"""What is refused as an answer, though it may well parse: holes left open, code that is lost, names that run together."""
+
+from __future__ import annotations
+
+import pytest
+
+from dg_lsp.core import polish, syntax
+from dg_lsp.core.polish import Polished
+from dg_lsp.core.values import Candidate, Document, Hole, HoleKind, Span, apply
+
+
+def answered(
+    text: str,
+    answer: str,
+    *,
+    kind: HoleKind = "cursor",
+    language: str = "python",
+    block: bool = False,
+    is_file: bool = False,
+    allow_shrink: bool = False,
+) -> tuple[str, Polished]:
+    """Return the text with the answer in the hole that it marks, and what polishing says."""
+    start, end = text.index("⟦"), text.index("⟧") - 1
+    document = Document("file:///a.py", language, text.replace("⟦", "").replace("⟧", ""))
+    head = document.text[:start].rpartition("\n")[2]
+    hole = Hole(Span(start, end), kind, indent=head if not head.strip() else "", block=block)
+    tree = syntax.of(document)
+    result = polish.to_edits(
+        Candidate((answer,), 0.5), (hole,), document, syntax=tree, is_file=is_file, allow_shrink=allow_shrink
+    )
+    return apply(document.text, result.edits), result
+
+
+def check_refused(text: str, answer: str, reason: str, **how: object) -> None:
+    _, result = answered(text, answer, **how)  # type: ignore[arg-type]
+    assert (result.edits, result.dropped) == ((), reason)
+
+
+def check_taken(text: str, answer: str, **how: object) -> None:
+    filled, result = answered(text, answer, **how)  # type: ignore[arg-type]
+    assert result.dropped == ""
+    assert filled == text.split("⟦")[0] + answer + text.split("⟧")[1]
+
+
+def test_an_answer_that_uses_an_unbound_name_is_refused_in_a_whole_file() -> None:
+    check_refused("def f(x):\n    ⟦⟧\n", "return y", "uses a name that nothing binds", is_file=True)
+    check_taken("def f(x):\n    ⟦⟧\n", "return x", is_file=True)
+    check_taken("def f(x):\n    ⟦⟧\n", "return y")
+
+
+def test_an_answer_with_a_doubtful_name_is_marked_where_the_language_cannot_tell() -> None:
+    text = "function f(x) {\n  ⟦⟧\n}\n"
+    _, result = answered(text, "return y;", language="javascript", is_file=True)
+    assert result.edits
+    assert result.unbound == ("y",)
+    _, result = answered(text, "return x;", language="javascript", is_file=True)
+    assert result.unbound == ()
+    _, result = answered(text, "return y;", language="javascript")
+    assert result.unbound == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "language"),
+    [
+        ("⟦⟧for item in items:\n    f(item)\n", "# ", "python"),
+        ("x = 1\n⟦⟧y = f(x)\n", "x = 2  # then ", "python"),
+        ("⟦⟧let x = 1;\n", "// so ", "javascript"),
+        ("f(⟦⟧x)\n", "a,  # b ", "python"),
+        ("⟦⟧x := 1\n", "y := 2 // so ", "go"),
+    ],
+)
+def test_a_comment_in_front_of_code_is_refused(text: str, answer: str, language: str) -> None:
+    check_refused(text, answer, "turns the code behind it into a comment", language=language)
+
+
+def test_a_comment_is_taken_where_no_code_follows() -> None:
+    check_taken("x = 1⟦⟧\n", "  # one")
+    check_taken("⟦⟧\nx = 1\n", "# one")
+    check_taken("x = ⟦⟧ # one\n", "1")
+    check_taken("# one ⟦⟧, two\n", "# and a half")
+    check_taken("x = f(⟦⟧, b)\n", '"#"')
+    check_taken("f(x⟦⟧)\n", ", b")
+
+
+def test_an_answer_that_runs_into_a_name_is_refused() -> None:
+    reason = "runs into a name next to it"
+    check_refused("f(sku)\nfor sku⟦⟧, item in pairs:\n    f(sku)\n", "p", reason)
+    check_refused("def f():\n    ⟦⟧pass\n", "raise NotIm", reason)
+    check_refused("f(items)\nfor x in ⟦⟧items:\n    pass\n", "list_of", reason)
+    check_refused("f(count)\nx = 1 ⟦⟧count + 1\n", "+ n", reason)
+
+
+def test_an_answer_may_complete_a_name() -> None:
+    check_taken("f(items)\nfor x in it⟦⟧:\n    pass\n", "ems")
+    check_taken("parse(x)\nparse⟦⟧\n", "r = 1")
+    check_taken("f(items)\nx = f(it⟦⟧, y)\n", "ems")
+    check_taken("x.strip()\ny = x.strip⟦⟧() + 1\n", "ped")
+    check_taken("f(my_items)\nx = f(⟦⟧items, y)\n", "my_")
+    check_taken("# a word⟦⟧ and more\n", "smith")
+    check_taken("item = 1\nx = (item⟦⟧, y)\n", "_count")
+    check_taken("f(items)\nx = f(it⟦⟧ms, y)\n", "e")
+
+
+@pytest.mark.parametrize("kind", ["body", "marker", "cursor"])
+@pytest.mark.parametrize(
+    ("answer", "language"),
+    [("# FILL: sort the rows", "python"), ("x = 1  # FILL: the rest", "python"), ("// FILL", "javascript")],
+)
+def test_the_marker_of_a_hole_is_no_answer(kind: HoleKind, answer: str, language: str) -> None:
+    check_refused("⟦⟧\n", answer, "is a comment, or leaves a hole of its own", kind=kind, block=True, language=language)
+
+
+@pytest.mark.parametrize(
+    ("answer", "language"),
+    [
+        ("# TODO: implement this\n    return None", "python"),
+        ("# your code here\n    x = 1", "python"),
+        ("# TODO\n    x = 1", "python"),
+        ("# first\n    # then", "python"),
+    ],
+)
+def test_a_body_that_leaves_a_todo_is_no_answer(answer: str, language: str) -> None:
+    text = "def f():\n    ⟦pass⟧\n"
+    check_refused(text, answer, "is a comment, or leaves a hole of its own", kind="body", block=True, language=language)
+
+
+def test_comments_alone_are_refused_where_a_block_belongs() -> None:
+    reason = "is a comment, or leaves a hole of its own"
+    check_refused("if x:\n    f()\nelse:\n    ⟦⟧\n", "# nothing more", reason, block=True)
+    check_refused("function f() {\n    ⟦⟧\n}\n", "/* sort\n       them */", reason, block=True, language="javascript")
+    check_taken("function f() {\n    ⟦⟧\n}\n", "/* sort */ g(); /* them */", block=True, language="javascript")
+
+
+WORKING = "def f(count):\n    ⟦total = count + 1\n    return total⟧\n"
+
+
+@pytest.mark.parametrize("answer", ["pass", "...", "raise NotImplementedError", "# TODO", '"""Return it."""', "pass\n    pass"])
+def test_working_code_is_not_replaced_by_less_without_a_yes(answer: str) -> None:
+    filled, result = answered(WORKING, answer, kind="selection", block=True)
+    assert (result.edits, result.dropped, result.shrinks) == ((), "replaces working code by less", True)
+    filled, result = answered(WORKING, answer, kind="selection", block=True, allow_shrink=True)
+    if answer not in ("# TODO",):  # which leaves the function without a body
+        assert result.dropped == ""
+        assert result.shrinks
+        assert answer in filled
+
+
+def test_a_selection_may_be_deleted_with_a_yes() -> None:
+    text = "x = 1\n⟦y = 2⟧\n"
+    check_refused(text, "", "is blank", kind="selection", block=True)
+    filled, result = answered(text, "", kind="selection", block=True, allow_shrink=True)
+    assert (filled, result.shrinks) == ("x = 1\n\n", True)
+
+
+def test_code_that_stays_code_does_not_shrink() -> None:
+    _, result = answered(WORKING, "return count + 1", kind="selection", block=True)
+    assert (result.dropped, result.shrinks) == ("", False)
+    check_refused("def f():\n    ⟦...⟧\n", "pass", "is a placeholder again", kind="selection", block=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "language", "expected"),
+    [
+        ("return 1", "pass", "python", True),
+        ("return 1", "", "python", True),
+        ("x = 1\n    return x", "# later", "python", True),
+        ("return 1", "return 2", "python", False),
+        ("pass", "...", "python", False),
+        ("# only words", "", "python", False),
+        ("", "pass", "python", False),
+        ("return 1;", 'throw new Error("not implemented");', "javascript", True),
+        ("return 1;", "// TODO", "typescript", True),
+        ("x := 1", 'panic("not implemented")', "go", True),
+        ("let x = 1;", "todo!()", "rust", True),
+        ("return 1;", "throw new UnsupportedOperationException();", "java", True),
+        ("x = 1", "raise NotImplementedError", "ruby", True),
+        ("return 1;", ";", "c", True),
+        ("$x = 1;", "// TODO", "php", True),
+        ("some code", "", "", True),
+        ("some code", "other", "", False),
+    ],
+)
+def test_shrinking_is_told_from_the_texts_alone(before: str, after: str, language: str, expected: bool) -> None:
+    assert polish.shrinks(before, after, language) is expected
