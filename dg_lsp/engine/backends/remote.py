@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -19,7 +19,7 @@ from typing import Protocol
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.calls import Call, Line, RemoteError
 from dg_lsp.wire.fields import Fields, WireError
-from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
+from dg_lsp.wire.privacy import Shown, shown
 
 STEP_S = 0.01
 """So long a step waits at most, and a new request with it: its own calls are sent in its first step."""
@@ -39,7 +39,7 @@ class Backend(Protocol):
     def takes_together(self, request: InfillRequest) -> bool:
         """Return whether all holes of a request, which has several, can be asked for at once."""
 
-    def calls(self, request: InfillRequest) -> Sequence[Call]:
+    def calls(self, request: Shown) -> Sequence[Call]:
         """Return what to ask, all at the same time; raise RemoteError when the request can't be asked."""
 
     def best(self, request: InfillRequest, answers: Sequence[Answer]) -> tuple[Candidate, ...]:
@@ -97,15 +97,14 @@ class RemoteFiller:
     def __init__(self, backend: Backend, line: Line, local_only: tuple[str, ...] = ()) -> None:
         """Take over the line; it is closed with the filler."""
         self.backend, self.line, self.local_only = backend, line, local_only
+        self.newer_patterns: Callable[[], tuple[str, ...]] = lambda: ()
+        """What the user has come to keep here since the model was loaded."""
         self._board = Board()
         self._end = weakref.finalize(self, line.close)
 
     def start(self, request: InfillRequest) -> RemoteTask:
         """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine."""
-        if stays_local(request.path, self.local_only):
-            raise ValueError(f"{request.path} {LOCAL_ONLY}")
-        related = tuple(item for item in request.related if not stays_local(item.path, self.local_only))
-        return RemoteTask(self.backend, self.line, self._board, replace(request, related=related))
+        return RemoteTask(self.backend, self.line, self._board, shown(request, (*self.local_only, *self.newer_patterns())))
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and what else is known of it."""
@@ -132,12 +131,12 @@ class Sent:
 class RemoteTask:
     """One request under way; holes that the server can't fill together are filled one after another."""
 
-    def __init__(self, backend: Backend, line: Line, board: Board, request: InfillRequest) -> None:
+    def __init__(self, backend: Backend, line: Line, board: Board, request: Shown) -> None:
         """Hold the request."""
         self._backend, self._line, self._board, self._request = backend, line, board, request
         n_holes = len(request.holes)
         self._together = n_holes if n_holes == 1 or backend.takes_together(request) else 1
-        self._part: InfillRequest | None = None
+        self._part: Shown | None = None
         self._sent = Sent()
         self._found: list[Candidate] = []
         self._answers: tuple[Candidate, ...] = ()
@@ -188,7 +187,7 @@ class RemoteTask:
         for call in self._backend.calls(self._part):
             self._sent.calls.append((call, self._line.send(call, lambda: board.add(number))))
 
-    def _next(self) -> InfillRequest:
+    def _next(self) -> Shown:
         request, index = self._request, len(self._found)
         if self._together == len(request.holes):
             return request

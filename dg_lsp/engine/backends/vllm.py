@@ -24,8 +24,9 @@ from dg_lsp.engine.layout import Sheet
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.profile import load as load_profile
 from dg_lsp.engine.vocabulary import Vocabulary
-from dg_lsp.wire.config import Config, expanded
+from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
+from dg_lsp.wire.model_names import expanded
 
 OLDEST = (0, 33)
 COMPLETIONS = "/v1/completions"
