@@ -5,6 +5,8 @@ from here through `schema`; VS Code's schema and the tables in the documentation
 Knows nothing of files, and nothing of what the settings do.
 """
 
+# Annotations are evaluated here, not postponed: `schema` reads them as types when a front end starts.
+
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
