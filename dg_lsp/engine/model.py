@@ -108,7 +108,9 @@ def find(name: str, revision: str = "") -> Path:
     if folder_of(name) is not None and folder.is_dir():
         return folder
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise LoadError(f"there is no model folder {name}; give a folder, a hub id such as OWNER/NAME, or {EMBEDDED}")
+        raise LoadError(
+            f"there is no model folder {name}; give a folder as a path (./NAME), a hub id (OWNER/NAME), or {EMBEDDED}"
+        )
     try:
         from huggingface_hub import snapshot_download
 

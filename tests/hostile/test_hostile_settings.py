@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +316,20 @@ def test_a_url_that_is_wrong_is_told_without_its_password(url: str) -> None:
     with pytest.raises(RemoteError) as raised:
         load_remote(f"vllm:{url}")
     assert "pass-word" not in str(raised.value)
+
+
+def test_a_hub_id_never_loads_a_folder_of_that_name(clone: Clone) -> None:
+    """The command line's model, in the engine's own process, started in the clone."""
+    (clone.root / "owner" / "name").mkdir(parents=True)
+    code = (
+        "from dg_lsp.engine.model import LoadError, find\n"
+        "print(find('./owner/name'))\n"
+        "try:\n    print(find('owner/name'))\n"
+        "except LoadError as error:\n    print(error)\n"
+    )
+    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(clone.root / "no-cache")}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "owner/name"
+    assert second.startswith("owner/name can't be fetched from the hub")
+    assert second.endswith("write a folder as a path: ./owner/name")

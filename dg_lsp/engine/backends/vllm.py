@@ -26,7 +26,7 @@ from dg_lsp.engine.profile import load as load_profile
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
-from dg_lsp.wire.model_names import expanded
+from dg_lsp.wire.model_names import folder_of
 
 OLDEST = (0, 33)
 COMPLETIONS = "/v1/completions"
@@ -107,8 +107,8 @@ def load(
 
 def find(name: str) -> Path:
     """Return a folder with the tokenizer of a model, which is a folder or a hub id; raise RemoteError when there is none."""
-    folder = expanded(name)
-    if folder.is_dir():
+    folder = folder_of(name)
+    if folder is not None and folder.is_dir():
         if (folder / "tokenizer.json").is_file():
             return folder
         raise RemoteError(f"{folder} holds no tokenizer.json")
