@@ -27,7 +27,6 @@ from dg_lsp.engine.compat import Outcome, Wish
 from dg_lsp.engine.gate import RefusalError
 from dg_lsp.engine.scheduler import BusyError, UnavailableError
 from dg_lsp.engine.service import Inbox, Service, is_last
-from dg_lsp.wire.config import is_remote
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.messages import (
     Ask,
@@ -41,6 +40,7 @@ from dg_lsp.wire.messages import (
     decode_ask,
     to_sse,
 )
+from dg_lsp.wire.model_names import is_remote
 
 # Dresses OpenAI's answer, or a chunk of one, for a relative.
 Shape = Callable[[dict[str, object], Literal["message", "delta"]], dict[str, object]]

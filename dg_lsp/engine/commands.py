@@ -16,7 +16,7 @@ import httpx
 import typer
 
 from dg_lsp.engine.entry import ENGINE_COMMAND
-from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting
+from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting, model_names
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.look import Seen, look, request
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, Which
@@ -53,6 +53,8 @@ def which_engine(
     filler: Annotated[str, typer.Option(hidden=True, help="Another loader, as module:function.")] = "",
 ) -> Which:
     """Return which engine the options of a command mean."""
+    if model_names.has_password(model):
+        _fail(f"--model {config.NO_PASSWORD}")
     return Which(model, revision, dtype, device, filler)
 
 

@@ -20,6 +20,7 @@ from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.task import Say
 from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.wire.model_names import folder_of
 
 EMBEDDED = "embedded"
 SMALL = 20_000_000  # parameters below which bf16 gains nothing on a CPU
@@ -102,10 +103,13 @@ def find(name: str, revision: str = "") -> Path:
         folder = Path(name).expanduser()
     except RuntimeError as error:
         raise LoadError(f"there is no model folder {name}: nobody of that name is known here") from error
-    if folder.is_dir():
+    # Never what merely has the name of a hub id, in whatever folder the command was started.
+    if folder_of(name) is not None and folder.is_dir():
         return folder
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise LoadError(f"there is no model folder {name}; give a folder, a hub id such as OWNER/NAME, or {EMBEDDED}")
+        raise LoadError(
+            f"there is no model folder {name}; give a folder as a path (./NAME), a hub id (OWNER/NAME), or {EMBEDDED}"
+        )
     try:
         from huggingface_hub import snapshot_download
 
@@ -114,7 +118,7 @@ def find(name: str, revision: str = "") -> Path:
         )
     except Exception as error:
         first = str(error).strip().split("\n")[0]
-        raise LoadError(f"{name} is neither a folder here nor to be had from the hub: {first}") from error
+        raise LoadError(f"{name} can't be fetched from the hub ({first}); write a folder as a path: ./{name}") from error
 
 
 def _device(name: str) -> tuple[str, str]:

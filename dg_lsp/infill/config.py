@@ -6,15 +6,16 @@ Knows workspaces and the engine's client. How the configuration is read is `wire
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.client import ConnectOptions
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.wire import config as shared
-from dg_lsp.wire.config import Config, ConfigError, is_remote, load, read, workspace_of
-from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
+from dg_lsp.wire import model_names
+from dg_lsp.wire.config import NO_PASSWORD, Config, ConfigError, load, read, workspace_of
+from dg_lsp.wire.model_names import is_remote
+from dg_lsp.wire.privacy import LOCAL_ONLY, LocalOnlyError, shown, stays_local
 
 __all__ = [
     "Config",
@@ -47,10 +48,10 @@ class Privacy:
 
     def shown(self, request: InfillRequest) -> InfillRequest:
         """Return what of a request a remote model may see; raise EngineError when that is nothing."""
-        if self.keeps(request.path):
-            raise EngineError(refusal(request.path))
-        related = tuple(snippet for snippet in request.related if not self.keeps(snippet.path))
-        return replace(request, related=related)
+        try:
+            return shown(request, self.patterns)
+        except LocalOnlyError as error:
+            raise EngineError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,17 @@ def refusal(name: str) -> str:
 
 
 def connect_options(config: Config, *, command: tuple[str, ...], model: str = "", interactive: bool = True) -> ConnectOptions:
-    """Return how to join the engine that is configured, or the one with another `model`, and the command to start it."""
+    """Return how to join the engine that is configured, or the one with another `model`, and the command to start it.
+
+    Raises EngineError for a model that can't be told to another process.
+    """
     settings = config.settings
     model_name = model or settings.model
+    if model_names.has_password(model_name):
+        raise EngineError(f"the model's URL {NO_PASSWORD}")
     return ConnectOptions(
         # The engine has a current folder of its own, from which a relative path would lead elsewhere.
-        model=str(shared.folder_of(model_name) or model_name),
+        model=str(model_names.folder_of(model_name) or model_name),
         device=settings.device,
         threads=settings.threads,
         unload_after_s=float(settings.unload_after),

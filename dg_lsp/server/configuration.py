@@ -13,6 +13,7 @@ from pathlib import Path
 from dg_lsp.server import convert, settings
 from dg_lsp.server.settings import Settings
 from dg_lsp.wire import config
+from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
 
 Stamp = tuple[int, int, int]
@@ -89,7 +90,7 @@ class Configuration:
     def withheld(self, uri: str) -> str:
         """Return why the session's model may not see a document, as the end of a sentence that begins "it"; "" if it may."""
         patterns = self.local_only(uri)
-        if not patterns or not config.is_remote(self.session.model):
+        if not patterns or not is_remote(self.session.model):
             return ""
         return LOCAL_ONLY if any(stays_local(name, patterns) for name in self._names(uri)) else ""
 

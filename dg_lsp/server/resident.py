@@ -18,7 +18,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.settings import Settings
-from dg_lsp.wire.config import is_remote
+from dg_lsp.wire.model_names import is_remote
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dg_lsp.wire import schema
+from dg_lsp.wire import config, schema, trust
 from dg_lsp.wire.schema import SECTION
 from dg_lsp.wire.settings import Settings
 
@@ -21,14 +21,17 @@ def read(data: object, base: Settings, *, defaults_count: bool = True) -> tuple[
     """Return the base with the settings of a JSON object in place of its own, and a sentence for each that is wrong.
 
     Groups may be nested or written with dots: `{"engine": {"model": …}}`, `{"engine.model": …}`. `null` means the default.
-    Unless `defaults_count`, a default says nothing: some editors send all of theirs along.
+    Unless `defaults_count`, a default says nothing: some editors send all of theirs along. What an editor says may come
+    from a file of the workspace, so it may name no model but those that `base.allow` covers.
     """
     if data is None:
         return base, ()
     if not isinstance(data, Mapping):
         return base, (f"The settings in {SECTION} must be an object.",)
     values, problems = schema.parse(data, in_editor=True, defaults_count=defaults_count)
-    return schema.layered(base, values), problems
+    (users, _), *_ = config.sources()
+    values, refused = trust.admit(values, base, schema.EDITOR, users, prefix=f"{SECTION}.")
+    return schema.layered(base, values), (*problems, *refused)
 
 
 def without(data: object, *others: object) -> object:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from dg_lsp.wire import schema
-from dg_lsp.wire.settings import EMBEDDED, EVERYTHING, Settings
+from dg_lsp.wire import model_names, schema, trust
+from dg_lsp.wire.model_names import expanded
+from dg_lsp.wire.settings import EVERYTHING, Settings
 
 FILE = "config.toml"
 WORKSPACE_FILE = ".dg-lsp.toml"
@@ -25,10 +27,14 @@ FILE_VARIABLE = "DG_LSP_CONFIG"
 KEY_VARIABLE = "DG_LSP_API_KEY"
 MAX_BYTES = 1 << 20
 
-REMOTE = ("vllm:", "fim:")
+# The end of a sentence, no password.
+NO_PASSWORD = "must hold no user name or password, which logs and process lists would show. Put a key into [keys]."  # noqa: S105
 VARIABLES = (FILE_VARIABLE, KEY_VARIABLE, *(setting.variable for setting in schema.ALL if setting.variable))
 
-Origin = Literal["user", "workspace", "environment"]
+Origin = Literal["user", "workspace"]
+# What no header can hold is no key.
+_KEY = re.compile(r"\s*[!-~]+\s*")
+_HOST = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?")
 
 
 class ConfigError(Exception):
@@ -37,10 +43,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What was configured.
-
-    `keys` maps hosts to API keys; "" is the one from the environment, for whichever host the model names.
-    """
+    """What was configured; `keys` maps hosts to API keys."""
 
     settings: Settings = field(default_factory=Settings)
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -48,28 +51,7 @@ class Config:
     def key_for(self, host: str) -> str:
         """Return the API key for a host (`name` or `name:port`), or ""."""
         host = host.casefold()
-        return self.keys.get("") or self.keys.get(host) or self.keys.get(host.partition(":")[0], "")
-
-
-def is_remote(model: str) -> bool:
-    """Return whether a model's name means that code leaves this process for a server, be it on this machine."""
-    return model.startswith(REMOTE)
-
-
-def folder_of(model: str, beside: Path | None = None) -> Path | None:
-    """Return the folder that a model's name means, by its full path; None where it means something else.
-
-    A relative name is looked for in `beside`, or else in the current folder.
-    """
-    if model == EMBEDDED or is_remote(model):
-        return None
-    folder = (beside or Path()) / expanded(model)
-    return folder.resolve() if folder.is_dir() else None
-
-
-def expanded(name: str) -> Path:
-    """Return the path with a home folder in place of its ~; as it is where nobody is called so."""
-    return Path(os.path.expanduser(name))  # noqa: PTH111 -- that of Path raises for a user that there is not
+        return self.keys.get(host) or self.keys.get(re.sub(r":[0-9]+$", "", host), "")
 
 
 def load(workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
@@ -90,20 +72,28 @@ def read(
     environ = os.environ if environ is None else environ
     named = environ.get(FILE_VARIABLE, "")
     config, problems = Config(), list[str]()
-    for path, origin in sources(workspace, file=file, environ=environ):
+    files = sources(workspace, file=file, environ=environ)
+    (users, _), *_ = files
+    own_model = config.settings.model
+    for path, origin in files:
         stated, problem = _load(path, needed=bool(named) and origin == "user")
         if problem:
             problems.append(problem)
             config = replace(config, settings=schema.layered(config.settings, {"local_only": EVERYTHING}))
-        keys, wrong_keys = _keys(stated.pop("keys", {}), origin, str(path))
+        keys, wrong_keys = _keys(stated.pop("keys", {}), origin, str(path), users)
         values, wrong = schema.parse(stated, str(path))
-        config, refused = _layered(config, values, keys, origin, path.parent, f"engine.model in {path}")
-        problems += [*wrong_keys, *wrong, *refused]
+        values, wrong_model = _with_model(values, path.parent, f"engine.model in {path}")
+        problems += [*wrong_keys, *wrong, *wrong_model]
+        if origin == "workspace":
+            values, refused = trust.admit(values, config.settings, str(path), users)
+            problems += refused
+        config = Config(schema.layered(config.settings, values), {**config.keys, **keys})
+        own_model = config.settings.model if origin == "user" else own_model
     values, wrong = schema.parse_environment(environ)
-    own_key = {"": environ[KEY_VARIABLE]} if environ.get(KEY_VARIABLE) else {}
-    keys, wrong_keys = _keys(own_key, "environment", schema.ENVIRONMENT)
-    config, refused = _layered(config, values, keys, "environment", Path.cwd(), "")
-    return config, (*problems, *wrong_keys, *wrong, *refused)
+    values, wrong_model = _with_model(values, Path.cwd(), f"DG_LSP_MODEL in {schema.ENVIRONMENT}")
+    settings = schema.layered(config.settings, values)
+    keys, wrong_keys = _environment_key(environ.get(KEY_VARIABLE, ""), str(values.get("model", own_model)))
+    return Config(settings, {**config.keys, **keys}), (*problems, *wrong, *wrong_model, *wrong_keys)
 
 
 def sources(
@@ -134,7 +124,12 @@ def user_file() -> Path:
 def _load(path: Path, *, needed: bool) -> tuple[dict[str, Any], str]:
     """Return what a TOML file states, or why it can't be told."""
     try:
-        with path.open("rb") as opened:
+        with open(path, "rb", opener=_opener) as opened:
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return {}, "" if str(path) == os.devnull else f"{path} is no regular file."
+            if status.st_uid not in (os.getuid(), 0):
+                return {}, f"{path} belongs to another user and does not count. Remove it, or make it your own (chown)."
             data = opened.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             return {}, f"{path} is larger than {MAX_BYTES >> 20} MiB, which no configuration is."
@@ -150,41 +145,47 @@ def _load(path: Path, *, needed: bool) -> tuple[dict[str, Any], str]:
     return stated, ""
 
 
-def _layered(
-    config: Config, values: dict[str, object], keys: Mapping[str, str], origin: Origin, folder: Path, where: str
-) -> tuple[Config, list[str]]:
-    """Return the configuration with what one source states in place of what was there before."""
-    problems = []
-    if "model" in values:
-        model, refusal = _model(str(values.pop("model")), origin, folder)
-        values |= {} if refusal else {"model": model}
-        problems += [f"{where} {refusal}"] if refusal else []
-    return Config(schema.layered(config.settings, values), {**config.keys, **keys}), problems
+def _opener(path: str, flags: int) -> int:
+    # A named pipe in a cloned repository would otherwise be waited for.
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _model(name: str, origin: Origin, folder: Path) -> tuple[str, str]:
-    """Return the model's name, as an absolute path where it means a folder beside the file that names it.
-
-    With it comes why that source may not name it, for the end of a sentence.
-    """
-    if place := folder_of(name, folder):
-        return str(place), ""
-    if origin == "workspace" and name != EMBEDDED:
-        return "", (
-            f"may only be {EMBEDDED} or a folder, because this file comes with the workspace. "
-            "Name other models in your own configuration."
-        )
-    return name, ""
+def _with_model(values: dict[str, object], folder: Path, what: str) -> tuple[dict[str, object], list[str]]:
+    """Return the values with the model's folder by its full path, which begins at `folder` where it is relative."""
+    model = values.get("model")
+    if not isinstance(model, str):
+        return values, []
+    if model_names.has_password(model):
+        return {name: value for name, value in values.items() if name != "model"}, [f"{what} {NO_PASSWORD}"]
+    return {**values, "model": str(model_names.folder_of(model, folder) or model)}, []
 
 
-def _keys(stated: object, origin: Origin, where: str) -> tuple[dict[str, str], list[str]]:
+def _keys(stated: object, origin: Origin, where: str, users: Path) -> tuple[dict[str, str], list[str]]:
     """Return API keys by host; nothing that goes wrong repeats one."""
     if not stated:
         return {}, []
     if origin == "workspace":
-        return {}, [f"keys must not stand in {where}, where others read them. Move them to {user_file()}."]
+        return {}, [f"keys must not stand in {where}, where others read them. Move them to {users}."]
     hosts = dict(schema.flat(stated, any_table=True)) if isinstance(stated, Mapping) else {}
-    # What no header can hold is no key.
-    if not hosts or not all(isinstance(key, str) and re.fullmatch(r"\s*[!-~]+\s*", key) for key in hosts.values()):
+    if not hosts or not all(isinstance(key, str) and _KEY.fullmatch(key) for key in hosts.values()):
         return {}, [f'keys in {where} must be a table of texts by host, as in "api.deepseek.com" = "…".']
     return {host.casefold(): str(key).strip() for host, key in hosts.items()}, []
+
+
+def _environment_key(stated: str, own_model: str) -> tuple[dict[str, str], list[str]]:
+    """Return the environment's API key by its host: the one it names, as in HOST=KEY, or that of the user's own model."""
+    host, _, key = stated.partition("=")
+    # What is left of a key that ends with base64's padding is no key.
+    if not _HOST.fullmatch(host) or not key.strip("="):
+        host, key = _host_of(own_model), stated
+    if key and not _KEY.fullmatch(key):
+        return {}, [f"{KEY_VARIABLE} in {schema.ENVIRONMENT} must be a key, or HOST=KEY."]
+    return ({host.casefold(): key.strip()} if host and key else {}), []
+
+
+def _host_of(model: str) -> str:
+    try:
+        address = model_names.parse_remote(model).address if model_names.is_remote(model) else None
+    except model_names.ModelNameError:
+        return ""
+    return address.name if address is not None else ""

@@ -5,6 +5,8 @@ from here through `schema`; VS Code's schema and the tables in the documentation
 Knows nothing of files, and nothing of what the settings do.
 """
 
+# Annotations are evaluated here, not postponed: `schema` reads them as types when a front end starts.
+
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -45,7 +47,7 @@ class About:
     """What people read about a setting, and where it may stand. `items` names the entries of a list.
 
     `per_machine` settings belong to the machine, not to one workspace, in editors that tell the two apart. A wrong value
-    is left out, but where `if_wrong` is the safe one.
+    is left out, but where `if_wrong` is the safe one. What `is_users_own` does not count where a workspace says it.
     """
 
     key: str
@@ -57,6 +59,7 @@ class About:
     per_machine: bool = False
     check: Check | None = None
     if_wrong: object = None
+    is_users_own: bool = False
 
 
 Text = Annotated[str, Meta(pattern=r"\S")]
@@ -80,7 +83,8 @@ class Settings:
         Text,
         About(
             "engine.model",
-            "The model: `embedded`, a folder, a hub id, `vllm:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
+            "The model: `embedded`, a folder (`./NAME`, `~/NAME`, `/NAME`), a hub id (`OWNER/NAME`), "
+            "`vllm:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
             "Change it when you have a GPU or a model server.",
             per_machine=True,
         ),
@@ -94,6 +98,17 @@ class Settings:
             per_machine=True,
         ),
     ] = "auto"
+    allow: Annotated[
+        tuple[Text, ...],
+        About(
+            "engine.allow",
+            "Hosts, folders and hub ids that a workspace's file or an editor may name in `engine.model`.",
+            "Add one when a project you trust chooses its own model, such as `gpu01:8000` or `~/models`.",
+            items="hosts, folders and hub ids",
+            in_editors=False,
+            is_users_own=True,
+        ),
+    ] = ()
     threads: Annotated[
         int,
         Meta(ge=0, le=1024),

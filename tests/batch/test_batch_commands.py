@@ -268,7 +268,7 @@ def test_explain_shows_names_that_are_no_utf_8(project: Path) -> None:
         ([".:1:1"], ". is a folder; a place is in a file"),
         (
             ["a.py:1:5", "--model", "./nowhere"],
-            "the model could not be loaded: there is no model folder ./nowhere; give a folder",
+            "the model could not be loaded: there is no model folder HERE/nowhere; give a folder",
         ),
         (["kept.py:1:5", "--model", "fim:mercury"], "kept.py is for local models only (privacy.local_only)"),
     ],
@@ -279,7 +279,7 @@ def test_explain_says_in_one_sentence_what_it_can_not_do(project: Path, engines:
     (project / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['kept.py']\n")
     found = explain(*args)
     assert found.exit_code == 2
-    assert found.stderr.startswith(f"dg-lsp: {sentence}"), found.stderr
+    assert found.stderr.startswith(f"dg-lsp: {sentence.replace('HERE', str(project))}"), found.stderr
     assert found.stderr.count("\n") == 1
 
 

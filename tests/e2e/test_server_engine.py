@@ -29,7 +29,7 @@ def run(
     }
 
     async def main() -> None:
-        client = Editor(*command(), env=environment(folder, DG_LSP_SERVE_ENGINE=""))
+        client = Editor(*command(), env=environment(folder, DG_LSP_SERVE_ENGINE="", DG_LSP_ALLOW=str(model)))
         async with client:
             await client.hello(capabilities, settings=settings)  # type: ignore[arg-type]  # JSON
             while (await client.status())["state"] != "ready":

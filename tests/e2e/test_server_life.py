@@ -187,7 +187,9 @@ def test_settings_are_taken_where_a_client_only_pushes_them(tmp_path: Path) -> N
     run(tmp_path, {"textDocument": {"inlineCompletion": {}}}, test, options={"dgLsp": {"completion": {"debounce": 0}}})
 
 
-def test_another_model_needs_no_restart_of_the_server(tmp_path: Path) -> None:
+def test_another_model_needs_no_restart_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DG_LSP_ALLOW", "broken")
+
     async def test(client: Editor) -> None:
         client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": {"engine": {"model": "broken"}}}})
         await client.until(lambda: client.said("window/showMessage"))

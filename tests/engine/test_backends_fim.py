@@ -94,7 +94,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", list(ASKED))
 def test_each_dialect_asks_as_its_server_documents_and_no_more(name: str) -> None:
-    with Served(name, keys={"": "secret"}) as served:
+    with Served(name, keys={"127.0.0.1": "secret"}) as served:
         found = served.fill("f(", ")\n", seed=5, ms=900, related=(Snippet("b.py", "b = 1\n"),))
         assert served.recorder.bodies == [ASKED[name]]
         assert served.recorder.headers[0]["authorization"] == "Bearer secret"
@@ -217,7 +217,7 @@ def test_a_window_keeps_what_is_near(prefix: str, suffix: str, most: int, expect
 
 def error(status: int, body: Any = None, *, key: str = "") -> str:
     with Served(
-        "openai", (status, body if body is not None else {"error": {"message": "no\n such thing"}}), keys={"": key}
+        "openai", (status, body if body is not None else {"error": {"message": "no\n such thing"}}), keys={"127.0.0.1": key}
     ) as made:
         with pytest.raises(RemoteError) as raised:
             made.fill("secret_code(", ")")
@@ -228,7 +228,7 @@ def error(status: int, body: Any = None, *, key: str = "") -> str:
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
-        (401, "HOST wants an API key (401); set DG_LSP_API_KEY, or name it in the configuration's [keys]"),
+        (401, "HOST wants an API key (401); add it to the configuration's [keys], or set DG_LSP_API_KEY=HOST=KEY"),
         (402, "HOST wants to be paid first (402): no such thing"),
         (404, "HOST has no /v1/completions, or no model a-model (404); check the URL, and the model after the #"),
         (413, "HOST takes no request of this size (413)"),
@@ -294,7 +294,7 @@ def test_a_server_that_never_answers_is_given_up(openai: Served) -> None:
 
 
 def test_a_redirect_is_not_followed_with_the_key() -> None:
-    with Served("openai", (307, {}), keys={"": "secret"}) as served:
+    with Served("openai", (307, {}), keys={"127.0.0.1": "secret"}) as served:
         with pytest.raises(RemoteError, match="wants to be asked elsewhere"):
             served.fill("a", "b")
         assert len(served.recorder.bodies) == 1
@@ -333,13 +333,38 @@ def test_what_a_url_ends_with_is_not_said_twice(base: str, path: str, url: str) 
 
 
 @pytest.mark.parametrize(
+    ("url", "is_sent"),
+    [
+        ("https://gpu01:8000", True),
+        ("http://gpu01:8000", False),
+        ("http://127.0.0.1:8000", True),
+        ("http://localhost:8000", True),
+        ("http://[::1]:8000", True),
+        ("http://127.0.0.1.evil.example", False),
+        ("http://10.0.0.1", False),
+    ],
+)
+def test_a_key_is_sent_over_http_to_this_machine_alone(url: str, is_sent: bool) -> None:
+    host = Server(url).host
+    configured = Config(keys={host: "sk-hush"})
+    if is_sent:
+        made = fim.connect("openai", url, "m", configured, {})
+        assert made.line.server.key == "sk-hush"
+        made.close()
+        return
+    with pytest.raises(RemoteError, match=f"the API key of {host} is not sent over http") as raised:
+        fim.connect("openai", url, "m", configured, {})
+    assert "sk-hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("url", "sentence"),
     [
         ("", "is no server's URL"),
         ("gpu01:8000", "is no server's URL"),
         ("ftp://a", "is no server's URL"),
         ("http://a:99999", "is no server's URL"),
-        ("http://user:word@a", "must hold no password; put the key of a into DG_LSP_API_KEY"),
+        ("http://user:word@a", "must hold no password; put the key of a into the configuration"),
         ("http://a?key=1", "must end with its path"),
     ],
 )

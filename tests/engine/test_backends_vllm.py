@@ -216,7 +216,7 @@ def test_a_canvas_too_short_for_any_answer_is_told(opened: Opened) -> None:
         ({"old": True}, r"takes no canvas: it is too old to infill, or serves no DiffusionGemma"),
         ({"old": True, "version": "?"}, "takes no canvas"),
         ({"tokens": [1, 2, 3]}, "serves tiny-diffusion with another tokenizer"),
-        ({"key": "secret"}, r"wants an API key \(401\); set DG_LSP_API_KEY"),
+        ({"key": "secret"}, r"wants an API key \(401\); add it to the configuration"),
     ],
 )
 def test_a_server_that_can_not_infill_is_told_at_once(opened: Opened, settings: dict[str, Any], sentence: str) -> None:
@@ -277,7 +277,7 @@ def test_the_key_of_the_configuration_opens_the_server(opened: Opened) -> None:
         assert texts(remote, PREFIX, SUFFIX)
     with (
         pytest.raises(RemoteError, match=r"refuses the API key \(401\)"),
-        opened(key="secret", configured=Config(keys={"": "no"})),
+        opened(key="secret", configured=Config(keys={"127.0.0.1": "no"})),
     ):
         pass
 

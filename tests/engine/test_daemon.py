@@ -251,8 +251,10 @@ def test_a_lock_is_held_by_one_until_it_lets_go(folder: Path) -> None:
 def test_a_folder_is_the_same_model_however_it_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "model").mkdir()
-    assert Which("model").name == Which(str(folder / "model")).name == Which("./model/").name
-    assert Which("model").name != Which("model", device="cuda").name
+    assert Which("../" + folder.name + "/model").name == Which(str(folder / "model")).name == Which("./model/").name
+    assert Which("./model").name != Which("./model", device="cuda").name
+    # A hub id, which no folder may pass itself off as.
+    assert Which("model").name != Which("./model").name
     (folder / "embedded").mkdir()
     assert Which().place_of_model == "embedded"
 

@@ -548,6 +548,15 @@ async def memory(engine: ResidentEngine) -> int:
     return int(told["rss_bytes"])
 
 
+def test_a_breaker_waits_longer_after_each_crash_and_opens_after_the_last() -> None:
+    breaker = Breaker(window_s=60.0, most=5, pauses_s=(0.0, 0.5, 2.0))
+    for number in range(5):
+        assert breaker.closed_for_s(10) == 0
+        assert breaker.pause_s(10) == (0.0, 0.5, 2.0, 2.0, 2.0)[number]
+        breaker = breaker.crashed(number)
+    assert breaker.closed_for_s(10) == 50
+
+
 def test_a_breaker_counts_what_is_recent() -> None:
     breaker = Breaker()
     assert (breaker.closed_for_s(0), breaker.pause_s(0)) == (0, 0)

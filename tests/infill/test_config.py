@@ -132,23 +132,40 @@ def test_a_file_that_the_environment_names_must_be_there(tmp_path: Path) -> None
     assert sentence == f"{tmp_path / 'absent.toml'}, which DG_LSP_CONFIG names, does not exist."
 
 
-@pytest.mark.parametrize("model", ["vllm:http://evil", "fim:mercury", "fim:openai:https://evil#m", "owner/huge-model"])
-def test_a_workspace_names_no_model_from_elsewhere(tmp_path: Path, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "entry"),
+    [
+        ("vllm:http://evil", "http://evil"),
+        ("vllm:https://evil:8000/v1#owner/name", "evil:8000"),
+        ("fim:mercury", "api.inceptionlabs.ai"),
+        ("fim:openai:https://evil#m", "evil"),
+        ("owner/huge-model", "owner/huge-model"),
+        ("/models/x", "/models/x"),
+    ],
+)
+def test_a_workspace_names_no_model_from_elsewhere(tmp_path: Path, model: str, entry: str) -> None:
     found, [sentence] = read(tmp_path, workspace=f"[engine]\nmodel = '{model}'")
     assert found.settings.model == "embedded"
-    assert sentence.startswith("engine.model in project/.dg-lsp.toml may only be embedded or a folder")
+    verb = "send code to" if ":" in model else "load"
+    assert sentence == (
+        f"engine.model in project/.dg-lsp.toml does not count: it would {verb} {entry}. "
+        f'To allow that, add "{entry}" to engine.allow in config.toml.'
+    )
 
 
-def test_a_workspace_may_name_a_model_that_lies_in_it(tmp_path: Path) -> None:
+def test_a_workspace_may_name_a_model_that_the_user_allows(tmp_path: Path) -> None:
     (tmp_path / "project" / "model").mkdir(parents=True)
-    found, problems = read(tmp_path, "[engine]\nmodel = 'vllm:http://gpu01'", "[engine]\nmodel = 'model'")
+    user, workspace = "[engine]\nmodel = 'vllm:http://gpu01'\n", "[engine]\nmodel = './model'"
+    found, problems = read(tmp_path, f"{user}allow = ['{tmp_path}/project']", workspace)
     assert (found.settings.model, problems) == (str(tmp_path / "project" / "model"), ())
+    found, [sentence] = read(tmp_path, user, workspace)
+    assert (found.settings.model, "does not count" in sentence) == ("vllm:http://gpu01", True)
 
 
 def test_a_workspace_has_no_keys(tmp_path: Path) -> None:
     found, [sentence] = read(tmp_path, workspace="[keys]\n'api.example' = 'sk-secret'")
     assert found.key_for("api.example") == ""
-    assert sentence.startswith("keys must not stand in project/.dg-lsp.toml")
+    assert sentence == "keys must not stand in project/.dg-lsp.toml, where others read them. Move them to config.toml."
     assert "sk-secret" not in sentence
 
 
@@ -160,8 +177,26 @@ def test_keys_are_told_apart_by_host(tmp_path: Path) -> None:
 
 
 def test_the_environments_key_goes_before_those_of_the_file(tmp_path: Path) -> None:
-    found, _ = read(tmp_path, "[keys]\n'a' = 'one'", DG_LSP_API_KEY="two")
-    assert found.key_for("a") == "two"
+    found, problems = read(tmp_path, "[keys]\n'a' = 'one'\n'b' = 'one'", DG_LSP_API_KEY="a=two==")
+    assert (found.key_for("a"), found.key_for("b"), problems) == ("two==", "one", ())
+
+
+@pytest.mark.parametrize(
+    ("user", "environ", "host"),
+    [
+        ("engine.model = 'vllm:https://gpu01:8000'", {}, "gpu01:8000"),
+        ("engine.model = 'fim:mercury'", {}, "api.inceptionlabs.ai"),
+        ("", {"DG_LSP_MODEL": "fim:openai:https://one.example#m"}, "one.example"),
+        ("engine.model = 'fim:mercury'", {"DG_LSP_MODEL": "fim:openai:https://one.example#m"}, "one.example"),
+        ("", {}, ""),
+    ],
+)
+def test_a_key_without_a_host_is_for_the_users_own_model_alone(
+    tmp_path: Path, user: str, environ: dict[str, str], host: str
+) -> None:
+    found, problems = read(tmp_path, user, "engine.model = 'fim:openai:https://evil#m'", DG_LSP_API_KEY="sk-x==", **environ)
+    assert dict(found.keys) == ({host: "sk-x=="} if host else {})
+    assert len(problems) == 1
 
 
 def test_keys_are_never_shown(tmp_path: Path) -> None:
@@ -188,10 +223,17 @@ def test_everything_stays_local_where_nobody_can_tell_what_should(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("path", "kept"),
-    [("vault/a.py", True), ("src/vault/a.py", True), ("src/a.py", False), ("a.pem", True), ("docs/x/y.md", True), ("", False)],
+    [("vault/a.py", True), ("src/vault/a.py", True), ("src/a.py", False), ("a.pem", True), ("docs/x/y.md", True)],
 )
 def test_patterns_are_those_of_gitignore(path: str, kept: bool) -> None:
     assert Privacy(("vault/", "*.pem", "/docs/**")).keeps(path) == kept
+    assert Privacy(("vault/", "*.pem", "/docs/**")).keeps(f"x/../{path}") == kept
+
+
+@pytest.mark.parametrize("path", ["", ".", "..", "../a.py", "/a.py", "a/../../a.py"])
+def test_a_file_that_nobody_can_tell_stays_where_there_is_a_pattern(path: str) -> None:
+    assert Privacy(("vault/",)).keeps(path)
+    assert not Privacy(()).keeps(path)
 
 
 def test_the_settings_of_editors_stand_in_the_file_too(tmp_path: Path) -> None:
@@ -208,21 +250,25 @@ def test_the_settings_of_editors_stand_in_the_file_too(tmp_path: Path) -> None:
 def test_a_folder_is_told_by_its_path_wherever_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
-    options = joining(Config(Settings(model="model", device="cpu", threads=2, unload_after=5, exit_after=6)))
+    options = joining(Config(Settings(model="./model", device="cpu", threads=2, unload_after=5, exit_after=6)))
     assert (options.model, options.device, options.threads) == (str(tmp_path / "model"), "cpu", 2)
     assert (options.unload_after_s, options.exit_after_s, options.interactive) == (5.0, 6.0, True)
     assert joining(Config(), model="owner/name", interactive=False).model == "owner/name"
 
 
 def test_no_folder_is_meant_by_the_names_of_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Least of all by a hub id: the current folder may be a clone that has a folder of that name."""
     monkeypatch.chdir(tmp_path)
-    for name in ("embedded", "vllm:x", "model"):
-        (tmp_path / name).mkdir()
+    names = ("embedded", "vllm:x", "model", "owner/name")
+    for name in names:
+        (tmp_path / name).mkdir(parents=True)
         (tmp_path / "project" / name).mkdir(parents=True)
-    for name in ("embedded", "vllm:x"):
+    for name in names:
         assert joining(Config(), model=name).model == name
         assert joining(Config(Settings(model=name))).which.place_of_model == name
-    assert read(tmp_path, "[engine]\nmodel = 'model'")[0].settings.model == str(tmp_path / "model")
+        assert read(tmp_path, f"[engine]\nmodel = '{name}'")[0].settings.model == name
+        assert read(tmp_path, DG_LSP_MODEL=name)[0].settings.model == name
+    assert read(tmp_path, "[engine]\nmodel = './model'")[0].settings.model == str(tmp_path / "model")
     assert read(tmp_path, "[engine]\nmodel = 'embedded'", "[engine]\nmodel = 'embedded'")[0].settings.model == "embedded"
 
 

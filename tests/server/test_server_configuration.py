@@ -170,7 +170,7 @@ def test_what_is_local_only_is_withheld_from_remote_models(folders: Folders) -> 
 
 def test_where_nobody_can_tell_nothing_leaves(folders: Folders) -> None:
     held = folders.configuration
-    held.options = {"engine": {"model": REMOTE}}
+    folders.user(f"engine.model = '{REMOTE}'\n")
     held.set_roots([folders.folder("a", "privacy.local_only = ['x'\n")])
     assert held.withheld(folders.uri("a/y.py"))
     assert "is not valid TOML" in held.problems[0]

@@ -76,6 +76,23 @@ def test_a_state_that_no_engine_writes_is_none(tmp_path: Path, name: str, value:
     assert meeting.read_state(place) is None
 
 
+def test_a_state_that_is_no_file_or_another_users_is_none(tmp_path: Path) -> None:
+    place = Place(tmp_path, "engine-x")
+    meeting.write_state(place, State(1, "127.0.0.1:80", "secret", "0.1"))
+    elsewhere = place.state.rename(tmp_path / "elsewhere")
+    place.state.symlink_to(elsewhere)
+    assert meeting.read_state(place) is None
+    place.state.unlink()
+    os.mkfifo(place.state)
+    assert meeting.read_state(place) is None
+    place.state.unlink()
+    elsewhere.rename(place.state)
+    assert meeting.read_state(place) is not None
+    if os.getuid() == 0:
+        os.chown(place.state, 4711, -1)
+        assert meeting.read_state(place) is None
+
+
 def test_asking_for_a_lock_leaves_it_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     assert not meeting.is_held(path)

@@ -7,49 +7,31 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dg_lsp.engine.task import Say
-from dg_lsp.wire import config
-from dg_lsp.wire.config import is_remote
+from dg_lsp.wire import config, model_names, privacy
+from dg_lsp.wire.model_names import Remote, is_remote
+from dg_lsp.wire.privacy import LOCAL_ONLY
 from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from dg_lsp.engine.backends.remote import RemoteFiller
     from dg_lsp.engine.task import Filler
 
-__all__ = ["RemoteName", "is_remote", "load", "load_remote", "parse"]
+__all__ = ["is_remote", "load", "load_remote", "parse"]
 
 log = logging.getLogger("dg_lsp.engine")
 
-HELP = "vllm:URL[#MODEL], or fim:DIALECT[:URL][#MODEL]"
 
-
-@dataclass(frozen=True, slots=True)
-class RemoteName:
-    """A remote model's name, taken apart. `url` is "" for a dialect's usual server, `model` "" for the server's own choice."""
-
-    backend: str
-    dialect: str
-    url: str
-    model: str
-
-
-def parse(name: str) -> RemoteName:
+def parse(name: str) -> Remote:
     """Return what a remote model's name says; raise RemoteError, with a sentence, when it says nothing of the kind."""
     from dg_lsp.engine.backends.calls import RemoteError
 
-    address, _, model = name.partition("#")
-    backend, _, rest = address.partition(":")
-    dialect, url = "", rest
-    if backend == "fim":
-        dialect, _, url = rest.partition(":")
-        if not dialect or "/" in dialect or dialect in ("http", "https"):
-            raise RemoteError(f"{name} names no dialect; a remote model is named {HELP}")
-    elif backend != "vllm" or not url:
-        raise RemoteError(f"{name} is no remote model; one is named {HELP}")
-    return RemoteName(backend, dialect, url.rstrip("/"), model.strip())
+    try:
+        return model_names.parse_remote(name)
+    except model_names.ModelNameError as error:
+        raise RemoteError(str(error)) from error
 
 
 def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFiller:
@@ -61,6 +43,11 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
     for problem in problems:
         log.warning("%s", problem)
     remote_name = parse(name)
+    if privacy.keeps_everything(configured.settings.local_only):
+        from dg_lsp.engine.backends.calls import RemoteError
+
+        # Before the first byte: asking the server how it is would already tell it the key.
+        raise RemoteError(f"every file {LOCAL_ONLY}. {' '.join(problems)}".rstrip())
     say("asking the server", 0.2)
     if remote_name.backend == "vllm":
         from dg_lsp.engine.backends import vllm  # reads the model's tokenizer, and needs the library for that
@@ -70,6 +57,7 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
         from dg_lsp.engine.backends import fim
 
         filler = fim.connect(remote_name.dialect, remote_name.url, remote_name.model, configured, os.environ)
+    filler.newer_patterns = lambda: config.read()[0].settings.local_only
     say("ready", 1.0)
     return filler
 

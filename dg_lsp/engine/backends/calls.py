@@ -20,11 +20,11 @@ from dg_lsp import __version__
 from dg_lsp.engine.task import UserError
 from dg_lsp.wire.config import KEY_VARIABLE
 from dg_lsp.wire.fields import Fields, WireError, parse
+from dg_lsp.wire.model_names import LOOPBACK, address_of, without_password
 
 CONNECT_S = 5.0
 ANSWER_S = 120.0
 MAX_ANSWER_BYTES = 16 << 20
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class RemoteError(UserError):
@@ -54,17 +54,25 @@ class Server:
         except ValueError:
             known = False
         if not known:
-            raise RemoteError(f"{self.url or 'nothing'} is no server's URL; one begins with http:// or https://")
+            raise RemoteError(
+                f"{without_password(self.url) or 'nothing'} is no server's URL; one begins with http:// or https://"
+            )
         if parts.username or parts.password:
-            raise RemoteError(f"a URL must hold no password; put the key of {parts.hostname} into {KEY_VARIABLE}")
+            raise RemoteError(f"a URL must hold no password; put the key of {parts.hostname} into the configuration's [keys]")
         if parts.query or parts.fragment:
             raise RemoteError(f"the URL of {parts.hostname} must end with its path")
+        address = address_of(self.url)
+        if address is None:
+            raise RemoteError(f"{self.url} is no server's URL that dg-lsp understands; write it in ASCII, without \\")
+        if self.key and address.is_clear:
+            raise RemoteError(f"the API key of {self.host} is not sent over http, which others can read; use https")
 
     @property
     def host(self) -> str:
         """The server's name, with its port where one is given."""
         parts = urlsplit(self.url)
-        return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+        host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else str(parts.hostname)
+        return f"{host}:{parts.port}" if parts.port else host
 
     @property
     def is_here(self) -> bool:
@@ -203,7 +211,7 @@ def refusal(status: int, data: bytes, server: Server, call: Call, retry_after: s
         case 401 | 403 if server.key:
             text = f"{host} refuses the API key ({status}); set another in {KEY_VARIABLE} or in the configuration's [keys]"
         case 401 | 403:
-            text = f"{host} wants an API key ({status}); set {KEY_VARIABLE}, or name it in the configuration's [keys]"
+            text = f"{host} wants an API key ({status}); add it to the configuration's [keys], or set {KEY_VARIABLE}={host}=KEY"
         case 402:
             text = f"{host} wants to be paid first (402){tail}"
         case 404 | 405:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlsplit
 
 from dg_lsp.core import context
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
@@ -18,6 +17,7 @@ from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, merged, trimmed
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
+from dg_lsp.wire.model_names import USUAL_URLS, address_of
 
 LINE_TOKENS = 96
 BLOCK_TOKENS = 512
@@ -199,21 +199,21 @@ def _chances(choice: Fields) -> tuple[float, ...]:
 
 
 DIALECTS: tuple[Dialect, ...] = (
-    Dialect("openai", "/v1/completions", _openai, _texts, Caps(n=True), variable="OPENAI_API_KEY", url="https://api.openai.com"),
+    Dialect("openai", "/v1/completions", _openai, _texts, Caps(n=True), variable="OPENAI_API_KEY", url=USUAL_URLS["openai"]),
     Dialect(
         "mercury", "/v1/fim/completions", _mercury, _texts, Caps(varies=False),
-        url="https://api.inceptionlabs.ai", model="mercury-edit-2", variable="INCEPTION_API_KEY",
+        url=USUAL_URLS["mercury"], model="mercury-edit-2", variable="INCEPTION_API_KEY",
     ),
     Dialect(
         "deepseek", "/beta/completions", _deepseek, _texts, Caps(max_tokens=4096),
-        url="https://api.deepseek.com", model="deepseek-v4-pro", variable="DEEPSEEK_API_KEY",
+        url=USUAL_URLS["deepseek"], model="deepseek-v4-pro", variable="DEEPSEEK_API_KEY",
     ),
     Dialect(
         "codestral", "/v1/fim/completions", _codestral, _messages,
-        url="https://codestral.mistral.ai", model="codestral-latest", variable="CODESTRAL_API_KEY",
+        url=USUAL_URLS["codestral"], model="codestral-latest", variable="CODESTRAL_API_KEY",
     ),
-    Dialect("llama", "/infill", _llama, _content, Caps(window_chars=24_000, needs_model=False), url="http://127.0.0.1:8080"),
-    Dialect("ollama", "/api/generate", _ollama, _response, Caps(window_chars=24_000), url="http://127.0.0.1:11434"),
+    Dialect("llama", "/infill", _llama, _content, Caps(window_chars=24_000, needs_model=False), url=USUAL_URLS["llama"]),
+    Dialect("ollama", "/api/generate", _ollama, _response, Caps(window_chars=24_000), url=USUAL_URLS["ollama"]),
 )  # fmt: skip
 
 
@@ -232,7 +232,7 @@ def connect(name: str, url: str, model: str, configured: Config, environ: Mappin
         raise RemoteError(f"{name} needs a model's name at the end, as in fim:{name}:URL#MODEL")
     server = Server(url or dialect.url)
     key = configured.key_for(server.host)
-    if not key and dialect.variable and _same_place(server.url, dialect.url):
+    if not key and dialect.variable and address_of(server.url) == address_of(dialect.url):
         key = environ.get(dialect.variable, "").strip()
     return RemoteFiller(Fim(dialect, model), ServerClient(replace(server, key=key)), configured.settings.local_only)
 
@@ -297,8 +297,3 @@ def _candidate(written: Written, *, block: bool) -> Candidate:
     else:
         score = CUT_SCORE if written.is_cut and text == written.text else PLAIN_SCORE
     return Candidate((text,), score, (chances,) if chances else ())
-
-
-def _same_place(url: str, usual: str) -> bool:
-    one, other = urlsplit(url), urlsplit(usual)
-    return (one.scheme, one.hostname, one.port) == (other.scheme, other.hostname, other.port)

@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -21,7 +21,7 @@ from dg_lsp.engine import sequence
 from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient
 from dg_lsp.engine.task import Filler, Task
 from dg_lsp.wire.fields import Fields, WireError
-from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
+from dg_lsp.wire.privacy import Shown, shown
 
 STEP_S = 0.01
 """So long a step waits at most, and a new request with it: its own calls are sent in its first step."""
@@ -41,7 +41,7 @@ class Backend(Protocol):
     def takes_together(self, request: InfillRequest) -> bool:
         """Return whether all holes of a request, which has several, can be asked for at once."""
 
-    def calls(self, request: InfillRequest) -> Sequence[Call]:
+    def calls(self, request: Shown) -> Sequence[Call]:
         """Return what to ask, all at the same time; raise RemoteError when the request can't be asked."""
 
     def best(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
@@ -99,15 +99,14 @@ class RemoteFiller(Filler):
     def __init__(self, backend: Backend, client: ServerClient, local_only: tuple[str, ...] = ()) -> None:
         """Take over the client; it is closed with the filler."""
         self.backend, self.client, self.local_only = backend, client, local_only
+        self.newer_patterns: Callable[[], tuple[str, ...]] = lambda: ()
+        """What the user has come to keep here since the model was loaded."""
         self._board = Board()
         self._end = weakref.finalize(self, client.close)
 
     def start(self, request: InfillRequest) -> RemoteTask:
         """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine."""
-        if stays_local(request.path, self.local_only):
-            raise ValueError(f"{request.path} {LOCAL_ONLY}")
-        related = tuple(item for item in request.related if not stays_local(item.path, self.local_only))
-        return RemoteTask(self.backend, self.client, self._board, replace(request, related=related))
+        return RemoteTask(self.backend, self.client, self._board, shown(request, (*self.local_only, *self.newer_patterns())))
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and what else is known of it."""
@@ -134,12 +133,12 @@ class Sent:
 class RemoteTask(Task):
     """One request under way; holes that the server can't fill together are filled one after another."""
 
-    def __init__(self, backend: Backend, client: ServerClient, board: Board, request: InfillRequest) -> None:
+    def __init__(self, backend: Backend, client: ServerClient, board: Board, request: Shown) -> None:
         """Hold the request."""
         self._backend, self._client, self._board, self._request = backend, client, board, request
         n_holes = len(request.holes)
         self._together = n_holes if n_holes == 1 or backend.takes_together(request) else 1
-        self._part: InfillRequest | None = None
+        self._part: Shown | None = None
         self._sent = Sent()
         self._parts: list[Candidate] = []
         self._answers: tuple[Candidate, ...] = ()
@@ -194,11 +193,11 @@ class RemoteTask(Task):
         for call in self._backend.calls(self._part):
             self._sent.calls.append((call, self._client.send(call, lambda: board.add(number))))
 
-    def _next(self) -> InfillRequest:
+    def _next(self) -> Shown:
         request = self._request
         if self._together == len(request.holes):
             return request
-        return sequence.next_hole(request, [part.texts[0] for part in self._parts])
+        return Shown(sequence.next_hole(request, [part.texts[0] for part in self._parts]))
 
     def _settle(self) -> bool:
         """Make of all answers what they come to; return whether holes are left."""

@@ -15,8 +15,8 @@ from dg_lsp.engine import profile
 from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
-from dg_lsp.wire.config import expanded
 from dg_lsp.wire.fields import Fields, WireError
+from dg_lsp.wire.model_names import folder_of
 
 OLDEST = (0, 33)
 COMPLETIONS = "/v1/completions"
@@ -57,8 +57,8 @@ def probe(client: ServerClient, model: str, say: Callable[[str, float], None]) -
 
 def find(name: str) -> Path:
     """Return a folder with the tokenizer of a model, which is a folder or a hub id; raise RemoteError when there is none."""
-    folder = expanded(name)
-    if folder.is_dir():
+    folder = folder_of(name)
+    if folder is not None and folder.is_dir():
         if (folder / "tokenizer.json").is_file():
             return folder
         raise RemoteError(f"{folder} holds no tokenizer.json")

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.wire import config
+from dg_lsp.wire import model_names
 from dg_lsp.wire.messages import PROTOCOL_MAJOR
 from dg_lsp.wire.settings import DEFAULTS
 
@@ -37,7 +37,7 @@ class Which:
     @property
     def place_of_model(self) -> str:
         """Return the model, a folder by its full path: it is the same from whichever directory it was named."""
-        return str(config.folder_of(self.model) or self.model)
+        return str(model_names.folder_of(self.model) or self.model)
 
     @property
     def name(self) -> str:
@@ -78,7 +78,7 @@ def runtime_dir() -> Path:
     """Return the private directory, made if need be; raise MeetingError when it can't be private."""
     named = os.environ.get(RUNTIME_DIR_VARIABLE)
     if named:
-        return _private(config.expanded(named).absolute())
+        return _private(model_names.expanded(named).absolute())
     import platformdirs  # only this function needs it, and front ends start fast
 
     with warnings.catch_warnings():

@@ -14,6 +14,8 @@ from dg_lsp.wire.fields import WireError, parse
 from dg_lsp.wire.meeting.runtime import MeetingError, Place, Which, unusable
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN
 
+MAX_STATE_BYTES = 64 * 1024
+
 _ADDRESS = re.compile(r"/[^\0]+|127\.0\.0\.1:[0-9]{1,5}")
 _TOKEN = re.compile(r"[!-~]+")
 
@@ -39,7 +41,12 @@ def is_token(text: str) -> bool:
 def read_state(place: Place) -> State | None:
     """Return what the engine last told; None when there is no readable state. The engine may be gone all the same."""
     try:
-        fields = parse(place.state.read_bytes())
+        with open(place.state, "rb", opener=_opener) as file:
+            status = os.fstat(file.fileno())
+            # Another user's would send our code to their process.
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+                return None
+            fields = parse(file.read(MAX_STATE_BYTES))
         which = fields.inner("which")
         protocol = fields.inner("protocol")
         address, token = fields.text("address"), fields.text("token")
@@ -57,6 +64,10 @@ def read_state(place: Place) -> State | None:
         )
     except (OSError, WireError):
         return None
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def write_state(place: Place, state: State) -> None:

@@ -30,11 +30,16 @@ export function locate(places: Places, exists: (file: string) => boolean): Found
     ...places.path.map((folder): [Source, string] => ["path", folder]),
   ];
   for (const [source, folder] of looked) {
-    if (!folder) continue;
+    if (folder === undefined || !path.isAbsolute(folder)) continue;
     const command = path.join(folder, "dg-lsp");
     if (exists(command)) return { command, args: ["serve"], source };
   }
   return undefined;
+}
+
+/** Return the absolute entries of a PATH. A relative one would run what a workspace has in the folder that is open. */
+export function absoluteEntries(searchPath: string): string[] {
+  return searchPath.split(path.delimiter).filter((entry) => path.isAbsolute(entry));
 }
 
 /** Return the folder of an environment's programs. */

@@ -8,7 +8,7 @@ import { CloseAction, State as ClientState, type ErrorHandler } from "vscode-lan
 import { LanguageClient, type LanguageClientOptions, type StaticFeature } from "vscode-languageclient/node";
 import { sentence } from "./describe";
 import type { Drafts } from "./drafts";
-import { locate, type Found } from "./locate";
+import { absoluteEntries, locate, type Found } from "./locate";
 import { statusChanged } from "./protocol";
 import { pythonOf } from "./python";
 import { commandLine, forServer } from "./settings";
@@ -122,7 +122,7 @@ export class Server implements vscode.Disposable {
   }
 
   private async launch({ command, args, source }: Found): Promise<ChildProcess> {
-    const child = spawn(command, args, { cwd: folder() });
+    const child = spawn(command, args, { cwd: folder(), env: { ...process.env, PATH: absoluteEntries(process.env.PATH ?? "").join(path.delimiter) } });
     try {
       await once(child, "spawn");
     } catch (error) {
@@ -139,7 +139,7 @@ export class Server implements vscode.Disposable {
         named: commandLine(vscode.workspace.getConfiguration("dgLsp").get("client.command")),
         python: await pythonOf(),
         environment: this.environment,
-        path: (process.env.PATH ?? "").split(path.delimiter),
+        path: absoluteEntries(process.env.PATH ?? ""),
       },
       existsSync,
     );

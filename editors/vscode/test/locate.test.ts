@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import * as path from "node:path";
 import { test } from "node:test";
-import { doctorArguments, locate, type Places } from "../src/locate";
+import { absoluteEntries, doctorArguments, locate, type Places } from "../src/locate";
 
 const PLACES: Places = {
   named: [],
@@ -33,6 +33,18 @@ test("what the settings name is not looked for", () => {
 
 test("nothing is found where there is nothing", () => {
   assert.equal(found({ python: undefined }, []), undefined);
+});
+
+test("what a workspace has is not run through a relative entry of PATH", () => {
+  const entries = ["", ".", "bin", "./bin", "../bin", "~/bin"];
+  const everything = locate({ ...PLACES, python: undefined, path: entries }, () => true);
+  assert.equal(everything?.source, "private");
+  assert.equal(locate({ ...PLACES, python: undefined, path: entries }, (file) => !file.startsWith("/private")), undefined);
+  assert.equal(locate({ ...PLACES, python: path.join("bin", "python"), path: [] }, (file) => !file.startsWith("/private")), undefined);
+});
+
+test("of PATH only absolute entries are searched", () => {
+  assert.deepEqual(absoluteEntries(["/a", "", ".", "b", "/c"].join(path.delimiter)), ["/a", "/c"]);
 });
 
 test("the doctor is run as the server is", () => {

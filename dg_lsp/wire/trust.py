@@ -1,0 +1,87 @@
+"""What settings may say that come with a workspace or through an editor, which may have read them from one.
+
+A cloned repository must not choose where code is sent or which weights are loaded. So those sources may name a model
+only if it comes with the package, or if `engine.allow` in the user's own configuration covers it. This is the one
+place that decides. Knows models' names and the user's list; nothing of files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from dg_lsp.wire import model_names, schema
+from dg_lsp.wire.model_names import Address, Remote, address_of
+from dg_lsp.wire.settings import Settings
+
+
+def admit(
+    values: dict[str, object], base: Settings, where: str, user_file: Path, *, prefix: str = ""
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return the values of a source that is not the user's own as far as they count, and a sentence for each that does not.
+
+    `base` is what was configured before; the model there is allowed already. `where` names the source, `prefix` stands
+    before its keys in sentences, and `user_file` is where the user may allow more.
+    """
+    admitted, problems = dict(values), []
+    for setting in schema.ALL:
+        if setting.about.is_users_own and setting.field in admitted:
+            del admitted[setting.field]
+            problems.append(f"{prefix}{setting.key} in {where} does not count. Move it to {user_file}.")
+    if isinstance(model := admitted.get("model"), str):
+        # By its full path, so that the folder that was looked at is the one that is loaded.
+        model = str(model_names.folder_of(model) or model)
+        entry = None if model == base.model else unallowed(model, base.allow)
+        if entry is None:
+            admitted["model"] = model
+        else:
+            del admitted["model"]
+            problems.append(f"{prefix}engine.model in {where} does not count: {_reason(model, entry, user_file)}")
+    return admitted, tuple(problems)
+
+
+def unallowed(model: str, allow: Sequence[str]) -> str | None:
+    """Return what would have to be in the user's list for a model; "" where nothing helps, None where it is allowed."""
+    if model_names.comes_with_the_package(model):
+        return None
+    if model_names.is_remote(model):
+        return _unallowed_server(model, allow)
+    folder = model_names.folder_of(model)
+    if folder is None:
+        return None if model in allow else model
+    # A relative entry would mean whatever folder the command was started in.
+    folders = (Path(os.path.realpath(path)) for each in allow if (path := model_names.expanded(each)).is_absolute())
+    return None if any(folder.is_relative_to(each) for each in folders) else str(folder)
+
+
+def _unallowed_server(model: str, allow: Sequence[str]) -> str | None:
+    remote, address = _address(model)
+    if remote is None or address is None:
+        return ""
+    if not any(_covers(each, address) for each in allow):
+        return f"http://{address.name}" if address.is_clear else address.name
+    # Of vLLM, what follows the # is a folder or a hub id whose tokenizer is loaded here.
+    return unallowed(remote.model, allow) if remote.backend == "vllm" and remote.model else None
+
+
+def _reason(model: str, entry: str, user_file: Path) -> str:
+    if not entry:
+        return "its URL is no server's."
+    verb = "send code to" if model_names.is_remote(model) else "load"
+    return f'it would {verb} {entry}. To allow that, add "{entry}" to engine.allow in {user_file}.'
+
+
+def _address(model: str) -> tuple[Remote | None, Address | None]:
+    try:
+        remote = model_names.parse_remote(model)
+    except model_names.ModelNameError:
+        return None, None
+    return remote, remote.address
+
+
+def _covers(entry: str, address: Address) -> bool:
+    """Return whether an entry of the user's list is this server's; without a scheme it means https, or any on this machine."""
+    if "://" not in entry:
+        entry = f"{address.scheme if address.is_here else 'https'}://{entry}"
+    return address_of(entry) == address

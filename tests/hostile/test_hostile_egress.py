@@ -1,0 +1,292 @@
+"""What leaves the process: a real server records all that reaches it, for every route times `privacy.local_only`.
+
+A second one stands where the environment's proxies are, so that what is meant for any other host is recorded too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from dg_lsp.engine import app
+from dg_lsp.engine.service import Service
+from dg_lsp.wire import config, messages
+from dg_lsp.wire.messages import Ask
+from tests.e2e.editor import CODE, Editor, command, environment
+from tests.engine.backends_kit import request, serving
+from tests.engine.engine_kit import Running, home, running
+
+pytestmark = pytest.mark.e2e
+
+CODE_TEXT, KEY = "hush_this_code", "sk-hush"
+
+
+@dataclass
+class Wire:
+    """Everything that reached a server."""
+
+    seen: list[str] = field(default_factory=list)
+
+    async def answer(self, asked: Request) -> Response:
+        body = (await asked.body()).decode()
+        self.seen.append(f"{asked.method} {asked.url.path}\n{dict(asked.headers)}\n{body}")
+        return JSONResponse({"content": "1"})
+
+    def holds(self, text: str) -> bool:
+        return any(text in each for each in self.seen)
+
+
+@contextlib.contextmanager
+def recorded(wire: Wire) -> Iterator[str]:
+    with serving({f"{method} /{{rest:path}}": wire.answer for method in ("GET", "POST", "PUT", "HEAD")}) as url:
+        yield url
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way to ask the engine; `path` is the file that the request names."""
+
+    address: str
+    body: dict[str, Any]
+    path: str = ""
+    streams: bool = False
+
+
+def infill(path: str) -> Route:
+    asked = request(f"{CODE_TEXT} = ", "\n", path=path)
+    return Route("/v1/infill", messages.encode_ask(Ask(asked)), path, streams=True)
+
+
+OPENAI = {"prompt": f"{CODE_TEXT} = ", "suffix": "\n", "max_tokens": 5}
+LLAMA = {"input_prefix": f"{CODE_TEXT} = ", "input_suffix": "\n", "prompt": "", "n_predict": 5}
+NEAR = {"input_extra": [{"filename": "vault/b.py", "text": CODE_TEXT}]}
+ROUTES = (
+    infill("src/a.py"),
+    infill("vault/a.py"),
+    infill("src/../vault/a.py"),
+    infill("/elsewhere/a.py"),
+    infill(""),
+    Route("/v1/completions", OPENAI),
+    Route("/v1/completions", {**OPENAI, "stream": True}, streams=True),
+    Route("/v1/fim/completions", OPENAI),
+    Route("/v1/fim/completions", {**OPENAI, "stream": True}, streams=True),
+    Route("/infill", LLAMA),
+    Route("/infill", {**LLAMA, **NEAR}),
+    Route("/infill", {**LLAMA, "stream": True}, streams=True),
+    Route("/infill", {**LLAMA, "n_predict": 0}),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration, and which routes it lets out. `harm` does to the file what no text can."""
+
+    text: str
+    lets_out: Callable[[Route], bool]
+    harm: Callable[[Path], object] = lambda path: None
+
+
+def everything(route: Route) -> bool:
+    """Where no pattern is given, all that is asked goes to the model that the user chose."""
+    return route.body.get("n_predict") != 0
+
+
+def nothing(route: Route) -> bool:
+    return False
+
+
+def says_its_file(route: Route) -> bool:
+    """A request that does not say which file it is for stays wherever there is a pattern."""
+    return route.path != "" and not route.path.startswith("/")
+
+
+def as_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+CASES = {
+    "no pattern": Case("", everything),
+    "another file": Case("[privacy]\nlocal_only = ['vault/']", lambda route: route.path == "src/a.py"),
+    "a pattern that fits nothing": Case(
+        "[privacy]\nlocal_only = ['no-such-file']", lambda route: bool(route.path[:1].strip("/"))
+    ),
+    "every file": Case("[privacy]\nlocal_only = ['*']", nothing),
+    "every file, in another way": Case("[privacy]\nlocal_only = ['/**', 'x']", nothing),
+    "a pattern that is wrong": Case("[privacy]\nlocal_only = 3", nothing),
+    "a pattern that gives away": Case("[privacy]\nlocal_only = ['!a']", nothing),
+    "no TOML": Case("[privacy\n", nothing),
+    "no text": Case("", nothing, lambda path: path.write_bytes(b"\xff")),
+    "too large": Case("", nothing, lambda path: path.write_bytes(b"#" * (config.MAX_BYTES + 1))),
+    "gone": Case("", nothing, Path.unlink),
+    "a pipe": Case("", nothing, as_pipe),
+    "of another user": Case("", nothing, lambda path: os.chown(path, 4711, -1)),
+}
+
+
+def test_every_route_is_in_the_table() -> None:
+    """A route that is new has to be added above."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> Any:
+        yield
+
+    gate = cast("Any", app.build(lambda: cast("Service", None), "token" * 8, lifespan))
+    asking = {route.path for route in gate._app.routes if "POST" in route.methods} - {"/v1/shutdown"}
+    assert asking == {route.address for route in ROUTES}
+
+
+@pytest.fixture(autouse=True)
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with home(monkeypatch) as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_leaves_the_engine_that_should_stay(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES[name]
+    if name == "of another user" and os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    wire, elsewhere = Wire(), Wire()
+    users = tmp_path / "config.toml"
+    with recorded(wire) as url, recorded(elsewhere) as proxy:
+        users.write_text(f"[keys]\n'127.0.0.1' = '{KEY}'\n{case.text}\n")
+        case.harm(users)
+        monkeypatch.setenv(config.FILE_VARIABLE, str(users))
+        for variable in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(variable, proxy)
+        state = "ready" if any(map(case.lets_out, ROUTES)) else "failed"
+        with engine(url, state) as asked:
+            for route in ROUTES:
+                before = len(wire.seen)
+                status = ask(asked, route)
+                new = wire.seen[before:]
+                assert bool(new) == case.lets_out(route), (route, status)
+                assert all(CODE_TEXT in each and KEY in each for each in new)
+                if case.text:
+                    assert not any("vault/b.py" in each for each in new)
+    assert bool(wire.seen) == (state == "ready")
+    assert elsewhere.seen == []
+
+
+def test_a_pattern_counts_as_soon_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wire, users = Wire(), tmp_path / "config.toml"
+    users.write_text("")
+    monkeypatch.setenv(config.FILE_VARIABLE, str(users))
+    with recorded(wire) as url, engine(url, "ready") as asked:
+        assert ask(asked, ROUTES[0]) == 200
+        assert wire.seen
+        for text in ("privacy.local_only = ['*']", "privacy.local_only = 3", "[privacy"):
+            users.write_text(text)
+            wire.seen.clear()
+            for route in ROUTES:
+                ask(asked, route)
+            assert wire.seen == []
+
+
+@contextlib.contextmanager
+def engine(url: str, state: str) -> Iterator[Running]:
+    """An engine on a remote model, with a user, so that it stays though it could not load."""
+    started = running("--port=0", model=f"fim:llama:{url}", filler="", wait_for=state)
+    with started as asked, asked.http.stream("GET", "/v1/lease"):
+        yield asked
+
+
+def ask(asked: Running, route: Route) -> int:
+    """Ask, and read the answer to its end."""
+    with asked.http.stream("POST", route.address, json=route.body) as response:
+        response.read()
+        return response.status_code
+
+
+def test_the_command_sends_nothing_where_a_configuration_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, wire = tmp_path / "project", Wire()
+    (project / ".git").mkdir(parents=True)
+    (project / "a.py").write_text(f'def {CODE_TEXT}(a, b):\n    """Return the sum."""\n    raise NotImplementedError\n')
+    with recorded(wire) as url:
+        (tmp_path / "config.toml").write_text(
+            f"[engine]\nmodel = 'fim:llama:{url}'\nexit_after = 60\n[batch]\ncandidates = 1\n"
+        )
+        monkeypatch.setenv(config.FILE_VARIABLE, str(tmp_path / "config.toml"))
+
+        def infilled() -> subprocess.CompletedProcess[str]:
+            start = [sys.executable, "-m", "dg_lsp", "infill", "a.py"]
+            return subprocess.run(start, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+
+        (project / config.WORKSPACE_FILE).write_text("[privacy\n")
+        assert "is not valid TOML" in infilled().stderr
+        (project / config.WORKSPACE_FILE).write_text("[engine]\nmodel = 'fim:llama:http://127.0.0.1:1'\n")
+        assert "to engine.allow in" in infilled().stderr
+        assert wire.seen == []
+        (project / config.WORKSPACE_FILE).unlink()
+        assert infilled().returncode == 0
+        assert wire.holds(CODE_TEXT)
+
+
+def test_what_an_editor_says_sends_nothing_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real server and engine; the editor's settings, read from the clone's files, name somebody's server."""
+    users, theirs, ours = tmp_path / "config.toml", Wire(), Wire()
+
+    async def main(evil: str) -> None:
+        settings = {
+            "engine": {"model": f"fim:llama:{evil}"},
+            "completion": {"debounce": 0, "threshold": 0, "speculate": False},
+        }
+        client = Editor(*command(), env=environment(tmp_path / "server", DG_LSP_SERVE_ENGINE=""))
+        async with client:
+            await client.hello(CODE, settings=settings, options=settings)
+            while (await client.status())["state"] != "ready":
+                await asyncio.sleep(0.05)
+            client.open(f"{CODE_TEXT} = ")
+            await client.suggestions(0, len(CODE_TEXT) + 3)
+            problems = (await client.status())["problems"]
+            assert [problem for problem in problems if f'add "{evil[7:]}" to engine.allow in {users}' in problem]
+            shown = [each["message"] for each in client.said("window/showMessage") if "engine.allow" in each["message"]]
+            assert len(shown) == 1
+            client.notify("workspace/didChangeConfiguration", {"settings": None})
+            await client.suggestions(0, len(CODE_TEXT) + 3)
+            assert len([each for each in client.said("window/showMessage") if "engine.allow" in each["message"]]) == 1
+            assert await client.end() == 0
+
+    with recorded(theirs) as evil, recorded(ours) as own:
+        users.write_text(f"[engine]\nmodel = 'fim:llama:{own}'\nexit_after = 60\n[keys]\n'127.0.0.1' = '{KEY}'\n")
+        monkeypatch.setenv(config.FILE_VARIABLE, str(users))
+        asyncio.run(asyncio.wait_for(main(evil), 120))
+    assert theirs.seen == []
+    assert ours.holds(CODE_TEXT)
+
+
+@pytest.mark.parametrize(
+    ("keys", "environ", "sends"),
+    [
+        ("'127.0.0.1' = 'sk-hush'", "", True),
+        ("'other.example' = 'sk-hush'", "", False),
+        ("", "127.0.0.1=sk-hush", True),
+        ("", "other.example=sk-hush", False),
+        ("", "sk-hush", False),
+    ],
+)
+def test_a_key_goes_to_its_host_alone(
+    keys: str, environ: str, sends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the model was named on the command line, and the key for another one."""
+    wire = Wire()
+    (tmp_path / "config.toml").write_text(f"engine.model = 'fim:openai:https://other.example#m'\n[keys]\n{keys}\n")
+    monkeypatch.setenv(config.FILE_VARIABLE, str(tmp_path / "config.toml"))
+    monkeypatch.setenv(config.KEY_VARIABLE, environ)
+    with recorded(wire) as url, engine(url, "ready") as asked:
+        ask(asked, infill("a.py"))
+    assert wire.holds(CODE_TEXT)
+    assert wire.holds(KEY) == sends

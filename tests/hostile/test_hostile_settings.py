@@ -1,0 +1,335 @@
+"""What a cloned repository says through any source of settings: where code goes and what is loaded stays the user's choice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from dg_lsp.engine.backends import load_remote
+from dg_lsp.engine.backends.calls import RemoteError
+from dg_lsp.engine.commands import app
+from dg_lsp.infill.config import Config, connect_options
+from dg_lsp.infill.port import EngineError
+from dg_lsp.server.configuration import Configuration
+from dg_lsp.wire import config, trust
+from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
+from dg_lsp.wire.settings import DEFAULTS, Settings
+
+EVIL = "evil.example"
+# What a model's name may be, and whether an own file may say it: what nobody can read as one address, nobody may.
+MODELS = {
+    "a server": (f"fim:openai:https://{EVIL}#m", True),
+    "a server in clear": (f"vllm:http://{EVIL}:8000", True),
+    "a dialect's own server": ("fim:mercury", True),
+    "a server here": ("fim:llama:http://127.0.0.1:1", True),
+    "a server of another address family": ("vllm:https://[::1]:8000", True),
+    "a hub id": ("evil/model", True),
+    "a hub id without an owner": ("evil-model", True),
+    "a folder of the clone": ("./model", True),
+    "a folder above the clone": ("../elsewhere/model", True),
+    "a folder": ("/elsewhere/model", True),
+    "a home folder": ("~/model", True),
+    "a password": (f"vllm:https://user:pass-word@{EVIL}", False),
+    "a name before the host": (f"vllm:https://allowed.example@{EVIL}", False),
+}
+UNREADABLE = {
+    "a backslash": f"vllm:https://{EVIL}\\@allowed.example",
+    "a tab": f"vllm:https://{EVIL}\t.allowed.example",
+    "no host": "vllm:https:///allowed.example",
+    "another scheme": f"vllm:file://{EVIL}/x",
+    "no dialect": "fim:",
+    "letters that look like others": "vllm:https://аllowed.example",
+}
+
+
+class Clone:
+    """A user, with a file of their own, in a repository that somebody else wrote."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.users, self.root = place / "users.toml", place / "clone"
+        (self.root / "model").mkdir(parents=True)
+        self.users.write_text("")
+        self._patch = monkeypatch
+        monkeypatch.setenv(config.FILE_VARIABLE, str(self.users))
+        # Editors start the server in the folder that is open.
+        monkeypatch.chdir(self.root)
+
+    def settings(self, source: str, key: str, value: object) -> tuple[Settings, tuple[str, ...]]:
+        """What holds in a session where one source says one thing, and the problems that are told."""
+        session = Configuration()
+        if source == "environment":
+            variable = next(setting.variable for setting in ALL if setting.key == key)
+            self._patch.setenv(variable, ",".join(value) if isinstance(value, list) else str(value))
+        if source in ("user", "workspace"):
+            path = self.users if source == "user" else self.root / config.WORKSPACE_FILE
+            with path.open("a") as file:
+                file.write(f"{key} = {json.dumps(value, ensure_ascii=False)}\n")
+        if source == "greeting":
+            session.options = {key: value}
+        session.set_roots([self.root.as_uri()])
+        if source == "editor":
+            session.say({key: value})
+        if source == "editor's folder":
+            session.say({}, {self.root.as_uri(): {key: value}})
+        return session.session, session.problems
+
+    def allow(self, *entries: str) -> None:
+        self.users.write_text(f"engine.allow = {json.dumps(entries)}\n")
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
+    return Clone(tmp_path, monkeypatch)
+
+
+OWN, OTHERS = ("user", "environment"), ("workspace", "greeting", "editor", "editor's folder")
+
+
+@pytest.mark.parametrize("source", OTHERS)
+@pytest.mark.parametrize("what", [*MODELS, *UNREADABLE])
+def test_no_source_but_the_users_own_chooses_a_model(clone: Clone, source: str, what: str) -> None:
+    model = UNREADABLE.get(what) or MODELS[what][0]
+    found, problems = clone.settings(source, "engine.model", model)
+    assert found == Settings()
+    [problem] = problems
+    assert "pass-word" not in problem
+    assert "engine.model in " in problem
+
+
+@pytest.mark.parametrize("source", OWN)
+@pytest.mark.parametrize("what", MODELS)
+def test_the_users_own_sources_choose_any_model_but_with_a_password(clone: Clone, source: str, what: str) -> None:
+    model, is_fine = MODELS[what]
+    found, problems = clone.settings(source, "engine.model", model)
+    assert (found.model != DEFAULTS.model) == is_fine
+    assert bool(problems) != is_fine
+    assert "pass-word" not in repr((found, problems))
+
+
+@pytest.mark.parametrize("source", OTHERS)
+@pytest.mark.parametrize("what", [what for what, (_, is_fine) in MODELS.items() if is_fine])
+def test_what_a_problem_says_to_allow_is_what_has_to_be_allowed(clone: Clone, source: str, what: str) -> None:
+    model, _ = MODELS[what]
+    _, [problem] = clone.settings(source, "engine.model", model)
+    entry = problem.partition('add "')[2].partition('" to engine.allow')[0]
+    assert str(clone.users) in problem
+    clone.allow(entry)
+    found, problems = clone.settings("nothing more" if source == "workspace" else source, "engine.model", model)
+    assert (found.model != DEFAULTS.model, problems) == (True, ())
+
+
+@pytest.mark.parametrize(
+    ("entry", "model"),
+    [
+        ("allowed.example", "vllm:http://allowed.example"),
+        ("allowed.example", "vllm:https://allowed.example:8000"),
+        ("allowed.example", "vllm:https://allowed.example.evil.example"),
+        ("allowed.example", "vllm:https://evil.example/allowed.example"),
+        ("http://allowed.example", "vllm:https://allowed.example"),
+        ("127.0.0.1:8000", "vllm:http://127.0.0.1:8001"),
+        ("localhost:8000", "vllm:http://127.0.0.1:8000"),
+        ("owner/name", "owner/name2"),
+        ("owner", "owner/name"),
+        ("/models", "/models2/x"),
+        ("/models", "/models/../elsewhere"),
+        ("./model", "./model"),
+        ("model", "./model"),
+        ("*", "fim:mercury"),
+        ("allowed.example", "vllm:https://allowed.example#./model"),
+        ("allowed.example", "vllm:https://allowed.example#evil/name"),
+    ],
+)
+def test_what_is_allowed_allows_nothing_else(clone: Clone, entry: str, model: str) -> None:
+    clone.allow(entry)
+    found, problems = clone.settings("editor", "engine.model", model)
+    assert (found.model, len(problems)) == ("embedded", 1)
+
+
+def test_a_link_in_an_allowed_folder_leads_nowhere_else(clone: Clone, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "link").symlink_to(clone.root / "model")
+    clone.allow(str(tmp_path / "models"))
+    found, [problem] = clone.settings("workspace", "engine.model", str(tmp_path / "models" / "link"))
+    assert found.model == "embedded"
+    assert str(clone.root / "model") in problem
+
+
+@pytest.mark.parametrize("source", OTHERS)
+def test_no_other_source_allows_anything(clone: Clone, source: str) -> None:
+    found, [problem] = clone.settings(source, "engine.allow", [EVIL, "/"])
+    assert found.allow == ()
+    assert "engine.allow" in problem
+
+
+def test_a_workspace_that_allows_itself_a_model_gets_none(clone: Clone) -> None:
+    clone.settings("workspace", "engine.allow", [EVIL])
+    found, problems = clone.settings("workspace", "engine.model", f"fim:openai:https://{EVIL}#m")
+    assert (found.model, found.allow, len(problems)) == ("embedded", (), 2)
+
+
+@pytest.mark.parametrize("source", ["workspace", "greeting", "editor"])
+def test_no_other_source_has_a_key_or_gives_a_file_away(clone: Clone, source: str) -> None:
+    clone.users.write_text("privacy.local_only = ['vault/']\n")
+    _, problems = clone.settings(source, "keys", {EVIL: "sk-hush"})
+    assert problems
+    assert "sk-hush" not in str(problems)
+    for patterns in ([], ["!vault/"]):
+        found, _ = clone.settings(source, "privacy.local_only", patterns)
+        assert "vault/" in found.local_only
+    assert not config.read(clone.root)[0].keys
+
+
+def test_an_editor_may_repeat_the_users_own_model(clone: Clone) -> None:
+    clone.users.write_text("engine.model = 'fim:mercury'\n")
+    assert clone.settings("editor", "engine.model", "fim:mercury")[0].model == "fim:mercury"
+    assert clone.settings("editor", "engine.model", "fim:mercury")[1] == ()
+
+
+def test_a_model_that_is_not_allowed_leaves_the_users_own(clone: Clone) -> None:
+    clone.users.write_text("engine.model = 'fim:mercury'\n")
+    for source in ("editor", "workspace"):
+        assert clone.settings(source, "engine.model", f"fim:openai:https://{EVIL}#m")[0].model == "fim:mercury"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link to a device"])
+def test_a_configuration_that_is_no_file_is_neither_waited_for_nor_read(clone: Clone, kind: str) -> None:
+    path = clone.root / config.WORKSPACE_FILE
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "link to a device" or os.getuid() != 0:
+        path.symlink_to("/dev/zero")
+    else:
+        os.mknod(path, 0o020644, os.makedev(1, 5))  # /dev/zero
+    read, [problem] = config.read(clone.root)
+    assert str(path) in problem
+    assert read.settings.local_only == ("*",)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("whose", ["user", "workspace"])
+def test_a_configuration_of_another_user_does_not_count(clone: Clone, whose: str) -> None:
+    path = clone.users if whose == "user" else clone.root / config.WORKSPACE_FILE
+    path.write_text("engine.threads = 7\nengine.allow = ['/']\n[keys]\n'a' = 'b'\n")
+    os.chown(path, 4711, -1)
+    read, [problem] = config.read(clone.root)
+    assert f"{path} belongs to another user" in problem
+    assert (read.settings, dict(read.keys)) == (Settings(local_only=("*",)), {})
+
+
+# Which source counts
+
+
+def values(setting: Setting) -> st.SearchStrategy[Any]:
+    """Values that a setting may have, as a file writes them, where any source may choose them."""
+    stated: Any = setting.schema()
+    if "enum" in stated or stated["type"] == "boolean":
+        return st.sampled_from(stated.get("enum", [True, False]))
+    if "minimum" in stated:
+        whole = "integer" in stated["type"]
+        return (st.integers if whole else st.floats)(stated["minimum"], stated["maximum"])
+    if setting.field == "model":
+        return st.sampled_from(["embedded", "own/one", "own/two"])
+    return st.lists(st.sampled_from(["a", "b"]), max_size=2) if setting.about.items else st.sampled_from(["cpu", "auto"])
+
+
+FREE = [setting for setting in ALL if not setting.about.is_users_own and setting.field != "local_only"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """The user's file, the workspace's, the environment, the editor's greeting, and what it says later, in this order."""
+    place = tmp_path_factory.getbasetemp() / "precedence"
+    (place / "root").mkdir(parents=True, exist_ok=True)
+    stated: dict[str, dict[str, object]] = {}
+    for source in ("user", "workspace", "environment", "greeting", "editor"):
+        possible = list(OF_EDITORS) if source in ("greeting", "editor") else FREE
+        possible = [setting for setting in possible if setting.variable or source != "environment"]
+        chosen = data.draw(st.lists(st.sampled_from(possible), max_size=3, unique=True))
+        stated[source] = {setting.key: data.draw(values(setting)) for setting in chosen}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(config.FILE_VARIABLE, str(place / "user.toml"))
+        for source, path in (("user", place / "user.toml"), ("workspace", place / "root" / config.WORKSPACE_FILE)):
+            allow = {"engine.allow": ["own/one", "own/two"]} if source == "user" else {}
+            lines = (f"{key} = {json.dumps(value)}\n" for key, value in {**stated[source], **allow}.items())
+            path.write_text("".join(lines))
+        for setting in FREE:
+            if setting.variable:
+                patch.delenv(setting.variable, raising=False)
+            if setting.variable and setting.key in stated["environment"]:
+                value = stated["environment"][setting.key]
+                patch.setenv(setting.variable, ",".join(value) if isinstance(value, list) else str(value))
+        session = Configuration()
+        session.options = stated["greeting"]
+        session.set_roots([(place / "root").as_uri()])
+        session.say(stated["editor"])
+        found, problems = session.session, session.problems
+    assert problems == ()
+    for setting in FREE:
+        expected = setting.default
+        for source in ("user", "workspace", "environment"):
+            if setting.key in stated[source]:
+                expected = stated[source][setting.key]
+        for source in ("greeting", "editor"):
+            # Some editors send all of their defaults along; what was said in the greeting a later word takes back.
+            taken_back = source == "greeting" and setting.key in stated["editor"]
+            if setting.key in stated[source] and not taken_back and stated[source][setting.key] != setting.default:
+                expected = stated[source][setting.key]
+        assert getattr(found, setting.field) == setting.parse(expected), setting.key
+
+
+@given(st.text(max_size=40))
+def test_no_name_is_both_refused_and_without_a_reason(name: str) -> None:
+    """Whatever a name is, it is the embedded model, or something that only the user's list can allow."""
+    admitted, problems = trust.admit({"model": name}, Settings(), "a place", Path("/users.toml"))
+    assert (admitted.get("model") in (None, "embedded")) or str(admitted["model"]).startswith("/")
+    assert bool(problems) == ("model" not in admitted)
+
+
+@pytest.mark.parametrize("command", ["run", "start", "status", "stop", "logs", "token"])
+def test_no_command_takes_a_password_that_a_process_list_would_show(command: str) -> None:
+    found = CliRunner().invoke(app, [command, "--model", "vllm:https://user:pass-word@gpu01"])
+    assert found.exit_code == 2
+    assert "must hold no user name or password" in found.stderr
+    assert "pass-word" not in found.output
+
+
+def test_no_front_end_tells_an_engine_a_password() -> None:
+    with pytest.raises(EngineError, match="must hold no user name or password") as raised:
+        connect_options(Config(), command=("engine",), model="vllm:https://user:pass-word@gpu01")
+    assert "pass-word" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://user:pass-word@gpu01", "https://user:pass-word@gpu01:99999", "https://user:pass-word@"])
+def test_a_url_that_is_wrong_is_told_without_its_password(url: str) -> None:
+    with pytest.raises(RemoteError) as raised:
+        load_remote(f"vllm:{url}")
+    assert "pass-word" not in str(raised.value)
+
+
+def test_a_hub_id_never_loads_a_folder_of_that_name(clone: Clone) -> None:
+    """The command line's model, in the engine's own process, started in the clone."""
+    (clone.root / "owner" / "name").mkdir(parents=True)
+    code = (
+        "from dg_lsp.engine.model import LoadError, find\n"
+        "print(find('./owner/name'))\n"
+        "try:\n    print(find('owner/name'))\n"
+        "except LoadError as error:\n    print(error)\n"
+    )
+    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(clone.root / "no-cache")}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "owner/name"
+    assert second.startswith("owner/name can't be fetched from the hub")
+    assert second.endswith("write a folder as a path: ./owner/name")
