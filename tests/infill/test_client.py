@@ -385,7 +385,10 @@ def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker_opens
                 await engine.fill(request())
 
     asyncio.run(scenario())
-    assert pids() == set()
+    # A process that was killed takes a moment to be gone.
+    wait_until(lambda: pids() == set())
+    (place,) = meeting.places()
+    assert place.log.read_text().count("listens for") == 3
 
 
 def test_a_model_that_can_not_be_loaded_is_told_and_not_tried_forever(folder: Path) -> None:
