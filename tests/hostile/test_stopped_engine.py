@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dg_lsp.wire import meeting
 from dg_lsp.wire.meeting import Which
-from tests.e2e.editor import CODE, ROOT, Editor, command, environment
+from tests.e2e.editor import CODE, ROOT, Editor
+from tests.e2e.test_server_engine import TWO, run
 from tests.engine.conftest import trained_layout
 from tests.engine.engine_kit import home
 
 __all__ = ["trained_layout"]
 
 pytestmark = pytest.mark.e2e
-
-TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    raise NotImplementedError\n"
 
 
 @contextlib.contextmanager
@@ -43,41 +41,24 @@ def pid_of(model: str) -> int:
     return state.pid
 
 
-def with_server(folder: Path, monkeypatch: pytest.MonkeyPatch, model: Path, test: Callable[[Editor], Awaitable[None]]) -> None:
-    settings = {
-        "engine": {"model": str(model), "threads": 1},
-        "completion": {"debounce": 0, "threshold": 0, "speculate": False},
-    }
-
-    async def main() -> None:
-        client = Editor(*command(), env=environment(folder, DG_LSP_SERVE_ENGINE=""))
-        async with client:
-            await client.hello(CODE, settings=settings)
-            while (await client.status())["state"] != "ready":
-                await asyncio.sleep(0.05)
-            await test(client)
-            assert await client.end() == 0
-
-    with home(monkeypatch):
-        asyncio.run(main())
-
-
 def test_a_completion_on_a_stopped_engine_is_answered_by_another_and_the_user_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path
 ) -> None:
     async def test(client: Editor) -> None:
-        client.open(TEXT)
+        client.open(TWO)
         await client.suggestions(1, 4, trigger=1)
         before = pid_of(str(trained_layout))
-        client.change(2, {"text": TEXT + "y = 1\n"})
+        client.change(2, {"text": TWO + "y = 1\n"})
         with stopped(before):
             await client.suggestions(6, 4, trigger=1)
         assert pid_of(str(trained_layout)) != before
         assert (await client.status())["state"] == "ready"
         said = [message["message"] for message in client.said("window/showMessage")]
         assert any(f"the engine does not respond (process {before})" in sentence for sentence in said), said
+        assert f"process {before}" in client.stderr.decode()
+        client.stderr = b""
 
-    with_server(tmp_path, monkeypatch, trained_layout, test)
+    run(tmp_path, monkeypatch, trained_layout, CODE, test)
 
 
 def infill(file: Path) -> subprocess.CompletedProcess[str]:
@@ -92,7 +73,7 @@ def infill(file: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_infill_meets_a_stopped_engine_and_goes_on_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.py").write_text(TEXT)
+    (tmp_path / "a.py").write_text(TWO)
     with home(monkeypatch):
         assert infill(tmp_path / "a.py").returncode in (0, 1)
         place = meeting.place(Which())
