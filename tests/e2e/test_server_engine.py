@@ -84,6 +84,7 @@ def test_an_engine_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytes
     run(tmp_path, monkeypatch, trained_layout, CODE, test)
 
 
+@pytest.mark.slow
 def test_typing_while_a_killed_engine_restarts_does_not_stop_suggestions_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path
 ) -> None:

@@ -21,7 +21,8 @@ from tests.engine.engine_kit import home
 
 __all__ = ["trained_layout"]
 
-pytestmark = pytest.mark.e2e
+# Three missed pings take a quarter of a minute.
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @contextlib.contextmanager
