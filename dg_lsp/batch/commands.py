@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dg_lsp.core.values import InfillRequest
     from dg_lsp.infill.client import ConnectOptions
     from dg_lsp.infill.config import Config, Privacy
+    from dg_lsp.infill.life import State
     from dg_lsp.infill.port import Engine
     from dg_lsp.wire.messages import Done
 
@@ -169,6 +170,7 @@ async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: 
     """Return how the engine fills a request; drawn while it does."""
     from dg_lsp.batch.explain import Step, Trace, frame, plain
     from dg_lsp.infill import client
+    from dg_lsp.infill.life import Loading
 
     steps: list[Step] = []
     ends: list[Done] = []
@@ -180,11 +182,11 @@ async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: 
         if is_drawn and (last is None or last.texts != texts):
             _print(frame(request, steps[-1], last, paint))
 
-    def loading(text: str, _share: float) -> None:
-        if text and sys.stderr.isatty():
-            say(f"the engine is loading its model: {text}")
+    def on_state(state: State) -> None:
+        if isinstance(state, Loading) and state.message and sys.stderr.isatty():
+            say(f"the engine is loading its model: {state.message}")
 
-    async with client.connect(options, on_loading=loading) as engine:
+    async with client.connect(options, on_state=on_state, on_note=say) as engine:
         if is_drawn:
             _print("--- the canvas as it changes; a step is a unit of work: to read, to draft, to denoise, to score\n")
         candidates = await engine.fill(request, on_draft=hear, on_done=ends.append)
@@ -216,9 +218,17 @@ def resident(
 ) -> AbstractAsyncContextManager[Engine]:
     """Return the user's resident engine with this model, started where it is absent."""
     from dg_lsp.infill import client, config
+    from dg_lsp.infill.life import Loading, Starting
+
+    def on_state(state: State) -> None:
+        match state:
+            case Starting():
+                hear("starting the engine")
+            case Loading(_, message):
+                hear(message)
 
     options = config.connect_options(configuration or config.Config(), command=ENGINE_COMMAND, model=model, interactive=False)
-    return client.connect(options, on_loading=lambda text, share: hear(text))
+    return client.connect(options, on_state=on_state, on_note=say)
 
 
 async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_json: bool) -> int:

@@ -1,66 +1,46 @@
 """The resident engine as the pipeline's `Engine`: joined when it runs, started when it does not, joined again after a crash.
 
-Knows the meeting place and links to engines; imports no torch, as the model runs in the engine's process.
+Feeds the engine's life (`life`) with what happens and carries out what it asks for. Imports no torch, as the model runs in
+the engine's process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
-import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import Any
 
+from dg_lsp import __version__
 from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.infill import life as lives
 from dg_lsp.infill import link as links
-from dg_lsp.infill.link import EngineBusyError, Link, LinkLostError, OnDone, OnDraft, OnStatus
+from dg_lsp.infill.joining import Joiner
+from dg_lsp.infill.life import Breaker, Failed, Life, Lost, Ready, Starting, State
+from dg_lsp.infill.link import EngineBusyError, Link, LinkLostError, OnDone, OnDraft, SilentError
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.wire import meeting, messages
-from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
-from dg_lsp.wire.messages import Ask, Status
+from dg_lsp.wire import meeting
+from dg_lsp.wire.meeting import MeetingError, Settings, Which
+from dg_lsp.wire.messages import Ask
 from dg_lsp.wire.settings import DEFAULTS
 
-__all__ = ["ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect"]
+__all__ = ["Breaker", "ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect"]
 
-OnLoading = Callable[[str, float], None]
+log = logging.getLogger(__name__)
 
-BIND_PATIENCE_S = 60.0
-END_PATIENCE_S = 15.0
+OnState = Callable[[State], None]
+OnNote = Callable[[str], None]
+
 BUSY_PATIENCE_S = 60.0
+LOADING_PATIENCE_S = 3600.0
+"""A model that is loaded over a slow line takes long; a request that waits for it longer is given up."""
+OUTDATED_IDLE_S = 5.0
+"""An engine of another dg-lsp is given back when it was not asked for so long, so that it can end."""
 CLOSED = "the engine was given back before it answered; ask again"
-
-
-@dataclass(frozen=True, slots=True)
-class Breaker:
-    """How often the engine crashed lately, and whether it may be started again.
-
-    After `most` crashes within the window it may not, until the oldest of them is past. A start after n of them waits for
-    the nth of the pauses, or for the last.
-    """
-
-    crashes: tuple[float, ...] = ()
-    window_s: float = 300.0
-    most: int = 3
-    pauses_s: tuple[float, ...] = (0.0, 0.0, 1.0)
-
-    def crashed(self, now: float) -> Breaker:
-        """Return the breaker after one more crash."""
-        return replace(self, crashes=(*self._recent(now), now)[-self.most :])
-
-    def closed_for_s(self, now: float) -> float:
-        """Return for how many seconds the engine must not be started; 0.0 when it may."""
-        recent = self._recent(now)
-        return recent[0] + self.window_s - now if len(recent) >= self.most else 0.0
-
-    def pause_s(self, now: float) -> float:
-        """Return how long to wait before the next start."""
-        return self.pauses_s[min(len(self._recent(now)), len(self.pauses_s) - 1)]
-
-    def _recent(self, now: float) -> tuple[float, ...]:
-        return tuple(at for at in self.crashes if now - at < self.window_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +81,16 @@ class ConnectOptions:
 async def connect(
     options: ConnectOptions | None = None,
     *,
-    on_loading: OnLoading = lambda _text, _share: None,
-    on_status: OnStatus = lambda _status: None,
+    on_state: OnState = lambda _state: None,
+    on_note: OnNote = lambda _sentence: None,
     wait: bool = True,
 ) -> AsyncIterator[ResidentEngine]:
     """Yield the engine, ready to fill; raise EngineError when none can be had.
 
-    Joins the one that runs, or starts one. `on_loading` hears how far the loading is that we wait for, `on_status` each
-    change of the model's state. Without `wait` the engine is joined by `ready` or the first `fill`.
+    Joins the one that runs, or starts one. `on_state` hears each state of its life, `on_note` what the user should know
+    besides. Without `wait` the engine is joined by `ready` or the first `fill`.
     """
-    engine = ResidentEngine(options or ConnectOptions(), on_loading, on_status)
+    engine = ResidentEngine(options or ConnectOptions(), on_state, on_note)
     try:
         if wait:
             await engine.ready()
@@ -122,25 +102,29 @@ async def connect(
 class ResidentEngine:
     """Satisfies `infill.port.Engine`. Holds a lease while it is open."""
 
-    def __init__(self, options: ConnectOptions, on_loading: OnLoading, on_status: OnStatus) -> None:
+    def __init__(self, options: ConnectOptions, on_state: OnState, on_note: OnNote) -> None:
         """Hold nothing yet; `connect` makes these."""
         self.options = options
-        self._on_status = on_status
+        self._on_state, self._on_note = on_state, on_note
         self._client = options.client or secrets.token_hex(4)
-        self._on_loading = on_loading
+        self._life = Life(breaker=options.breaker, own_version=__version__)
+        self._changed = asyncio.Event()
         self._link: Link | None = None
-        self._joining: asyncio.Task[Link] | None = None
+        self._joining: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[Any]] = set()
         self._is_closed = False
-        self._breaker = options.breaker
+        self._n_filling = 0
+        self._giving_back: asyncio.TimerHandle | None = None
 
     @property
-    def status(self) -> Status | None:
-        """What the engine last told of its model; None while we are not connected."""
-        return None if self._link is None or self._link.lost else self._link.status
+    def state(self) -> State:
+        """The engine's state as far as this client knows."""
+        return self._life.state
 
     async def ready(self) -> None:
         """Join or start the engine, and wait until its model is loaded; raise EngineError when that fails."""
         await self._linked()
+        self._let_go()
 
     async def info(self) -> Mapping[str, object]:
         """Return what the engine tells about itself; raise EngineError when there is none."""
@@ -170,15 +154,27 @@ class ResidentEngine:
             priority="interactive" if self.options.interactive else "batch",
             drafts=on_draft is not None,
         )
-        for is_last in (False, True):
-            link = await self._linked()
-            try:
-                return await self._patiently(link, replace(ask, protocol=link.protocol), on_draft, on_done)
-            except LinkLostError as error:
-                self._note(link, crashed=error.crashed)
-                if is_last:
-                    raise EngineError(self._with_log(f"{error}, twice")) from error
-        raise AssertionError  # the last attempt returns or raises
+        self._n_filling += 1
+        self._hold_on()
+        try:
+            for is_last in (False, True):
+                link = await self._linked()
+                try:
+                    candidates = await self._patiently(link, replace(ask, protocol=link.protocol), on_draft, on_done)
+                except LinkLostError as error:
+                    self._lose(link, is_crash=error.crashed)
+                    if is_last:
+                        raise EngineError(self._with_log(f"{error}, twice")) from error
+                else:
+                    self._feed(lives.Answered())
+                    return candidates
+            raise AssertionError  # the last attempt returns or raises
+        except asyncio.CancelledError:
+            self._feed(lives.Cancelled())
+            raise
+        finally:
+            self._n_filling -= 1
+            self._let_go()
 
     def bound(self, document: str, on_draft: OnDraft | None = None) -> Engine:
         """Return the engine for one document: its `fill` replaces older requests for that document."""
@@ -187,15 +183,11 @@ class ResidentEngine:
     async def close(self) -> None:
         """Give the lease back; whoever still waits for the engine or for its answer, or asks later, gets an EngineError."""
         self._is_closed = True
-        if self._joining is not None:
-            self._joining.cancel()
-            await asyncio.wait((self._joining,))
-        await self._drop_link()
-
-    async def _drop_link(self) -> None:
-        if self._link is not None:
-            await self._link.close()
-            self._link = None
+        self._hold_on()
+        self._feed(lives.Stopped())
+        self._wake()
+        while self._closing:
+            await asyncio.wait(tuple(self._closing))
 
     async def _patiently(self, link: Link, ask: Ask, on_draft: OnDraft | None, on_done: OnDone | None) -> tuple[Candidate, ...]:
         give_up, pause_s = time.monotonic() + BUSY_PATIENCE_S, 0.05
@@ -210,126 +202,131 @@ class ResidentEngine:
             pause_s = min(2 * pause_s, 2.0)
 
     async def _linked(self) -> Link:
-        """Return a link to an engine whose model is loaded.
+        """Return a link to an engine whose model is loaded; raise EngineError when there is none in time.
 
-        Joining is one task for all who wait, and goes on when they do not: typing cancels a request that started the
-        engine, and the next request wants that engine, not another start.
+        Who waits only looks on: the join goes on when they are cancelled, as the next request wants that engine.
         """
-        if self._is_closed:
-            raise EngineError(CLOSED)
-        if self._link is not None and self._is_usable(self._link):
-            return self._link
-        if self._joining is None or self._joining.done():
-            self._joining = asyncio.ensure_future(self._joined())
-            self._joining.add_done_callback(_take_notice)
-        joining = self._joining
-        await asyncio.wait((joining,))
-        if joining.cancelled():
-            raise EngineError(CLOSED)
-        return joining.result()
+        try:
+            async with asyncio.timeout(LOADING_PATIENCE_S):
+                while True:
+                    if self._is_closed:
+                        raise EngineError(CLOSED)
+                    self._feed(lives.Asked(time.monotonic()))
+                    changed = self._changed
+                    match self.state:
+                        case Ready() if self._link is not None:
+                            return self._link
+                        case Failed(why) | Lost(why):
+                            raise EngineError(self._with_log(why) if isinstance(self.state, Lost) else why)
+                    await changed.wait()
+        except TimeoutError:
+            raise EngineError(f"the engine was not ready after {LOADING_PATIENCE_S / 60:.0f} min; ask again") from None
 
-    def _is_usable(self, link: Link) -> bool:
-        return not link.lost and link.status.state != "failed"
+    # The engine's life
 
-    async def _joined(self) -> Link:
-        """Return a link to an engine whose model is loaded, after as many starts as the breaker allows."""
-        while self._link is None or not self._is_usable(self._link):
-            await self._drop_unusable()
-            link = await self._join()
-            try:
-                await link.ready(self._on_loading)
-            except LinkLostError as error:
-                self._note(link, crashed=error.crashed)
-                await link.close()
-            except BaseException as error:
-                if isinstance(error, EngineError):
-                    # The same model will not load the next moment either: not to be tried at each keystroke.
-                    self._crashed()
-                await link.close()
-                raise
-            else:
+    def _feed(self, event: lives.Event) -> None:
+        """Let something happen to the engine's life, and do what follows."""
+        before = self._life.state
+        self._life, actions = lives.next(self._life, event)
+        for action in actions:
+            match action:
+                case lives.Join(delay_s):
+                    self._joining = self._in_background(self._join(delay_s))
+                case lives.Drop():
+                    self._drop()
+                case lives.Tell(sentence):
+                    self._on_note(sentence)
+        if self._life.state != before:
+            self._wake()
+            self._on_state(self._life.state)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _join(self, delay_s: float) -> None:
+        """Try once to get a link; what comes of it is an event."""
+        joiner = Joiner(self.options.which, self.options.settings, self.options.command, self._on_link)
+        event: lives.Event
+        try:
+            async with asyncio.timeout(lives.START_PATIENCE_S):
+                await asyncio.sleep(delay_s)
+                link = await joiner.join()
+        except TimeoutError:
+            event = lives.Tick(time.monotonic() + 1.0)  # the loop's clock may be a tick early
+        except SilentError as error:
+            event = lives.Silent(time.monotonic(), error.state.pid, links.kill(error.state))
+        except EngineError as error:
+            event = lives.Refused(time.monotonic(), str(error))
+        except Exception as error:
+            # Whatever a broken installation raises, whoever waits must hear of it.
+            log.exception("the engine could not be joined")
+            event = lives.Refused(
+                time.monotonic(), f"the engine could not be joined ({type(error).__name__}); the log says why"
+            )
+        else:
+            if link is not None:
+                self._joining = None
                 self._link = link
-        return self._link
+                self._on_link(link)
+                return
+            event = lives.Exited(time.monotonic(), is_crash=True)
+        self._joining = None
+        self._feed(event)
 
-    async def _drop_unusable(self) -> None:
-        if self._link is not None:
-            self._note(self._link, crashed=not self._link.said_bye)
-            await self._drop_link()
-
-    async def _join(self) -> Link:
-        try:
-            place = meeting.place(self.options.which)
-            while True:
-                link = await self._reach(place)
-                if link is not None:
-                    return link
-                if not self.options.command:
-                    raise EngineError("no engine is running, and this client may not start one: dg-lsp engine start")
-                starting = meeting.hold(place.starting)
-                if starting is None:
-                    await asyncio.sleep(0.05)  # somebody else is starting it
-                    continue
-                try:
-                    link = await self._reach(place) or await self._start(place)
-                finally:
-                    starting.release()
-                if link is not None:
-                    return link
-        except MeetingError as error:
-            raise EngineError(str(error)) from error
-
-    async def _reach(self, place: Place) -> Link | None:
-        """Return a link to the engine of this place; None when none answers. Raises EngineError when it speaks otherwise."""
-        state = meeting.read_state(place)
-        if state is None:
-            return None
-        if messages.common_protocol(state.protocol_min, state.protocol_max) is not None:
-            return await links.reach(state, self._on_status)
-        try:
-            meeting.check_owner(state.address)
-        except OSError:
-            return None  # its socket is gone, and so is it
-        # Not by the process's id, which may be another's by now: an engine has its lock for as long as it lives.
-        if not meeting.is_held(place.lock):
-            return None
-        if not await links.ask_to_end(state):
-            raise EngineError(
-                f"the engine that runs (dg-lsp {state.version}) speaks another protocol than this dg-lsp and is in use; "
-                "close what uses it, or stop it with: dg-lsp engine stop --now"
-            )
-        await _until(lambda: meeting.read_state(place) != state, END_PATIENCE_S)
-        return None
-
-    async def _start(self, place: Place) -> Link | None:
-        """Return a link to a new engine; None when the new process ended, to be tried again."""
+    def _on_link(self, link: Link) -> None:
+        """Take note of a link's news; one that is not ours yet is looked at again when it is."""
+        if link is not self._link:
+            return
         now = time.monotonic()
-        if closed_for_s := self._breaker.closed_for_s(now):
-            minutes = max(1, round(closed_for_s / 60))
-            raise EngineError(
-                self._with_log(f"the engine failed {self._breaker.most} times; this client starts it again in {minutes} min")
-            )
-        await asyncio.sleep(self._breaker.pause_s(now))
-        before = meeting.read_state(place)
-        process = meeting.start_engine(self.options.command, place, self.options.which, self.options.settings)
-        await _until(partial(self._is_decided, place, before, process), BIND_PATIENCE_S)
-        link = await self._reach(place)
-        if link is None:
-            self._crashed()
-        return link
+        if link.is_silent:
+            self._feed(lives.Silent(now, link.state.pid, links.kill(link.state)))
+        elif link.lost:
+            self._feed(lives.Exited(now, is_crash=not link.said_bye))
+        elif link.status.state == "failed":
+            self._feed(lives.Refused(now, link.status.message))
+        elif link.status.state == "ready":
+            self._feed(lives.Connected(link.state.pid, link.state.version))
+        elif link.status.state == "loading" or isinstance(self.state, Starting):
+            self._feed(lives.Reported(link.status.fraction, link.status.message))
 
-    def _is_decided(self, place: Place, before: State | None, process: subprocess.Popen[bytes]) -> bool:
-        """Return whether an engine has come up, be it one that somebody else started, or ours has ended."""
-        return process.poll() is not None or meeting.read_state(place) not in (None, before)
-
-    def _note(self, link: Link, *, crashed: bool) -> None:
-        """Count the end of a link, once, however many requests it ended."""
-        if crashed and not link.counted:
-            link.counted = True
-            self._crashed()
+    def _lose(self, link: Link, *, is_crash: bool) -> None:
+        """Take note that a request found its link broken; of several requests the first counts."""
         link.lost = True
+        if link is self._link:
+            self._feed(lives.Exited(time.monotonic(), is_crash))
 
-    def _crashed(self) -> None:
-        self._breaker = self._breaker.crashed(time.monotonic())
+    def _drop(self) -> None:
+        """Close the link and give up a join, in the background."""
+        if self._joining is not None and self._joining is not asyncio.current_task():
+            self._joining.cancel()
+        self._joining = None
+        if self._link is not None:
+            link, self._link = self._link, None
+            self._in_background(link.close())
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
+
+    # An engine of another version ends once nobody holds it
+
+    def _hold_on(self) -> None:
+        if self._giving_back is not None:
+            self._giving_back.cancel()
+            self._giving_back = None
+
+    def _let_go(self) -> None:
+        link = self._link
+        if link is not None and link.state.version != __version__ and not self._n_filling and not self._is_closed:
+            self._hold_on()
+            self._giving_back = asyncio.get_running_loop().call_later(OUTDATED_IDLE_S, self._give_back, link)
+
+    def _give_back(self, link: Link) -> None:
+        if link is self._link and isinstance(self.state, Ready):
+            self._feed(lives.Exited(time.monotonic(), is_crash=False))
 
     def _with_log(self, sentence: str) -> str:
         with contextlib.suppress(MeetingError):
@@ -346,17 +343,3 @@ class _Bound:
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         return await self.engine.fill(request, document=self.document, on_draft=self.on_draft)
-
-
-def _take_notice(joining: asyncio.Task[Link]) -> None:
-    """Look at how joining ended: asyncio complains of an error that nobody looked at, and all who waited may have gone."""
-    if not joining.cancelled():
-        joining.exception()
-
-
-async def _until(check: Callable[[], bool], patience_s: float) -> None:
-    """Wait until a check holds, or patience ends."""
-    give_up, pause_s = time.monotonic() + patience_s, 0.01
-    while not check() and time.monotonic() < give_up:
-        await asyncio.sleep(pause_s)
-        pause_s = min(1.5 * pause_s, 0.2)

@@ -1,17 +1,25 @@
 """One connection to one engine process: a lease held open, and requests beside it.
 
-Knows HTTP and the wire's messages. Knows nothing of starting engines or of trying again (`client`).
+Knows HTTP and the wire's messages. Knows nothing of starting engines or of trying again (`client`). Every wait has a
+deadline on this side: an engine that is stopped keeps its sockets open and says nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
+import socket
+import struct
+import sys
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import httpx
 
 from dg_lsp.core.values import Candidate
+from dg_lsp.infill.life import N_PINGS
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import meeting, messages
 from dg_lsp.wire.fields import Fields, WireError, parse
@@ -19,12 +27,18 @@ from dg_lsp.wire.meeting import State
 from dg_lsp.wire.messages import Ask, Bye, Done, Draft, Event, Found, Problem, Status
 
 OnDraft = Callable[[tuple[str, ...], int], None]
-OnStatus = Callable[[Status], None]
 OnDone = Callable[[Done], None]
 
 CONNECT_PATIENCE_S = 5.0
-SILENCE_S = 120.0
-"""The engine says something every few seconds; but while it imports and loads, its process may stand still for long."""
+PING_EVERY_S = 5.0
+"""The engine says something at least this often on every stream."""
+SILENCE_S = N_PINGS * PING_EVERY_S
+LOADING_SILENCE_S = 120.0
+"""While it imports and loads, its process may stand still for longer than that."""
+ANSWER_PATIENCE_S = 60.0
+"""An answer may come so much later than its request's own limit: it may wait for others, and steps are not interrupted."""
+UNLIMITED_PATIENCE_S = 3600.0
+"""A request without a limit of its own is given up then."""
 
 
 class LinkLostError(Exception):
@@ -40,22 +54,33 @@ class EngineBusyError(EngineError):
     """The engine's queue is full; asking again later may help."""
 
 
+class SilentError(Exception):
+    """The engine's process is there and says nothing."""
+
+    def __init__(self, state: State) -> None:
+        """Hold what the engine told of itself before."""
+        super().__init__(f"the engine does not respond (process {state.pid})")
+        self.state = state
+
+
 class Link:
     """A lease, the state that the engine tells over it, and a client for requests."""
 
-    def __init__(self, state: State, http: httpx.AsyncClient, on_status: OnStatus) -> None:
-        """Hold a client; `reach` makes these, with the lease open."""
+    def __init__(self, state: State, http: httpx.AsyncClient, on_change: Callable[[Link], None], first_word_s: float) -> None:
+        """Hold a client; `reach` makes these, with the lease open. `on_change` is called when the status changes or it ends."""
         self.state = state
-        self.counted = False
-        self._on_status = on_status
+        self._on_change = on_change
         self.status = Status("unloaded")
         self.said_bye = False
+        self.is_silent = False
+        """The process missed its pings."""
         self.lost = False
+        self.n_running = 0
         self._http = http
-        self._closing: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
+        self._closing: set[asyncio.Future[Any]] = set()
+        self._ended = asyncio.Event()
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lease = asyncio.ensure_future(self._hold_lease())
+        self._lease = asyncio.ensure_future(self._hold_lease(first_word_s))
 
     @property
     def protocol(self) -> int:
@@ -67,25 +92,36 @@ class Link:
         """Wait until the engine counts us; raise LinkLostError when it does not answer."""
         await asyncio.shield(self._opened)
 
-    async def ready(self, say: Callable[[str, float], None]) -> None:
-        """Wait until the model is loaded; raise EngineError when it can't be, LinkLostError when the engine ends."""
-        while True:
-            changed, status = self._changed, self.status
-            if self.lost:
-                raise LinkLostError("the engine ended while it was loading", crashed=not self.said_bye)
-            if status.state == "ready":
-                return
-            if status.state == "failed":
-                raise EngineError(status.message)
-            if status.state == "loading":
-                say(status.message, status.fraction)
-            await changed.wait()
-
     async def infill(self, ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:
-        """Return the candidates; raise EngineError, or LinkLostError when the engine ends first."""
+        """Return the candidates; raise EngineError, or LinkLostError when the engine ends or goes silent first."""
+        limit_ms = ask.request.budget.ms
+        patience_s = limit_ms / 1000 + ANSWER_PATIENCE_S if limit_ms else UNLIMITED_PATIENCE_S
+        answering = asyncio.ensure_future(self._infill(ask, on_draft, on_done))
+        ended = asyncio.ensure_future(self._ended.wait())
+        self.n_running += 1
+        try:
+            await asyncio.wait((answering, ended), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                return answering.result()
+            # A connection that breaks says more than that it is over.
+            if self._ended.is_set() and not self.is_silent:
+                await asyncio.wait((answering,), timeout=1.0)
+                if answering.done():
+                    return answering.result()
+            if self._ended.is_set():
+                raise self._gone()
+            raise EngineError(f"the engine has not answered for {patience_s:.0f} s; the request was given up")
+        finally:
+            self.n_running -= 1
+            ended.cancel()
+            if not answering.done():
+                answering.cancel()
+                self._keep(answering)
+
+    async def _infill(self, ask: Ask, on_draft: OnDraft | None, on_done: OnDone | None) -> tuple[Candidate, ...]:
         if self.lost:
             raise LinkLostError("the engine has ended", crashed=not self.said_bye)
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         try:
             async with self._posted(messages.as_json(messages.encode_ask(ask))) as response:
                 if response.status_code != httpx.codes.OK:
@@ -95,25 +131,41 @@ class Link:
                         case Draft(texts, step) if on_draft is not None:
                             on_draft(texts, step)
                         case Found(candidate, early=False):
-                            found.append(candidate)
+                            candidates.append(candidate)
                         case Done() as done:
                             if on_done is not None:
                                 on_done(done)
-                            return tuple(found)
+                            return tuple(candidates)
                         case Problem() as problem:
                             raise self._error(problem)
                         case _:
                             pass
         except httpx.TransportError as error:
-            raise LinkLostError("the engine ended while it was answering", crashed=not self.said_bye) from error
+            raise self._gone() from error
         except WireError as error:
             raise EngineError(f"the engine's answer can't be understood: {error}") from error
-        raise LinkLostError("the engine ended while it was answering", crashed=not self.said_bye)
+        raise self._gone()
+
+    def _gone(self) -> LinkLostError:
+        if self.is_silent:
+            return LinkLostError(f"the engine does not respond (process {self.state.pid})")
+        return LinkLostError("the engine ended while it was answering", crashed=not self.said_bye)
+
+    def _keep(self, task: asyncio.Future[tuple[Candidate, ...]]) -> None:
+        """Let a request that was given up end by itself; `close` waits for it."""
+        self._closing.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Future[Any]) -> None:
+        self._closing.discard(task)
+        # Nobody waits for it any more, and asyncio complains of errors that nobody looked at.
+        if not task.cancelled():
+            task.exception()
 
     async def info(self) -> Fields:
         """Return what the engine tells about itself; raise LinkLostError when it is gone."""
         try:
-            response = await self._http.get("/v1/info")
+            response = await self._http.get("/v1/info", timeout=SILENCE_S)
             response.raise_for_status()
             return parse(response.content)
         except (httpx.HTTPError, WireError) as error:
@@ -121,6 +173,7 @@ class Link:
 
     async def close(self) -> None:
         """Give the lease back, and close all connections."""
+        self._on_change = lambda _link: None
         if self.lost:
             # It is about to end by itself; to cancel it just when its socket wakes up makes anyio log an error.
             await asyncio.wait([self._lease], timeout=0.2)
@@ -128,10 +181,10 @@ class Link:
         self._lease.cancel()
         # Its end is not ours: whoever is cancelled while they close this must hear of that.
         await asyncio.wait([self._lease])
-        for closing in self._closing:
+        for closing in tuple(self._closing):
             closing.cancel()  # the client closes what they wait for as well
         if self._closing:
-            await asyncio.wait(self._closing)
+            await asyncio.wait(tuple(self._closing))
         await self._http.aclose()
 
     @contextlib.asynccontextmanager
@@ -148,39 +201,50 @@ class Link:
         except asyncio.CancelledError:
             closing = asyncio.ensure_future(_close(opening))
             self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            closing.add_done_callback(self._forget)
             raise
         try:
             yield response
         finally:
             await response.aclose()
 
-    async def _hold_lease(self) -> None:
+    async def _hold_lease(self, first_word_s: float) -> None:
         try:
-            async with self._http.stream("GET", "/v1/lease", params={"warm": "1"}) as response:
-                if response.status_code != httpx.codes.OK:
-                    return
-                async for event in _events(response):
-                    if isinstance(event, Status):
-                        self.status = event
-                        self._on_status(event)
-                    elif isinstance(event, Bye):
-                        self.said_bye = True
-                    if not self._opened.done():
-                        self._opened.set_result(None)
-                    self._tell()
+            async with asyncio.timeout(first_word_s) as silence:
+                async with self._http.stream("GET", "/v1/lease", params={"warm": "1"}) as response:
+                    if response.status_code != httpx.codes.OK:
+                        return
+                    async for event in _events(response, lambda: silence.reschedule(self._now() + self._silence_s())):
+                        self._take(event)
+                        silence.reschedule(self._now() + self._silence_s())
+        except TimeoutError:
+            self.is_silent = True
         except (httpx.HTTPError, OSError, WireError):
             pass
         finally:
             self.lost = True
+            self._ended.set()
             if not self._opened.done():
-                self._opened.set_exception(LinkLostError("no engine answers"))
+                self._opened.set_exception(SilentError(self.state) if self.is_silent else LinkLostError("no engine answers"))
                 self._opened.exception()  # whoever gave up waiting does not ask
-            self._tell()
+            else:
+                self._on_change(self)
 
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Bye):
+            self.said_bye = True
+        if not self._opened.done():
+            self._opened.set_result(None)
+        if isinstance(event, Status):
+            self.status = event
+            self._on_change(self)
+
+    def _silence_s(self) -> float:
+        return LOADING_SILENCE_S if self.status.state == "loading" else SILENCE_S
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
     def _error(self, problem: Problem) -> Exception:
         match problem.code:
@@ -193,13 +257,16 @@ class Link:
                 return EngineError(problem.message)
 
 
-async def reach(state: State, on_status: OnStatus) -> Link | None:
-    """Return a link to a running engine with the lease open, or None when nothing answers there. Raises MeetingError."""
+async def reach(state: State, on_change: Callable[[Link], None], *, first_word_s: float = SILENCE_S) -> Link | None:
+    """Return a link to a running engine with the lease open, or None when nothing answers there.
+
+    Raises MeetingError, and SilentError when the process is there and has not said a word by then.
+    """
     try:
         meeting.check_owner(state.address)
     except OSError:
         return None
-    link = Link(state, _client(state), on_status)
+    link = Link(state, _client(state), on_change, first_word_s)
     try:
         await link.opened()
     except LinkLostError:
@@ -211,17 +278,47 @@ async def reach(state: State, on_status: OnStatus) -> Link | None:
     return link
 
 
+def kill(state: State) -> bool:
+    """Kill an engine that does not respond, if it is sure that the process is the one that has the socket; return whether.
+
+    The number in a state file may be another process's by now; the kernel says who listens on a socket.
+    """
+    if not state.address.startswith("/") or _listener(state.address) != state.pid:
+        return False
+    try:
+        os.kill(state.pid, signal.SIGKILL)
+    except OSError:
+        return False
+    return True
+
+
+def _listener(address: str) -> int | None:
+    """Return the process that listens on a Unix socket; None where it can't be told."""
+    peer = getattr(socket, "SO_PEERCRED", None)  # Linux: process, user and group
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.setblocking(False)
+        try:
+            caller.connect(address)
+            if peer is not None:
+                return int(struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, peer, 12))[0])
+            # macOS: LOCAL_PEERPID of SOL_LOCAL
+            return int(caller.getsockopt(0, 2)) if sys.platform == "darwin" else None
+        except OSError:
+            return None
+
+
 async def ask_to_end(state: State) -> bool:
-    """Ask an engine that we can't talk to otherwise to end, if nobody uses it; return whether it will."""
+    """Ask an engine to end once nobody uses it; return whether nobody does already. Raises SilentError."""
     async with _client(state) as http:
         try:
-            info = parse((await http.get("/v1/info")).content)
-            if info.integer("leases", 0) or info.integer("running", 0) or info.integer("waiting", 0):
-                return False
-            (await http.post("/v1/shutdown", json={"when": "idle"})).raise_for_status()
+            info = parse((await http.get("/v1/info", timeout=SILENCE_S)).content)
+            is_idle = not (info.integer("leases", 0) or info.integer("running", 0) or info.integer("waiting", 0))
+            (await http.post("/v1/shutdown", json={"when": "idle"}, timeout=SILENCE_S)).raise_for_status()
+        except httpx.TimeoutException as error:
+            raise SilentError(state) from error
         except (httpx.HTTPError, WireError):
             return False
-    return True
+    return is_idle
 
 
 def _client(state: State) -> httpx.AsyncClient:
@@ -232,13 +329,16 @@ def _client(state: State) -> httpx.AsyncClient:
         transport=httpx.AsyncHTTPTransport(uds=state.address if by_socket else None, limits=limits),
         base_url=f"http://{'localhost' if by_socket else state.address}",
         headers={"Authorization": f"Bearer {state.token}"},
-        timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_PATIENCE_S, pool=None),
+        # Longer than the lease may be silent, which decides.
+        timeout=httpx.Timeout(LOADING_SILENCE_S + SILENCE_S, connect=CONNECT_PATIENCE_S, pool=None),
     )
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[Event]:
+async def _events(response: httpx.Response, on_line: Callable[[], None] = lambda: None) -> AsyncIterator[Event]:
+    """Yield the events of a stream; `on_line` is called for pings as well."""
     name, data = "", ""
     async for line in response.aiter_lines():
+        on_line()
         if line.startswith("event:"):
             name = line[6:].strip()
         elif line.startswith("data:"):

@@ -85,7 +85,7 @@ class DgLanguageServer(LanguageServer):
         self.clock = clock
         self.statistics = Statistics(statistics)
         self.reporter = Reporter(self.settings.model, self._send_status)
-        self.resident = Resident(opener, self._engine_changed, clock, self.configuration.local_only)
+        self.resident = Resident(opener, self._engine_changed, clock, self.configuration.local_only, self._on_note)
         self.progresses = Progresses(self)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.roots: dict[str, None] = {}
@@ -261,13 +261,18 @@ class DgLanguageServer(LanguageServer):
     def _engine_changed(self) -> None:
         condition = self.resident.condition
         self.reporter.condition(condition)
-        if condition.state == "ready" and not self._registered:
+        # With an engine that failed as well: a request is what tries it again.
+        if condition.state in ("ready", "failed") and not self._registered:
             self._registered = True
             options = lsp.InlineCompletionRegistrationOptions()
             self.spawn(self._register("dg-lsp-inline-completion", lsp.TEXT_DOCUMENT_INLINE_COMPLETION, options))
         if condition.state == "failed":
             log.warning("%s", condition.message)
             self.spawn(self.tell(condition.message))
+
+    def _on_note(self, sentence: str) -> None:
+        log.warning("%s", sentence)
+        self.spawn(self.tell(sentence))
 
     async def tell(self, message: str) -> None:
         """Say it to the user, once: whoever wants it again looks at the status."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from dg_lsp.server.resident import State
+from dg_lsp.server.resident import StateName
 
 VERSION = 1
 """Grows when a message changes so that an older client would misread it; told in `initialize` and in each status."""
@@ -45,7 +45,7 @@ KINDS: dict[What, str] = {
 class StatusParams:
     """How things are: the engine's state, its model, how long the last answer took, why there was no last one."""
 
-    state: State
+    state: StateName
     model: str
     message: str = ""
     fraction: float = 0.0

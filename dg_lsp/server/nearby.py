@@ -6,6 +6,7 @@ Reading is done off the event loop and kept for some seconds, so that no keystro
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePath
@@ -15,6 +16,8 @@ from dg_lsp.core.values import Document, Snippet
 from dg_lsp.infill import workspace
 from dg_lsp.infill.workspace import Ignore
 from dg_lsp.server import convert
+
+log = logging.getLogger(__name__)
 
 FRESH_S = 10.0
 
@@ -27,16 +30,26 @@ class Nearby:
         self._clock = clock
         self._withheld = withheld
         self._roots: dict[Path, Ignore] = {}
+        self._unreadable: set[Path] = set()
         self._related: dict[str, tuple[float, tuple[Snippet, ...]]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._refused: dict[str, tuple[float, str]] = {}
 
     def set_roots(self, uris: Iterable[str]) -> None:
         """Know these folders and no others."""
-        paths = [path for uri in uris if (path := convert.to_path(uri)) is not None]
-        self._roots = {path: self._roots.get(path) or Ignore.for_root(path) for path in paths}
+        before, self._roots, self._unreadable = self._roots, {}, set()
+        for path in (path for uri in uris if (path := convert.to_path(uri)) is not None):
+            self._add_root(path, before.get(path))
         self._refused.clear()
         self._related.clear()
+
+    def _add_root(self, path: Path, ignore: Ignore | None) -> None:
+        try:
+            self._roots[path] = ignore or Ignore.for_root(path)
+        except (OSError, ValueError, RuntimeError) as error:
+            # The other folders are as good as before.
+            log.warning("the workspace folder %s can't be read (%s); nothing in it is given to a model", path, error)
+            self._unreadable.add(path)
 
     def refused(self, uri: str) -> str:
         """Return why a document's text may not be given to a model, as the end of a sentence that begins "it"; "" if it may.
@@ -107,6 +120,8 @@ class Nearby:
     def _reason(self, uri: str) -> str:
         path = convert.to_path(uri)
         root = self._root(path) if path is not None else None
+        if path is not None and any(path.is_relative_to(folder) for folder in self._unreadable):
+            return "lies in a workspace folder that can't be read"
         if path is not None and root is not None:
             return self._roots[root].reason(path)
         # A link is judged by its own name as well as by what it leads to; of a name with a query each part is.

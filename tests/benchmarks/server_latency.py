@@ -27,7 +27,7 @@ from dg_lsp.core import holes, local, syntax
 from dg_lsp.core.values import Candidate, Document, InfillRequest
 from dg_lsp.infill.port import Engine
 from dg_lsp.server import resident
-from dg_lsp.server.resident import OnDraft, OnLoading, Warm
+from dg_lsp.server.resident import Listener, OnDraft, Warm
 from dg_lsp.server.settings import Settings
 from dg_lsp.wire import messages
 
@@ -102,11 +102,11 @@ class _Warm:
 
 
 @contextlib.asynccontextmanager
-async def engine(settings: Settings, on_loading: OnLoading) -> AsyncIterator[_Warm]:
+async def engine(settings: Settings, listener: Listener) -> AsyncIterator[_Warm]:
     if not os.environ.get(REAL):
         yield _Warm(None)
         return
-    async with resident.resident(settings, on_loading) as inner:
+    async with resident.resident(settings, listener) as inner:
         yield _Warm(inner)
 
 

@@ -110,6 +110,8 @@ def test_an_action_for_an_older_version_is_refused(tmp_path: Path) -> None:
         _, resolving = client.start("codeAction/resolve", menu[0])
         await until_asked(client)
         client.change(2, {"text": "x = 1\n"})
+        # The change has been read when a later request is answered; only then may the engine answer.
+        await client.status()
         gate.touch()
         for answer in (resolving, client.start("codeAction/resolve", menu[0])[1]):
             with pytest.raises(RpcError) as error:

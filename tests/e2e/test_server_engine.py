@@ -82,3 +82,41 @@ def test_an_engine_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytes
         assert again.pid != state.pid
 
     run(tmp_path, monkeypatch, trained_layout, CODE, test)
+
+
+@pytest.mark.slow
+def test_typing_while_a_killed_engine_restarts_does_not_stop_suggestions_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path
+) -> None:
+    async def test(client: Editor) -> None:
+        client.open(TWO + "x = add()\n")
+        await client.suggestions(6, 8, trigger=1)
+        state = meeting.read_state(meeting.place(Which(model=str(trained_layout))))
+        assert state is not None
+        os.kill(state.pid, signal.SIGKILL)
+        place = meeting.place(Which(model=str(trained_layout)))
+
+        n_before = len(client.said("dgLsp/status"))
+
+        async def is_up_again() -> bool:
+            now = meeting.read_state(place)
+            is_loaded = any(status["state"] == "loading" for status in client.said("dgLsp/status")[n_before:])
+            return now is not None and now.pid != state.pid and is_loaded and (await client.status())["state"] == "ready"
+
+        # Each key asks unprompted, as editors do, and ends what the key before it asked.
+        text = TWO + "x = add("
+        for version in range(2, 1000):
+            text += "1"
+            client.change(version, {"text": text + ")\n"})
+            msg_id, _ = client.start("textDocument/inlineCompletion", client.inline(6, len(text) - len(TWO)))
+            await asyncio.sleep(0.03)
+            client.notify("$/cancelRequest", {"id": msg_id})
+            if await is_up_again():
+                break
+        assert await is_up_again()
+        # Nobody has to ask by hand for it to go on.
+        await client.suggestions(6, len(text) - len(TWO))
+        suppressed = (await client.status())["suppressed"]
+        assert suppressed is None or suppressed["code"] != "engine"
+
+    run(tmp_path, monkeypatch, trained_layout, CODE, test)

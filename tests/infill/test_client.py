@@ -17,13 +17,14 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp import __version__
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill import client
 from dg_lsp.infill import link as links
 from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, EngineError, ResidentEngine, connect
+from dg_lsp.infill.life import Failed, Loading, Ready, Starting, State
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import meeting
-from dg_lsp.wire.messages import Status
 from tests.engine.engine_kit import FILLER, Running, gate, home, is_gone, request, running, wait_until
 
 
@@ -67,15 +68,13 @@ def pids() -> set[int]:
 
 def test_an_engine_is_started_watched_while_it_loads_and_left_running(folder: Path) -> None:
     async def scenario() -> None:
-        heard: list[tuple[str, float]] = []
-        told: list[Status] = []
-        async with connect(
-            options(), on_loading=lambda said, share: heard.append((said, share)), on_status=told.append
-        ) as engine:
+        states: list[State] = []
+        async with connect(options(), on_state=states.append) as engine:
             assert await text(engine, text="return 1") == "return 1"
             assert (await info(engine, "state"), await info(engine, "leases")) == ("ready", 1)
-            assert engine.status == Status("ready", "", 1.0)
-            assert told[-1].state == "ready"
+            assert engine.state == Ready(await pid_of(engine), __version__)
+            assert isinstance(states[0], Starting)
+            assert states[-1] == engine.state
         async with connect(options(autostart=False)) as again:
             assert await text(again, text="x") == "x"
 
@@ -95,11 +94,11 @@ def test_loading_is_told_to_the_one_who_waits(folder: Path) -> None:
     async def scenario() -> None:
         door, heard = folder / "door", asyncio.Event()
 
-        def hear(said: str, share: float) -> None:
-            if (said, share) == ("reading weights", 0.5):
+        def hear(state: State) -> None:
+            if state == Loading(0.5, "reading weights"):
                 heard.set()
 
-        async with connect(options(f"gate:{door}"), on_loading=hear, wait=False) as engine:
+        async with connect(options(f"gate:{door}"), on_state=hear, wait=False) as engine:
             ready = asyncio.ensure_future(engine.ready())
             await heard.wait()
             assert not ready.done()
@@ -386,7 +385,10 @@ def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker_opens
                 await engine.fill(request())
 
     asyncio.run(scenario())
-    assert pids() == set()
+    # A process that was killed takes a moment to be gone.
+    wait_until(lambda: pids() == set())
+    (place,) = meeting.places()
+    assert place.log.read_text().count("listens for") == 3
 
 
 def test_a_model_that_can_not_be_loaded_is_told_and_not_tried_forever(folder: Path) -> None:
@@ -395,7 +397,7 @@ def test_a_model_that_can_not_be_loaded_is_told_and_not_tried_forever(folder: Pa
             for _ in range(2):
                 with pytest.raises(EngineError, match="the model could not be loaded: there is no checkpoint of that name"):
                     await engine.fill(request())
-            assert engine.status is None
+            assert isinstance(engine.state, Failed)
 
     asyncio.run(scenario())
     wait_until(lambda: pids() == set())
@@ -512,14 +514,20 @@ def test_an_engine_that_ended_on_purpose_is_started_again_without_blame(folder: 
                 pid = await info(engine, "pid")
                 assert isinstance(pid, int)
                 os.kill(pid, signal.SIGTERM)
-                await until(lambda: status_is_none(engine))
+                await until(lambda: is_not_ready(engine))
                 assert await text(engine, text="x") == "x"
 
     asyncio.run(scenario())
 
 
-async def status_is_none(engine: ResidentEngine) -> bool:
-    return engine.status is None
+async def is_not_ready(engine: ResidentEngine) -> bool:
+    return not isinstance(engine.state, Ready)
+
+
+async def pid_of(engine: ResidentEngine) -> int:
+    pid = await info(engine, "pid")
+    assert isinstance(pid, int)
+    return pid
 
 
 def test_a_thousand_cancelled_fills_leave_the_engine_as_it_was(folder: Path) -> None:

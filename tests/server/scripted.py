@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.infill.life import Loading
 from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.server.resident import Listener
 from dg_lsp.server.settings import Settings
 
 OnDraft = Callable[[tuple[str, ...], int], None]
@@ -75,8 +77,8 @@ class _Bound:
 
 
 @contextlib.asynccontextmanager
-async def engine(settings: Settings, on_loading: Callable[[str, float], None]) -> AsyncIterator[Scripted]:
-    on_loading("reading weights", 0.5)
+async def engine(settings: Settings, listener: Listener) -> AsyncIterator[Scripted]:
+    listener.on_state(Loading(0.5, "reading weights"))
     yield Scripted(settings)
 
 

@@ -13,7 +13,7 @@ from dg_lsp.core.values import Candidate, InfillRequest, Span
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
 from dg_lsp.server.nearby import Nearby
-from dg_lsp.server.resident import OnDraft, OnLoading, Resident
+from dg_lsp.server.resident import Listener, OnDraft, Resident
 from dg_lsp.server.settings import Settings
 from dg_lsp.server.stats import Statistics
 from dg_lsp.server.sync import Change, Documents
@@ -87,7 +87,7 @@ class Session:
         )
 
     @contextlib.asynccontextmanager
-    async def _open(self, settings: Settings, on_loading: OnLoading) -> AsyncIterator[Held]:
+    async def _open(self, settings: Settings, listener: Listener) -> AsyncIterator[Held]:
         yield self.held
 
     def _note(self, reason: Reason | None) -> None:

@@ -13,7 +13,7 @@ from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet, Span
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.server.nearby import Nearby
-from dg_lsp.server.resident import OnDraft, OnLoading, Resident
+from dg_lsp.server.resident import Listener, OnDraft, Resident
 from dg_lsp.server.settings import Settings
 from dg_lsp.wire import config
 
@@ -203,7 +203,7 @@ def test_a_remote_engine_is_shown_nothing_that_stays_here(model: str) -> None:
     remote = Remote()
 
     @contextlib.asynccontextmanager
-    async def opener(settings: Settings, on_loading: OnLoading) -> AsyncIterator[Remote]:
+    async def opener(settings: Settings, listener: Listener) -> AsyncIterator[Remote]:
         yield remote
 
     async def main() -> None:

@@ -56,3 +56,14 @@ def test_a_file_outside_of_all_folders_obeys_the_ignore_files_around_it(tmp_path
         "kept/own.py": "is ignored by .dgignore",
         "kept/link.py": by_git,
     }
+
+
+def test_a_folder_that_can_not_be_read_is_left_out_and_the_others_stay(tmp_path: Path) -> None:
+    # No file system takes so long a name, and nobody, not even root, may look into it.
+    bad, good = tmp_path / ("x" * 300), tmp_path / "good"
+    (good / "package").mkdir(parents=True)
+    nearby = Nearby(lambda: 0.0)
+    nearby.set_roots([bad.as_uri(), good.as_uri()])
+    assert nearby.refused((good / "package" / "a.py").as_uri()) == ""
+    assert nearby.name((good / "package" / "a.py").as_uri()) == "package/a.py"
+    assert nearby.refused((bad / "a.py").as_uri()) == "lies in a workspace folder that can't be read"

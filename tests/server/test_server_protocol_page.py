@@ -11,7 +11,7 @@ import pytest
 
 from dg_lsp.server import methods, settings, when
 from dg_lsp.server.methods import BadParamsError, DraftParams, DraftPart, FillParams, StatusParams
-from dg_lsp.server.resident import State
+from dg_lsp.server.resident import StateName
 from dg_lsp.server.settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "editors" / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -51,7 +51,7 @@ def test_the_fields_of_each_message_are_on_the_page() -> None:
         assert block is not None
         fields = set(re.findall(r"^  (\w+)\??:", block[1], re.MULTILINE))
         assert fields | {"version"} == set(data)
-    assert set(get_args(State)) == set(re.findall(r'"(\w+)"', re.search(r"state: (.*);", PAGE)[1]))  # type: ignore[index]
+    assert set(get_args(StateName)) == set(re.findall(r'"(\w+)"', re.search(r"state: (.*);", PAGE)[1]))  # type: ignore[index]
     assert set(methods.KINDS) == set(re.findall(r'"(\w+)"', re.search(r"do: (.*);", PAGE)[1]))  # type: ignore[index]
 
 

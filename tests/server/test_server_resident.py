@@ -11,7 +11,7 @@ import pytest
 
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.server.resident import OnDraft, OnLoading, Resident
+from dg_lsp.server.resident import Listener, OnDraft, Resident
 from dg_lsp.server.settings import Settings
 
 
@@ -36,7 +36,7 @@ class NamedEngine:
 
 
 @contextlib.asynccontextmanager
-async def opener(settings: Settings, _on_loading: OnLoading) -> AsyncIterator[NamedEngine]:
+async def opener(settings: Settings, listener: Listener) -> AsyncIterator[NamedEngine]:
     yield NamedEngine(settings.model)
 
 
@@ -80,7 +80,7 @@ def test_a_request_to_an_engine_that_was_replaced_says_nothing_of_the_one_that_i
             raise EngineError("the engine was given back before it answered")
 
     @contextlib.asynccontextmanager
-    async def opening(settings: Settings, _on_loading: OnLoading) -> AsyncIterator[NamedEngine]:
+    async def opening(settings: Settings, listener: Listener) -> AsyncIterator[NamedEngine]:
         try:
             yield Ending(settings.model) if settings.model == "old" else NamedEngine(settings.model)
         finally:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.port import Engine
 from dg_lsp.server import resident
-from dg_lsp.server.resident import OnDraft, Warm
+from dg_lsp.server.resident import Listener, OnDraft, Warm
 from dg_lsp.server.settings import Settings
 
 
@@ -39,6 +39,6 @@ class _Bound:
 
 
 @contextlib.asynccontextmanager
-async def engine(settings: Settings, on_loading: Callable[[str, float], None]) -> AsyncIterator[Watched]:
-    async with resident.resident(settings, on_loading) as warm:
+async def engine(settings: Settings, listener: Listener) -> AsyncIterator[Watched]:
+    async with resident.resident(settings, listener) as warm:
         yield Watched(warm)

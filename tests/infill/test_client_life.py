@@ -1,0 +1,189 @@
+"""The client and an engine's life, with real processes: one stands still, one is of another version, one is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dg_lsp import __version__
+from dg_lsp.engine.entry import ENGINE_COMMAND
+from dg_lsp.infill import client, joining
+from dg_lsp.infill import link as links
+from dg_lsp.infill.client import ConnectOptions, EngineError, ResidentEngine, connect
+from dg_lsp.infill.life import Ready, Starting, State
+from dg_lsp.wire import meeting
+from tests.engine.engine_kit import FILLER, Running, gate, home, is_gone, request, running, wait_until
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    # A ping comes every five seconds; to miss one is enough here.
+    monkeypatch.setattr(links, "SILENCE_S", links.PING_EVERY_S + 2)
+    monkeypatch.setattr(joining, "SILENCE_S", links.PING_EVERY_S + 2)
+    with home(monkeypatch) as made:
+        yield made
+
+
+def options(*, interactive: bool = True) -> ConnectOptions:
+    return ConnectOptions("toy", filler=FILLER, interactive=interactive, command=ENGINE_COMMAND, exit_after_s=60)
+
+
+async def pid_of(engine: ResidentEngine) -> int:
+    pid = (await engine.info())["pid"]
+    assert isinstance(pid, int)
+    return pid
+
+
+async def answer(engine: ResidentEngine, **script: object) -> str:
+    return (await engine.fill(request(script)))[0].texts[0]
+
+
+def age(place: meeting.Place) -> None:
+    """Make the engine of this place one that came up long ago."""
+    os.utime(place.state, (0, 0))
+
+
+def disguise(place: meeting.Place, version: str) -> None:
+    """Make the engine of this place one of another dg-lsp."""
+    data = json.loads(place.state.read_text())
+    place.state.write_text(json.dumps({**data, "version": version}))
+
+
+def test_the_engine_pings_as_often_as_the_client_counts_on() -> None:
+    from dg_lsp.engine import app
+
+    assert app.PING_EVERY_S == links.PING_EVERY_S
+
+
+def test_a_fill_on_an_engine_that_stops_is_answered_by_another(folder: Path) -> None:
+    async def scenario() -> None:
+        notes: list[str] = []
+        stop = gate(folder)
+        async with connect(options(), on_note=notes.append) as engine:
+            before = await pid_of(engine)
+            filling = asyncio.ensure_future(answer(engine, gate=str(stop.path), text="x"))
+            while not (await engine.info())["running"]:
+                await asyncio.sleep(0.01)
+            os.kill(before, signal.SIGSTOP)
+            stop.let(3)
+            assert await filling == "x"
+            assert await pid_of(engine) != before
+            assert notes == [f"the engine does not respond (process {before}); it was killed, and another one is started"]
+            await asyncio.to_thread(wait_until, lambda: is_gone(before))
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_a_client_that_comes_to_a_stopped_engine_starts_another(folder: Path) -> None:
+    async def scenario(stopped: Running) -> None:
+        notes: list[str] = []
+        age(stopped.place)
+        os.kill(stopped.process.pid, signal.SIGSTOP)
+        async with connect(options(interactive=False), on_note=notes.append) as engine:
+            assert await answer(engine, text="x") == "x"
+            assert await pid_of(engine) != stopped.process.pid
+        assert len(notes) == 1
+        assert f"process {stopped.process.pid}" in notes[0]
+
+    with running() as stopped:
+        asyncio.run(asyncio.wait_for(scenario(stopped), 120))
+
+
+def test_a_process_that_only_has_the_number_of_a_stopped_engine_is_not_killed(folder: Path) -> None:
+    with running() as stopped:
+        state = meeting.State(os.getpid(), stopped.state.address, stopped.state.token, __version__)
+        assert links.kill(state) is False
+        assert links.kill(meeting.State(os.getpid(), str(folder / "nobody.sock"), "x", __version__)) is False
+        assert stopped.process.poll() is None
+
+
+def test_an_answer_that_does_not_come_in_time_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "ANSWER_PATIENCE_S", 1.0)
+
+    async def scenario() -> None:
+        stop = gate(folder)
+        async with connect(options()) as engine:
+            # The step hangs, so that not even the request's own deadline ends it.
+            with pytest.raises(EngineError, match="the engine has not answered for 1 s; the request was given up"):
+                await engine.fill(request({"gate": str(stop.path)}, ms=10))
+            assert isinstance(engine.state, Ready)
+            stop.let(9)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_an_old_engine_that_nobody_uses_is_replaced_at_once(folder: Path) -> None:
+    async def scenario(old: Running) -> None:
+        async with connect(options()) as engine:
+            assert await pid_of(engine) != old.process.pid
+            assert engine.state == Ready(await pid_of(engine), __version__)
+
+    with running() as old:
+        disguise(old.place, "0.0.1")
+        asyncio.run(asyncio.wait_for(scenario(old), 60))
+        assert old.process.wait(30) == 0
+
+
+def test_an_old_engine_in_use_serves_on_is_told_of_and_ends_when_it_is_idle(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "OUTDATED_IDLE_S", 0.1)
+
+    async def scenario(old: Running) -> None:
+        notes: list[str] = []
+        async with connect(options(), on_note=notes.append) as engine:
+            assert await answer(engine, text="old") == "old"
+            assert engine.state == Ready(old.process.pid, "0.0.1")
+            assert len(notes) == 1
+            assert "the engine that runs is of dg-lsp 0.0.1" in notes[0]
+            other_leaves.set()
+            # Nobody holds it any more, not even this client, which still is open.
+            assert await asyncio.to_thread(old.process.wait, 30) == 0
+            assert await answer(engine, text="new") == "new"
+            assert engine.state == Ready(await pid_of(engine), __version__)
+
+    async def other(old: Running) -> None:
+        async with connect(ConnectOptions("toy", filler=FILLER)) as engine:
+            await engine.ready()
+            disguise(old.place, "0.0.1")
+            other_is_there.set()
+            await other_leaves.wait()
+
+    async def both(old: Running) -> None:
+        first = asyncio.ensure_future(other(old))
+        await other_is_there.wait()
+        await scenario(old)
+        await first
+
+    other_is_there, other_leaves = asyncio.Event(), asyncio.Event()
+    with running() as old:
+        asyncio.run(asyncio.wait_for(both(old), 90))
+
+
+def test_keys_that_cancel_each_other_while_a_killed_engine_restarts_do_not_keep_it_from_coming_up(folder: Path) -> None:
+    async def scenario() -> None:
+        states: list[State] = []
+        async with connect(options(), on_state=states.append) as engine:
+            for _ in range(3):
+                assert await answer(engine, text="x") == "x"
+                before = await pid_of(engine)
+                os.kill(before, signal.SIGKILL)
+                while isinstance(engine.state, Ready) and engine.state.pid == before:
+                    await asyncio.sleep(0.001)
+                while not isinstance(engine.state, Ready):
+                    typed = asyncio.ensure_future(engine.fill(request()))
+                    await asyncio.sleep(0.02)
+                    typed.cancel()
+                    await asyncio.wait((typed,))
+            n_starts = sum(isinstance(state, Starting) for state in states)
+            assert n_starts == 4
+        (place,) = meeting.places()
+        assert place.log.read_text().count("listens for") == 4
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
