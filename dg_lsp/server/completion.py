@@ -125,6 +125,11 @@ class Completer:
         if found is None:
             return self._nothing(Reason("unknown", "the document is not open"))
         settings, index = self._settings(ask.uri), found.index
+        await self._nearby.look(ask.uri)
+        if turn.is_set():
+            return self._nothing(SUPERSEDED)
+        if found.index.text is not index.text:
+            return self._nothing(MOVED)
         moment = self._moment(ask, found)
         if (reason := when.reason(moment, settings)) is not None:
             return self._nothing(reason)

@@ -37,10 +37,14 @@ _TITLES = {
 }
 
 
-def menu(server: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
+async def menu(server: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
     """Return the code actions at a place, in the form that the client reads."""
     uri = params.text_document.uri
     found, settings = server.documents.get(uri), server.configuration.at(uri)
+    text = found.index.text if found is not None else ""
+    await server.nearby.look(uri)
+    if found is not None and found.index.text is not text:
+        return []
     automatic = params.context.trigger_kind == lsp.CodeActionTriggerKind.Automatic
     if found is None or found.lost or not settings.enable or server.nearby.refused(uri):
         return []
@@ -120,6 +124,7 @@ async def edit(server: Server, wanted: Wanted) -> lsp.WorkspaceEdit | None:
 
     Raises JsonRpcException when the document is another by now, or the work was cancelled.
     """
+    await server.nearby.look(wanted.uri)
     found = _unchanged(server, wanted)
     index, document, encoding = found.index, found.document, server.documents.encoding
     if refused := server.nearby.refused(wanted.uri):

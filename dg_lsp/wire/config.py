@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from dg_lsp.wire import files
+
 FILE = "config.toml"
 WORKSPACE_FILE = ".dg-lsp.toml"
 FILE_VARIABLE = "DG_LSP_CONFIG"
@@ -114,9 +116,13 @@ def stays_local(path: str, patterns: tuple[str, ...]) -> bool:
     """Return whether a file, named by its path below its workspace, must not be sent anywhere."""
     if not patterns or not path:
         return False
-    from pathspec import GitIgnoreSpec  # most runs have no such pattern
+    from dg_lsp.core import gitignore  # most runs have no such pattern
 
-    return GitIgnoreSpec.from_lines(patterns).match_file(path)
+    try:
+        return gitignore.covers(patterns, path)
+    # Where nobody can tell, it stays.
+    except gitignore.PatternError:
+        return True
 
 
 def load(workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
@@ -138,7 +144,7 @@ def read(
     named = environ.get(FILE_VARIABLE, "")
     config, problems = Config(), list[str]()
     for path, origin in sources(workspace, file=file, environ=environ):
-        stated, problem = _parse(path, needed=bool(named) and origin == "user")
+        stated, problem = _parse(path, needed=bool(named) and origin == "user", is_foreign=origin == "workspace")
         if problem:
             problems.append(problem)
             config = replace(config, local_only=EVERYTHING)
@@ -173,18 +179,23 @@ def user_file() -> Path:
     return Path(platformdirs.user_config_dir("dg-lsp", appauthor=False)) / FILE
 
 
-def _parse(path: Path, *, needed: bool) -> tuple[dict[str, Any], str]:
-    """Return what a TOML file states, or why it can't be told."""
+def _parse(path: Path, *, needed: bool, is_foreign: bool) -> tuple[dict[str, Any], str]:
+    """Return what a TOML file states, or why it can't be told. One that came with a workspace may be no link and no pipe."""
     # The library stands in the standard one since Python 3.11, and is the same.
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        with path.open("rb") as opened:
-            data = opened.read(MAX_BYTES + 1)
+        if is_foreign:
+            data = files.read_start(path, MAX_BYTES + 1)
+        else:
+            with path.open("rb") as opened:
+                data = opened.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             return {}, f"{path} is larger than a configuration ever is"
         stated: dict[str, Any] = toml.loads(data.decode("utf-8").removeprefix("\ufeff"))
     except (FileNotFoundError, NotADirectoryError):
         return {}, f"there is no {path}, which {FILE_VARIABLE} names" if needed else ""
+    except files.NotRegularError as error:
+        return {}, f"{path} {error}"
     except OSError as error:
         return {}, f"{path} can't be read: {(error.strerror or str(error)).lower()}"
     except UnicodeDecodeError:
@@ -243,13 +254,12 @@ def _patterns(value: object) -> tuple[str, ...]:
     # What one place keeps local, another must not give away.
     if any(item.lstrip().startswith("!") for item in value):
         raise _WrongError("must be a list of patterns that do not begin with !")
-    from pathspec import GitIgnoreSpec
+    from dg_lsp.core import gitignore
 
     try:
-        GitIgnoreSpec.from_lines(value)
-    # Patterns become regular expressions, whose own errors get through as well.
-    except (ValueError, re.error) as error:
-        raise _WrongError("must be a list of patterns as in .gitignore") from error
+        gitignore.covers(value, "any")
+    except gitignore.PatternError as error:
+        raise _WrongError(f"must be a list of patterns as in .gitignore, and {error}") from error
     return tuple(value)
 
 
