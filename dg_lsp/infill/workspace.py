@@ -12,11 +12,10 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path, PurePath
 
-from dg_lsp.core import context, gitignore, languages
+from dg_lsp.core import context, gitignore, languages, secrets
 from dg_lsp.core.values import Document, Snippet
 from dg_lsp.wire import files
 
@@ -37,51 +36,7 @@ RELATED_BUDGET_S = 3.0
 IGNORE_FILES = (".dgignore", ".gitignore")
 _OWN_FILES = (".dgignore", ".dg-lsp.toml")
 
-_SECRET_FILES = (
-    ".env*",
-    "*.env",
-    "*.pem",
-    "*.key",
-    "*.pfx",
-    "*.p12",
-    "*.p8",
-    "*.jks",
-    "*.keystore",
-    "*.kdbx",
-    "*.ppk",
-    "*.gpg",
-    "*.asc",
-    "*.ovpn",
-    "*.tfstate*",
-    "*.tfvars*",
-    "id_rsa*",
-    "id_dsa*",
-    "id_ecdsa*",
-    "id_ed25519*",
-    ".netrc",
-    "_netrc",
-    ".npmrc",
-    ".yarnrc*",
-    ".pypirc",
-    ".pgpass",
-    ".my.cnf",
-    ".htpasswd",
-    ".git-credentials",
-    ".dockercfg",
-    ".boto",
-    ".s3cfg",
-    ".vault-token",
-    "kubeconfig*",
-    "service-account*.json",
-    "service_account*.json",
-    "credential*",
-    "secret*",
-    ".secret*",
-)
 _NOWHERE = "leads nowhere"
-_SECRET_FOLDERS = frozenset(
-    {".ssh", ".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".secrets", ".vault", "credentials", "secrets"}
-)
 _SKIPPED_FOLDERS = {
     **dict.fromkeys((".git", ".hg", ".jj", ".svn"), "belongs to version control"),
     **dict.fromkeys(
@@ -96,10 +51,7 @@ def is_secret(path: str | PurePath) -> bool:
 
     Only names count, so pass the path relative to the workspace where there is one.
     """
-    parts = [part.casefold() for part in PurePath(path).parts]
-    if not parts:
-        return False
-    return any(part in _SECRET_FOLDERS for part in parts) or any(fnmatch(parts[-1], glob) for glob in _SECRET_FILES)
+    return secrets.in_name(PurePath(path).parts)
 
 
 def _places(path: str | Path) -> tuple[Path, Path] | None:
@@ -270,7 +222,8 @@ def related(
     """Return text of files below `root` that bear on the file at `path`, best first, together at most `limit_chars`.
 
     These are the files that it imports, then others of its language in the same folder. Files that are ignored, may
-    hold secrets, or are no UTF-8 text are never opened or never used; a workspace that can't be read gives nothing.
+    hold secrets, or are no UTF-8 text are never opened or never used; a workspace that can't be read gives nothing. What
+    looks like a secret in a file that may be read is masked.
     """
     if limit_chars <= 0:
         return ()
@@ -289,7 +242,8 @@ def related(
         if len(found) >= MAX_FILES or time.thread_time() >= end:
             break
     texts = ((place, _text(place)) for place in found)
-    snippets = [Snippet(name_of(place.relative_to(ignore.root)), text) for place, text in texts if text]
+    # Before anything is cut, so that a key is seen whole.
+    snippets = [Snippet(name_of(place.relative_to(ignore.root)), secrets.mask(text)) for place, text in texts if text]
     return context.rank_related(document, snippets, limit_chars)
 
 

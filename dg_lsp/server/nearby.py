@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePath
 from urllib.parse import unquote
 
+from dg_lsp.core import secrets
 from dg_lsp.core.values import Document, Snippet
 from dg_lsp.infill import workspace
 from dg_lsp.infill.workspace import Ignore
@@ -146,4 +147,5 @@ class Nearby:
 def _may_hold_secrets(name: str) -> bool:
     parts = [part for part in re.split(r"[/\\:]", name) if part]
     # Only hidden folders tell: `~/.kube` is known, and what is called `secrets` elsewhere on a machine may be a project.
-    return bool(parts) and workspace.is_secret(PurePath(*(part for part in parts[:-1] if part.startswith(".")), parts[-1]))
+    hidden = [part for part in parts[:-1] if part.startswith(".")]
+    return bool(parts) and (workspace.is_secret(PurePath(*hidden, parts[-1])) or secrets.in_place(parts))

@@ -16,6 +16,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from dg_lsp.core import secrets
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.backends.calls import Call, Line, RemoteError
 from dg_lsp.wire.config import stays_local
@@ -101,11 +102,14 @@ class RemoteFiller:
         self._end = weakref.finalize(self, line.close)
 
     def start(self, request: InfillRequest) -> RemoteTask:
-        """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine."""
+        """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine.
+
+        What looks like a secret in any of its text is masked: the server sees only what comes after this.
+        """
         if stays_local(request.path, self.local_only):
             raise ValueError(f"{request.path} is for local models only (privacy.local_only), and this model is remote")
         related = tuple(item for item in request.related if not stays_local(item.path, self.local_only))
-        return RemoteTask(self.backend, self.line, self._board, replace(request, related=related))
+        return RemoteTask(self.backend, self.line, self._board, secrets.mask_request(replace(request, related=related)))
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and what else is known of it."""
