@@ -48,7 +48,10 @@ async def menu(server: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAct
     automatic = params.context.trigger_kind == lsp.CodeActionTriggerKind.Automatic
     if found is None or found.lost or not settings.enable or server.nearby.refused(uri):
         return []
-    if automatic and len(found.index.text) > settings.max_file_chars:
+    # Reading all of a longer one would hold up every other request, for 18 s in one of 9 MB.
+    if len(found.index.text) > settings.max_file_chars:
+        if not automatic:
+            await server.tell(f"there are no code actions in files of more than {settings.max_file_chars} characters")
         return []
     span = convert.to_span(found.index, params.range, server.documents.encoding)
     only = [str(getattr(kind, "value", kind)) for kind in params.context.only] if params.context.only is not None else None

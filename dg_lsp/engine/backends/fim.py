@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from dg_lsp.core import context
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine.backends.calls import Call, Line, RemoteError, Server
-from dg_lsp.engine.backends.remote import Answer, RemoteFiller, merged, trimmed
+from dg_lsp.engine.backends.remote import Answer, RemoteFiller, merged, to_probability, trimmed
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
 
@@ -195,7 +195,7 @@ def _chances(choice: Fields) -> tuple[float, ...]:
     told = choice.inner("logprobs").values.get("token_logprobs")
     if not isinstance(told, list) or not all(isinstance(value, (int, float)) for value in told):
         return ()
-    return tuple(math.exp(min(float(value), 0.0)) for value in told)
+    return tuple(map(to_probability, told))
 
 
 DIALECTS: tuple[Dialect, ...] = (

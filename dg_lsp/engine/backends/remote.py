@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
 import time
 import weakref
@@ -258,6 +259,17 @@ class RemoteTask:
             usage = fields.inner("usage")
             self._tokens["tokens"] += usage.integer("prompt_tokens", 0)
             self._tokens["reused"] += usage.inner("prompt_tokens_details").integer("cached_tokens", 0)
+
+
+def to_probability(logarithm: object) -> float:
+    """Return the probability that a server tells by its logarithm; 0 where that is no number."""
+    if not isinstance(logarithm, (int, float)):
+        return 0.0
+    try:
+        found = math.exp(min(float(logarithm), 0.0))
+    except OverflowError:
+        return 0.0 if logarithm < 0 else 1.0
+    return 0.0 if math.isnan(found) else found
 
 
 def trimmed(text: str, confidences: tuple[float, ...], *, block: bool) -> tuple[str, tuple[float, ...]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import layout
 from dg_lsp.engine.backends.calls import Call, Line, RemoteError, Server
-from dg_lsp.engine.backends.remote import Answer, RemoteFiller, merged, trimmed
+from dg_lsp.engine.backends.remote import Answer, RemoteFiller, merged, to_probability, trimmed
 from dg_lsp.engine.layout import Sheet
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.profile import load as load_profile
@@ -271,7 +271,7 @@ class Vllm:
         told = logprobs.items("token_logprobs", (), high=MAX_CANVAS)
         if len(told) != width:
             raise WireError(f"token_logprobs has {len(told)} entries for {width} tokens")
-        return Row(ids, tuple(math.exp(min(value, 0.0)) if isinstance(value, (int, float)) else 0.0 for value in told))
+        return Row(ids, tuple(map(to_probability, told)))
 
     def _candidate(self, request: InfillRequest, canvas: Canvas, row: Row, share: float) -> Candidate:
         texts, confidences = [], []
