@@ -92,6 +92,10 @@ def infill(
         source = context.get_parameter_source(name)
         return source is not None and source.name != "DEFAULT"
 
+    from dg_lsp.batch import recovery
+
+    for said in recovery.recover():
+        say(said)
     try:
         places = tuple(plan.parse_place(place) for place in at or ())
         named = [*(paths or ()), *(Path(place.file) for place in places)]
