@@ -97,6 +97,16 @@ def test_patterns_of_the_configuration_can_not_hang_either() -> None:
     assert config.stays_local("x.py", (BOMB.strip(),)) is True
 
 
+def test_a_workspace_s_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / config.WORKSPACE_FILE
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        make(file)
+        read, problems = in_time(lambda: config.read(tmp_path, environ={}))
+        assert problems == (f"{file} is not a regular file",)
+        assert read.local_only == config.EVERYTHING
+        file.unlink()
+
+
 @pytest.mark.parametrize("kind", ["device", "pipe", "bomb", "large"])
 def test_the_event_loop_goes_on_while_a_hostile_folder_is_looked_up(tmp_path: Path, kind: str) -> None:
     file = tmp_path / ".gitignore"
