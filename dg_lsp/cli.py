@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import errno
 import importlib
+import os
 import platform
 import sys
 import traceback
@@ -66,7 +67,7 @@ def main() -> None:
 def fail(error: Exception) -> NoReturn:
     """End the process because of an error that nobody foresaw, or that any command may meet."""
     told = _last_words(error) if _has_current_folder() else "the current folder is gone; change to one that is there"
-    typer.echo(f"dg-lsp: {told}", err=True)
+    commands.say(told)
     raise SystemExit(2) from None
 
 
@@ -136,10 +137,13 @@ def _last_words(error: Exception) -> str:
     now = datetime.datetime.now(datetime.UTC)
     try:
         folder = Path(platformdirs.user_log_dir("dg-lsp", appauthor=False))
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"crash-{now:%Y%m%d-%H%M%S-%f}.log"
         about = f"dg-lsp {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
-        path.write_text(about + "".join(traceback.format_exception(error)), encoding="utf-8")
+        # It may hold text of the user's files, so it is nobody else's to read.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123 -- it is open already
+            file.write(about + "".join(traceback.format_exception(error)))
     except OSError:
         return f"{what}: {error}"
     return f"{what}; the details are in {path}"

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -96,6 +97,10 @@ def infill(
         source = context.get_parameter_source(name)
         return source is not None and source.name != "DEFAULT"
 
+    from dg_lsp.batch import recovery
+
+    for said in recovery.recover():
+        say(said)
     try:
         places = tuple(plan.parse_place(place) for place in at or ())
         named_paths = [*(paths or ()), *(Path(place.file) for place in places)]
@@ -194,8 +199,14 @@ async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: 
 
 
 def _print(text: str) -> None:
-    """Print text from files as bytes: names and contents stay what they are."""
+    """Print text from files as bytes: names and contents stay what they are, but for what a terminal would obey."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        # Our own colours are all that may stay.
+        text = "".join(part if _COLOUR.fullmatch(part) else visible(part) for part in _COLOUR.split(text))
     typer.echo(text.encode("utf-8", "surrogateescape"), nl=False)
+
+
+_COLOUR = re.compile("(\x1b\\[[0-9;]{0,8}m)")
 
 
 def _is_colourful() -> bool:
@@ -210,7 +221,15 @@ def _paint(text: str, what: str) -> str:
 
 def say(text: str) -> None:
     """Print a line for people, where it does not get into the diff."""
-    typer.echo(f"dg-lsp: {text}", err=True)
+    typer.echo(f"dg-lsp: {visible(text)}", err=True)
+
+
+def visible(text: str) -> str:
+    """Return a text whose control characters are seen instead of obeyed: names of files may hold what a terminal obeys."""
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape", "backslashreplace").decode("ascii")
+        for char in text
+    )
 
 
 def resident(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ class Journal:
         self._settings = tuple(settings)
         self._known: dict[str, tuple[Fill, ...]] = {}
         self._handle: int | None = None
+        self._path = path
         if path is None:
             return
         try:
@@ -72,19 +74,25 @@ class Journal:
             return
         rows = [{"edit": [*_pair(fill.edit.span), fill.edit.text], "score": fill.score, "steps": fill.steps} for fill in fills]
         # One write, so that lines stay whole when two runs share a journal.
-        os.write(self._handle, (json.dumps({"key": self._key(document, hole, related), "fills": rows}) + "\n").encode())
+        line = (json.dumps({"key": self._key(document, hole, related), "fills": rows}) + "\n").encode()
+        try:
+            n_written = os.write(self._handle, line)
+        except OSError as error:
+            raise JournalError(f"{self._path} can't be written: {(error.strerror or str(error)).lower()}") from error
+        if n_written < len(line):
+            raise JournalError(f"{self._path} can't be written: the disk is full, or a limit of file sizes is reached")
 
     def _learn(self, line: bytes) -> None:
         try:
             entry: dict[str, Any] = json.loads(line)
             fills = tuple(
-                Fill(Edit(Span(start, end), str(text)), float(fill["score"]), int(fill["steps"]))
+                Fill(Edit(Span(start, end), str(text)), _finite(fill["score"]), int(fill["steps"]))
                 for fill in entry["fills"]
                 for start, end, text in [fill["edit"]]
             )
             self._known[str(entry["key"])] = fills
-        except (ValueError, TypeError, LookupError):
-            return  # a line cut short by the interruption: its hole is simply filled again
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
+            return  # a line cut short by the interruption, or not by us: its hole is simply filled again
 
     def _key(self, document: Document, hole: Hole, related: Sequence[Snippet]) -> str:
         text = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -92,6 +100,14 @@ class Journal:
         place = [document.uri, text, _pair(hole.span), hole.kind, hole.instruction]
         parts = [__version__, *place, nearby, *map(str, self._settings)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _finite(value: Any) -> float:
+    """Return a number that is one; raise ValueError for infinity and what is none, which JSON may hold as 1e999 and NaN."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("not a finite number")
+    return number
 
 
 def _pair(span: Span) -> tuple[int, int]:

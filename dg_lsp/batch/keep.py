@@ -6,10 +6,11 @@ they are to stay or not; afterwards, and when the run is interrupted, it holds w
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dg_lsp.batch import check, settle, write
+from dg_lsp.batch import check, recovery, settle, write
 from dg_lsp.batch.plan import Fill, Plan
 from dg_lsp.batch.run import HoleResult
 from dg_lsp.core.values import Hole
@@ -73,6 +74,17 @@ async def _in_place(plan: Plan, attempt: settle.Settled, *, to_write: bool, comm
     """
     if not (to_write or command):
         return ""
+    with contextlib.ExitStack() as stack:
+        if command:
+            # Whoever kills us hard now leaves the file to the next run.
+            try:
+                stack.enter_context(recovery.remembered(plan.source.path, plan.source.data, attempt.text.encode()))
+            except OSError as error:
+                raise _StuckError(f"no record for recovery can be kept: {(error.strerror or str(error)).lower()}") from error
+        return await _put(plan, attempt, to_write=to_write, command=command)
+
+
+async def _put(plan: Plan, attempt: settle.Settled, *, to_write: bool, command: str) -> str:
     path, old, new = plan.source.path, plan.source.data, attempt.text.encode()
     stays = False
     try:

@@ -32,12 +32,27 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
 
 def _replace(path: Path, data: bytes) -> None:
     before = path.stat()
+    # Moving a file over it needs no right to write the file itself; who took that right away meant it.
+    if not before.st_mode & 0o222:
+        raise WriteError("the file is read-only")
+    if before.st_nlink > 1:
+        raise WriteError(f"the file has {before.st_nlink} names (hard links), and only this one would change")
 
     def finish(new: Path) -> None:
-        if hasattr(os, "chown"):
-            with contextlib.suppress(PermissionError):  # another user's file in a shared folder: its group may refuse us
-                os.chown(new, before.st_uid, before.st_gid)
+        with contextlib.suppress(PermissionError):  # another user's file in a shared folder: its group may refuse us
+            os.chown(new, before.st_uid, before.st_gid)
+        _copy_attributes(path, new)
         # After the owner: changing that clears the set-user-id bits.
         new.chmod(stat.S_IMODE(before.st_mode))
 
     files.replace(path, data, finish=finish, is_durable=True)
+
+
+def _copy_attributes(source: Path, target: Path) -> None:
+    """Give the new file the extended attributes of the old one, as far as the system lets us."""
+    if not hasattr(os, "listxattr"):
+        return
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(source):
+            with contextlib.suppress(OSError):  # what belongs to the system is its own to set
+                os.setxattr(target, name, os.getxattr(source, name))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
 import importlib
 import inspect
 import logging
@@ -16,13 +15,11 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import time
-import traceback
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Literal
 
 import uvicorn
@@ -30,6 +27,7 @@ from starlette.applications import Starlette
 
 from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.engine import app as routes
+from dg_lsp.engine import connections, logs
 from dg_lsp.engine.scheduler import Limits, Load, Scheduler
 from dg_lsp.engine.service import Service
 from dg_lsp.engine.task import Filler
@@ -40,6 +38,8 @@ from dg_lsp.wire.messages import EngineState
 log = logging.getLogger("dg_lsp.engine")
 
 TOKEN_VARIABLE = "DG_LSP_ENGINE_TOKEN"  # noqa: S105 -- the name of a variable
+MIN_TOKEN_CHARS = 16
+MAKE_TOKEN = "`python3 -c 'import secrets; print(secrets.token_hex(32))'`"  # noqa: S105 -- a command
 LOCK_PATIENCE_S = 30.0
 FAILED_LINGER_S = 2.0
 USUAL_FILLER = "dg_lsp.engine.backends:load"
@@ -98,7 +98,7 @@ def run(options: Options) -> None:
     """Serve until told to stop or no longer needed; raise DaemonError when the engine can't run."""
     try:
         place = meeting.place(options.which)
-        _log_to(place, detached=options.detached)
+        logs.write_to(place, detached=options.detached)
         lock = _take_lock(place, options)
         try:
             _run(place, options)
@@ -116,6 +116,8 @@ def _run(place: Place, options: Options) -> None:
         token = os.environ.get(TOKEN_VARIABLE) or secrets.token_hex(32)
         if not meeting.is_token(token):
             raise DaemonError(f"{TOKEN_VARIABLE} must be of letters, digits and signs of ASCII, without spaces")
+        if len(token) < MIN_TOKEN_CHARS:
+            raise DaemonError(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARS} characters; {MAKE_TOKEN} makes one")
         meeting.write_state(place, State(os.getpid(), address, token, __version__, *options.protocol, options.which))
         log.info("process %d listens for %s", os.getpid(), options.which.model)
         _serve(options, token, listeners, gone=lambda: _remove(place, address))
@@ -192,7 +194,8 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], gone: C
 
     config = uvicorn.Config(
         routes.build(get_service, token, lifespan),
-        http="h11",
+        http=connections.within(connections.Budgets.for_process()),
+        backlog=connections.BACKLOG,
         loop="asyncio",
         ws="none",
         lifespan="on",
@@ -287,7 +290,7 @@ def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
             raise DaemonError(f"port {options.port} of this machine can't be used: {error.strerror}") from error
         listeners.append(listener)
     for listener in listeners:
-        listener.listen(128)
+        listener.listen(connections.BACKLOG)
     return address, listeners
 
 
@@ -296,32 +299,3 @@ def _remove(place: Place, address: str) -> None:
     for path in (place.state, *([Path(address)] if address.startswith("/") else [])):
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-class Discreet(logging.Formatter):
-    """Lines that hold no code of the user's: of an error, its type and where it was raised, not what it says."""
-
-    def formatException(  # noqa: N802 -- the name is logging's
-        self,
-        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
-    ) -> str:
-        """Return the frames of an error, without its message or source lines."""
-        frames = traceback.extract_tb(ei[2])
-        places = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
-        return "\n".join([*places, f"  {ei[0].__name__ if ei[0] else 'no error'}"])
-
-
-def _log_to(place: Place, *, detached: bool) -> None:
-    # A detached engine's standard error is its log already, so that what the interpreter itself says is there too.
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
-    if not detached:
-        try:
-            place.log.touch(mode=0o600)
-            handlers.append(logging.FileHandler(place.log, encoding="utf-8"))
-        except OSError as error:
-            raise meeting.unusable(place.log, error) from error
-    for handler in handlers:
-        handler.setFormatter(Discreet("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=handlers)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it repeats what is said above
-    faulthandler.enable()

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from dg_lsp.engine import profile
+from dg_lsp.engine import checkpoint, profile
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.task import Say
@@ -79,12 +79,23 @@ def load(
         logging.disable_progress_bar()  # the engine says itself how far it is
 
         wide, why["dtype"] = (_named_dtype(dtype), CHOSEN) if dtype else _dtype(folder, device)
+        config = checkpoint.configuration(folder)
+        checkpoint.check(folder, config)
         model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(
-            str(folder), dtype=wide, use_safetensors=True, trust_remote_code=False, local_files_only=True
+            str(folder),
+            config=config,
+            dtype=wide,
+            # Only what the library computes itself; `passes` brings its own for what the engine does.
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
         )
         model = model.eval().requires_grad_(False).to(device)
     except LoadError:
         raise
+    except checkpoint.CheckpointError as error:
+        raise LoadError(str(error)) from error
     except Exception as error:
         raise LoadError(f"{name} can't be loaded as a DiffusionGemma checkpoint: {error}") from error
     say("ready", 1.0)

@@ -9,16 +9,15 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from fnmatch import fnmatch
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
 
-from pathspec import GitIgnoreSpec
-
-from dg_lsp.core import context, languages
+from dg_lsp.core import context, gitignore, languages, secrets
 from dg_lsp.core.values import Document, Snippet
+from dg_lsp.wire import files
 
 # Context is worth a few milliseconds: so many files are read at most, of so many bytes each, after so many guesses
 # where an import may lie and so many entries of the file's own folder.
@@ -27,55 +26,17 @@ MAX_FILE_BYTES = 64_000
 MAX_GUESSES = 1_500
 MAX_ENTRIES = 500
 
+# A repository's ignore files may be made to cost time: one file's rules get this much of a thread's own processor time for
+# each path, and all related files of a document together the other. Honest ones take a hundredth of it.
+MAX_IGNORE_BYTES = 256 << 10
+MATCH_BUDGET_S = 1.0
+RELATED_BUDGET_S = 3.0
+
 # What git ignores may be wanted all the same; what our own file names never is, so that is the reason to tell.
 IGNORE_FILES = (".dgignore", ".gitignore")
 _OWN_FILES = (".dgignore", ".dg-lsp.toml")
 
-_SECRET_FILES = (
-    ".env*",
-    "*.env",
-    "*.pem",
-    "*.key",
-    "*.pfx",
-    "*.p12",
-    "*.p8",
-    "*.jks",
-    "*.keystore",
-    "*.kdbx",
-    "*.ppk",
-    "*.gpg",
-    "*.asc",
-    "*.ovpn",
-    "*.tfstate*",
-    "*.tfvars*",
-    "id_rsa*",
-    "id_dsa*",
-    "id_ecdsa*",
-    "id_ed25519*",
-    ".netrc",
-    "_netrc",
-    ".npmrc",
-    ".yarnrc*",
-    ".pypirc",
-    ".pgpass",
-    ".my.cnf",
-    ".htpasswd",
-    ".git-credentials",
-    ".dockercfg",
-    ".boto",
-    ".s3cfg",
-    ".vault-token",
-    "kubeconfig*",
-    "service-account*.json",
-    "service_account*.json",
-    "credential*",
-    "secret*",
-    ".secret*",
-)
 _NOWHERE = "leads nowhere"
-_SECRET_FOLDERS = frozenset(
-    {".ssh", ".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".secrets", ".vault", "credentials", "secrets"}
-)
 _SKIPPED_FOLDERS = {
     **dict.fromkeys((".git", ".hg", ".jj", ".svn"), "belongs to version control"),
     **dict.fromkeys(
@@ -90,10 +51,7 @@ def is_secret(path: str | PurePath) -> bool:
 
     Only names count, so pass the path relative to the workspace where there is one.
     """
-    parts = [part.casefold() for part in PurePath(path).parts]
-    if not parts:
-        return False
-    return any(part in _SECRET_FOLDERS for part in parts) or any(fnmatch(parts[-1], glob) for glob in _SECRET_FILES)
+    return secrets.in_name(PurePath(path).parts)
 
 
 def _places(path: str | Path) -> tuple[Path, Path] | None:
@@ -192,9 +150,12 @@ class Ignore:
                 sources.insert(0, (self._top / ".git" / "info" / "exclude", 0))
             for file, depth in sources:
                 rules = self._read(file)
-                if rules.broken:
-                    return f"is below a {file.name} that can't be read"
-                found = rules.spec.check_file("/".join(parts[depth:]) + "/" * is_folder).include
+                try:
+                    found = gitignore.verdict(rules.rules, parts[depth:], is_folder=is_folder, tick=_budget())
+                except _TooSlowError:
+                    rules = self._rules[file] = _Rules(stamp=rules.stamp, problem="takes too long to read")
+                if rules.problem:
+                    return f"is below a {file.name} that {rules.problem}"
                 verdict = verdict if found is None else found
             if verdict:
                 return f"is ignored by {name}"
@@ -202,12 +163,12 @@ class Ignore:
 
     def _read(self, file: Path) -> _Rules:
         try:
-            found = file.stat()
-            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+            info = file.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return _NO_RULES
         except OSError:
-            return _Rules(broken=True)
+            return _Rules(problem=_UNREADABLE)
+        stamp = (info.st_mtime_ns, info.st_size, info.st_ino)
         known = self._rules.get(file)
         if known is None or known.stamp != stamp:
             known = self._rules[file] = _parse(file, stamp)
@@ -216,24 +177,43 @@ class Ignore:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What one ignore file says."""
+    """What one ignore file says, or why that can't be told: the end of a sentence about the file."""
 
-    spec: GitIgnoreSpec = field(default_factory=lambda: GitIgnoreSpec.from_lines([]))
+    rules: tuple[gitignore.Rule, ...] = ()
     stamp: tuple[int, int, int] | None = None
-    broken: bool = False
+    problem: str = ""
 
 
 _NO_RULES = _Rules()
+_UNREADABLE = "can't be read"
+
+
+class _TooSlowError(Exception):
+    """An ignore file has used up its time."""
+
+
+def _budget() -> Callable[[], None]:
+    """Return a function that raises _TooSlowError once this thread has worked for longer than one ignore file may cost."""
+    end = time.thread_time() + MATCH_BUDGET_S
+
+    def tick() -> None:
+        if time.thread_time() >= end:
+            raise _TooSlowError
+
+    return tick
 
 
 def _parse(file: Path, stamp: tuple[int, int, int]) -> _Rules:
     try:
+        data = files.read_regular(file, MAX_IGNORE_BYTES)
         # File names need not be UTF-8, and neither need the patterns that match them.
-        text = file.read_bytes().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
-        return _Rules(GitIgnoreSpec.from_lines(re.split(r"\r\n|\n", text)), stamp)
-    # Patterns become regular expressions, whose own errors get through as well.
-    except (OSError, ValueError, re.error):
-        return _Rules(stamp=stamp, broken=True)
+        return _Rules(gitignore.parse(data.decode("utf-8", "surrogateescape"), _budget()), stamp)
+    except _TooSlowError:
+        return _Rules(stamp=stamp, problem="takes too long to read")
+    except (files.NotRegularError, files.TooLargeError, gitignore.PatternError) as error:
+        return _Rules(stamp=stamp, problem=str(error))
+    except OSError:
+        return _Rules(stamp=stamp, problem=_UNREADABLE)
 
 
 def related(
@@ -242,7 +222,8 @@ def related(
     """Return text of files below `root` that bear on the file at `path`, best first, together at most `limit_chars`.
 
     These are the files that it imports, then others of its language in the same folder. Files that are ignored, may
-    hold secrets, or are no UTF-8 text are never opened or never used; a workspace that can't be read gives nothing.
+    hold secrets, or are no UTF-8 text are never opened or never used; a workspace that can't be read gives nothing. What
+    looks like a secret in a file that may be read is masked.
     """
     if limit_chars <= 0:
         return ()
@@ -254,13 +235,15 @@ def related(
     if not here.is_relative_to(ignore.root):
         return ()
     found: dict[Path, None] = {}
+    end = time.thread_time() + RELATED_BUDGET_S
     for place in (*_imported(ignore.root, here, document), *_siblings(here, document)):
         if place not in found and place != here and ignore.allows(place):
             found[place] = None
-            if len(found) >= MAX_FILES:
-                break
+        if len(found) >= MAX_FILES or time.thread_time() >= end:
+            break
     texts = ((place, _text(place)) for place in found)
-    snippets = [Snippet(name_of(place.relative_to(ignore.root)), text) for place, text in texts if text]
+    # Before anything is cut, so that a key is seen whole.
+    snippets = [Snippet(name_of(place.relative_to(ignore.root)), secrets.mask(text)) for place, text in texts if text]
     return context.rank_related(document, snippets, limit_chars)
 
 
@@ -342,12 +325,8 @@ def _is_file(path: Path) -> bool:
 
 def _text(path: Path) -> str:
     """Return the start of the file, or "" where it can't be read or is no text."""
-    # Looked at first, since opening a pipe or a device may never return.
-    if not _is_file(path):
-        return ""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        data = files.read_start(path, MAX_FILE_BYTES + 1)
         whole = len(data) <= MAX_FILE_BYTES
         text = data.decode("utf-8") if whole else data[: data.rfind(b"\n") + 1].decode("utf-8")
     except (OSError, UnicodeDecodeError):

@@ -220,6 +220,12 @@ class DgLanguageServer(LanguageServer):
         self.configuration.say(general, by_folder)
         self.configure()
 
+    async def look_around_document(self, uri: str) -> None:
+        """Look up whether a document's text may be used, and what is related to it, before the first request needs both."""
+        refused = await self.nearby.look(uri)
+        if not refused and (found := self.documents.get(uri)) is not None:
+            self.nearby.related(found.document, self.configuration.at(uri).related_chars)
+
     def look_at_files(self) -> None:
         """Use what stands in the files with settings, where one has changed."""
         if self.configuration.has_changed():

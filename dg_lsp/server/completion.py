@@ -105,6 +105,11 @@ class Completer:
         if doc is None:
             return self._nothing(Reason("unknown", "the document is not open"))
         settings, index = self._settings(request.uri), doc.index
+        await self._nearby.look(request.uri)
+        if turn.is_set():
+            return self._nothing(SUPERSEDED)
+        if doc.index.text is not index.text:
+            return self._nothing(MOVED)
         moment = self._moment(request, doc)
         if (reason := when.reason(moment, settings)) is not None:
             return self._nothing(reason)

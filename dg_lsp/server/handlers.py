@@ -37,9 +37,8 @@ def add(server: DgLanguageServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
     def _(params: lsp.DidOpenTextDocumentParams) -> None:
         new = params.text_document
-        opened = documents.open(new.uri, new.language_id, new.version, new.text)
-        if not server.nearby.refused(new.uri):
-            server.nearby.related(opened.document, server.configuration.at(new.uri).related_chars)
+        documents.open(new.uri, new.language_id, new.version, new.text)
+        server.spawn(server.look_around_document(new.uri))
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def _(params: lsp.DidChangeTextDocumentParams) -> None:
@@ -71,10 +70,10 @@ def add(server: DgLanguageServer) -> None:
         lsp.TEXT_DOCUMENT_CODE_ACTION,
         lsp.CodeActionOptions(code_action_kinds=sorted(set(methods.KINDS.values())), resolve_provider=True),
     )
-    def _(params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
+    async def _(params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
         from dg_lsp.server import running
 
-        return running.menu(server, params)
+        return await running.menu(server, params)
 
     @server.feature(lsp.CODE_ACTION_RESOLVE)
     async def _(params: lsp.CodeAction) -> lsp.CodeAction:

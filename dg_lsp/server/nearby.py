@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePath
 from urllib.parse import unquote
 
+from dg_lsp.core import secrets
 from dg_lsp.core.values import Document, Snippet
 from dg_lsp.infill import workspace
 from dg_lsp.infill.workspace import Ignore
@@ -20,6 +21,8 @@ from dg_lsp.server import convert
 log = logging.getLogger(__name__)
 
 FRESH_S = 10.0
+# A disk that does not answer must not keep a request waiting; what is not known by then is refused.
+LOOK_S = 5.0
 
 
 class Nearby:
@@ -34,6 +37,7 @@ class Nearby:
         self._related: dict[str, tuple[float, tuple[Snippet, ...]]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._refused: dict[str, tuple[float, str]] = {}
+        self._looking: dict[str, asyncio.Task[None]] = {}
 
     def set_roots(self, uris: Iterable[str]) -> None:
         """Know these folders and no others."""
@@ -42,6 +46,10 @@ class Nearby:
             self._add_root(path, before.get(path))
         self._refused.clear()
         self._related.clear()
+        # What is being looked up belongs to the folders of before.
+        for task in self._looking.values():
+            task.cancel()
+        self._looking.clear()
 
     def _add_root(self, path: Path, ignore: Ignore | None) -> None:
         try:
@@ -54,18 +62,37 @@ class Nearby:
     def refused(self, uri: str) -> str:
         """Return why a document's text may not be given to a model, as the end of a sentence that begins "it"; "" if it may.
 
-        Fails closed: where nobody can tell, it may not. What lies outside all folders of the workspace is judged by its
-        name, the hidden folders that it is in and the ignore files around it; what is no file here by the names alone.
+        Fails closed: what `look` has not looked up may not. Touches no disk.
         """
-        at, reason = self._refused.get(uri, (-FRESH_S, ""))
-        if self._clock() - at < FRESH_S:
-            return reason or self._withheld(uri)
+        _, reason = self._refused.get(uri, (0.0, "has not been looked up yet"))
+        return reason or self._withheld(uri)
+
+    async def look(self, uri: str) -> str:
+        """Look up what `refused` tells, off the event loop, unless that was done in the last seconds; return it.
+
+        What lies outside all folders of the workspace is judged by its name, the hidden folders that it is in and the
+        ignore files around it; what is no file here by the names alone.
+        """
+        while self._clock() - self._refused.get(uri, (-FRESH_S, ""))[0] >= FRESH_S:
+            if (task := self._looking.get(uri)) is None:
+                task = self._looking[uri] = asyncio.ensure_future(self._look(uri))
+            if not (await asyncio.wait([task], timeout=LOOK_S))[0]:
+                return "takes too long to look up"
+            # Other folders end what is being looked up; then it is done once more.
+            if not task.cancelled():
+                break
+        return self.refused(uri)
+
+    async def _look(self, uri: str) -> None:
+        mine = asyncio.current_task()
         try:
-            reason = self._reason(uri)
+            reason = await asyncio.to_thread(self._reason, uri)
         except (OSError, ValueError, RuntimeError) as error:
             reason = f"can't be looked up ({type(error).__name__})"
+        finally:
+            if self._looking.get(uri) is mine:
+                del self._looking[uri]
         self._refused[uri] = (self._clock(), reason)
-        return reason or self._withheld(uri)
 
     def name(self, uri: str) -> str:
         """Return a short name of a document for the model: its path below its folder."""
@@ -96,9 +123,10 @@ class Nearby:
 
     async def close(self) -> None:
         """End what is being read."""
-        for task in self._reading.values():
+        tasks = (*self._reading.values(), *self._looking.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._reading.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, document: Document, limit_chars: int) -> None:
         try:
@@ -134,4 +162,5 @@ class Nearby:
 def _may_hold_secrets(name: str) -> bool:
     parts = [part for part in re.split(r"[/\\:]", name) if part]
     # Only hidden folders tell: `~/.kube` is known, and what is called `secrets` elsewhere on a machine may be a project.
-    return bool(parts) and workspace.is_secret(PurePath(*(part for part in parts[:-1] if part.startswith(".")), parts[-1]))
+    hidden = [part for part in parts[:-1] if part.startswith(".")]
+    return bool(parts) and (workspace.is_secret(PurePath(*hidden, parts[-1])) or secrets.in_place(parts))

@@ -127,7 +127,7 @@ def _load(path: Path, *, needed: bool) -> tuple[dict[str, Any], str]:
         with open(path, "rb", opener=_opener) as opened:
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
-                return {}, "" if str(path) == os.devnull else f"{path} is no regular file."
+                return {}, "" if str(path) == os.devnull else f"{path} is not a regular file."
             if status.st_uid not in (os.getuid(), 0):
                 return {}, f"{path} belongs to another user and does not count. Remove it, or make it your own (chown)."
             data = opened.read(MAX_BYTES + 1)

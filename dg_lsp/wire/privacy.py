@@ -39,9 +39,12 @@ def stays_local(path: str, patterns: tuple[str, ...]) -> bool:
     name = posixpath.normpath(path.replace("\\", "/")) if path else "."
     if name in (".", "..") or name.startswith(("/", "../")):
         return True
-    from pathspec import GitIgnoreSpec  # most runs have no such pattern
+    from dg_lsp.core import gitignore  # most runs have no such pattern
 
-    return GitIgnoreSpec.from_lines(patterns).match_file(name)
+    try:
+        return gitignore.covers(patterns, name)
+    except gitignore.PatternError:
+        return True  # a pattern that says too much to be matched keeps every file here
 
 
 def shown(request: InfillRequest, patterns: tuple[str, ...]) -> Shown:

@@ -7,7 +7,6 @@ Knows nothing of files, and nothing of what the settings do.
 
 # Annotations are evaluated here, not postponed: `schema` reads them as types when a front end starts.
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -33,13 +32,12 @@ def check_patterns(patterns: tuple[str, ...]) -> None:
     # What one place keeps local, another must not give away.
     if any(pattern.lstrip().startswith("!") for pattern in patterns):
         raise BadValueError("must be a list of patterns that do not begin with !")
-    from pathspec import GitIgnoreSpec  # most configurations have no pattern, and front ends start fast
+    from dg_lsp.core import gitignore  # most configurations have no pattern, and front ends start fast
 
     try:
-        GitIgnoreSpec.from_lines(patterns)
-    # Patterns become regular expressions, whose own errors get through as well.
-    except (ValueError, re.error) as error:
-        raise BadValueError("must be a list of patterns as in .gitignore") from error
+        gitignore.covers(patterns, "any")
+    except gitignore.PatternError as error:
+        raise BadValueError(f"must be a list of patterns as in .gitignore, and {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,7 +283,6 @@ def test_a_server_that_does_not_run_is_told() -> None:
         made = fim.connect("llama", f"http://127.0.0.1:{unused.getsockname()[1]}", "", Config(), {})
         with pytest.raises(RemoteError, match=r"can't be reached: .*; is the server running, and the URL right"):
             finish(made.start(request("a", "b")))
-        made.close()
 
 
 def test_a_server_that_never_answers_is_given_up(openai: Served) -> None:
@@ -310,7 +309,6 @@ def test_a_usual_key_goes_to_its_usual_server_alone() -> None:
     ):
         made = fim.connect("mercury", url, "", Config(), environ)
         assert made.client.server.key == key
-        made.close()
     made = fim.connect("mercury", "", "", Config(keys={"api.inceptionlabs.ai": "mine"}), environ)
     assert made.client.server.key == "mine"
     made.close()
@@ -349,7 +347,7 @@ def test_a_key_is_sent_over_http_to_this_machine_alone(url: str, is_sent: bool) 
     configured = Config(keys={host: "sk-hush"})
     if is_sent:
         made = fim.connect("openai", url, "m", configured, {})
-        assert made.line.server.key == "sk-hush"
+        assert made.client.server.key == "sk-hush"
         made.close()
         return
     with pytest.raises(RemoteError, match=f"the API key of {host} is not sent over http") as raised:

@@ -16,8 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dg_lsp.engine.daemon import DaemonError, Discreet, Moment, loader, next_action
+from dg_lsp.engine.daemon import DaemonError, Moment, loader, next_action
 from dg_lsp.engine.entry import ENGINE_COMMAND
+from dg_lsp.engine.logs import Discreet
 from dg_lsp.wire import meeting
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
 from tests.engine.engine_kit import FILLER, ROOT, body, gate, home, is_gone, post, running, wait_until, which

@@ -147,22 +147,25 @@ def test_a_named_folder_is_wanted_though_git_ignores_it_and_not_though_we_do(tmp
     assert reasons == ["", "", "is ignored by .gitignore", "is ignored by .dgignore"]
 
 
-@pytest.mark.parametrize("broken", ["ok\n!\n", "[z-a]\n"])
-def test_an_ignore_file_that_makes_no_sense_closes_its_folder(tmp_path: Path, broken: str) -> None:
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [("ok\n!\n", "has a ! without a pattern"), ("[z-a]\n", "has a pattern with the range z-a, which is empty")],
+)
+def test_an_ignore_file_that_makes_no_sense_closes_its_folder(tmp_path: Path, broken: str, why: str) -> None:
     make(tmp_path, {"a.py": "", "sub/.dgignore": broken, "sub/b.py": "", "sub/deep/c.py": ""})
     check_reason(tmp_path, "a.py", "")
     check_reason(tmp_path, "sub", "")
-    check_reason(tmp_path, "sub/b.py", "is below a .dgignore that can't be read")
-    check_reason(tmp_path, "sub/deep/c.py", "is below a .dgignore that can't be read")
+    check_reason(tmp_path, "sub/b.py", f"is below a .dgignore that {why}")
+    check_reason(tmp_path, "sub/deep/c.py", f"is below a .dgignore that {why}")
 
 
 def test_an_ignore_file_that_can_not_be_read_closes_its_folder(tmp_path: Path) -> None:
     make(tmp_path, {"a.py": ""})
     (tmp_path / ".gitignore").mkdir()
-    check_reason(tmp_path, "a.py", "is below a .gitignore that can't be read")
+    check_reason(tmp_path, "a.py", "is below a .gitignore that is not a regular file")
     (tmp_path / ".gitignore").rmdir()
     (tmp_path / ".gitignore").symlink_to(".gitignore")
-    check_reason(tmp_path, "a.py", "is below a .gitignore that can't be read")
+    check_reason(tmp_path, "a.py", "is below a .gitignore that is not a regular file")
 
 
 def test_patterns_need_not_be_utf_8(tmp_path: Path) -> None:

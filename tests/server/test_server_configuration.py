@@ -161,8 +161,8 @@ def test_what_is_local_only_is_withheld_from_remote_models(folders: Folders) -> 
     assert held.withheld(folders.uri("a/link.py")) == reason
     nearby = Nearby(lambda: 0.0, held.withheld)
     nearby.set_roots([folders.folder("a")])
-    assert nearby.refused(folders.uri("a/secret/x.py")) == reason
-    assert nearby.refused(folders.uri("a/x.py")) == ""
+    assert asyncio.run(nearby.look(folders.uri("a/secret/x.py"))) == reason
+    assert asyncio.run(nearby.look(folders.uri("a/x.py"))) == ""
     folders.user("privacy.local_only = ['*']\n")
     held.forget()
     assert held.withheld(folders.uri("a/x.py")) == ""

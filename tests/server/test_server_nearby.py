@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from dg_lsp.server.nearby import Nearby
+
+
+def refusal(uri: str) -> str:
+    return asyncio.run(Nearby(lambda: 0.0).look(uri))
 
 
 @pytest.mark.parametrize(
@@ -29,12 +34,12 @@ from dg_lsp.server.nearby import Nearby
     ],
 )
 def test_what_may_hold_secrets_outside_of_all_folders(uri: str, is_refused: bool) -> None:
-    assert bool(Nearby(lambda: 0.0).refused(uri)) == is_refused
+    assert bool(refusal(uri)) == is_refused
 
 
 def test_a_link_outside_of_all_folders_is_what_it_leads_to(tmp_path: Path) -> None:
     (tmp_path / "notes.py").symlink_to(".env")
-    assert Nearby(lambda: 0.0).refused((tmp_path / "notes.py").as_uri()) == "may hold secrets"
+    assert refusal((tmp_path / "notes.py").as_uri()) == "may hold secrets"
 
 
 def test_a_file_outside_of_all_folders_obeys_the_ignore_files_around_it(tmp_path: Path) -> None:
@@ -44,7 +49,7 @@ def test_a_file_outside_of_all_folders_obeys_the_ignore_files_around_it(tmp_path
     (tmp_path / "kept" / ".dgignore").write_text("own.py\n")
     (tmp_path / "kept" / "link.py").symlink_to(tmp_path / "tmp" / "main.py")
     found = {
-        name: Nearby(lambda: 0.0).refused((tmp_path / name).as_uri())
+        name: refusal((tmp_path / name).as_uri())
         for name in ("main.py", "private.py", "tmp/main.py", "kept/main.py", "kept/own.py", "kept/link.py")
     }
     by_git = "is ignored by .gitignore"

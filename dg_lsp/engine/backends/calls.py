@@ -17,14 +17,17 @@ from urllib.parse import urlsplit
 import httpx
 
 from dg_lsp import __version__
+from dg_lsp.engine.backends.redact import redact
 from dg_lsp.engine.task import UserError
 from dg_lsp.wire.config import KEY_VARIABLE
 from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.model_names import LOOPBACK, address_of, without_password
 
 CONNECT_S = 5.0
+# For a whole answer, however its bytes are spread over it.
 ANSWER_S = 120.0
 MAX_ANSWER_BYTES = 16 << 20
+MAX_SAID_CHARS = 20_000
 
 
 class RemoteError(UserError):
@@ -99,7 +102,8 @@ class ServerClient:
         self._thread = threading.Thread(target=self._run, name="dg-lsp-remote", daemon=True)
         self._closed = False
         self._thread.start()
-        headers = {"User-Agent": f"dg-lsp/{__version__}", "Accept": "application/json"}
+        # Nothing is decompressed: a few bytes of it can stand for more than there is memory.
+        headers = {"User-Agent": f"dg-lsp/{__version__}", "Accept": "application/json", "Accept-Encoding": "identity"}
         if server.key:
             headers["Authorization"] = f"Bearer {server.key}"
         self._http = httpx.AsyncClient(
@@ -163,15 +167,11 @@ class ServerClient:
             method, sent = ("GET", None) if call.body is None else ("POST", json.dumps(call.body).encode())
             headers = {"Content-Type": "application/json"} if sent is not None else {}
             url = joined(self.server.url, call.path)
-            async with self._http.stream(method, url, content=sent, headers=headers) as response:
-                data = bytearray()
-                async for chunk in response.aiter_bytes():
-                    data += chunk
-                    if len(data) > MAX_ANSWER_BYTES:
-                        raise RemoteError(f"{host} answered with more than {MAX_ANSWER_BYTES >> 20} MB")
+            receiving = self._receive(self._http.build_request(method, url, content=sent, headers=headers))
+            response, data = await asyncio.wait_for(receiving, ANSWER_S)
         except httpx.ConnectTimeout as error:
             raise RemoteError(f"{host} could not be reached within {CONNECT_S:.0f} seconds") from error
-        except httpx.TimeoutException as error:
+        except (TimeoutError, httpx.TimeoutException) as error:
             raise RemoteError(f"{host} did not answer within {ANSWER_S:.0f} seconds") from error
         except httpx.ConnectError as error:
             raise RemoteError(
@@ -180,13 +180,29 @@ class ServerClient:
         except httpx.HTTPError as error:
             raise RemoteError(f"the connection to {host} broke: {_reason(error)}") from error
         if response.status_code != httpx.codes.OK:
-            raise refusal(response.status_code, bytes(data), self.server, call, response.headers.get("retry-after", ""))
+            raise refusal(response.status_code, data, self.server, call, response.headers.get("retry-after", ""))
         try:
-            return parse(bytes(data))
+            return parse(data)
         except WireError as error:
             raise RemoteError(
                 f"{host} answered {call.path} with something that is no JSON object; is the URL right?"
             ) from error
+
+    async def _receive(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
+        """Return a response and its body, as it came; raise RemoteError for one that is too long or compressed."""
+        response = await self._http.send(request, stream=True)
+        try:
+            encoding = response.headers.get("content-encoding", "identity").strip().lower()
+            if encoding not in ("", "identity"):
+                raise RemoteError(f"{self.server.host} compressed its answer, though it was asked not to", response.status_code)
+            data = bytearray()
+            async for chunk in response.aiter_raw():
+                data += chunk
+                if len(data) > MAX_ANSWER_BYTES:
+                    raise RemoteError(f"{self.server.host} answered with more than {MAX_ANSWER_BYTES >> 20} MB")
+            return response, bytes(data)
+        finally:
+            await response.aclose()
 
 
 def joined(base: str, path: str) -> str:
@@ -204,7 +220,8 @@ def joined(base: str, path: str) -> str:
 
 def refusal(status: int, data: bytes, server: Server, call: Call, retry_after: str = "") -> RemoteError:
     """Return a server's refusal as a sentence that says what to do."""
-    said = _said(data)
+    # Before it is cut, since what is left of a key is told by the whole.
+    said = cut(redact(_said(data), server.key, call.body))
     tail = f": {said}" if said else ""
     host, model = server.host, (call.body or {}).get("model")
     match status:
@@ -233,7 +250,7 @@ def refusal(status: int, data: bytes, server: Server, call: Call, retry_after: s
 
 
 def _said(data: bytes) -> str:
-    """Return the message of an error's body, on one short line; "" where there is none to be found."""
+    """Return the message of an error's body, on one line; "" where there is none to be found."""
     try:
         value: object = json.loads(data)
     except (ValueError, RecursionError):
@@ -241,8 +258,12 @@ def _said(data: bytes) -> str:
     for name in ("error", "message", "detail"):
         while isinstance(value, dict) and name in value:
             value = value[name]
-    text = " ".join(value.split()) if isinstance(value, str) else ""
-    text = "".join(letter for letter in text if letter.isprintable())
+    text = " ".join(value[:MAX_SAID_CHARS].split()) if isinstance(value, str) else ""
+    return "".join(letter for letter in text if letter.isprintable())
+
+
+def cut(text: str) -> str:
+    """Return a text that is short enough for a message."""
     return text if len(text) <= 300 else f"{text[:299]}…"
 
 

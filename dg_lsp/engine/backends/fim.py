@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from dg_lsp.core import context
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
-from dg_lsp.engine.backends.remote import RemoteFiller, Reply, merged, trimmed
+from dg_lsp.engine.backends.remote import RemoteFiller, Reply, merged, to_probability, trimmed
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
@@ -195,7 +195,7 @@ def _chances(choice: Fields) -> tuple[float, ...]:
     logs = choice.inner("logprobs").values.get("token_logprobs")
     if not isinstance(logs, list) or not all(isinstance(value, (int, float)) for value in logs):
         return ()
-    return tuple(math.exp(min(float(value), 0.0)) for value in logs)
+    return tuple(map(to_probability, logs))
 
 
 DIALECTS: tuple[Dialect, ...] = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
 import time
 import weakref
@@ -16,6 +17,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from dg_lsp.core import secrets
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import sequence
 from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient
@@ -105,8 +107,12 @@ class RemoteFiller(Filler):
         self._end = weakref.finalize(self, client.close)
 
     def start(self, request: InfillRequest) -> RemoteTask:
-        """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine."""
-        return RemoteTask(self.backend, self.client, self._board, shown(request, (*self.local_only, *self.newer_patterns())))
+        """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine.
+
+        What looks like a secret in any of its text is masked: the server sees only what comes after this.
+        """
+        allowed = shown(request, (*self.local_only, *self.newer_patterns()))
+        return RemoteTask(self.backend, self.client, self._board, Shown(secrets.mask_request(allowed)))
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and what else is known of it."""
@@ -249,6 +255,17 @@ class RemoteTask(Task):
             usage = fields.inner("usage")
             self._tokens["tokens"] += usage.integer("prompt_tokens", 0)
             self._tokens["reused"] += usage.inner("prompt_tokens_details").integer("cached_tokens", 0)
+
+
+def to_probability(logarithm: object) -> float:
+    """Return the probability that a server tells by its logarithm; 0 where that is no number."""
+    if not isinstance(logarithm, (int, float)):
+        return 0.0
+    try:
+        found = math.exp(min(float(logarithm), 0.0))
+    except OverflowError:
+        return 0.0 if logarithm < 0 else 1.0
+    return 0.0 if math.isnan(found) else found
 
 
 def trimmed(text: str, confidences: tuple[float, ...], *, block: bool) -> tuple[str, tuple[float, ...]]:

@@ -8,7 +8,6 @@ fits. Knows vLLM's protocol and its canvases. Knows nothing of tensors.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import layout, sequence
 from dg_lsp.engine.backends import vllm_canvas
 from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
-from dg_lsp.engine.backends.remote import RemoteFiller, Reply, merged
+from dg_lsp.engine.backends.remote import RemoteFiller, Reply, merged, to_probability
 from dg_lsp.engine.backends.vllm_canvas import CanvasWriter, PinnedCanvas, ReturnedCanvas, agreement
 from dg_lsp.engine.backends.vllm_server import COMPLETIONS, Served, probe, unfit
 from dg_lsp.engine.layout import Sheet
@@ -136,8 +135,7 @@ class Vllm:
         logs = logprobs.items("token_logprobs", (), high=MAX_CANVAS)
         if len(logs) != width:
             raise WireError(f"token_logprobs has {len(logs)} entries for {width} tokens")
-        chances = tuple(math.exp(min(value, 0.0)) if isinstance(value, (int, float)) else 0.0 for value in logs)
-        return ReturnedCanvas(ids, chances)
+        return ReturnedCanvas(ids, tuple(map(to_probability, logs)))
 
 
 def _whole(value: object) -> int:

@@ -1,0 +1,246 @@
+"""Decide which paths the patterns of an ignore file name, as git does, in time that no pattern can stretch.
+
+Ignore files come with other people's repositories, so a pattern must not be able to backtrack: the regular expression of a
+path component commits to the first place where each part fits, which is right since all parts have a fixed length. Knows
+nothing of files. Differs from git in one place: a pattern that can't mean anything is an error, not a rule that never holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+# No repository needs more in one pattern; see the hostile ones in `tests/hostile`.
+MAX_STARS = 32
+# So many rules are looked at between two looks at the time.
+N_PER_TICK = 64
+
+Tick = Callable[[], None]
+
+
+class PatternError(ValueError):
+    """A pattern that makes no sense or asks too much; the text is the end of a sentence about its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One pattern. `components` are literal names, expressions, and None for `**`; a pattern without a slash has one."""
+
+    components: tuple[str | re.Pattern[str] | None, ...]
+    includes: bool
+    folders_only: bool
+    anchored: bool
+
+    def matches(self, parts: Sequence[str], *, is_folder: bool) -> bool:
+        """Return whether the pattern names this very path, not only something above it."""
+        if self.folders_only and not is_folder:
+            return False
+        if not self.anchored:
+            return _fits(self.components[0], parts[-1])
+        return _all_fit(self.components, parts)
+
+
+def parse(text: str, tick: Tick = lambda: None) -> tuple[Rule, ...]:
+    """Return the rules of an ignore file's text; raise PatternError for one that makes no sense. `tick` may end it."""
+    rules = []
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n")):
+        if number % N_PER_TICK == 0:
+            tick()
+        if (rule := _rule(line.removesuffix("\r"))) is not None:
+            rules.append(rule)
+    return tuple(rules)
+
+
+def verdict(rules: Sequence[Rule], parts: Sequence[str], *, is_folder: bool, tick: Tick = lambda: None) -> bool | None:
+    """Return whether this very path is ignored; None where no rule names it. The last rule that does decides."""
+    for number, rule in enumerate(reversed(rules)):
+        if number % N_PER_TICK == 0:
+            tick()
+        if rule.matches(parts, is_folder=is_folder):
+            return not rule.includes
+    return None
+
+
+def covers(patterns: Iterable[str], path: str) -> bool:
+    """Return whether the patterns name the file or a folder that it is in."""
+    rules = _parsed(tuple(patterns))
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    return any(verdict(rules, parts[: end + 1], is_folder=end < len(parts) - 1) for end in range(len(parts)))
+
+
+@lru_cache(maxsize=64)
+def _parsed(patterns: tuple[str, ...]) -> tuple[Rule, ...]:
+    return tuple(rule for pattern in patterns if (rule := _rule(pattern)) is not None)
+
+
+def _rule(line: str) -> Rule | None:
+    """Return what one line means; None for a comment, an empty line and a pattern that nothing can match."""
+    if line.startswith("#"):
+        return None
+    pattern = _without_trailing_spaces(line)
+    includes = pattern.startswith("!")
+    pattern = pattern.removeprefix("!")
+    if not pattern:
+        if includes:
+            raise PatternError("has a ! without a pattern")
+        return None
+    folders_only = pattern.endswith("/")
+    pattern = pattern.removesuffix("/")
+    anchored = "/" in pattern
+    try:
+        components = _components(pattern.removeprefix("/"))
+    except _NeverMatchesError:
+        return None
+    return Rule(components, includes, folders_only, anchored)
+
+
+def _without_trailing_spaces(line: str) -> str:
+    """Return the line without the spaces at its end, but for one behind a backslash."""
+    bare = line.rstrip(" ")
+    n_backslashes = len(bare) - len(bare.rstrip("\\"))
+    return bare + " " if n_backslashes % 2 and len(bare) < len(line) else bare
+
+
+class _NeverMatchesError(Exception):
+    """A pattern that git takes for one that matches nothing."""
+
+
+# One character of a component: itself, or an expression; None is a star.
+_Token = tuple[str, bool] | None
+
+
+def _components(pattern: str) -> tuple[str | re.Pattern[str] | None, ...]:
+    components: list[list[_Token]] = [[]]
+    at = n_stars = 0
+    while at < len(pattern):
+        char = pattern[at]
+        at += 1
+        if char == "\\":
+            if at == len(pattern):
+                raise _NeverMatchesError
+            char = pattern[at]
+            at += 1
+            components.append([]) if char == "/" else components[-1].append((char, False))
+        elif char == "/":
+            components.append([])
+        elif char == "*":
+            end = at
+            while end < len(pattern) and pattern[end] == "*":
+                end += 1
+            n_stars += 1
+            # Runs mean what one star means, but for `**` that is a whole component.
+            components[-1] += [None] * min(end - at + 1, 2)
+            at = end
+        elif char == "?":
+            components[-1].append((".", True))
+        elif char == "[":
+            expression, at = _class(pattern, at)
+            components[-1].append((expression, True))
+        else:
+            components[-1].append((char, False))
+    if n_stars > MAX_STARS:
+        raise PatternError(f"has a pattern with more than {MAX_STARS} wildcards")
+    return tuple(map(_component, components))
+
+
+def _component(tokens: list[_Token]) -> str | re.Pattern[str] | None:
+    if tokens == [None, None]:
+        return None
+    if all(token is not None and not token[1] for token in tokens):
+        return "".join(token[0] for token in tokens if token)
+    pieces: list[str] = [""]
+    for token in tokens:
+        if token is None:
+            pieces.append("")
+        else:
+            pieces[-1] += token[0] if token[1] else re.escape(token[0])
+    first, *rest = pieces
+    middle = "".join(f"(?>.*?{piece})" for piece in rest[:-1] if piece)
+    return re.compile(first + (middle + ".*" + rest[-1] if rest else ""), re.DOTALL)
+
+
+_POSIX = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "blank": r" \t",
+    "cntrl": r"\x00-\x1f\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r" \t-\r",
+    "upper": "A-Z",
+    "xdigit": "0-9A-Fa-f",
+}
+
+
+def _class(pattern: str, at: int) -> tuple[str, int]:
+    """Return the expression of the bracket that opened before `at`, and the offset after its end."""
+    negated = pattern[at : at + 1] in ("!", "^")
+    at += negated
+    items: list[str] = []
+    previous = ""
+    is_first = True
+    while is_first or pattern[at : at + 1] != "]":
+        is_first = False
+        char, at = _char(pattern, at)
+        if char == "[" and pattern[at - 1] == "[" and pattern[at : at + 1] == ":":
+            end = pattern.find("]", at + 1)
+            if end < 0:
+                raise _NeverMatchesError
+            if pattern[end - 1] == ":" and end - 1 > at:
+                if (name := pattern[at + 1 : end - 1]) not in _POSIX:
+                    raise _NeverMatchesError
+                items.append(_POSIX[name])
+                previous, at = "", end + 1
+                continue
+        if char == "-" and pattern[at - 1] == "-" and previous and pattern[at : at + 1] not in ("", "]"):
+            last, at = _char(pattern, at)
+            if last < previous:
+                raise PatternError(f"has a pattern with the range {previous}-{last}, which is empty")
+            items.append(f"{re.escape(previous)}-{re.escape(last)}")
+            previous = ""
+            continue
+        items.append(re.escape(char))
+        previous = char
+    return f"[{'^' * negated}{''.join(items)}]", at + 1
+
+
+def _char(pattern: str, at: int) -> tuple[str, int]:
+    """Return the character of a bracket at the offset, without its backslash, and the offset after it."""
+    if pattern[at : at + 1] == "\\":
+        at += 1
+    if at >= len(pattern):
+        raise _NeverMatchesError
+    return pattern[at], at + 1
+
+
+def _fits(component: str | re.Pattern[str] | None, name: str) -> bool:
+    if component is None:
+        return True
+    return component == name if isinstance(component, str) else component.fullmatch(name) is not None
+
+
+def _all_fit(components: Sequence[str | re.Pattern[str] | None], parts: Sequence[str]) -> bool:
+    """Return whether the components fit the parts; only the last `**` ever has to be tried again, as in any wildcard match."""
+    at = part = 0
+    retry: tuple[int, int] | None = None
+    while part < len(parts):
+        if at < len(components) and components[at] is None:
+            # At the end it stands for at least one part, elsewhere also for none.
+            if at == len(components) - 1:
+                return True
+            at += 1
+            retry = at, part
+        elif at < len(components) and _fits(components[at], parts[part]):
+            at += 1
+            part += 1
+        elif retry is not None:
+            at, part = retry[0], retry[1] + 1
+            retry = at, part
+        else:
+            return False
+    return at == len(components)

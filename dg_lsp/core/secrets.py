@@ -1,0 +1,264 @@
+"""Tell what may be a secret: by a file's name, and by the look of the text itself; and mask it.
+
+Pure. The names are those that gitrob, shhgit and GitHub's `gitignore` templates list; the shapes of tokens are those that
+gitleaks (`config/gitleaks.toml`), detect-secrets (its plugins) and GitHub's list of secret scanning patterns document: the
+prefix that each service gives its keys, and their length. What no service has marked is judged by the name that it is
+assigned to and by how random it looks. A mask costs a completion little, so doubt masks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from dg_lsp.core.values import InfillRequest, Snippet, Span
+
+MASK = "REDACTED"
+
+FILES = (
+    # Environments and settings that are kept out of repositories.
+    ".env*", "*.env", ".envrc", "local_settings.py", "wp-config*.php", "localsettings.php", "*.tfstate*", "*.tfvars*",
+    "*.pubxml.user", "kubeconfig*", "application-local.*", "appsettings.local.json", "proftpdpasswd", "*.rdp",
+    # Keys and stores of keys.
+    "*.pem", "*.key", "*.pfx", "*.p12", "*.p8", "*.pkcs12", "*.jks", "*.bks", "*.keystore", "*.keyring", "*.keychain*",
+    "*.kdb", "*.kdbx", "*.kwallet", "*.agilekeychain", "*.psafe3", "*.ppk", "*.gpg", "*.pgp", "*.asc", "*.ovpn", "*.tblk",
+    "*.bek", "*.fve", "*.jwk", "*.mobileprovision", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*_rsa", "*_dsa",
+    "*_ecdsa", "*_ed25519", "private_key", "private_key.*", "private-key", "private-key.*",
+    "privatekey", "privatekey.txt", "*.private_key",
+    # What programs keep their passwords and tokens in.
+    ".netrc", "_netrc", ".npmrc", ".yarnrc*", ".pypirc", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".htpasswd",
+    "htpasswd", ".git-credentials", ".gitconfig", ".dockercfg", ".dockerconfigjson", ".boto", ".s3cfg", ".vault-token",
+    ".vault_pass*", "vault_pass*", ".vault-pass*", ".tugboat", ".esmtprc", ".msmtprc", ".ftpconfig", ".remote-sync.json",
+    "filezilla.xml", "recentservers.xml", "sftp-config.json", "ventrilo_srv.ini", "robomongo.json", "dbeaver-data-sources.xml",
+    ".rhosts", ".fetchmailrc", ".trc", ".terraformrc", "terraform.rc", "master.key", "knife.rb", ".passwd*",
+    # Tokens and accounts in files of their own.
+    "service-account*.json", "service_account*.json", "serviceaccount*.json", "client_secret*.json", "client-secret*.json",
+    "token.json",
+    "tokens.json", "token.txt", "tokens.txt", "auth.json", "oauth*.json", "password.txt", "passwords.*", "passwd", "shadow",
+    "credential*", "secret*", ".secret*", "*.secret", "*.secrets", "apikey", "apikey.txt", "api_key", "api_key.txt",
+    "*.credentials",
+    # What was typed, passwords among it.
+    "*_history", ".*_history", "*history.txt", ".histfile", ".lesshst",
+)  # fmt: skip
+FOLDERS = frozenset(
+    {".ssh", ".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".secrets", ".vault", "credentials", "secrets"}
+    | {".password-store", ".chef", ".purple", ".irssi", ".minikube", ".terraform.d"}
+)
+# Files whose names say nothing without their folders.
+PLACES = (
+    ".config/gh/hosts.yml", ".config/hub", ".config/glab-cli/*", ".config/gcloud/*", ".config/op/*", ".config/doctl/*",
+    ".config/rclone/*", ".config/git/config", ".config/git/credentials", ".config/hcloud/*", ".config/filezilla/*",
+    ".config/configstore/*", ".config/heroku/*", ".config/containers/auth.json", ".config/pip/pip.conf", ".pip/pip.conf",
+    ".m2/settings.xml", ".m2/settings-security.xml", ".gradle/gradle.properties", ".cargo/credentials*", ".gem/credentials",
+    ".composer/auth.json", ".nuget/nuget.config", ".subversion/auth/*", ".bundle/config", ".circleci/cli.yml",
+    ".weechat/irc.conf", ".local/share/keyrings/*", ".rails/master.key", "config/master.key",
+)  # fmt: skip
+
+
+def in_name(parts: Sequence[str]) -> bool:
+    """Return whether a path's name, or a folder in it, is one that commonly holds keys or passwords."""
+    small = [part.casefold() for part in parts]
+    if not small:
+        return False
+    return any(part in FOLDERS for part in small) or any(fnmatchcase(small[-1], glob) for glob in FILES) or in_place(small)
+
+
+def in_place(parts: Sequence[str]) -> bool:
+    """Return whether a path's last parts are a place where a program keeps keys or passwords."""
+    small = [part.casefold() for part in parts]
+    return any(fnmatchcase("/".join(small[-(place.count("/") + 1) :]), place) for place in PLACES)
+
+
+def mask(text: str) -> str:
+    """Return the text with a mask in place of each secret."""
+    return mask_pieces((text,))[0]
+
+
+def mask_pieces(pieces: Sequence[str]) -> tuple[str, ...]:
+    """Return texts that follow one another with a mask in place of each secret, which may go on from one to the next."""
+    found = spans("".join(pieces))
+    if not found:
+        return tuple(pieces)
+    masked, start = [], 0
+    for piece in pieces:
+        parts, at = [], 0
+        for span in found:
+            left, right = max(span.start - start, 0), min(span.end - start, len(piece))
+            if left < right:
+                parts += [piece[at:left], MASK]
+                at = right
+        masked.append("".join([*parts, piece[at:]]))
+        start += len(piece)
+    return tuple(masked)
+
+
+def mask_request(request: InfillRequest) -> InfillRequest:
+    """Return the request as somebody else may see it: every text in it masked."""
+    prefix, *between, suffix = mask_pieces((request.prefix, *request.between, request.suffix))
+    return replace(
+        request,
+        prefix=prefix,
+        suffix=suffix,
+        between=tuple(between),
+        related=tuple(Snippet(item.path, mask(item.text)) for item in request.related),
+        holes=tuple(replace(hole, instruction=mask(hole.instruction)) for hole in request.holes),
+        previous=mask(request.previous),
+    )
+
+
+def spans(text: str) -> tuple[Span, ...]:
+    """Return where the text holds secrets, in order and apart."""
+    found = sorted(Span(*place) for place in (*_keys(text), *_tokens(text), *_assigned(text)) if place[0] < place[1])
+    merged: list[Span] = []
+    for span in found:
+        if merged and span.start <= merged[-1].end:
+            merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+# --- Blocks of key material -------------------------------------------------------------------------------------------
+
+_FRAME = re.compile(r"-{4,5} ?(BEGIN|END) [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?-{4,5}")
+# Lines of base64 and of headers, as they stand in a file or in a string with its line ends written as \n.
+_BODY = re.compile(r"(?:[A-Za-z0-9+/=\s\"'`,|>.;()#*]|\\[nr]|[A-Z][A-Za-z-]{1,20}: [^\n]{0,80}\n)*")
+_TAIL_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\\ \t\r\n\"'`,+")
+
+
+def _keys(text: str) -> Iterator[tuple[int, int]]:
+    """Yield what stands between the first and the last line of private keys, one of which may be cut off."""
+    if "PRIVATE KEY" not in text:
+        return
+    begin: int | None = None
+    for frame in _FRAME.finditer(text):
+        if frame[1] == "BEGIN":
+            begin = frame.end()
+            body = _BODY.match(text, begin)
+            yield begin, body.end() if body else begin
+        else:
+            # Without its first line a key goes back as far as it looks like one.
+            start = begin
+            if start is None:
+                start = frame.start()
+                while start > 0 and text[start - 1] in _TAIL_CHARS:
+                    start -= 1
+            yield start, frame.start()
+            begin = None
+
+
+# --- Tokens that say whose they are -----------------------------------------------------------------------------------
+
+# Each with a text that must occur for it to be looked for at all; group 1, where there is one, is the secret.
+_SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (hint, re.compile(shape))
+    for hint, shape in (
+        *((prefix, rf"(?<![A-Za-z0-9]){prefix}[A-Z2-7]{{16}}(?![A-Za-z0-9])") for prefix in ("AKIA", "ASIA", "ABIA", "ACCA")),
+        *((f"gh{kind}_", rf"gh{kind}_[A-Za-z0-9]{{20,255}}") for kind in "pousr"),
+        ("github_pat_", r"github_pat_[A-Za-z0-9_]{22,255}"),
+        ("gl", r"(?<![A-Za-z0-9])gl(?:pat|oas|dt|rt|cbt|ptt|ft|imt|agent|soat|ffct)-[\w-]{20,}"),
+        ("xox", r"xox[abeoprs](?:\.xox[bp])?-[A-Za-z0-9-]{10,}"),
+        ("xapp-", r"xapp-\d-[A-Za-z0-9-]{10,}"),
+        ("hooks.slack.com", r"hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9+/]{20,})"),
+        ("discord", r"discord(?:app)?\.com/api/webhooks/(\d{10,}/[\w-]{30,})"),
+        # OpenAI, Anthropic, OpenRouter and others after them.
+        ("sk-", r"(?<![A-Za-z0-9])sk-(?=[\w-]*\d)(?:[a-z0-9]{2,12}-){0,3}[A-Za-z0-9_-]{20,}"),
+        *((f"{kind}k_", rf"(?<![A-Za-z0-9]){kind}k_(?:live|test|prod)_[A-Za-z0-9]{{10,}}") for kind in "srp"),
+        ("whsec_", r"whsec_[A-Za-z0-9+/]{24,}"),
+        ("AIza", r"(?<![A-Za-z0-9])AIza[\w-]{35}"),
+        ("GOCSPX-", r"GOCSPX-[\w-]{20,}"),
+        ("ya29.", r"ya29\.[\w-]{20,}"),
+        ("SG.", r"(?<![A-Za-z0-9])SG\.[\w-]{16,}\.[\w-]{16,}"),
+        ("npm_", r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}"),
+        ("pypi-", r"pypi-[\w-]{50,}"),
+        ("hf_", r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{30,}"),
+        ("gsk_", r"(?<![A-Za-z0-9])gsk_[A-Za-z0-9]{40,}"),
+        ("r8_", r"(?<![A-Za-z0-9])r8_[A-Za-z0-9]{37}"),
+        ("_v1_", r"(?<![A-Za-z0-9])do[opr]_v1_[0-9a-f]{64}"),
+        ("shp", r"(?<![A-Za-z0-9])shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+        ("SK", r"(?<![A-Za-z0-9])SK[0-9a-f]{32}(?![A-Za-z0-9])"),
+        ("key-", r"(?<![A-Za-z0-9])key-[0-9a-f]{32}(?![A-Za-z0-9])"),
+        (":AA", r"(?<!\d)\d{8,10}:AA[\w-]{33}"),
+        ("dapi", r"(?<![A-Za-z0-9])dapi[0-9a-f]{32}"),
+        ("hv", r"(?<![A-Za-z0-9])hv[sbr]\.[\w-]{24,}"),
+        ("dp.", r"(?<![A-Za-z0-9])dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9]{40,}"),
+        ("lin_", r"lin_(?:api|oauth)_[A-Za-z0-9]{30,}"),
+        ("ntn_", r"(?<![A-Za-z0-9])ntn_[A-Za-z0-9]{40,}"),
+        ("PMAK-", r"PMAK-[0-9a-f]{24}-[0-9a-f]{34}"),
+        ("NRAK-", r"NRAK-[A-Z0-9]{27}"),
+        ("glc_", r"(?<![A-Za-z0-9])glc_[A-Za-z0-9+/=]{32,}"),
+        ("glsa_", r"glsa_[A-Za-z0-9]{32}_[0-9a-f]{8}"),
+        ("sq0", r"sq0(?:atp|csp|idp)-[\w-]{22,}"),
+        ("EAAA", r"(?<![A-Za-z0-9])EAAA[\w-]{60,}"),
+        ("AGE-SECRET-KEY-1", r"AGE-SECRET-KEY-1[A-Z0-9]{58}"),
+        ("ops_eyJ", r"ops_eyJ[A-Za-z0-9+/=]{100,}"),
+        ("eyJ", r"(?<![A-Za-z0-9])eyJ[\w-]{10,}\.eyJ[\w-]{10,}(?:\.[\w-]*)?"),
+        ("earer ", r"\b[Bb]earer ([A-Za-z0-9._~+/-]{20,}=*)"),
+        ("Basic ", r"\bBasic ([A-Za-z0-9+/]{16,}={0,2})"),
+        ("AccountKey=", r"AccountKey=([A-Za-z0-9+/]{60,}={0,2})"),
+        ("://", r"://[^\s/:@\"'`{}<>$]{0,100}:([^\s/@\"'`{}<>$]{3,200})@"),
+    )
+)
+
+
+def _tokens(text: str) -> Iterator[tuple[int, int]]:
+    for hint, shape in _SHAPES:
+        if hint in text:
+            yield from (match.span(1 if shape.groups else 0) for match in shape.finditer(text))
+
+
+# --- What is assigned to a name that tells ----------------------------------------------------------------------------
+
+_NAMED = re.compile(
+    r"(?P<name>key|token|secret|passwo?r?d|passwd|pwd|passphrase|credentials?|bearer|auth)(?:_?(?:id|value|string|base64|base|hex))?"
+    r"[\"'`\]]{0,2}\s{0,8}"
+    r"(?::\s{0,8}[A-Za-z][\w.\[\] |*&]{0,30}?\s{0,8}=|=>|:=|={1,3}|!==?|:|,|\()\s{0,8}"
+    r"(?:[bBrRuUfF]{1,2}(?=[\"']))?"
+    r"(?:(?P<quote>[\"'`]{1,3})(?P<quoted>[^\s\"'`]{8,500})(?:(?P=quote)|\Z)"
+    r"|(?P<bare>[A-Za-z0-9+/_~-]{16,500}={0,2})(?=[\s,;]|\Z))",
+    re.IGNORECASE,
+)
+_PASSWORDS = ("pass", "pwd")
+# What stands for a value rather than being one.
+_PLACEHOLDER = re.compile(
+    r"\$\{|\{\{|<[^>]+>|%\(|^\$\w+$|\{\w+\}|^%\w+%$|example|changeme|placeholder|redacted|your[-_]|xxxx|\*\*\*|\.\.\.",
+    re.IGNORECASE,
+)
+
+
+def _assigned(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the random-looking values that are given to something called a key, a token, a secret or a password."""
+    for match in _NAMED.finditer(text):
+        group = "quoted" if match["quoted"] is not None else "bare"
+        value = match[group]
+        is_password = match["name"].casefold().startswith(_PASSWORDS)
+        if _looks_random(value, is_password=is_password, is_bare=group == "bare"):
+            yield match.span(group)
+
+
+def _looks_random(value: str, *, is_password: bool, is_bare: bool) -> bool:
+    if _PLACEHOLDER.search(value):
+        return False
+    n_digits = sum(char.isdigit() for char in value)
+    has_letter = any(char.isalpha() for char in value)
+    if is_bare:
+        # Outside of quotes it may be code: a name, or a call.
+        if n_digits < 3 or value.isdigit() or "://" in value:
+            return False
+        return _entropy(value) >= 3.5 or (len(value) >= 32 and _entropy(value) >= 3.0)
+    if is_password:
+        return has_letter and (n_digits > 0 or any(not char.isalnum() and char not in "_-./" for char in value))
+    # Words and numbers with marks between them are a name: `WINDOW_SIZE_2`, `items/{0}`, `2024-01-01`.
+    if len(value) < 16 or all(part.isalpha() or part.isdigit() for part in re.findall(r"[^\W_]+", value)):
+        return False
+    return _entropy(value) >= 3.0 and (has_letter or len(value) >= 24)
+
+
+def _entropy(text: str) -> float:
+    """Return the bits that a character of the text carries by the text's own frequencies."""
+    counts = Counter(text)
+    return -sum(count / len(text) * math.log2(count / len(text)) for count in counts.values())

@@ -1,0 +1,238 @@
+"""Ignore files of a repository that means harm: devices, pipes, bombs. And that the honest ones mean what git says."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import string
+import subprocess
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dg_lsp.core import gitignore
+from dg_lsp.core.values import Document
+from dg_lsp.infill import workspace
+from dg_lsp.infill.workspace import Ignore
+from dg_lsp.server.nearby import Nearby
+from dg_lsp.wire import config
+from dg_lsp.wire.privacy import stays_local
+from dg_lsp.wire.settings import EVERYTHING
+
+T = TypeVar("T")
+
+BOMB = "*a" * 40 + "*b\n"
+
+
+def in_time(work: Callable[[], T]) -> T:
+    """Return what the function returns; fail where it does not return at all."""
+    answers: list[T] = []
+    thread = threading.Thread(target=lambda: answers.append(work()), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert answers, "it never returned"
+    return answers[0]
+
+
+def check_closed(root: Path, reason: str, name: str = ".gitignore") -> None:
+    (root / "a.py").write_text("value = 1\n")
+    (root / "deep").mkdir()
+    for path in ("a.py", "deep/b.py"):
+        assert in_time(partial(Ignore.for_root(root).reason, root / path)) == f"is below a {name} that {reason}"
+    document = Document("", "python", "value = items\n")
+    assert in_time(lambda: workspace.related(root, root / "c.py", document, 1_000)) == ()
+
+
+def test_a_link_to_an_endless_device_closes_its_folder(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").symlink_to("/dev/zero")
+    check_closed(tmp_path, "is not a regular file")
+
+
+def test_a_link_to_an_ordinary_file_closes_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "rules").write_text("*.log\n")
+    (tmp_path / ".dgignore").symlink_to("rules")
+    check_closed(tmp_path, "is not a regular file", ".dgignore")
+
+
+def test_a_pipe_closes_its_folder(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".gitignore")
+    check_closed(tmp_path, "is not a regular file")
+
+
+def test_a_large_file_closes_its_folder(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*.log\n" * 700_000)
+    check_closed(tmp_path, "is larger than 256 KiB")
+
+
+def test_a_pattern_of_many_wildcards_closes_its_folder(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text(BOMB)
+    check_closed(tmp_path, "has a pattern with more than 32 wildcards")
+
+
+def test_rules_that_take_too_long_close_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "MATCH_BUDGET_S", 0.0)
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    check_closed(tmp_path, "takes too long to read")
+
+
+def test_as_many_wildcards_as_may_be_are_matched_at_once() -> None:
+    rules = gitignore.parse("*a" * (gitignore.MAX_STARS - 1) + "*b\n**/" * 10)
+    assert in_time(lambda: gitignore.verdict(rules, ("a" * 255,) * 50, is_folder=False)) is None
+
+
+def test_a_run_of_stars_is_one_star() -> None:
+    rules = gitignore.parse("*" * 10_000 + ".log")
+    assert gitignore.verdict(rules, ("a.log",), is_folder=False)
+
+
+def test_patterns_of_the_configuration_can_not_hang_either() -> None:
+    pattern = "*a" * (gitignore.MAX_STARS - 1) + "*b"
+    assert in_time(lambda: stays_local("a" * 255, (pattern,))) is False
+    # What can't be understood keeps everything here.
+    assert stays_local("x.py", (BOMB.strip(),)) is True
+
+
+def test_a_workspace_s_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / config.WORKSPACE_FILE
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        make(file)
+        read, problems = in_time(lambda: config.read(tmp_path, environ={}))
+        assert problems == (f"{file} is not a regular file.",)
+        assert read.settings.local_only == EVERYTHING
+        file.unlink()
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "bomb", "large"])
+def test_the_event_loop_goes_on_while_a_hostile_folder_is_looked_up(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / ".gitignore"
+    if kind == "device":
+        file.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.write_text(BOMB if kind == "bomb" else "*.log\n" * 700_000)
+
+    async def scenario() -> tuple[str, list[str]]:
+        nearby = Nearby(lambda: 0.0)
+        nearby.set_roots([tmp_path.as_uri()])
+        uri = (tmp_path / "a.py").as_uri()
+        threads: list[str] = []
+        real = Ignore.reason
+
+        def reason(self: Ignore, path: str | Path) -> str:
+            threads.append(threading.current_thread().name)
+            return real(self, path)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Ignore, "reason", reason)
+            return await nearby.look(uri), threads
+
+    refusal, threads = in_time(lambda: asyncio.run(scenario()))
+    assert refusal.startswith("is below a .gitignore that ")
+    assert threads
+    assert "MainThread" not in threads
+
+
+def test_what_was_not_looked_up_is_refused(tmp_path: Path) -> None:
+    nearby = Nearby(lambda: 0.0)
+    nearby.set_roots([tmp_path.as_uri()])
+    assert nearby.refused((tmp_path / "a.py").as_uri()) == "has not been looked up yet"
+
+
+def test_a_look_that_never_ends_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(Ignore, "reason", lambda _self, _path: release.wait(60) and "")
+    monkeypatch.setattr("dg_lsp.server.nearby.LOOK_S", 0.01)
+    nearby = Nearby(lambda: 0.0)
+    nearby.set_roots([tmp_path.as_uri()])
+
+    async def scenario() -> str:
+        try:
+            return await nearby.look((tmp_path / "a.py").as_uri())
+        finally:
+            release.set()
+
+    assert asyncio.run(scenario()) == "takes too long to look up"
+
+
+# --- Git's own opinion ------------------------------------------------------------------------------------------------
+
+NAMES = st.text(alphabet="ab.- [!#", min_size=1, max_size=4).filter(lambda name: name.strip(".") and name == name.strip())
+PIECES = st.one_of(
+    NAMES,
+    st.sampled_from(["*", "**", "?", "[ab]", "[!a]", "[^b]", "[a-c]", "[]a]", "[[:alpha:]]", "\\*", "\\#", "\\ ", "*.b", "a*"]),
+)
+
+
+@st.composite
+def patterns(draw: st.DrawFn) -> str:
+    pieces = draw(st.lists(st.lists(PIECES, min_size=1, max_size=3).map("".join), min_size=1, max_size=4))
+    # Git's own manual and git differ on `a**/b`: behind literal text it crosses folders all the same.
+    pieces = [piece if piece == "**" else piece.replace("**", "*") for piece in pieces]
+    prefix = draw(st.sampled_from(["", "", "", "/", "!", "!/", "**/"]))
+    return prefix + "/".join(pieces) + draw(st.sampled_from(["", "", "/", " ", "/**"]))
+
+
+TREES = st.lists(st.lists(NAMES, min_size=1, max_size=4).map("/".join), min_size=1, max_size=8, unique=True)
+IGNORES = st.dictionaries(
+    st.sampled_from(["", "a", "b", "a/b"]), st.lists(patterns(), min_size=1, max_size=5).map("\n".join), max_size=3
+)
+
+
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("git")
+    git(folder, "init", "-q")
+    return folder
+
+
+def git(folder: Path, *arguments: str, stdin: bytes = b"") -> bytes:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
+    return subprocess.run(["git", *arguments], cwd=folder, env=environment, input=stdin, capture_output=True).stdout
+
+
+NUMBERS = itertools.count()
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(tree=TREES, ignores=IGNORES)
+def test_git_agrees_on_generated_trees(repositories: Path, tree: list[str], ignores: dict[str, str]) -> None:
+    # Each example is a folder of its own in one repository; the rules of the others do not reach it.
+    root = repositories / f"t{next(NUMBERS)}"
+    root.mkdir()
+    for folder, text in ignores.items():
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder / ".gitignore").write_text(text + "\n")
+    paths = []
+    for path in tree:
+        try:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).touch()
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            continue
+        paths.append(path)
+    listed = git(root, "check-ignore", "--no-index", "-z", "--stdin", stdin="".join(f"{path}\0" for path in paths).encode())
+    ignored = set(listed.decode().split("\0")) - {""}
+    ignore = Ignore.for_root(root)
+    for path in paths:
+        reason = ignore.reason(root / path)
+        # What can't be understood is closed whatever git says.
+        if not reason.startswith("is below a .gitignore that "):
+            assert (reason == "is ignored by .gitignore") == (path in ignored), (path, ignores)
+
+
+@settings(deadline=None, max_examples=300)
+@given(text=st.text(alphabet=string.printable + "é", max_size=60), path=st.lists(NAMES, min_size=1, max_size=3))
+def test_no_ignore_file_raises_anything_but_its_own_error(text: str, path: list[str]) -> None:
+    try:
+        rules = gitignore.parse(text)
+    except gitignore.PatternError:
+        return
+    assert gitignore.verdict(rules, path, is_folder=False) in (True, False, None)

@@ -1,0 +1,201 @@
+"""Model folders that are not what they say: cut off, somebody else's, or made to harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dg_lsp.engine import model
+from dg_lsp.engine.model import LoadError
+from tests.engine.conftest import trained_layout
+
+__all__ = ["trained_layout"]
+
+
+@pytest.fixture
+def folder(trained_layout: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(trained_layout, tmp_path / "model")
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(LoadError) as caught:
+        model.load(str(folder), device="cpu", threads=1)
+    told = str(caught.value)
+    assert "\n" not in told
+    return told.replace(str(folder), "FOLDER")
+
+
+def change(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    edit(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def configure(folder: Path, **values: Any) -> None:
+    place = folder / "config.json"
+    config = json.loads(place.read_text())
+    for name, value in values.items():
+        (config["text_config"] if name not in config and name in config["text_config"] else config)[name] = value
+    place.write_text(json.dumps(config))
+
+
+def test_a_whole_folder_is_loaded(folder: Path) -> None:
+    assert model.load(str(folder), device="cpu", threads=1).passes.kinds
+
+
+def test_a_missing_weight_is_named(folder: Path) -> None:
+    names = [name for name in load_file(folder / "model.safetensors") if name.endswith("layers.1.mlp.up_proj.weight")]
+    change(folder, lambda weights: [weights.pop(name) for name in names])
+    told = refusal(folder)
+    assert told.startswith("FOLDER lacks 1 of the ")
+    assert told.endswith("layers.1.mlp.up_proj.weight; download it again, or correct it")
+
+
+def test_a_weight_too_many_is_named(folder: Path) -> None:
+    change(folder, lambda weights: weights.update({"model.decoder.layers.9.mlp.up_proj.weight": torch.zeros(2)}))
+    assert refusal(folder) == (
+        "FOLDER holds 1 weights that its config.json has no place for, such as model.decoder.layers.9.mlp.up_proj.weight; "
+        "it belongs to another model"
+    )
+
+
+def test_a_weight_of_another_shape_is_named(folder: Path) -> None:
+    change(folder, lambda weights: weights.update({"model.decoder.norm.weight": torch.zeros(3)}))
+    assert refusal(folder) == "model.decoder.norm.weight in FOLDER has the shape [3], but config.json describes [64]"
+
+
+def test_a_download_that_was_cut_off_is_refused(folder: Path) -> None:
+    place = folder / "model.safetensors"
+    data = place.read_bytes()
+    for size in (0, 5, 100, len(data) // 2, len(data) - 1):
+        place.write_bytes(data[:size])
+        told = refusal(folder)
+        assert told.startswith("FOLDER/model.safetensors is no whole safetensors file (")
+        assert told.endswith("); download it again")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"num_hidden_layers": 400, "layer_types": ["full_attention"] * 400},
+        {"vocab_size": 40_000_000},
+        {"intermediate_size": 20_000_000},
+        {"num_experts": 100_000, "moe_intermediate_size": 10_000},
+        {"num_hidden_layers": 100_000_000},
+    ],
+)
+def test_a_small_folder_allocates_little(folder: Path, values: dict[str, Any]) -> None:
+    configure(folder, **values)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert refusal(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+def test_a_layer_count_beyond_reason_is_refused(folder: Path) -> None:
+    configure(folder, num_hidden_layers=100_000_000)
+    assert refusal(folder) == "config.json of FOLDER describes 100000000 layers, more than the 512 that are allowed"
+
+
+class Harmful:
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (os.environ["DG_LSP_TEST_MARK"],)
+
+
+@pytest.mark.parametrize(
+    "name", ["../other.safetensors", "/etc/passwd", "weights.bin", "a/b.safetensors", "..\\x.safetensors", "n\0.safetensors"]
+)
+def test_the_index_leads_nowhere_else(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DG_LSP_TEST_MARK", str(tmp_path / "mark"))
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder.parent / "other.safetensors")
+    (folder / "weights.bin").write_bytes(pickle.dumps(Harmful()))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, name)})
+    )
+    assert (
+        refusal(folder) == f"model.safetensors.index.json of FOLDER names {name!r}, which is no safetensors file of that folder"
+    )
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_weight_file_that_leads_outside_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder.parent / "other.safetensors")
+    (folder / "model.safetensors").symlink_to("../other.safetensors")
+    assert refusal(folder) == (
+        "FOLDER/model.safetensors is not there, or is a link to outside of its folder; download the model again"
+    )
+
+
+def test_pickles_alone_are_no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({}))
+    assert refusal(folder) == ("FOLDER holds no weights: neither model.safetensors nor model.safetensors.index.json is there")
+
+
+def test_several_files_and_the_hub_s_links_are_loaded(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    snapshot = folder.parent / "hub" / "snapshots" / "abc"
+    blobs = folder.parent / "hub" / "blobs"
+    blobs.mkdir(parents=True)
+    shutil.copytree(folder, snapshot)
+    places: dict[str, str] = {}
+    for part, names in enumerate((sorted(weights)[::2], sorted(weights)[1::2])):
+        name = f"model-{part}.safetensors"
+        save_file({key: weights[key] for key in names}, blobs / str(part), metadata={"format": "pt"})
+        (snapshot / name).symlink_to(Path("../../blobs") / str(part))
+        places |= dict.fromkeys(names, name)
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
+    assert model.load(str(snapshot), device="cpu", threads=1).passes.kinds
+
+
+def test_the_configuration_chooses_no_code(folder: Path) -> None:
+    configure(
+        folder,
+        _attn_implementation="somebody/kernel",
+        attn_implementation="somebody/kernel",
+        _attn_implementation_internal="somebody/kernel",
+        auto_map={"AutoModel": "evil.Model"},
+    )
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["_attn_implementation"] = "somebody/kernel"
+    (folder / "config.json").write_text(json.dumps(config))
+    loaded = model.load(str(folder), device="cpu", threads=1)
+    assert loaded.passes.model.config._attn_implementation == "sdpa"
+    assert loaded.passes.model.config.text_config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"quantization_config": {"quant_method": "gptq"}}, "asks for quantization, which is not supported"),
+        ({"model_type": "llama"}, "describes a 'llama', not a diffusion_gemma"),
+    ],
+)
+def test_what_is_not_supported_is_said(folder: Path, values: dict[str, Any], sentence: str) -> None:
+    configure(folder, **values)
+    assert sentence in refusal(folder)
+
+
+def test_an_adapter_is_not_followed(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/model", "peft_type": "LORA"}')
+    assert refusal(folder) == "FOLDER holds an adapter, which is not supported; merge it into its model first"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda path: os.mkfifo(path), lambda path: path.symlink_to("/dev/zero"), lambda path: path.mkdir()]
+)
+def test_a_configuration_that_is_no_file_is_refused(folder: Path, make: Callable[[Path], None]) -> None:
+    (folder / "config.json").unlink()
+    make(folder / "config.json")
+    assert refusal(folder) == "FOLDER/config.json is not a regular file"

@@ -1,0 +1,142 @@
+"""What holds of the wall around programs under test where code gets around the audit hook: machine code, in effect."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.evaluate import cell, execute
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the walls are Linux's")
+
+# No hook is set in this process: only what the kernel refuses fails.
+SETUP = """
+import ctypes, os, sys
+made = {"__name__": "cell"}
+exec(sys.stdin.read(), made)
+assert made["shut"](os.path.realpath(os.getcwd()), DOORS)
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+"""
+REMOUNT = """
+import struct
+for path, flags in ((b"/", 0x8000), (PATH.encode(), 0)):
+    writable = struct.pack("=4Q", 0, 1, 0, 0)
+    libc.syscall(ctypes.c_long(442), ctypes.c_long(-100), path, ctypes.c_long(flags), writable, ctypes.c_long(32))
+    libc.mount(b"none", path, None, ctypes.c_ulong(32 | 4096), None)
+"""
+
+
+def attack(source: str, doors: tuple[str, ...] | None = None) -> tuple[int, str]:
+    """Return the exit code and the last word of code that runs behind the wall, without a hook."""
+    wall = execute.wall()
+    shut = list(wall.doors if doors is None else doors)
+    run = subprocess.run(
+        [*wall.command, sys.executable, "-I", "-S", "-B", "-c", SETUP.replace("DOORS", repr(shut)) + source],
+        input=Path(cell.__file__).read_text(),
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+        env={},
+        timeout=60,
+        check=False,
+    )
+    return run.returncode, (run.stderr or run.stdout).strip().rpartition("\n")[2]
+
+
+needs_mounts = pytest.mark.skipif(not execute.wall().mounts, reason="this system gives no mounts of one's own")
+needs_capabilities = pytest.mark.skipif("capabilities" not in execute.wall().doors, reason="capabilities can't be dropped here")
+needs_landlock = pytest.mark.skipif("landlock" not in execute.wall().doors, reason="this kernel has no Landlock")
+needs_seccomp = pytest.mark.skipif("seccomp" not in execute.wall().doors, reason="this kernel has no seccomp")
+
+
+@needs_mounts
+@needs_capabilities
+@pytest.mark.parametrize("without", ["none", "landlock and seccomp"])
+def test_read_only_mounts_stay_read_only(tmp_path: Path, without: str) -> None:
+    doors = ("mounts", "capabilities") if without != "none" else None
+    code, said = attack(REMOUNT.replace("PATH", repr(str(tmp_path))) + f"open({str(tmp_path / 'new')!r}, 'w')", doors)
+    assert code
+    assert said.startswith(("OSError: [Errno 30] Read-only file system", "PermissionError"))
+    assert not list(tmp_path.iterdir())
+
+
+@needs_mounts
+def test_with_the_capability_the_mounts_would_be_writable_again(tmp_path: Path) -> None:
+    # So the test above is about what it says: this is the escape that was found.
+    code, said = attack(REMOUNT.replace("PATH", repr(str(tmp_path))) + f"open({str(tmp_path / 'new')!r}, 'w')", ("mounts",))
+    assert (code, said) == (0, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+@needs_capabilities
+def test_no_capability_is_left_and_none_comes_back() -> None:
+    names = ("CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs")
+    left = f"print([line.split()[1] for line in open('/proc/self/status') if line.startswith({names})])"
+    doors = tuple(door for door in execute.wall().doors if door in ("mounts", "capabilities"))
+    assert attack(left, doors) == (0, str(["0" * 16] * 4 + ["1"]))
+    again = f"os.execv(sys.executable, [sys.executable, '-S', '-c', {left!r}])"
+    code, said = attack(again, doors)
+    assert code == 0
+    assert "'0000000000000000', '0000000000000000', '0000000000000000'" in said
+    assert attack("os.chroot('.')", doors)[1].startswith("PermissionError")
+
+
+@needs_landlock
+def test_landlock_alone_keeps_files_and_processes_apart(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret")
+    for source in (
+        f"open({str(tmp_path / 'new')!r}, 'w')",
+        f"open({str(tmp_path / 'key')!r})",
+        f"os.listdir({str(tmp_path)!r})",
+        f"os.unlink({str(tmp_path / 'key')!r})",
+        f"os.truncate({str(tmp_path / 'key')!r}, 0)",
+        f"open('/proc/{os.getpid()}/environ')",
+        "os.kill(os.getppid(), 0)" if not execute.wall().command else "open('/proc/1/environ')",
+    ):
+        code, said = attack(source, ("landlock",))
+        assert code, source
+        assert said.startswith("PermissionError"), source
+    assert (tmp_path / "key").read_text() == "secret"
+
+
+@needs_seccomp
+def test_seccomp_refuses_sockets_of_the_machine(tmp_path: Path) -> None:
+    # A network of its own does not keep a process from a socket in a folder, such as that of a container engine.
+    with socket.socket(socket.AF_UNIX) as listener:
+        place = str(tmp_path / "s")
+        listener.bind(place)
+        listener.listen()
+        connect = f"import socket\nsocket.socket(socket.AF_UNIX).connect({place!r})"
+        code, said = attack(connect, ("seccomp",))
+        assert code
+        assert said.startswith("PermissionError")
+        assert attack(connect, ())[0] == 0
+    for call in ("libc.unshare(0x10000000)", "libc.ptrace(0, 0, 0, 0)", "libc.syscall(ctypes.c_long(425), 1, None)"):
+        assert attack(f"assert {call} == -1 and ctypes.get_errno() == 1", ("seccomp",)) == (0, "")
+
+
+def test_a_door_that_can_not_be_shut_lets_nothing_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "wall", lambda: execute.Wall((), ("landlock", "moat")))
+    assert execute.run("x = 1") == "failed"
+
+
+def test_ordinary_programs_pass_behind_the_wall() -> None:
+    source = "\n".join(
+        (
+            "import random, math, json, re, itertools, functools, collections, datetime, decimal, hashlib, tempfile, zoneinfo",
+            "import threading, time, asyncio, unicodedata, statistics, heapq, bisect, string, typing, dataclasses, csv",
+            "with open('own', 'w') as file: file.write('x')",
+            "assert open('own').read() == 'x'",
+            "found = []",
+            "thread = threading.Thread(target=lambda: found.append(1)); thread.start(); thread.join()",
+            "assert found == [1]",
+            "assert hashlib.sha256(b'').hexdigest().startswith('e3b0')",
+        )
+    )
+    assert execute.run(source) == "passed"

@@ -1,0 +1,234 @@
+"""Secrets in a workspace: files that hold them are never read, and what looks like one in other text is masked.
+
+The keys are made up by this file: scanners of other people's repositories need not report them.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dg_lsp.core import secrets
+from dg_lsp.core.values import Document, Hole, InfillRequest, Snippet, Span
+from dg_lsp.engine.backends import fim
+from dg_lsp.infill import workspace
+from dg_lsp.server.nearby import _may_hold_secrets
+from dg_lsp.wire.config import Config
+from tests.engine.backends_kit import Recorder, finish, serving
+
+LETTERS = random.Random(5)
+
+
+def some(length: int, alphabet: str = string.ascii_letters + string.digits) -> str:
+    """Return a random text that has a digit early on."""
+    return "7" + "".join(LETTERS.choices(alphabet, k=length - 1))
+
+
+UPPER = string.ascii_uppercase + "234567"
+HEX = "0123456789abcdef"
+TOKENS = [
+    "AKIA" + some(16, UPPER),
+    "ghp_" + some(36),
+    "github_pat_" + some(82),
+    "glpat-" + some(20),
+    "xoxb-" + some(12, string.digits) + "-" + some(24),
+    "sk-" + some(48),
+    "sk-proj-" + some(64),
+    "sk-ant-api03-" + some(90),
+    "sk_live_" + some(24),
+    "AIza" + some(35),
+    "SG." + some(22) + "." + some(43),
+    "npm_" + some(36),
+    "hf_" + some(34),
+    "dop_v1_" + some(64, HEX),
+    "eyJ" + some(20) + ".eyJ" + some(40) + "." + some(43),
+]
+BODY = "\n".join(some(64, string.ascii_letters + string.digits + "+/") for _ in range(5))
+PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n-----END RSA PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "client_secret_1234.json",
+        "token.json",
+        "auth.json",
+        "passwords.txt",
+        "private_key.der",
+        "private_key.txt",
+        ".gitconfig",
+        ".bash_history",
+        ".python_history",
+        "psql_history",
+        "me/.config/gh/hosts.yml",
+        "me/.m2/settings.xml",
+        ".vault_pass",
+        ".vault_pass.txt",
+        "site/wp-config.php",
+        "app/local_settings.py",
+        "LocalSettings.php",
+        "config/master.key",
+        "me/.cargo/credentials.toml",
+        "me/.config/gcloud/application_default_credentials.json",
+        ".password-store/mail.gpg",
+    ],
+)
+def test_files_that_hold_secrets_are_known_by_name(path: str) -> None:
+    assert workspace.is_secret(path)
+    assert workspace.is_secret(path.upper())
+    # The same outside of all folders of a workspace, where only hidden folders count.
+    assert _may_hold_secrets(f"file:///people/{path}")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["settings.py", "hosts.yml", "tokenizer.json", "history.py", "PrivateKey.java", "auth.py", "token.py",
+     "private_key_test.go",
+     "settings.xml", "password_field.dart", "config/gh.yml", "api_key.rb", "client_secret.py"],
+)  # fmt: skip
+def test_files_of_code_are_not_taken_for_secrets(path: str) -> None:
+    assert not workspace.is_secret(path)
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("text", ['call("{}")\n', "header: {}\n", "# it is {}, really\n", "x = f({})"])
+def test_tokens_are_masked(token: str, text: str) -> None:
+    masked = secrets.mask(text.format(token))
+    assert masked == text.format(secrets.MASK)
+
+
+VALUE = some(32)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'api_key = "{}"',
+        "API_SECRET: str = '{}'",
+        '"access_token": "{}",',
+        "os.environ['STRIPE_KEY'] = '{}'",
+        "const dbPassword = `{}`",
+        "<?php define('AUTH_KEY', '{}');",
+        "  secret_key_base: {}\n",
+        "export SERVICE_TOKEN={}\n",
+        'client.login(password="{}")',
+        'if token == "{}":',
+        "postgres://app:{}@db.internal/main",
+    ],
+)  # fmt: skip
+def test_random_values_of_telling_names_are_masked(text: str) -> None:
+    masked = secrets.mask(text.format(VALUE))
+    assert VALUE not in masked
+    assert masked == text.format(secrets.MASK)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'api_key = os.environ["SERVICE_API_KEY"]',
+        "token = tokenizer.encode(text, add_special_tokens=False)",
+        'secret_name = "projects/my-project/secrets/database"',
+        'password = getpass.getpass("Password: ")',
+        'primary_key = "customer_account_identifier"',
+        'API_KEY = "your-api-key-goes-here-1"',
+        'key = "WINDOW_SIZE_2_COLUMNS"',
+        "for key, value in sorted(settings.items()): pass",
+        'cache_key = f"user:{user_id}:profile:v2"',
+        "token: ${SERVICE_TOKEN_1234567890}",
+        "sk-learn is scikit-learn; task-based-parallelism-with-more-words",
+        "sha = 'd670460b4b4aece5915caf5c68d12f560a9fe3e4'",
+        "-----BEGIN PUBLIC KEY-----\nMIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8A\n-----END PUBLIC KEY-----",
+        "http://localhost:8080/path@2",
+    ],
+)  # fmt: skip
+def test_ordinary_code_is_left_alone(text: str) -> None:
+    assert secrets.mask(text) == text
+
+
+def test_this_very_program_holds_nothing_to_mask() -> None:
+    texts = [path.read_text() for path in sorted(Path(secrets.__file__).parents[1].rglob("*.py"))]
+    assert sum(len(secrets.spans(text)) for text in texts) == 0
+
+
+@pytest.mark.parametrize(
+    "kind", ["RSA PRIVATE KEY", "EC PRIVATE KEY", "OPENSSH PRIVATE KEY", "PRIVATE KEY", "PGP PRIVATE KEY BLOCK"]
+)
+def test_private_keys_are_masked_and_what_is_around_them_is_not(kind: str) -> None:
+    text = f"before = 1\nKEY = '''-----BEGIN {kind}-----\n{BODY}\n-----END {kind}-----'''\nafter = 2\n"
+    masked = secrets.mask(text)
+    assert masked == f"before = 1\nKEY = '''-----BEGIN {kind}-----{secrets.MASK}-----END {kind}-----'''\nafter = 2\n"
+
+
+def test_half_a_private_key_is_masked() -> None:
+    begin, end = PEM[: len(PEM) // 2], PEM[len(PEM) // 2 :]
+    for part in (begin, "x = 1\n" + begin, end, end + "x = 1\n", begin.replace("\n", "\\n")):
+        masked = secrets.mask(part)
+        assert not any(line in masked for line in BODY.split("\n"))
+    assert secrets.mask(begin + "def f(x):\n    return g(x)[0]\n").endswith("[0]\n")
+
+
+@given(cut=st.integers(0, len(PEM)), other=st.sampled_from(TOKENS), at=st.floats(0, 1))
+def test_a_hole_in_a_secret_hides_neither_half(cut: int, other: str, at: float) -> None:
+    line = f'value = "{other}"\n'
+    middle = len('value = "') + round(at * len(other))
+    for text, place, secret in ((PEM, cut, BODY), (line, middle, other)):
+        left, right = secrets.mask_pieces((text[:place], text[place:]))
+        whole = {secret[i : i + 12] for i in range(len(secret) - 12)}
+        assert not any(part in left or part in right for part in whole)
+
+
+@given(pieces=st.lists(st.text(alphabet=string.printable, max_size=40), min_size=1, max_size=4))
+def test_pieces_stay_pieces_and_a_mask_is_not_masked_again(pieces: list[str]) -> None:
+    masked = secrets.mask_pieces(pieces)
+    assert len(masked) == len(pieces)
+    assert secrets.mask("".join(pieces)) == secrets.mask(secrets.mask("".join(pieces)))
+
+
+def test_every_text_of_a_request_is_masked() -> None:
+    token = TOKENS[1]
+    two = (Hole(Span(0, 0), "cursor", instruction=token), Hole(Span(1, 1), "cursor"))
+    request = InfillRequest(
+        f"a {token} ", f" {token}\n", two, (f" {token} ",), related=(Snippet("b.py", token),), previous=token
+    )
+    masked = secrets.mask_request(request)
+    assert token not in repr(masked)
+    assert {field.name for field in fields(InfillRequest)} == {
+        # What follows the comment has no text of the user's file; a new field has to be looked at here.
+        "prefix", "suffix", "holes", "between", "related", "previous",
+        # names and numbers
+        "language", "path", "budget", "seed",
+    }  # fmt: skip
+
+
+def test_related_text_is_masked_before_it_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "keys.py").write_text(f"value = items\nKEY = '''{PEM}'''\nTOKEN = '{TOKENS[0]}'\n" + "value = items\n" * 200)
+    document = Document("", "python", "import keys\nvalue = items\n")
+    for limit in (200, 10_000):
+        [snippet] = workspace.related(tmp_path, tmp_path / "a.py", document, limit)
+        assert "value = items" in snippet.text
+        assert not any(line in snippet.text for line in (*BODY.split("\n"), TOKENS[0]))
+
+
+def test_no_remote_model_sees_a_secret_and_the_hole_is_still_filled() -> None:
+    recorder = Recorder([{"content": "(value)", "stop": True}])
+    request = InfillRequest(
+        f'TOKEN = "{TOKENS[1]}"\nx = call', f"\nKEY = '''{PEM}'''\n", (Hole(Span(0, 0), "cursor"),),
+        related=(Snippet("b.py", f"password = '{VALUE}'\nother = 1\n"),), previous=TOKENS[2],
+    )  # fmt: skip
+    with serving({"POST /infill": recorder.answer}) as url:
+        filler = fim.connect("llama", url, "", Config(), {})
+        try:
+            task = finish(filler.start(request))
+            assert [candidate.texts for candidate in task.candidates()] == [("(value)",)]
+        finally:
+            filler.close()
+    sent = repr(recorder.bodies)
+    assert "x = call" in sent
+    assert "other = 1" in sent
+    assert not any(secret in sent for secret in (TOKENS[1], TOKENS[2], VALUE, *BODY.split("\n")))

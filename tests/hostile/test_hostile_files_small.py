@@ -1,0 +1,151 @@
+"""Smaller harm that files do: journals, crash logs, names on the terminal, long files in the editor."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import resource
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lsprotocol import types as lsp
+
+from dg_lsp import cli
+from dg_lsp.batch.journal import Journal, JournalError
+from dg_lsp.batch.plan import Fill
+from dg_lsp.core.values import Document, Edit, Hole, Span
+from dg_lsp.engine.backends.remote import to_probability
+from dg_lsp.server import running, when
+from dg_lsp.server.settings import Settings
+from dg_lsp.server.sync import Documents, OpenDocument
+
+DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
+HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)
+FILLS = (Fill(Edit(HOLE.span, "return 1"), 0.5, 7),)
+
+
+@pytest.mark.parametrize("field", ["score", "steps"])
+@pytest.mark.parametrize("value", ["1e999", "-1e999", "NaN", "Infinity", '"x"', "[]", "{}", "null", "9" * 5000])
+def test_a_journal_line_with_a_number_that_is_none_is_left_out(tmp_path: Path, field: str, value: str) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.add(DOCUMENT, HOLE, FILLS)
+    entry = json.loads(path.read_text())
+    entry["fills"][0][field] = "HERE"
+    path.write_text(json.dumps(entry).replace('"HERE"', value) + "\n" + '{"key": ' + "[" * 100_000 + "\n")
+    with Journal(path) as journal:
+        assert journal.get(DOCUMENT, HOLE) == ()
+
+
+@pytest.mark.parametrize("room", [0, 20])
+def test_a_full_disk_is_said_of_the_journal(tmp_path: Path, room: int) -> None:
+    path = tmp_path / "journal"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Journal(path) as journal:
+        journal.add(DOCUMENT, HOLE, FILLS)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, hard))
+        try:
+            with pytest.raises(JournalError, match=f"^{path} can't be written: "):
+                journal.add(DOCUMENT, HOLE, FILLS)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with Journal(path) as journal:
+        assert journal.get(DOCUMENT, HOLE) == FILLS
+
+
+def test_crash_logs_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    before = os.umask(0)
+    try:
+        with pytest.raises(SystemExit):
+            cli.fail(ValueError("text of a \udcff file \x1b[2J"))
+    finally:
+        os.umask(before)
+    [log] = tmp_path.rglob("crash-*.log")
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert stat.S_IMODE(log.parent.stat().st_mode) == 0o700
+    assert "\x1b" not in capsys.readouterr().err
+
+
+NAMES = ["evil\x1b]0;owned\x07.py", "evil\x1b[2J\x9b31m.py", "evil\rgood.py", "evil\u202egood.py"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_files_give_no_orders_to_a_terminal(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"def f(:\n\xff")
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "DG_LSP_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dg_lsp", "infill", "."],
+        cwd=tmp_path,
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = bytearray()
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    process.wait(60)
+    text = shown.decode("utf-8", "replace").replace("\r\n", "\n")
+    assert "evil" in text
+    assert not any(char in text for char in "\x1b\x07\x9b\r\u202e")
+
+
+def test_the_menu_of_a_long_file_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents, told = Documents(), list[str]()
+    documents.open("file:///a.py", "python", 1, "x = 1\n" * 100)
+    monkeypatch.setattr(when, "MAX_FILE_CHARS", 500)
+    monkeypatch.setattr(OpenDocument, "syntax", lambda _self: pytest.fail("all of the file was parsed"))
+
+    async def look(_uri: str) -> str:
+        return ""
+
+    async def tell(message: str) -> None:
+        told.append(message)
+
+    server: Any = SimpleNamespace(
+        documents=documents,
+        configuration=SimpleNamespace(at=lambda _uri: Settings()),
+        nearby=SimpleNamespace(look=look, refused=lambda _uri: ""),
+        tell=tell,
+    )
+    start = lsp.Position(0, 0)
+    for kind in (lsp.CodeActionTriggerKind.Invoked, lsp.CodeActionTriggerKind.Automatic):
+        context = lsp.CodeActionContext([], trigger_kind=kind)
+        params = lsp.CodeActionParams(lsp.TextDocumentIdentifier("file:///a.py"), lsp.Range(start, start), context)
+        assert asyncio.run(running.menu(server, params)) == []
+    assert told == ["there are no code actions in files of more than 500 characters"]
+
+
+@pytest.mark.parametrize(
+    ("logarithm", "expected"),
+    [
+        (-(10**400), 0.0),
+        (10**400, 1.0),
+        (float("nan"), 0.0),
+        (float("-inf"), 0.0),
+        (float("inf"), 1.0),
+        (0, 1.0),
+        (None, 0.0),
+        ("x", 0.0),
+    ],
+)
+def test_a_huge_number_among_log_probabilities_is_no_failure(logarithm: object, expected: float) -> None:
+    assert to_probability(logarithm) == expected
