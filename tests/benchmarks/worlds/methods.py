@@ -235,9 +235,8 @@ class Elastic:
                 continue
             moves += 1
             state = lengths.snapped(state, gap, problem.tail)
-            denoiser = lengths.resume(
-                [state], steps - n - 1, problem.in_gap(problem.limits), problem.sampling, problem.n_vocabulary
-            )
+            limits = problem.in_gap(problem.limits)
+            denoiser = lengths.resume([state], steps - n - 1, limits, problem.sampling, problem.n_vocabulary)
             decoder = problem.decoder()
         return problem.answers(denoiser)[0]
 
@@ -270,6 +269,9 @@ class Draft:
             logits = problem.passes.logits(hidden[0, -1])
             banned = [t for t in problem.limits.banned if t != problem.end]
             logits[banned] = -torch.inf
+            if problem.limits.first and not draft:
+                allowed = list(problem.limits.first)
+                logits = torch.full_like(logits, -torch.inf).index_copy(0, torch.tensor(allowed), logits[allowed])
             token = int(logits.argmax())
             if token == problem.end:
                 break

@@ -51,9 +51,9 @@ PROFILE = Profile(
 class Plan:
     """How long a checkpoint is trained, in steps."""
 
-    short_steps: int = 60  # causal, on short documents
-    causal_steps: int = 60
-    open_steps: int = 600
+    short_steps: int = 20  # causal, on short documents
+    causal_steps: int = 40
+    open_steps: int = 380
     delete_steps: int = 0
     rows: int = 8
     canvases: int = 2
@@ -164,7 +164,7 @@ class Sampler:
         weights[: len(answer) + 1], weights[len(answer) + 1 : free] = 1, 0.2
 
     def _noised(self, clean: Any) -> Any:
-        levels = np.where(self.random.random(len(clean)) < 0.3, 1.0, self.random.random(len(clean)))[:, None]
+        levels = np.where(self.random.random(len(clean)) < 0.2, 1.0, self.random.random(len(clean)))[:, None]
         uniform = self.random.integers(N_SPECIAL, N_SPECIAL + len(ALPHABET), clean.shape)
         return np.where(self.random.random(clean.shape) < levels, uniform, clean)
 
@@ -204,6 +204,7 @@ def train(model: Any, plan: Plan, *, say: Callable[[str], None] = print) -> Any:
     ]
     chance, began, n_steps = np.random.default_rng(plan.seed), time.monotonic(), len(stages)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    sums = [0.0, 0.0, 0]
     for step, (stage, sampler) in enumerate(stages):
         scale = min(1.0, (step + 1) / 20) * min(1.0, max(0.02, (n_steps - step) / n_steps / 0.5))
         for group, rate in zip((g for optimizer in optimizers for g in optimizer.param_groups), rates, strict=True):
@@ -221,8 +222,10 @@ def train(model: Any, plan: Plan, *, say: Callable[[str], None] = print) -> Any:
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
+        sums = [sums[0] + float(own.detach()), sums[1] + float(co_loss.detach()), sums[2] + 1]
         if step % 20 == 19 or step == n_steps - 1:
-            losses = f"canvas {float(own.detach()):.3f}, causal {float(co_loss.detach()):.3f}"
+            losses = f"canvas {sums[0] / sums[2]:.3f}, causal {sums[1] / sums[2]:.3f}"
+            sums = [0.0, 0.0, 0]
             say(f"step {step + 1} of {n_steps}, {stage}, {time.monotonic() - began:.0f} s: {losses}")
     return model.eval().requires_grad_(False)
 
