@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from itertools import islice
 
-import numpy as np
 import pytest
 
 from dg_lsp.engine.vocabulary import Vocabulary
-from dg_lsp.train.objective import DELETE, EOS, N_SPECIAL
 from tests.benchmarks.worlds import language, training
 from tests.benchmarks.worlds.language import CYCLES, Hole
 
@@ -17,22 +15,18 @@ HOLES = {kind: list(islice(language.holes(7, kind), 400)) for kind in ("line", "
 
 
 def fillings(hole: Hole) -> set[str]:
-    """All texts that make the hole's place a text that counts as its declaration says."""
-    opened, closed = ("(", ")") if hole.kind == "line" else ("{", "}")
+    """All that can stand in a hole so that the whole counts as its declaration says."""
+    opened = "(" if hole.kind == "line" else "{"
     begin = max(match.end() for match in re.finditer(rf"^(?:\d=[A-Z])?\{opened}", hole.prefix, re.MULTILINE))
-    name_before = hole.prefix[begin - 2]
-    if hole.kind == "line":
-        end = hole.suffix.index(closed)
-    else:
-        end = next(m.start() + m.group().rindex(closed) for m in re.finditer(r"(\d\}|\})([A-Z]>\d)?;\n(?=\d=|[({]|$)", hole.suffix))
-    behind = re.match(r"([A-Z])>", hole.suffix[end + 1 :])
-    name = behind[1] if behind else name_before
-    letter, number = re.search(rf"#{name} (.)(\d);", hole.prefix).groups()  # type: ignore[union-attr]
-    cycle = next(index for index, letters in enumerate(CYCLES) if letter in letters)
+    end = min(match.start() for match in re.finditer(r"[)}](?:[A-Z]>\d)?;\n(?=\d=|[({]|$)", hole.suffix))
+    behind = re.match(r"[)}]([A-Z])>", hole.suffix[end:])
+    declared = re.search(rf"#{behind[1] if behind else hole.prefix[begin - 2]} (.)(\d);", hole.prefix)
+    assert declared
+    cycle = next(index for index, letters in enumerate(CYCLES) if declared[1] in letters)
     left, right = hole.prefix[begin:], hole.suffix[:end]
     found = set()
     for n_letters in range(4, 45):
-        body, last = language.counted(cycle, CYCLES[cycle].index(letter), int(number), n_letters, hole.kind)
+        body, last = language.counted(cycle, CYCLES[cycle].index(declared[1]), int(declared[2]), n_letters, hole.kind)
         whole = f"{body}{last}"
         if whole.startswith(left) and whole.endswith(right) and len(whole) > len(left) + len(right):
             found.add(whole[len(left) : len(whole) - len(right)])

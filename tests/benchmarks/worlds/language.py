@@ -3,9 +3,9 @@
 A document declares counters (`#A c2;`) and counts with them, in a call's line, `3=A(cdefgh3abc3);`, or in nested blocks.
 Letters follow each other in one of three cycles, with the number of the round behind each; a declaration tells the first
 letter and the first round, its name stands before the text or only behind it, and how far it counts stands nowhere: the
-round at its end shows, behind at least one letter. So what belongs into a hole follows from where the left side stops and where the right side goes on.
-What a suffix begins with recurs in each round, and an answer that is a round shorter or longer reads well at both seams:
-only the number tells that its length is wrong. A token is a character.
+round at its end shows, behind at least one letter. So what belongs into a hole follows from where the left side stops and
+where the right side goes on. What a suffix begins with recurs in each round, and an answer that is a round shorter or
+longer reads well at both seams: only the number tells that its length is wrong. A token is a character.
 
 Knows text and chance. Knows nothing of models.
 """
