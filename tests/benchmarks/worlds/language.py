@@ -1,11 +1,11 @@
 """Generate documents of a small language, and holes in them whose filling both sides determine together.
 
-A document declares counters (`#A c2;`) and counts with them, in a call's line, `3=A(cdefgh3abc3);`, or in nested blocks.
-Letters follow each other in one of three cycles, with the number of the round behind each; a declaration tells the first
-letter and the first round, its name stands before the text or only behind it, and how far it counts stands nowhere: the
-round at its end shows, behind at least one letter. So what belongs into a hole follows from where the left side stops and
+A document declares counters (`#7 cK;`) and counts with them, in a call's line, `3=7(cdKabcdLab.M);`, or in nested blocks.
+Four letters follow each other, with a capital that counts the rounds behind them; a declaration tells the first letter and
+the first capital, its name stands before the text or only behind it, and how far it counts stands nowhere: the text's
+last capital shows, behind at least one letter. So what belongs into a hole follows from where the left side stops and
 where the right side goes on. What a suffix begins with recurs in each round, and an answer that is a round shorter or
-longer reads well at both seams: only the number tells that its length is wrong. A token is a character.
+longer reads well at both seams: only the capitals tell that its length is wrong. A token is a character.
 
 Knows text and chance. Knows nothing of models.
 """
@@ -20,10 +20,10 @@ from typing import Literal
 
 Kind = Literal["line", "block"]
 
-CYCLES = ("abcdefgh", "ijklmnop", "qrstuvwx")
-BREAKS = ((3, 6), (2, 5), (4, 6))  # after how many letters of a cycle a block's line ends, and one opens a block
-NAMES, DIGITS = string.ascii_uppercase, string.digits
-ALPHABET = "\n " + string.punctuation + DIGITS + NAMES + string.ascii_lowercase
+CYCLES = ("abcd", "ijkl", "qrst")
+COUNTS = string.ascii_uppercase
+DIGITS = string.digits
+ALPHABET = "\n " + string.punctuation + DIGITS + COUNTS + string.ascii_lowercase
 MAX_ANSWER = {"line": 40, "block": 64}
 MAX_DOCUMENT = 240
 MAX_SUFFIX = 80  # the right side must show the name and the number that stand behind a text
@@ -73,38 +73,39 @@ def holes(seed: int, kind: Kind | None = None, most: int = MAX_DOCUMENT) -> Iter
 
 def document(chance: random.Random) -> tuple[str, int, list[Body]]:
     """Return a document, how many of its characters declare, and where texts count in it."""
-    names = chance.sample(NAMES, chance.choice((1, 2, 2, 3)))
-    declared = {name: (chance.randrange(3), chance.randrange(8), chance.randrange(7)) for name in names}
-    text = "".join(f"#{name} {CYCLES[cycle][first]}{number};\n" for name, (cycle, first, number) in declared.items())
+    names = chance.sample(DIGITS, chance.choice((1, 2)))
+    declared = {name: (chance.randrange(3), chance.randrange(4), chance.randrange(26)) for name in names}
+    text = "".join(f"#{name} {CYCLES[cycle][first]}{COUNTS[count]};\n" for name, (cycle, first, count) in declared.items())
     n_declared, bodies = len(text), []
-    for _ in range(chance.choice((1, 2, 2, 3))):
-        name, digit = chance.choice(names), chance.choice(DIGITS)
+    for _ in range(chance.choice((1, 2, 2))):
+        name, label = chance.choice(names), chance.choice(DIGITS)
         kind: Kind = "line" if chance.random() < 0.5 else "block"
         opened, closed = ("(", ")") if kind == "line" else ("{", "}")
         is_named_first = chance.random() < 0.5
-        text += f"{digit}={name}{opened}" if is_named_first else opened
-        n_letters = chance.randint(4, 44) if kind == "line" else chance.randint(4, 24)
-        body, number = counted(*declared[name], n_letters, kind)
+        text += f"{label}={name}{opened}" if is_named_first else opened
+        n_letters = chance.randint(4, 44) if kind == "line" else chance.randint(4, 28)
+        body, count = counted(*declared[name], n_letters, kind)
         bodies.append(Body(len(text), len(text) + len(body), kind))
-        text += f"{body}{number}{closed}" + (";\n" if is_named_first else f"{name}>{digit};\n")
+        text += f"{body}.{count}{closed}" + (";\n" if is_named_first else f"{name}>{label};\n")
     return text, n_declared, bodies
 
 
-def counted(cycle: int, first: int, number: int, n_letters: int, kind: Kind) -> tuple[str, int]:
-    """Return the text that counts so many letters, and the number of its last round."""
-    letters, (ends, opens) = CYCLES[cycle], BREAKS[cycle]
-    text = "" if kind == "line" else "\n" + " " * (1 + (first >= opens))
+def counted(cycle: int, first: int, count: int, n_letters: int, kind: Kind) -> tuple[str, str]:
+    """Return the text that counts so many letters, and the capital of its last round.
+
+    In a block each round has a line; every other one opens a block for the next.
+    """
+    letters = CYCLES[cycle]
+    text = "" if kind == "line" else "\n "
     for at in range(first, first + n_letters):
-        place = at % len(letters) + 1
-        text += letters[place - 1]
-        if kind == "block" and place == ends:
-            text += ";\n "
-        if kind == "block" and place == opens:
-            text += "{\n  "
-        if place == len(letters):
-            number = (number + 1) % 10
-            text += str(number) if kind == "line" else f";\n }}{number}\n "
-    return text, number
+        text += letters[at % 4]
+        if at % 4 < 3:
+            continue
+        text += COUNTS[count % 26]
+        if kind == "block":
+            text += "{\n  " if count % 2 else ";\n }\n " if at >= 4 + first % 4 else ";\n "
+        count += 1
+    return text, COUNTS[count % 26]
 
 
 def cut(chance: random.Random, text: str, n_declared: int, body: Body) -> Hole | None:

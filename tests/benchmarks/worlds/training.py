@@ -53,7 +53,7 @@ class Plan:
 
     short_steps: int = 20  # causal, on short documents
     causal_steps: int = 40
-    open_steps: int = 380
+    open_steps: int = 440
     delete_steps: int = 0
     rows: int = 8
     canvases: int = 2
