@@ -256,7 +256,8 @@ class Draft:
         gaps = sorted({min(max(1, n + d), problem.longest) for d in self.around})
         denoiser = problem.rows(gaps)
         problem.settle(denoiser)
-        own = [tuple(draft[:n])] if n else []
+        is_answer = 0 < n <= problem.longest and not set(draft[:n]) & set(problem.closing)
+        own = [tuple(draft[:n])] if is_answer else []
         return problem.best([*own, *problem.answers(denoiser)])
 
     def written(self, problem: Problem) -> list[int]:

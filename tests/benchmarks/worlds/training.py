@@ -170,8 +170,8 @@ class Sampler:
 
 
 def begin(name: str, layers: Sequence[int]) -> Any:
-    """Return a model of some layers of a checkpoint of `dg_lsp.train`, with the rows of its vocabulary that are single
-    characters: what it knows of copying saves the hours in which a model comes to it.
+    """Return a model of some layers of a checkpoint of `dg_lsp.train`, its last one among them, with the rows of its
+    vocabulary that are single characters: what it knows of copying saves the time in which a model comes to it.
     """
     loaded = load(name, device="cpu", threads=1)
     config, vocabulary = loaded.passes.config, loaded.vocabulary
