@@ -1,1 +1,0 @@
-"""Small worlds: a generated language, and checkpoints that learn it in minutes on one core."""
