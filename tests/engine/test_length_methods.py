@@ -1,0 +1,94 @@
+"""The benchmark on lengths runs: a checkpoint is trained a little, loads, and each method fills a hole with it and counts."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dg_lsp.engine import model
+from dg_lsp.engine.lengths import Snap, fit_probe
+from dg_lsp.engine.model import EMBEDDED, Loaded
+from dg_lsp.train.windows import DELETE, EOS, N_SPECIAL, PAD, PRE
+from tests.benchmarks import lengths as benchmark
+from tests.benchmarks.worlds import language, methods, training
+from tests.benchmarks.worlds.training import HELD, Plan
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    folder = tmp_path_factory.mktemp("world")
+    plan = Plan(short_steps=1, causal_steps=1, open_steps=1, delete_steps=1, rows=2)
+    training.save(training.train(training.begin(EMBEDDED, (0, 4)), plan, say=lambda _: None), folder, training.PROFILE)
+    return model.load(str(folder), device="cpu", threads=1)
+
+
+@pytest.mark.parametrize("kind", ["line", "block"])
+def test_every_method_answers_within_its_room_and_counts_what_it_spends(checkpoint: Loaded, kind: language.Kind) -> None:
+    case = benchmark.case_of(next(language.holes(4, kind)))
+    probe = fit_probe(torch.randn(40, checkpoint.passes.config.hidden_size), [1 + n for n in range(40)], steps=3)
+    every = benchmark.ways(probe, "") | {"oracle": methods.oracle(case.n_answer), "delete": methods.delete(DELETE, 16)}
+    with torch.inference_mode():
+        for name, method in every.items():
+            problem = benchmark.posed(checkpoint, case)
+            answer = method(problem)
+            assert len(answer) <= problem.longest, name
+            assert all(token >= N_SPECIAL for token in answer), name
+            assert kind == "block" or not set(answer) & set(checkpoint.vocabulary.with_newline), name
+            assert problem.cost.row_passes >= problem.cost.passes > 0, name
+            assert problem.cost.positions >= problem.cost.row_passes, name
+
+
+def test_a_search_takes_no_more_open_steps_than_it_may(checkpoint: Loaded) -> None:
+    case = benchmark.case_of(next(language.holes(4, "block")))
+    with torch.inference_mode():
+        problem = benchmark.posed(checkpoint, case)
+        methods.Snapped(Snap(most=3, rows=1, trial=0))(problem)
+    assert problem.cost.row_passes <= 3 + problem.steps
+    assert problem.cost.encoder_passes == 0
+
+
+def test_the_table_compares_the_methods_hole_by_hole(checkpoint: Loaded) -> None:
+    cases = [benchmark.case_of(hole) for hole in islice(language.holes(4, "line"), 3)]
+    table = benchmark.summed(
+        cases, benchmark.run(checkpoint, cases, fit_probe(torch.randn(9, 256), [1] * 9, steps=2), "grid,snap", None)
+    )
+    assert table["holes"] == 3
+    assert set(table["cost"]) == {"grid", "snap", "oracle"}
+    assert table["chosen_less_oracle"][0] == pytest.approx(table["snap"] - table["oracle"])
+
+
+def test_an_open_canvas_is_the_text_that_follows_and_holds_nothing() -> None:
+    batch = training.Sampler(1).batch(4, 2)
+    assert batch.gap.all()
+    for index in range(8):
+        window, start = batch.causal.ids[index // 2].tolist(), int(batch.starts[index])
+        follows = [token for token in window[start : start + training.CANVAS] if token not in (PAD, EOS)]
+        assert batch.clean[index][: len(follows)].tolist() == follows
+        assert PRE in window[:start]
+
+
+def test_a_canvas_with_delete_tokens_holds_the_suffix_behind_them() -> None:
+    batch = training.Sampler(1, delete=True).batch(6, 1)
+    for clean, noisy, gap, used in zip(batch.clean, batch.noisy, batch.gap, batch.used, strict=True):
+        held = clean[used & ~gap]
+        assert 0 < len(held) <= HELD
+        assert DELETE not in held
+        np.testing.assert_array_equal(noisy[~gap], clean[~gap])
+        answer = clean[gap & (clean != DELETE)]
+        assert len(answer)
+        assert (clean[gap][len(answer) :] == DELETE).all()
+
+
+def test_a_checkpoint_is_kept_by_what_it_was_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "PLAN", Plan(short_steps=1, causal_steps=0, open_steps=0, rows=2))
+    monkeypatch.setattr(training, "LAYERS", (4,))
+    said: list[str] = []
+    folder = training.made(tmp_path, delete=False, say=said.append)
+    assert training.made(tmp_path, delete=False, say=said.append) == folder
+    assert sum(line.startswith("training") for line in said) == 1
+    monkeypatch.setattr(training, "LAYERS", (0, 4))
+    assert training.made(tmp_path, delete=False, say=said.append) != folder
