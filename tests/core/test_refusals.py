@@ -99,6 +99,7 @@ def test_an_answer_may_complete_a_name() -> None:
     check_taken("# a word⟦⟧ and more\n", "smith")
     check_taken("item = 1\nx = (item⟦⟧, y)\n", "_count")
     check_taken("f(items)\nx = f(it⟦⟧ms, y)\n", "e")
+    check_taken("def __exit__(self, exc⟦⟧e: type) -> None:\n    pass\n", "_typ")
 
 
 @pytest.mark.parametrize("kind", ["body", "marker", "cursor"])

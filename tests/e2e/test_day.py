@@ -34,6 +34,7 @@ def test_the_recording_is_half_an_hour_and_can_be_made_again() -> None:
     assert done == {"open", "switch", "move", "type", "delete", "paste", "undo", "accept", "reject", "save", "menu", "fill"}
 
 
+@pytest.mark.slow
 def test_a_day_leaves_the_same_text_nothing_unanswered_and_no_more_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

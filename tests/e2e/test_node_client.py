@@ -50,6 +50,7 @@ def modules() -> Path:
     return INSTALLED
 
 
+@pytest.mark.slow
 def test_microsofts_client_is_served(modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line, character = READERS.count("\n"), len(READERS.rpartition("\n")[2].encode("utf-16-le")) // 2
     scene = tmp_path / "scene.json"

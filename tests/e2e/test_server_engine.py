@@ -42,6 +42,7 @@ def run(
         asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_the_real_engine_answers_suggestions_and_actions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path
 ) -> None:
@@ -66,6 +67,7 @@ def test_the_real_engine_answers_suggestions_and_actions(
     run(tmp_path, monkeypatch, trained_layout, CODE, test)
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(TWO)

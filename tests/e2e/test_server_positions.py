@@ -18,6 +18,7 @@ pytestmark = pytest.mark.e2e
 N, SEED = 60, 1
 
 
+@pytest.mark.slow
 def test_nothing_shown_repeats_what_follows_or_adds_a_syntax_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> list[Seen]:
         async with replay.session(tmp_path) as client:

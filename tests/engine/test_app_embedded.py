@@ -87,6 +87,7 @@ def test_what_curl_gets_in_the_shape_of_llama_parses(embedded: Embedded) -> None
     check(told["content"])
 
 
+@pytest.mark.slow
 def test_what_other_clients_get_in_held_out_files_adds_no_syntax_error(embedded: Embedded) -> None:
     """As it is in an editor, though these requests do not say that it is Python."""
     n_texts = 0
@@ -176,6 +177,7 @@ def steps_and_cancels(journal: Path) -> tuple[dict[int, list[int]], dict[int, in
     return steps, cancels
 
 
+@pytest.mark.slow
 def test_a_thousand_closed_responses_end_their_work_within_a_step_and_leave_nothing(embedded: Embedded) -> None:
     engine, rng = embedded.engine, random.Random(5)
     asyncio.run(cancel_many(engine, range(10_000, 10_600), rng))  # until its caches and its allocator have what they want

@@ -91,6 +91,7 @@ def replayed_session(counted: Counter[str], seed: int, text: str, encoding: Enco
     assert document.document == Document("file:///a.py", "python", text, N_EDITS)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_edits_give_the_editors_text() -> None:
     counted: Counter[str] = Counter()
     replayed_session(counted)

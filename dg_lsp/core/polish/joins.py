@@ -30,15 +30,18 @@ def drop_glued(text: str, around: Around) -> str | None:
     """Drop what runs into a name next to it without completing it to one that is known.
 
     In front of more code a name that is whole already is not completed to a new one: what is typed at the end of a line
-    may be the beginning of any. An answer that ends with the rest of its line wrote that name itself.
+    may be the beginning of any. An answer that ends with the rest of its line wrote that name itself, and a cursor inside
+    a name asks for a part of it.
     """
     language = languages.get(around.document.language)
     if language is None or text.rstrip().endswith(around.rest.rstrip()) or not around.rest.strip(" \t)]};,"):
         return text
     left, first = _NAME_AT_END.search(around.before), _NAME_AT_START.match(text)
     last, right = _NAME_AT_END.search(text), _NAME_AT_START.match(around.rest)
+    if left and first and right and first.end() == len(text):
+        return text  # the cursor is inside a name, and the answer is a part of it
     is_glued = False
-    if left and first and text[0].islower() and not (right and first.end() == len(text)):
+    if left and first and text[0].islower():
         is_member = around.before[: left.start()].endswith((".", ":", ">"))
         is_whole = len(left[0]) > 1 and _n_places(left[0], around) > 0
         is_glued = is_whole and not is_member and not _is_known(left[0] + first[0], around, language)
