@@ -39,6 +39,7 @@ class Ranked:
 
 
 Confidence = Calibrated | Ranked
+BEST = Ranked(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from dg_lsp.core.confidence import Confidence, Ranked
+from dg_lsp.core.confidence import BEST, Confidence
 
 HoleKind = Literal["cursor", "body", "marker", "selection", "error"]
 RowKind = Literal["noise", "copy", "causal", "previous"]
@@ -134,7 +134,7 @@ class Candidate:
     """
 
     texts: tuple[str, ...]
-    confidence: Confidence = Ranked()
+    confidence: Confidence = BEST
     confidences: tuple[tuple[float, ...], ...] = ()
     row: RowKind = "noise"
     steps: int = 0

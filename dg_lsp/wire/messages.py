@@ -22,7 +22,7 @@ PROTOCOL_MAJOR = 1
 PROTOCOL_MIN = 2
 """The oldest protocol that this code still speaks."""
 PROTOCOL_MAX = 2
-"""The newest one, since which a candidate states a measured probability or a rank; two processes use the highest number that both speak."""
+"""The newest one (2: a candidate states a probability or a rank); two processes use the highest that both speak."""
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_CANDIDATES = 64

@@ -8,6 +8,7 @@ import pytest
 
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core import values
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine
@@ -86,7 +87,7 @@ class Answering:
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         self.requests.append(request)
         texts = self._answers[min(len(self.requests), len(self._answers)) - 1]
-        return (Candidate(texts, 0.9),)
+        return (Candidate(texts, Calibrated(0.9)),)
 
 
 def done(what: str, text: str, engine: Answering, language: str = "python") -> tuple[str, Filled]:

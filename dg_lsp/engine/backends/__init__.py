@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dg_lsp.engine.calibration_store import ModelId
 from dg_lsp.engine.task import Say
 from dg_lsp.wire import config
 from dg_lsp.wire.config import is_remote
@@ -70,6 +71,8 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
         from dg_lsp.engine.backends import fim
 
         filler = fim.connect(remote_name.dialect, remote_name.url, remote_name.model, configured, os.environ)
+    # Which model a server chose is what tells it from the one that it may serve tomorrow.
+    filler.calibrations.watch(ModelId(name, filler.backend.model))
     say("ready", 1.0)
     return filler
 

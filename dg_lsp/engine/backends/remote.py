@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine import sequence
+from dg_lsp.engine import calibration, sequence
 from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient
+from dg_lsp.engine.calibration import Calibration, Evidence, HolePosition
+from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.task import Filler, Task
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.privacy import LOCAL_ONLY, stays_local
@@ -36,7 +41,9 @@ class Reply:
 
 
 class Backend(Protocol):
-    """How one kind of server is asked."""
+    """How one kind of server is asked, and the name of the model that it was found to serve."""
+
+    model: str
 
     def takes_together(self, request: InfillRequest) -> bool:
         """Return whether all holes of a request, which has several, can be asked for at once."""
@@ -44,8 +51,8 @@ class Backend(Protocol):
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return what to ask, all at the same time; raise RemoteError when the request can't be asked."""
 
-    def best(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
-        """Return what the answers so far come to, best first; raise RemoteError or WireError when they make no sense."""
+    def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
+        """Return what the answers so far come to, and what is known of each; raise RemoteError or WireError for nonsense."""
 
     def about(self) -> Mapping[str, object]:
         """Return facts about the model by name."""
@@ -100,14 +107,21 @@ class RemoteFiller(Filler):
         """Take over the client; it is closed with the filler."""
         self.backend, self.client, self.local_only = backend, client, local_only
         self._board = Board()
+        self._calibrations = Calibrations()
         self._end = weakref.finalize(self, client.close)
+
+    @property
+    def calibrations(self) -> Calibrations:
+        """What says how sure a candidate is."""
+        return self._calibrations
 
     def start(self, request: InfillRequest) -> RemoteTask:
         """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine."""
         if stays_local(request.path, self.local_only):
             raise ValueError(f"{request.path} {LOCAL_ONLY}")
         related = tuple(item for item in request.related if not stays_local(item.path, self.local_only))
-        return RemoteTask(self.backend, self.client, self._board, replace(request, related=related))
+        calibration = self._calibrations.current()
+        return RemoteTask(self.backend, self.client, self._board, replace(request, related=related), calibration)
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and what else is known of it."""
@@ -134,8 +148,17 @@ class Sent:
 class RemoteTask(Task):
     """One request under way; holes that the server can't fill together are filled one after another."""
 
-    def __init__(self, backend: Backend, client: ServerClient, board: Board, request: InfillRequest) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        client: ServerClient,
+        board: Board,
+        request: InfillRequest,
+        calibration: Calibration | None = None,
+    ) -> None:
         """Hold the request."""
+        self._calibration = calibration
+        self._evidence: tuple[Evidence, ...] = ()
         self._backend, self._client, self._board, self._request = backend, client, board, request
         n_holes = len(request.holes)
         self._together = n_holes if n_holes == 1 or backend.takes_together(request) else 1
@@ -169,7 +192,7 @@ class RemoteTask(Task):
         if len(self._request.holes) == self._together:
             return tuple(replace(candidate, finished=False) for candidate in now)
         texts = self.drafts()
-        return (Candidate(texts, 0.0, finished=False),) if any(texts) else ()
+        return (Candidate(texts, Ranked(doubted=True), finished=False),) if any(texts) else ()
 
     def drafts(self) -> tuple[str, ...]:
         """Return one text for each hole as the best answer so far has it."""
@@ -178,6 +201,10 @@ class RemoteTask(Task):
         texts = [text for part in self._parts for text in part.texts]
         texts += [text for candidate in self._now()[:1] for text in candidate.texts]
         return (*texts, *[""] * (len(self._request.holes) - len(texts)))
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Return what is known of each answer, when all are there."""
+        return self._evidence if len(self._request.holes) == 1 else ()
 
     def cache(self) -> Mapping[str, int]:
         """Return how many tokens the server read, and how many of them it had read before, as far as it tells."""
@@ -211,7 +238,8 @@ class RemoteTask(Task):
             raise failures[0]
         for reply in replies:
             self._count(reply.fields)
-        candidates = self._best(replies)
+        self._evidence = self._known(replies)
+        candidates = calibration.stated(self._evidence, self._calibration)
         self._sent.drop()
         if self._together == len(self._request.holes):
             self._answers = candidates
@@ -225,10 +253,10 @@ class RemoteTask(Task):
         self._answers = (sequence.whole(self._parts),)
         return False
 
-    def _best(self, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
+    def _known(self, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
         assert self._part is not None
         try:
-            return self._backend.best(self._part, replies)
+            return self._backend.evidence(self._part, replies)
         except WireError as error:
             raise RemoteError(f"the answer of {self._client.server.host} can't be understood: {error}") from error
 
@@ -241,7 +269,7 @@ class RemoteTask(Task):
         if self._part is not None and replies:
             # What is wrong with them is told when all are there.
             with contextlib.suppress(RemoteError):
-                return self._best(replies)
+                return calibration.stated(self._known(replies), self._calibration)
         return ()
 
     def _count(self, fields: Fields) -> None:
@@ -261,12 +289,38 @@ def trimmed(text: str, confidences: tuple[float, ...], *, block: bool) -> tuple[
     return first_line, confidences[: -(-len(confidences) * len(first_line) // len(text))]
 
 
-def merged(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return each distinct answer once, with its best score, best first."""
-    ranked: dict[tuple[str, ...], Candidate] = {}
-    for candidate in sorted(candidates, key=lambda candidate: -candidate.score):
-        ranked.setdefault(candidate.texts, candidate)
-    return tuple(ranked.values())
+def token_features(logs: Sequence[float], text: str) -> dict[str, float]:
+    """Return what the log-probabilities of an answer's tokens say of it, as a calibration weighs it."""
+    mean = sum(logs) / len(logs) if logs else 0.0
+    return {
+        "told": float(bool(logs)),
+        "sum": sum(logs),
+        "mean": mean,
+        "least": min(logs, default=0.0),
+        "first": logs[0] if logs else 0.0,
+        "length": math.log1p(len(text)),
+        "blank": float(not text.strip()),
+    }
+
+
+def with_agreement(evidence: Sequence[Evidence], where: HolePosition) -> tuple[Evidence, ...]:
+    """Return the evidence with how many other answers are the same, as features of the hole's position."""
+    n_same = Counter(item.candidate.texts for item in evidence)
+    n_others = len(evidence) - 1
+    return tuple(
+        replace(
+            item,
+            features=calibration.for_position(
+                {
+                    **item.features,
+                    "asked": math.log1p(n_others),
+                    "agree": (n_same[item.candidate.texts] - 1) / n_others if n_others else 0.0,
+                },
+                where,
+            ),
+        )
+        for item in evidence
+    )
 
 
 def _outcome(future: Future[Fields]) -> Fields | RemoteError:
