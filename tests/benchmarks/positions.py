@@ -17,7 +17,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dg_lsp.core.confidence import Threshold, is_sure  # noqa: E402
 from tests.e2e import positions, replay  # noqa: E402  # found only now
 from tests.e2e.replay import Seen  # noqa: E402
 
@@ -56,7 +55,7 @@ async def _ask(folder: Path, n: int, seed: int) -> tuple[list[Seen], int]:
 def _by_threshold(seen: list[Seen]) -> str:
     rows = [("threshold", "shown", "of all", "right", "of those shown", "right as far as it goes")]
     for threshold in THRESHOLDS:
-        shown = [each for each in seen if each.text and is_sure(each.confidence, Threshold(threshold, 1))]
+        shown = [each for each in seen if each.text and each.score >= threshold]
         right = sum(positions.is_right(each.position, each.text) for each in shown)
         begun = sum(positions.is_begun(each.position, each.text) for each in shown)
         shares = [f"{n / len(shown):.0%}" if shown else "" for n in (right, begun)]
