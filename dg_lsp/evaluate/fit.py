@@ -55,10 +55,12 @@ def fit(samples: Sequence[Sample], seed: int = 0) -> Calibration:
             at = best(sample, part)
             z = calibration.linear(sample.features[at], part)
             unseen.append(({"z": z, **{name: sample.features[at].get(name, 0.0) for name in POSITIONS}}, sample.right[at]))
-    second = _logistic([features for features, _ in unseen], [right for _, right in unseen])
+    outcomes = [right for _, right in unseen]
+    second = _logistic([features for features, _ in unseen], outcomes)
     slope = second.weights.get("z", 0.0)
     if slope <= 0:  # the signs say nothing: every candidate gets the share of its hole's position
         slope = 0.0
+        second = _logistic([{name: features[name] for name in POSITIONS} for features, _ in unseen], outcomes)
     weights = {name: slope * weight for name, weight in first.weights.items()}
     for name in POSITIONS:
         weights[name] = weights.get(name, 0.0) + second.weights.get(name, 0.0)

@@ -81,12 +81,15 @@ def measure(judged: Sequence[Judged], seed: int = 0) -> Reliability:
 
 
 def bins(pairs: Sequence[tuple[float, bool]]) -> tuple[Bin, ...]:
-    """Return ten bins of as many answers each, by stated probability."""
-    ordered, made = sorted(pairs), []
-    n_bins = min(N_BINS, len(ordered))
+    """Return ten bins of as many answers each, by stated probability; equal probabilities have one share of right answers."""
+    equals: dict[float, list[bool]] = {}
+    for chance, right in pairs:
+        equals.setdefault(chance, []).append(right)
+    ordered = [(chance, sum(rights) / len(rights)) for chance, rights in sorted(equals.items()) for _ in rights]
+    n_bins, made = min(N_BINS, len(ordered)), []
     for number in range(n_bins):
         part = ordered[number * len(ordered) // n_bins : (number + 1) * len(ordered) // n_bins]
-        stated, right = sum(chance for chance, _ in part), sum(right for _, right in part)
+        stated, right = sum(chance for chance, _ in part), sum(share for _, share in part)
         made.append(Bin(len(part), stated / len(part), right / len(part)))
     return tuple(made)
 

@@ -5,7 +5,6 @@ Knows the order of the stages and where each leaves its files. Knows nothing of 
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path

@@ -154,15 +154,15 @@ def test_the_engine_uses_what_the_command_has_learned(
         task = replace(numbered(7, 1)[0], language="python")
         assert isinstance(best(running, task), Ranked)
         code, out, err = run("--model", name, "--repo", str(folder), "--holes", "120", "--json", "--plot", str(plot))
-        assert code == 0, err
+        assert (code, f"holes is sent to {name}" in err) == (0, True), err
         assert isinstance(best(running, task), Calibrated)
         assert isinstance(best(backends.load(name), task), Calibrated)
         code, _, err = run("--model", name, "--forget")
         assert (code, "is removed" in err) == (0, True)
         assert isinstance(best(running, task), Ranked)
-    assert "holes is sent to fim:openai:" in err or "is removed" in err
     stated = json.loads(out)
-    assert (stated["model"], stated["holes"]) == (name, stated["answered"])
+    assert stated["model"] == name
+    assert 60 < stated["answered"] <= stated["holes"] <= 120
     assert stated["auc"]["low"] <= stated["auc"]["value"] <= stated["auc"]["high"]
     assert Path(stated["file"]).parent == own_folder
     drawn = plot.read_text()
@@ -238,7 +238,8 @@ def test_the_figures_of_a_small_table_are_those_by_hand() -> None:
     assert reliability.brier(pairs) == pytest.approx(0.125)
     assert reliability.brier_skill(pairs) == pytest.approx(0.5)
     assert reliability.auc(pairs) == pytest.approx(0.875)
-    assert reliability.calibration_error([(0.5, True), (0.5, False)] * 20) == pytest.approx(0.0, abs=0.2)
+    assert reliability.calibration_error([(0.5, True), (0.5, False)] * 20) == pytest.approx(0.0)
+    assert reliability.calibration_error([(0.9, True), (0.9, False)] * 20) == pytest.approx(0.4)
 
 
 def test_what_is_stated_at_random_has_no_skill() -> None:
