@@ -89,8 +89,8 @@ def bins(pairs: Sequence[tuple[float, bool]]) -> tuple[Bin, ...]:
     n_bins, made = min(N_BINS, len(ordered)), []
     for number in range(n_bins):
         part = ordered[number * len(ordered) // n_bins : (number + 1) * len(ordered) // n_bins]
-        stated, right = sum(chance for chance, _ in part), sum(share for _, share in part)
-        made.append(Bin(len(part), stated / len(part), right / len(part)))
+        stated, n_right = sum(chance for chance, _ in part), sum(share for _, share in part)
+        made.append(Bin(len(part), stated / len(part), n_right / len(part)))
     return tuple(made)
 
 
