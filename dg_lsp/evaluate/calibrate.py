@@ -36,6 +36,18 @@ class Fitted:
 
 def fitted(samples: Sequence[Sample], seed: int = 0) -> Fitted:
     """Return the calibration of samples; raise EvalError where there are too few right or wrong answers to learn from."""
+    answered = enough(samples)
+    return Fitted(fit.fit(answered, seed), _measured(fit.cross_judged(answered, seed), seed), len(samples), len(answered))
+
+
+def checked(samples: Sequence[Sample], used: Calibration, seed: int = 0) -> Fitted:
+    """Return a calibration that is in use with its figures on samples it was not fitted on. Raises EvalError as `fitted`."""
+    answered = enough(samples)
+    return Fitted(used, _measured(fit.judge(answered, used), seed), len(samples), len(answered))
+
+
+def enough(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples that have an answer; raise EvalError where too few of them are right, or wrong."""
     answered = [sample for sample in samples if sample.features]
     n_right = sum(any(sample.right) for sample in answered)
     n_wrong = sum(not all(sample.right) for sample in answered)
@@ -45,12 +57,14 @@ def fitted(samples: Sequence[Sample], seed: int = 0) -> Fitted:
             f"only {min(n_right, n_wrong)} of {len(samples)} holes had an answer that is {what}, fewer than the "
             f"{LEAST_OF_EACH} that a calibration needs; give more --holes or a larger --repo"
         )
-    judged: list[Judged] = fit.cross_judged(answered, seed)
+    return answered
+
+
+def _measured(judged: Sequence[Judged], seed: int) -> Reliability:
     try:
-        figures = reliability.measure(judged, seed)
+        return reliability.measure(judged, seed)
     except ValueError as error:
         raise EvalError(f"nothing can be learned from these holes: of the best answers {error}") from error
-    return Fitted(fit.fit(answered, seed), figures, len(samples), len(answered))
 
 
 def samples(

@@ -53,6 +53,9 @@ def calibrate(
         Path | None, typer.Option(metavar="FILE.svg", help="Also draw stated against measured probability.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object with all figures.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Fit and write nothing: measure the calibration that is in use on these holes.")
+    ] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Measure nothing: remove the model's calibration.")] = False,
 ) -> None:
     """Fill holes cut from your code with a model, and learn from them how likely its answers are right.
@@ -66,8 +69,9 @@ def calibrate(
             _forget(name, filler)
             return
         chosen = _tasks(name, repo, tasks, holes, seed)
-        result = _fitted(name, filler, chosen, seed)
-        stored = _stored(filler, result, into, {"model": name, "seed": seed, "dg_lsp": __version__})
+        result = _result(name, filler, chosen, seed, check=check)
+        facts = {"model": name, "seed": seed, "dg_lsp": __version__}
+        stored = None if check else _stored(filler, result, into, facts)
         if plot is not None:
             _draw(plot, result, name)
         _show(name, result, stored, as_json=as_json)
@@ -126,13 +130,17 @@ def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> l
     return cut
 
 
-def _fitted(name: str, filler: Filler, chosen: Sequence[Task], seed: int) -> Fitted:
+def _result(name: str, filler: Filler, chosen: Sequence[Task], seed: int, *, check: bool) -> Fitted:
     from dg_lsp.engine.task import UserError
     from dg_lsp.evaluate import calibrate as calibration
     from dg_lsp.infill import bar
 
     if filler.calibrations is None:
         raise EvalError(f"{name} states its own confidence and can't be calibrated")
+
+    used = filler.calibrations.current()
+    if check and used is None:
+        raise EvalError(f"{name} has no calibration to check; leave --check out to fit one")
 
     def filled(done: Callable[[int], None]) -> list[Sample]:
         try:
@@ -143,7 +151,7 @@ def _fitted(name: str, filler: Filler, chosen: Sequence[Task], seed: int) -> Fit
     with bar.on_terminal("filling", len(chosen)) as (_, done):
         samples = filled(done)
     with bar.on_terminal("fitting", 1) as (_, done):
-        return calibration.fitted(samples, seed)
+        return calibration.checked(samples, used, seed) if check and used else calibration.fitted(samples, seed)
 
 
 def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, object]) -> Path:
@@ -189,16 +197,21 @@ def _draw(plot: Path, result: Fitted, name: str) -> None:
         raise EvalError(f"{plot} can't be written: {(error.strerror or str(error)).lower()}") from error
 
 
-def _show(name: str, result: Fitted, stored: Path, *, as_json: bool) -> None:
+def _show(name: str, result: Fitted, stored: Path | None, *, as_json: bool) -> None:
     figures = result.reliability
     if as_json:
-        stated = {"model": name, "holes": result.n_holes, "answered": result.n_answered, "file": str(stored)}
+        stated = {
+            "model": name,
+            "holes": result.n_holes,
+            "answered": result.n_answered,
+            "file": str(stored) if stored else None,
+        }
         typer.echo(json.dumps({**stated, **asdict(figures)}, indent=2))
         return
     typer.echo(
         f"{name}: {result.n_answered} of {result.n_holes} holes answered, {figures.base_rate:.1%} of the best answers right"
     )
-    typer.echo("On files that the fit had not seen, with 95 % intervals:")
+    typer.echo("With 95 % intervals:" if stored is None else "On files that the fit had not seen, with 95 % intervals:")
     for title, measure in (
         ("expected calibration error", figures.calibration_error),
         ("Brier score", figures.brier),
@@ -211,4 +224,5 @@ def _show(name: str, result: Fitted, stored: Path, *, as_json: bool) -> None:
         typer.echo(f"  {each.stated:6.3f}  {each.right:6.3f}   {each.n}")
     if figures.brier_skill.low <= 0:
         typer.echo("What this model tells of its answers says little about which are right; more --holes may help.")
-    typer.echo(f"Stored in {stored}")
+    if stored is not None:
+        typer.echo(f"Stored in {stored}")

@@ -157,9 +157,14 @@ def test_the_engine_uses_what_the_command_has_learned(
         assert (code, f"holes is sent to {name}" in err) == (0, True), err
         assert isinstance(best(running, task), Calibrated)
         assert isinstance(best(backends.load(name), task), Calibrated)
+        code, checked, err = run("--model", name, "--repo", str(folder), "--holes", "80", "--seed", "5", "--json", "--check")
+        assert (code, json.loads(checked)["file"]) == (0, None), err
+        assert json.loads(checked)["auc"]["value"] > 0.75
         code, _, err = run("--model", name, "--forget")
         assert (code, "is removed" in err) == (0, True)
         assert isinstance(best(running, task), Ranked)
+        code, _, err = run("--model", name, "--repo", str(folder), "--check")
+        assert (code, "has no calibration to check" in err) == (2, True)
     stated = json.loads(out)
     assert stated["model"] == name
     assert 60 < stated["answered"] <= stated["holes"] <= 120
