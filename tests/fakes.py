@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Document, Hole, HoleKind, InfillRequest, Span
 from dg_lsp.infill.port import EngineError
 
@@ -20,7 +21,7 @@ class ScriptedEngine:
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         self.requests.append(request)
-        return tuple(Candidate(texts, score=1 / (2 + idx)) for idx, texts in enumerate(self._texts))
+        return tuple(Candidate(texts, Calibrated(1 / (2 + idx))) for idx, texts in enumerate(self._texts))
 
 
 class FailingEngine:

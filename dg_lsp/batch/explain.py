@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 from dg_lsp.batch.plan import Plan, where
 from dg_lsp.batch.run import FileContext, RunOptions, settings_for
+from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate, Hole, InfillRequest
 from dg_lsp.infill import pipeline
 from dg_lsp.wire import messages
@@ -93,12 +94,12 @@ def _changes(text: str, last: str, paint: Paint) -> str:
 
 def ending(plan: Plan, request: InfillRequest, trace: Trace) -> str:
     """Return the answers, best first, what becomes of each, and what they took."""
-    lines = ["--- answers, best first; the number is the probability of being right"]
+    lines = ["--- answers, best first, with the probability of being right"]
     for candidate in trace.candidates:
         shown, reason = _judged(plan, request, candidate)
         text = "".join(candidate.texts) if reason else shown
         end = f"   (not shown: it {reason})" if reason else "" if candidate.finished else "   (unfinished)"
-        lines.append(f"{candidate.score:5.2f}  {candidate.row:8} {_indented(visible(text))}{end}")
+        lines.append(f"{confidence.words(candidate.confidence):>14}  {candidate.row:8} {_indented(visible(text))}{end}")
     if not trace.candidates:
         lines.append("none")
     done = trace.done
@@ -122,7 +123,9 @@ def report(plan: Plan, request: InfillRequest, trace: Trace | None) -> dict[str,
     answers = []
     for candidate in trace.candidates:
         shown, reason = _judged(plan, request, candidate)
-        answers.append({**asdict(candidate), "edit": None if reason else shown, "reason": reason})
+        stated = {**asdict(candidate), "probability": confidence.probability(candidate.confidence)}
+        del stated["confidence"]
+        answers.append({**stated, "edit": None if reason else shown, "reason": reason})
     steps = [{"step": step.number, "texts": step.texts} for step in trace.steps]
     return {**facts, "steps": steps, "answers": answers, "done": asdict(trace.done)}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dg_lsp.core import guess, languages, local, polish, syntax
+from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.languages import GrammarError
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span
@@ -253,7 +254,10 @@ def _cuts(wish: Wish, outcome: Outcome) -> list[tuple[Candidate, Cut]]:
     useful = (candidate for candidate in polished if candidate is not None)
     candidates = tuple(itertools.islice(useful, wish.n))
     # These clients read the first choice without asking whether there is one.
-    return [(candidate, cut(candidate, wish)) for candidate in candidates or (Candidate(("",), 0.0, finished=False),)]
+    return [
+        (candidate, cut(candidate, wish))
+        for candidate in candidates or (Candidate(("",), Ranked(doubted=True), finished=False),)
+    ]
 
 
 def _syntax(document: Document, offset: int) -> Syntax | None:
@@ -314,7 +318,9 @@ def _logprobs(candidate: Candidate, made: Cut, offset: int, pieces: Pieces) -> d
     chances = [chance for row in candidate.confidences for chance in row]
     tokens = pieces("".join(candidate.texts))
     if len(tokens) != len(chances) or not chances:
-        tokens, chances = (made.text,), [math.prod(chances) if chances else max(candidate.score, 0.0)]
+        if not chances:
+            return _unknown(made, offset)
+        tokens, chances = (made.text,), [math.prod(chances)]
     offsets, at, n_tokens = [], 0, 0
     for token in tokens:
         if at + len(token) > len(made.text):
@@ -323,6 +329,11 @@ def _logprobs(candidate: Candidate, made: Cut, offset: int, pieces: Pieces) -> d
         at, n_tokens = at + len(token), n_tokens + 1
     logs = [math.log(min(max(chance, 1e-30), 1.0)) for chance in chances[:n_tokens]]
     return {"tokens": list(tokens[:n_tokens]), "token_logprobs": logs, "top_logprobs": None, "text_offset": offsets}
+
+
+def _unknown(made: Cut, offset: int) -> dict[str, object]:
+    """Return the text as one token without a log-probability, which a model that tells none has none of."""
+    return {"tokens": [made.text], "token_logprobs": [None], "top_logprobs": None, "text_offset": [offset]}
 
 
 def _at(value: object, path: list[str]) -> object:

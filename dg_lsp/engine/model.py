@@ -6,6 +6,7 @@ remote code. Knows files. Knows nothing of requests.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from dg_lsp.wire.model_names import folder_of
 EMBEDDED = "embedded"
 SMALL = 20_000_000  # parameters below which bf16 gains nothing on a CPU
 CHOSEN = "it was asked for"
+FINGERPRINT_BYTES = 1 << 16
 
 
 class LoadError(Exception):
@@ -44,6 +46,7 @@ class Loaded:
     revision: str = ""
     threads: int = 0
     why: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""  # other weights have another one
 
 
 def load(
@@ -100,7 +103,7 @@ def load(
         raise LoadError(f"{name} can't be loaded as a DiffusionGemma checkpoint: {error}") from error
     say("ready", 1.0)
     width = str(wide).removeprefix("torch.")
-    return Loaded(name, Passes(model), vocabulary, loaded_profile, device, width, revision, threads, why)
+    return Loaded(name, Passes(model), vocabulary, loaded_profile, device, width, revision, threads, why, _fingerprint(folder))
 
 
 def find(name: str, revision: str = "") -> Path:
@@ -130,6 +133,19 @@ def find(name: str, revision: str = "") -> Path:
     except Exception as error:
         first = str(error).strip().split("\n")[0]
         raise LoadError(f"{name} can't be fetched from the hub ({first}); write a folder as a path: ./{name}") from error
+
+
+def _fingerprint(folder: Path) -> str:
+    """Return what tells these weights from others: the size of each file, and what it begins and ends with."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as opened:
+            digest.update(opened.read(FINGERPRINT_BYTES))
+            opened.seek(max(0, size - FINGERPRINT_BYTES))
+            digest.update(opened.read(FINGERPRINT_BYTES))
+    return digest.hexdigest()[:16]
 
 
 def _device(name: str) -> tuple[str, str]:

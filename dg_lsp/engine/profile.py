@@ -11,6 +11,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from dg_lsp.engine import calibration_store
+from dg_lsp.engine.calibration import Calibration
+
 FILE = "dg_lsp.json"
 
 
@@ -30,17 +33,6 @@ class Sampling:
     stop_entropy: float = 0.02
     conditioning_tokens: int = 64  # how many tokens a position's self-conditioning keeps
     delete_entropy: float = 0.05  # a delete token surer than this, twice in a row, leaves the canvas
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """A logistic model of "this candidate is what stood there", fitted on files of the training packages.
-
-    `weights` name features of `engine.rank`; a feature without a weight counts nothing.
-    """
-
-    intercept: float = -1.0
-    weights: dict[str, float] = field(default_factory=lambda: {"mean": 2.0, "after": 1.0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +56,7 @@ class Profile:
     file_chars: int = 12_000  # how much of the file on each side is looked through
     refine_steps: int = 0  # steps in which the canvas may correct a draft; 0 leaves drafts as they are
     sampling: Sampling = field(default_factory=Sampling)
-    calibration: Calibration = field(default_factory=Calibration)
+    calibration: Calibration | None = None  # None: nobody has measured how often its candidates are right
 
 
 def load(folder: Path) -> Profile:
@@ -94,8 +86,8 @@ def parse(stated: dict[str, Any]) -> Profile:
             values[name] = tuple(values[name])
     if "sampling" in values:
         values["sampling"] = Sampling(**values["sampling"])
-    if "calibration" in values:
-        values["calibration"] = Calibration(**values["calibration"])
+    if values.get("calibration") is not None:
+        values["calibration"] = calibration_store.parse(values["calibration"])
     return Profile(**values)
 
 
@@ -119,4 +111,5 @@ def as_instruct(profile: Profile) -> Profile:
 
 def dump(profile: Profile) -> str:
     """Return the profile as the text of its file."""
-    return json.dumps(asdict(profile), indent=2) + "\n"
+    calibration = None if profile.calibration is None else calibration_store.as_object(profile.calibration)
+    return json.dumps(asdict(replace(profile, calibration=None)) | {"calibration": calibration}, indent=2) + "\n"

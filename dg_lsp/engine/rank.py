@@ -1,8 +1,7 @@
-"""Which candidate is best, and how likely it is to be what stood there.
+"""What is known of each row of a local model's canvas, as the numbers that rank it.
 
-All rows of a request are ranked by one number: a logistic model over the candidate's causal log-probability, how its
-canvas settled, how far a copied draft agrees with both sides, and how many rows agree. Its weights come with the
-checkpoint (fitted by `dg-lsp train calibrate`). Knows numbers. Knows nothing of tensors.
+A candidate's causal log-probability, how its canvas settled, how far a copied draft agrees with both sides, and how many
+rows agree. Knows numbers. Knows nothing of tensors.
 """
 
 from __future__ import annotations
@@ -10,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from dg_lsp.core.values import RowKind
-from dg_lsp.engine.profile import Calibration
+from dg_lsp.core.values import Candidate, RowKind
+from dg_lsp.engine import calibration
+from dg_lsp.engine.calibration import Calibration, Evidence, HolePosition
 
-# Where a hole stands decides what an answer's signs are worth: a block, the rest of a line, a whole line, or a part of
-# a line whose end is there already.
-HolePosition = Literal["block", "end", "line", "inside"]
+ORDER = Calibration(0.0, {"mean": 2.0, "after": 1.0})
+"""What ranks the candidates of a checkpoint that was never calibrated; no probability comes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +61,14 @@ def features(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
         "blank": float(not item.text.strip()),
         "whole": float(right > 0) * math.log1p(left),
     }
-    return named | {f"{item.position}: {name}": value for name, value in named.items()} | {item.position: 1.0}
+    return calibration.for_position(named, item.position)
 
 
-def confidence(named: dict[str, float], calibration: Calibration) -> float:
-    """Return the calibrated probability that the candidate is exact."""
-    z = calibration.intercept + sum(weight * named.get(name, 0.0) for name, weight in calibration.weights.items())
-    return 1.0 / (1.0 + math.exp(-max(-40.0, min(40.0, z))))
-
-
-def best_first(items: Sequence[RowResult], calibration: Calibration) -> list[tuple[float, RowResult]]:
-    """Return each distinct text once with its confidence, best first."""
-    scored = [(confidence(features(item, items), calibration), index) for index, item in enumerate(items)]
-    seen: set[str] = set()
-    ranked: list[tuple[float, RowResult]] = []
-    for chance, index in sorted(scored, key=lambda pair: (-pair[0], pair[1])):
-        if items[index].text not in seen:
-            seen.add(items[index].text)
-            ranked.append((chance, items[index]))
-    return ranked
+def evidence(items: Sequence[RowResult], *, doubted: bool = False) -> list[Evidence]:
+    """Return what is known of each row's text as a candidate without more than its text and its row."""
+    known = []
+    for item in items:
+        named = features(item, items)
+        candidate = Candidate((item.text,), row=item.row)
+        known.append(Evidence(candidate, calibration.linear(named, ORDER), named, doubted))
+    return known

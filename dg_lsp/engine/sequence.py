@@ -5,11 +5,11 @@ Knows requests and candidates. Knows nothing of who fills them, a local model or
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.profile import Profile
 
@@ -43,7 +43,7 @@ def whole(parts: Sequence[Candidate]) -> Candidate:
     """Return the candidates of single holes as one for all of them: probabilities multiply."""
     return Candidate(
         tuple(part.texts[0] for part in parts),
-        math.prod(part.score for part in parts),
+        confidence.joint(part.confidence for part in parts),
         tuple(part.confidences[0] if part.confidences else () for part in parts),
         parts[0].row,
         sum(part.steps for part in parts),

@@ -77,7 +77,7 @@ class StockTask(Task):
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the one answer."""
-        return (Candidate((self._text,), 0.0),)
+        return (Candidate((self._text,)),)
 
     def drafts(self) -> tuple[str, ...]:
         """Return the answer."""

@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.calibration import Evidence
+from dg_lsp.engine.calibration_store import Calibrations
 
 # What several requests under way at once are to a model: "independent", as something else does the work; "joined" in one
 # pass; or "in turns", as each takes the same time beside others as alone.
@@ -58,12 +60,21 @@ class Task(ABC):
         """Return the best of what is scored before the end, None when nothing is."""
         return None
 
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Return what is known of each candidate for a single hole, after the end; empty where the task does not tell."""
+        return ()
+
     def close(self) -> None:  # noqa: B027 -- most tasks hold nothing that outlives them
         """Let go of what the task shares with others, whether it has ended or not; no step follows."""
 
 
 class Filler(ABC):
     """A model that is ready to fill."""
+
+    @property
+    def calibrations(self) -> Calibrations | None:
+        """What turns evidence into confidence; None where the model states its own."""
+        return None
 
     @abstractmethod
     def start(self, request: InfillRequest) -> Task:

@@ -85,7 +85,7 @@ class Bench:
         if method.by != "model":
             began = time.perf_counter()
             if method.by == "copy":
-                text, _ = settled(task, method, (Candidate((methods.copied(task),), 0.0, row="copy"),))
+                text, _ = settled(task, method, (Candidate((methods.copied(task),), row="copy"),))
             else:  # a text of the length that was told is not to be cut
                 text = methods.copied_to_length(task)
             return Answer(text, "copy", (time.perf_counter() - began) * 1000)

@@ -182,7 +182,7 @@ class Completer:
         self.rhythm = self.rhythm.answered(latency_ms)
         self._statistics.counts.took(latency_ms)
         offers = tuple(
-            Offer(_sure_text(item, hole, now, syntax, settings, is_file=is_file), item.candidate.score, next(self._ids))
+            Offer(_sure_text(item, hole, now, syntax, settings, is_file=is_file), item.candidate.confidence, next(self._ids))
             for item in answer.suggestions
         )
         # A deadline's half of an answer is worth showing, but not worth keeping.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import context, values
+from dg_lsp.core import confidence, context, values
 from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.confidence import Confidence, Threshold
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Snippet
 from dg_lsp.infill import pipeline
-from dg_lsp.infill.pipeline import Answer
+from dg_lsp.infill.pipeline import Answer, Suggestion
 from dg_lsp.infill.port import Engine
 
 OnDraft = Callable[[tuple[str, ...], int], None]
@@ -20,11 +21,19 @@ EngineFor = Callable[[tuple[Hole, ...]], Engine]
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The edits that are kept, of so many holes, and why the others have none."""
+    """The edits that are kept, of so many holes, why the others have none, and how sure the model is of each group's."""
 
     edits: tuple[Edit, ...] = ()
     n_holes: int = 0
     reasons: tuple[str, ...] = ()
+    confidences: tuple[Confidence, ...] = ()
+
+    def caution(self, gate: Threshold) -> str:
+        """Return what to tell a user about fills that are not sure: `best guess, 4 %`; "" where all are."""
+        unsure = [each for each in self.confidences if not confidence.is_sure(each, gate)]
+        if not unsure:
+            return ""
+        return f"best guess, {confidence.words(min(unsure, key=confidence.order))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +72,15 @@ async def _fill(
 ) -> Filled:
     kept_edits: tuple[Edit, ...] = ()
     reasons: list[str] = []
+    confidences: list[Confidence] = []
     n_done = 0
     for group in context.group(holes, job.document):
-        edits, reason = await _group(group, kept_edits, job, engine_for, mends=mends)
+        edits, stated, reason = await _group(group, kept_edits, job, engine_for, mends=mends)
+        confidences += stated
         if not edits and len(group) > 1 and not mends:
             for hole in group:
-                more, reason = await _group((hole,), (*kept_edits, *edits), job, engine_for, mends=mends)
+                more, stated, reason = await _group((hole,), (*kept_edits, *edits), job, engine_for, mends=mends)
+                confidences += stated
                 edits = (*edits, *more)
                 reasons += [reason] if reason else []
         elif reason:
@@ -76,23 +88,27 @@ async def _fill(
         kept_edits = (*kept_edits, *edits)
         n_done += len(group)
         done(n_done, len(holes))
-    return Filled(tuple(sorted(kept_edits, key=lambda edit: edit.span)), len(holes), tuple(dict.fromkeys(reasons)))
+    ordered = tuple(sorted(kept_edits, key=lambda edit: edit.span))
+    return Filled(ordered, len(holes), tuple(dict.fromkeys(reasons)), tuple(confidences))
 
 
 async def _group(
     group: tuple[Hole, ...], kept_edits: tuple[Edit, ...], job: Job, engine_for: EngineFor, *, mends: bool
-) -> tuple[tuple[Edit, ...], str]:
-    """Return the best edits for one group that go with those that are kept already, or why there are none."""
+) -> tuple[tuple[Edit, ...], tuple[Confidence, ...], str]:
+    """Return the best edits for one group that go with those that are kept already, or why there are none.
+
+    Beside them, how sure the model is of them: one confidence, or none where there are no edits.
+    """
     engine = engine_for(group)
     answer = await pipeline.infill(
         engine, job.document, group, job.settings, syntax=job.syntax, related=job.related, is_file=job.is_file
     )
-    for edits in _sound(answer, kept_edits, job, mends=mends):
-        return edits, ""
-    return (), answer.reason or ("the answer does not mend the syntax" if mends else "the answer breaks the syntax")
+    for suggestion in _sound(answer, kept_edits, job, mends=mends):
+        return suggestion.edits, (suggestion.candidate.confidence,), ""
+    return (), (), answer.reason or ("the answer does not mend the syntax" if mends else "the answer breaks the syntax")
 
 
-def _sound(answer: Answer, kept_edits: tuple[Edit, ...], job: Job, *, mends: bool) -> Iterator[tuple[Edit, ...]]:
+def _sound(answer: Answer, kept_edits: tuple[Edit, ...], job: Job, *, mends: bool) -> Iterator[Suggestion]:
     for suggestion in answer.suggestions:
         text = values.apply(job.document.text, (*kept_edits, *suggestion.edits))
         new_syntax = syntaxes.of(replace(job.document, text=text), job.syntax)
@@ -103,4 +119,4 @@ def _sound(answer: Answer, kept_edits: tuple[Edit, ...], job: Job, *, mends: boo
         else:
             is_sound = not syntaxes.adds_errors(new_syntax, job.syntax)
         if is_sound:
-            yield suggestion.edits
+            yield suggestion

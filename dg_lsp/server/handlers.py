@@ -79,7 +79,9 @@ def add(server: DgLanguageServer) -> None:
     async def _(params: lsp.CodeAction) -> lsp.CodeAction:
         from dg_lsp.server import running
 
-        params.edit = await running.edit(server, running.to_fill_params(params.data))
+        made = await running.edit(server, running.to_fill_params(params.data))
+        if made is not None:
+            params.edit, params.title = made.edit, running.labelled(params.title, made.caution)
         return params
 
     @server.feature(lsp.WORKSPACE_EXECUTE_COMMAND)

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dg_lsp.core.confidence import Confidence
+
 # An answer was made for this much text on each side; what lies further off may change without making it wrong.
 BEFORE_CHARS, AFTER_CHARS = 1_500, 500
 # What editors put behind the cursor by themselves.
@@ -42,10 +44,10 @@ def place(uri: str, text: str, offset: int) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Text that may be shown at the cursor, and the probability that it is right."""
+    """Text that may be shown at the cursor, and how sure the backend is of it."""
 
     text: str
-    score: float
+    confidence: Confidence
     id: int = 0
 
 

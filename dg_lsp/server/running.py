@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lsprotocol import types as lsp
@@ -83,10 +84,10 @@ async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) ->
 
 
 async def _fill(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
-    workspace_edit = await edit(server, params)
-    if workspace_edit is None:
+    made = await edit(server, params)
+    if made is None:
         return {"applied": False}
-    label = _TITLES[params.what]
+    workspace_edit, label = made.edit, labelled(_TITLES[params.what], made.caution)
     try:
         # Some editors, Kate among them, do this without announcing it.
         result = await server.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit=workspace_edit, label=label))
@@ -120,7 +121,20 @@ def _to_action(server: DgLanguageServer, document: Document, doc: OpenDocument, 
     )
 
 
-async def edit(server: DgLanguageServer, params: FillParams) -> lsp.WorkspaceEdit | None:
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What an action came to, and a word of caution where the model is not sure of it."""
+
+    edit: lsp.WorkspaceEdit
+    caution: str = ""
+
+
+def labelled(title: str, caution: str) -> str:
+    """Return a title with the caution: `Fill function body (best guess, 4 %)`."""
+    return f"{title} ({caution})" if caution else title
+
+
+async def edit(server: DgLanguageServer, params: FillParams) -> Made | None:
     """Return what an action comes to, None when it comes to nothing, of which the user is told.
 
     Raises JsonRpcException when the document is another by now, or the work was cancelled.
@@ -142,17 +156,21 @@ async def edit(server: DgLanguageServer, params: FillParams) -> lsp.WorkspaceEdi
         server.say(f"nothing was filled: {'; '.join(result.reasons)}")
         return None
     server.statistics.counts.add("actions filled")
+    caution = result.caution(server.configuration.at(params.uri).gate)
     if len(result.edits) < result.n_holes:
         server.say(f"{len(result.edits)} of {result.n_holes} holes were filled: {'; '.join(result.reasons)}")
-    return convert.to_workspace_edit(
+    if caution:
+        server.say(f"{caution}: check what was filled")
+    workspace_edit = convert.to_workspace_edit(
         params.uri,
         document.version,
         index,
         result.edits,
         encoding,
         versioned=server.client.versioned_edits,
-        label=_TITLES[params.what] if server.client.annotates else "",
+        label=labelled(_TITLES[params.what], caution) if server.client.annotates else "",
     )
+    return Made(workspace_edit, caution)
 
 
 async def _filled(server: DgLanguageServer, params: FillParams, doc: OpenDocument) -> Filled | None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from dg_lsp.core import confidence
+from dg_lsp.core.confidence import Calibrated, Confidence, Ranked, Threshold
 from dg_lsp.core.values import Candidate
 from dg_lsp.server.reuse import Offer, Place, Rejections
 from dg_lsp.server.settings import Settings
@@ -21,23 +23,31 @@ def visible(
 ) -> tuple[tuple[Offer, ...], Reason | None]:
     """Return the offers to show, best first, or why there is none.
 
-    By oneself there is one at most, it must be likely enough to be right, and it must not have been rejected just now.
-    Whoever asks gets all that there is.
+    An unprompted request gets one at most: it must be sure enough, and not rejected just now. An explicit one gets all.
     """
     if not offers:
         return (), Reason("noAnswer", "the model has no answer here")
     if not automatic:
         return offers[: settings.candidates], None
-    sure = [offer for offer in offers if offer.score >= settings.threshold]
+    sure = [offer for offer in offers if confidence.is_sure(offer.confidence, settings.gate)]
     if not sure:
-        best = max(offer.score for offer in offers)
-        return (), Reason(
-            "unsure", f"the best answer is right with a probability of {best:.2f}, below {settings.threshold:.2f}"
-        )
+        best = max((offer.confidence for offer in offers), key=confidence.order)
+        return (), Reason("unsure", f"the best answer {_unsure(best, settings.gate)}")
     welcome = [offer for offer in sure if not rejections.holds(place, offer.text, now)]
     if not welcome:
         return (), Reason("rejected", "the same suggestion was rejected a moment ago")
     return (welcome[0],), None
+
+
+def _unsure(best: Confidence, gate: Threshold) -> str:
+    """Return why an answer is not sure enough, as the end of a sentence."""
+    match best:
+        case Calibrated(probability):
+            return f"is right with a probability of {probability:.2f}, below {gate.probability:.2f}"
+        case Ranked(_, True):
+            return "was cut short, or contradicts the text around it"
+        case Ranked():
+            return "comes from a model that is not calibrated; `dg-lsp calibrate` measures how often it is right"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Knows the order of the stages and where each leaves its files. Knows nothing of 
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -49,7 +48,7 @@ class Plain(typer.core.TyperGroup):
 app = typer.Typer(
     cls=Plain,
     no_args_is_help=True,
-    help="Train the embedded model: corpus, tokenizer, pack, (start,) run, branch, export, calibrate, card.",
+    help="Train the embedded model: corpus, tokenizer, pack, (start,) run, branch, export, card.",
 )
 
 Folder = Annotated[Path, typer.Option("--run", help="The folder of this training run.")]
@@ -196,23 +195,6 @@ def export(
     stage.export(run, out, shape_of(run, hidden, layers, feed_forward))
     size = sum(path.stat().st_size for path in out.iterdir())
     typer.echo(f"{out}: {size / 1024**2:.1f} MiB")
-
-
-@app.command()
-def calibrate(
-    run: Folder,
-    model: Annotated[Path, typer.Option(help="The checkpoint to calibrate; its profile is rewritten.")],
-    tasks: Annotated[int, typer.Option(help="How many holes to learn from.")] = 600,
-    seed: int = 11,
-) -> None:
-    """Fit how sure the model may be of an answer, on files of the training packages that it was not trained on."""
-    need(run, "corpus/valid.jsonl")
-    from dg_lsp.evaluate import make
-    from dg_lsp.train import calibrate as stage
-
-    holes = make.tasks(run / "corpus" / "valid.jsonl", tasks, seed)
-    report = stage.calibrate(holes, model, seed=seed, say=typer.echo)
-    typer.echo(json.dumps(report, indent=2))
 
 
 @app.command()

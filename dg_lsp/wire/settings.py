@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from dg_lsp.core.confidence import Threshold
+
 EMBEDDED = "embedded"
 """The model that comes with the package; no folder of that name is meant."""
 EVERYTHING = ("*",)
@@ -179,6 +181,16 @@ class Settings:
             "Lower it to see more suggestions, raise it to see fewer and surer ones.",
         ),
     ] = 0.15
+    uncalibrated_best: Annotated[
+        int,
+        Meta(ge=0, le=16),
+        About(
+            "completion.uncalibrated_best",
+            "For a model without a measured probability: how many of its best answers are sure enough to show unprompted, "
+            "unless something contradicts them.",
+            "Set 0 to see no unprompted suggestion of a model before `dg-lsp calibrate` has measured it.",
+        ),
+    ] = 1
     token_threshold: Annotated[
         Share,
         About(
@@ -304,6 +316,11 @@ class Settings:
             if_wrong=EVERYTHING,
         ),
     ] = ()
+
+    @property
+    def gate(self) -> Threshold:
+        """What counts as sure in the editor, for an unprompted suggestion and for the words of a code action."""
+        return Threshold(self.threshold, self.uncalibrated_best)
 
     def asks_in(self, language_id: str) -> bool:
         """Return whether suggestions are wanted in a language."""

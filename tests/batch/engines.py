@@ -10,6 +10,7 @@ from pathlib import Path
 from dg_lsp.batch import discover, plan
 from dg_lsp.batch.job import Connect
 from dg_lsp.batch.plan import Plan
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.port import Engine
 
@@ -27,7 +28,7 @@ class Filling:
         self.requests.append(request)
         texts = [(answer,) * len(request.holes) if isinstance(answer, str) else answer(request) for answer in self._answers]
         return tuple(
-            Candidate(text, score=0.9 / (idx + 1), steps=4) for idx, text in enumerate(texts[: request.budget.candidates])
+            Candidate(text, Calibrated(0.9 / (idx + 1)), steps=4) for idx, text in enumerate(texts[: request.budget.candidates])
         )
 
 

@@ -12,6 +12,7 @@ from dg_lsp.batch import run
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.run import FileContext, HoleResult, RunOptions
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.port import Engine, EngineError
 from tests.batch.engines import Filling, planned
@@ -54,7 +55,7 @@ def test_results_come_in_the_order_of_the_plans(tmp_path: Path) -> None:
             self.n += 1
             for _ in range(10 - self.n):
                 await asyncio.sleep(0)
-            return (Candidate((f"return '{request.path}'",), 0.5),)
+            return (Candidate((f"return '{request.path}'",), Calibrated(0.5)),)
 
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abcd"]
     done: list[int] = []
@@ -73,7 +74,7 @@ def test_only_so_many_requests_are_under_way(tmp_path: Path) -> None:
             self.most = max(self.most, self.now)
             await asyncio.sleep(0)
             self.now -= 1
-            return (Candidate(("return 1",), 0.5),)
+            return (Candidate(("return 1",), Calibrated(0.5)),)
 
     engine = Counting()
     filled(engine, *(planned(tmp_path / f"{n}.py", STUB) for n in range(6)))
@@ -101,7 +102,7 @@ def test_a_request_that_fails_spoils_no_other(tmp_path: Path) -> None:
         async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
             if request.path == "b.py":
                 raise EngineError("the engine is busy")
-            return (Candidate(("return 1",), 0.5),)
+            return (Candidate(("return 1",), Calibrated(0.5)),)
 
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
     assert answers(filled(Moody(), *plans)) == [["return 1"], ["the engine is busy"], ["return 1"]]

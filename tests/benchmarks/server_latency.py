@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.core import holes, local, syntax
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Document, InfillRequest
 from dg_lsp.infill.port import Engine
 from dg_lsp.server import resident
@@ -81,7 +82,7 @@ class _Noting:
             candidates = await self._inner.fill(request)
         else:
             # Each another, as one that was passed over is not shown again at once.
-            candidates = (Candidate((ANSWER.format(called % 100_000),), 0.9),)
+            candidates = (Candidate((ANSWER.format(called % 100_000),), Calibrated(0.9)),)
         with Path(os.environ[JOURNAL]).open("a", encoding="ascii") as journal:
             journal.write(json.dumps([self._document, called, time.monotonic_ns(), len(body)]) + "\n")
         return candidates

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.core import languages, polish, syntax
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.holes import selection
 from dg_lsp.core.polish import Polished
 from dg_lsp.core.values import Candidate, Document, Edit, Hole, HoleKind, Span, apply
@@ -22,7 +23,7 @@ def polished(text: str, *answers: str, grammar: bool = True, **how: Any) -> tupl
     """Return what becomes of the answers, one for each hole, and the text with them; "" where they are dropped."""
     document, holes = drawn(text, **{"language": "python", **how})
     tree = syntax.of(document) if grammar else None
-    result = polish.to_edits(Candidate(answers, 0.5), holes, document, syntax=tree)
+    result = polish.to_edits(Candidate(answers, Calibrated(0.5)), holes, document, syntax=tree)
     assert set(result.fired) <= ALL
     assert bool(result.edits) != bool(result.dropped)
     return result, apply(document.text, result.edits) if result.edits else ""
@@ -69,7 +70,7 @@ def test_one_bad_text_drops_the_candidate() -> None:
 
 def test_a_candidate_for_other_holes_is_dropped() -> None:
     document, holes = drawn("⟦⟧⟦⟧")
-    assert polish.to_edits(Candidate(("x",), 1.0), holes, document) == Polished(dropped="has 1 texts for 2 holes")
+    assert polish.to_edits(Candidate(("x",), Calibrated(1.0)), holes, document) == Polished(dropped="has 1 texts for 2 holes")
 
 
 def test_lead_and_trail_are_written_around_the_answer() -> None:
@@ -634,7 +635,9 @@ def test_text_outside_the_holes_never_changes(
     place: tuple[Document, tuple[Hole, ...]], texts: list[str], grammar: bool
 ) -> None:
     document, holes = place
-    result = polish.to_edits(Candidate(tuple(texts), 1.0), holes, document, syntax=syntax.of(document) if grammar else None)
+    result = polish.to_edits(
+        Candidate(tuple(texts), Calibrated(1.0)), holes, document, syntax=syntax.of(document) if grammar else None
+    )
     assert bool(result.edits) != bool(result.dropped)
     filled = apply(document.text, result.edits)
     at = grown = 0
@@ -653,7 +656,7 @@ def test_a_document_never_has_more_syntax_errors_than_before(
 ) -> None:
     document, holes = place
     before = syntax.of(document)
-    result = polish.to_edits(Candidate(tuple(texts), 1.0), holes, document, syntax=before)
+    result = polish.to_edits(Candidate(tuple(texts), Calibrated(1.0)), holes, document, syntax=before)
     language = languages.get(document.language)
     if result.edits and before is not None and language is not None:
         assert len(syntax.parse(apply(document.text, result.edits), language).errors) <= len(before.errors)
@@ -670,7 +673,7 @@ def test_every_new_line_ends_as_the_file_s_do(end: str, lines: list[str], answer
     start = len(end.join([*lines[:at], ""])) if at else 0
     document = Document("", "", end.join(lines))
     hole = Hole(Span(start, start + len(lines[at])), "selection", block=True, lead="\n", trail="\n")
-    for edit in polish.to_edits(Candidate((answer,), 1.0), (hole,), document).edits:
+    for edit in polish.to_edits(Candidate((answer,), Calibrated(1.0)), (hole,), document).edits:
         assert not set(edit.text.replace(end, "")) & {"\r", "\n"}
 
 
@@ -683,7 +686,7 @@ def test_any_place_in_a_file_with_two_characters_a_line_end_may_be_filled(start:
         span = Span(start, end)
         hole = selection(document, span, tree) if selected else Hole(span, "selection", block=True)
         assert hole.span.end <= end
-        result = polish.to_edits(Candidate(("z",), 1.0), (hole,), document, syntax=tree)
+        result = polish.to_edits(Candidate(("z",), Calibrated(1.0)), (hole,), document, syntax=tree)
         assert bool(result.edits) != bool(result.dropped)
 
 
@@ -744,5 +747,5 @@ def test_a_string_that_is_used_is_an_answer(language: str, text: str, answer: st
 def test_a_marker_that_asks_for_words_gets_them(instruction: str, dropped: str) -> None:
     document, (drawn_hole,) = drawn("def f():\n    ⟦# FILL⟧\n    return 1\n", language="python", kind="marker", block=True)
     hole = replace(drawn_hole, instruction=instruction)
-    result = polish.to_edits(Candidate(('"""Return one."""',), 0.5), (hole,), document, syntax=syntax.of(document))
+    result = polish.to_edits(Candidate(('"""Return one."""',), Calibrated(0.5)), (hole,), document, syntax=syntax.of(document))
     assert result.dropped == dropped

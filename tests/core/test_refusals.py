@@ -25,9 +25,7 @@ def answered(
     head = document.text[:start].rpartition("\n")[2]
     hole = Hole(Span(start, end), kind, indent=head if not head.strip() else "", block=block)
     tree = syntax.of(document)
-    result = polish.to_edits(
-        Candidate((answer,), 0.5), (hole,), document, syntax=tree, is_file=is_file, allow_shrink=allow_shrink
-    )
+    result = polish.to_edits(Candidate((answer,)), (hole,), document, syntax=tree, is_file=is_file, allow_shrink=allow_shrink)
     return apply(document.text, result.edits), result
 
 

@@ -49,6 +49,24 @@ def test_an_action_is_resolved_to_an_edit_of_that_version(tmp_path: Path) -> Non
     run(tmp_path, CODE, test)
 
 
+@pytest.mark.parametrize(("threshold", "is_sure"), [(0.15, False), (0.03, True)])
+def test_a_fill_below_the_threshold_is_called_a_guess(tmp_path: Path, threshold: float, is_sure: bool) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(text="return 1", probability=0.04) + TWO)
+        resolved = await client.request("codeAction/resolve", (await client.menu(2, 4))[0])
+        assert resolved["edit"]["documentChanges"][0]["edits"][0]["newText"] == "return 1"
+        messages = [each["message"] for each in client.said("window/showMessage")]
+        labels = [each["label"] for each in resolved["edit"]["changeAnnotations"].values()]
+        if is_sure:
+            assert (resolved["title"], labels, messages) == ("Fill function body", ["Filling the function body"], [])
+        else:
+            assert resolved["title"] == "Fill function body (best guess, 4 %)"
+            assert labels == ["Filling the function body (best guess, 4 %)"]
+            assert messages == ["dg-lsp: best guess, 4 %: check what was filled"]
+
+    run(tmp_path, CODE, test, options={"dgLsp": {"completion": {"threshold": threshold}}})
+
+
 def test_progress_and_drafts_are_seen_while_it_runs(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(says(texts=["return 1", "return 2"]) + TWO)

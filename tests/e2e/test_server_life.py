@@ -162,7 +162,7 @@ def test_what_prints_does_not_reach_the_client(tmp_path: Path) -> None:
 
 def test_settings_are_pulled_and_pulled_again_and_bad_ones_are_said(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
-        client.open(f"# engine: {json.dumps({'text': 'f(a)', 'score': 0.4})}\nx = \n")
+        client.open(f"# engine: {json.dumps({'text': 'f(a)', 'probability': 0.4})}\nx = \n")
         assert len(await client.suggestions(1, 4)) == 1
         client.answers["workspace/configuration"] = lambda params: [{"completion": {"threshold": 0.5, "debounce": 0, "x": 1}}]
         client.notify("workspace/didChangeConfiguration", {"settings": None})
@@ -179,7 +179,7 @@ def test_settings_are_pulled_and_pulled_again_and_bad_ones_are_said(tmp_path: Pa
 
 def test_settings_are_taken_where_a_client_only_pushes_them(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
-        client.open(f"# engine: {json.dumps({'text': 'f(a)', 'score': 0.4})}\nx = \n")
+        client.open(f"# engine: {json.dumps({'text': 'f(a)', 'probability': 0.4})}\nx = \n")
         assert len(await client.suggestions(1, 4)) == 1
         client.notify("workspace/didChangeConfiguration", {"settings": {"dgLsp": {"completion": {"threshold": 0.5}}}})
         assert await client.suggestions(1, 4) == []

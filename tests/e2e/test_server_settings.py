@@ -14,7 +14,7 @@ from tests.e2e.editor import CODE, Editor, editor
 
 pytestmark = pytest.mark.e2e
 
-TEXT = 'x = \n# engine: {"text": "1", "score": 0.4}\n'
+TEXT = 'x = \n# engine: {"text": "1", "probability": 0.4}\n'
 
 
 def run(folder: Path, root: Path, test: Callable[[Editor], Awaitable[None]], **more: Any) -> None:

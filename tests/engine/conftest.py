@@ -36,6 +36,7 @@ def trained_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {
         "layout": "infill-trained", "prefix_tokens": 128, "suffix_tokens": 32, "held_tokens": 12, "canvas_tokens": 64,
         "line_gaps": [16], "block_gaps": [32], "gaps_per_canvas": 2, "refine_steps": 2, "causal_rows": 2,
+        "calibration": {"intercept": -1.0, "weights": {"mean": 2.0, "after": 1.0}},
     }  # fmt: skip
     (folder / FILE).write_text(json.dumps(settings))
     return folder

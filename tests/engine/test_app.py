@@ -172,7 +172,7 @@ def test_asking_for_the_head_of_a_lease_takes_none(engine: Running) -> None:
 
 
 def test_another_protocol_is_refused(engine: Running) -> None:
-    assert error(engine.http.post("/v1/infill", json=body(protocol=99))) == (400, "this engine speaks protocols 1 to 1, not 99")
+    assert error(engine.http.post("/v1/infill", json=body(protocol=99))) == (400, "this engine speaks protocols 2 to 2, not 99")
 
 
 def test_two_thousand_malformed_requests_do_no_harm(engine: Running) -> None:
@@ -208,7 +208,7 @@ def test_info_and_models_tell_what_runs(engine: Running) -> None:
         "device": "toy",
         "dtype": "int8",
         "leases": 0,
-        "protocol": {"min": 1, "max": 1},
+        "protocol": {"min": 2, "max": 2},
     }
     assert info["memory"]["rss_bytes"] > 0  # type: ignore[index]
     assert [model["id"] for model in engine.http.get("/v1/models").json()["data"]] == ["toy"]

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from dg_lsp.core import polish
+from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, Document, Hole, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import fim
@@ -141,7 +142,7 @@ def test_equal_answers_are_one_and_the_surest_comes_first(openai: Served) -> Non
     assert [candidate.texts for candidate in found] == [("b",), ("c",), ("a",)]
     assert found[0].confidences[0] == pytest.approx((0.905,), abs=0.001)
     assert found[1].confidences == ()
-    assert all(0 < candidate.score <= 1 for candidate in found)
+    assert [candidate.confidence for candidate in found] == [Ranked(0), Ranked(1), Ranked(2)]
 
 
 def test_so_many_answers_and_no_more_are_paid_for() -> None:
@@ -176,7 +177,7 @@ def test_several_holes_are_filled_one_after_another_each_knowing_the_last(openai
     openai.recorder.answers = [{"choices": [{"text": text}]} for text in ("a", "b", "c")]
     [found] = openai.fill("f(", ")\n", LINE, LINE, LINE, between=(", ", "; "), seed=9)
     assert found.texts == ("a", "b", "c")
-    assert found.score == pytest.approx(0.125)
+    assert found.confidence == Ranked(0)
     assert [(body["prompt"], body["suffix"]) for body in openai.recorder.bodies] == [
         ("f(", ", ; )\n"),
         ("f(a, ", "; )\n"),

@@ -16,6 +16,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from dg_lsp.core import confidence
+from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Hole, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends.calls import RemoteError
@@ -84,9 +86,11 @@ def test_the_answer_that_fits_its_gap_comes_first(opened: Opened, judge: Judge, 
         found = finish(remote.start(request(PREFIX, SUFFIX, language="python"))).candidates()
         assert found[0].texts == ("x +y",)
         assert found[0].finished
-        assert 0.9 < found[0].score <= 1
         assert len(found[0].confidences[0]) == len(vocabulary.encode("x +y"))
-        assert [candidate.score for candidate in found] == sorted((candidate.score for candidate in found), reverse=True)
+        assert [candidate.confidence for candidate in found][:1] == [Ranked(0)]
+        assert [confidence.order(each.confidence) for each in found] == sorted(
+            (confidence.order(each.confidence) for each in found), reverse=True
+        )
         assert len(server.asked) == 3
         assert server.refused == ["diffusion_seed_canvas must hold exactly 64 ids, got 1."] or judge is not rules
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.core import polish, syntax
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Document
 from dg_lsp.engine import compat
 from dg_lsp.engine.compat import Outcome
@@ -32,7 +33,7 @@ def choice(candidate: Candidate, **more: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("lengths", [(LENGTHS,), ()], ids=["lengths", "no lengths"])
 def test_a_limit_counts_the_tokens_that_are_shown(lengths: tuple[tuple[int, ...], ...]) -> None:
-    made = choice(Candidate((WRITTEN,), 0.5, (tuple([0.9] * len(LENGTHS)),), lengths=lengths), max_tokens=4)
+    made = choice(Candidate((WRITTEN,), Calibrated(0.5), (tuple([0.9] * len(LENGTHS)),), lengths=lengths), max_tokens=4)
     assert (made["text"], made["finish_reason"]) == ("price", "stop")
     usage = made["usage"]
     assert isinstance(usage, dict)
@@ -41,7 +42,7 @@ def test_a_limit_counts_the_tokens_that_are_shown(lengths: tuple[tuple[int, ...]
 
 def test_the_chances_are_those_of_the_tokens_that_are_shown() -> None:
     chances = tuple(1 / (2 + idx) for idx in range(len(LENGTHS)))
-    logs = choice(Candidate((WRITTEN,), 0.5, (chances,), lengths=(LENGTHS,)), logprobs=1)["logprobs"]
+    logs = choice(Candidate((WRITTEN,), Calibrated(0.5), (chances,), lengths=(LENGTHS,)), logprobs=1)["logprobs"]
     assert isinstance(logs, dict)
     assert logs["tokens"] == ["price"]
     assert logs["token_logprobs"] == pytest.approx([-0.6931], abs=1e-4)
@@ -67,7 +68,7 @@ def asked(kind: str, before: str, after: str) -> compat.Wish:
 
 def text_of(wish: compat.Wish, written: str) -> object:
     """What the client gets where the model wrote this."""
-    answer = Outcome((Candidate((written,), 0.5),), Done())
+    answer = Outcome((Candidate((written,), Calibrated(0.5)),), Done())
     if wish.ask.client == "llama.cpp":
         return compat.to_llama(wish, answer, "embedded")["content"]
     choices = compat.to_openai(wish, answer, {}, lambda text: (text,))["choices"]
@@ -94,7 +95,7 @@ def test_answers_are_polished_by_the_grammar_of_the_text(name: str, kind: str) -
     assert request.language == name
     for written in ENDS[name]:
         document = Document("", name, before + after)
-        polished = polish.to_edits(Candidate((written,), 0.5), request.holes, document, syntax=syntax.of(document))
+        polished = polish.to_edits(Candidate((written,), Calibrated(0.5)), request.holes, document, syntax=syntax.of(document))
         assert text_of(wish, written) == "".join(edit.text for edit in polished.edits)
     assert [text_of(wish, written) for written in ENDS[name]] == [ENDS[name][0], ""]
 
@@ -120,7 +121,7 @@ def test_a_text_that_is_longer_than_a_parser_should_read_is_parsed_near_the_curs
 
 def test_the_best_that_is_of_use_is_told() -> None:
     before, after = cut(CODE["python"])
-    candidates = tuple(Candidate((written,), 0.5) for written in ("price * (1", "price", "price + 1", "2"))
+    candidates = tuple(Candidate((written,), Calibrated(0.5)) for written in ("price * (1", "price", "price + 1", "2"))
     for kind, n in (("openai", 1), ("openai", 2), ("llama", 1)):
         wish = replace(asked(kind, before, after), n=n)
         assert wish.ask.request.budget.candidates > 1

@@ -10,6 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dg_lsp.core import confidence
+from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine import local
 from dg_lsp.engine.local import InfillTask, LocalFiller, Switches
@@ -44,9 +46,14 @@ def test_a_request_ends_with_ranked_candidates(request: pytest.FixtureRequest, w
     model: LocalFiller = request.getfixturevalue(which)
     found = finish(model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), language="python"))).candidates()
     assert found
-    assert [candidate.score for candidate in found] == sorted((candidate.score for candidate in found), reverse=True)
     assert len({candidate.texts for candidate in found}) == len(found)
-    assert all(candidate.finished and 0 <= candidate.score <= 1 for candidate in found)
+    assert all(candidate.finished for candidate in found)
+    chances = [confidence.probability(candidate.confidence) for candidate in found]
+    if which == "trained":  # its profile has a calibration
+        assert chances == sorted((chance or 0 for chance in chances), reverse=True)
+        assert all(0 < (chance or 0) < 1 for chance in chances)
+    else:
+        assert [candidate.confidence for candidate in found] == [Ranked(place) for place in range(len(found))]
     assert all(0 <= chance <= 1 for candidate in found for row in candidate.confidences for chance in row)
     for candidate in found:
         # Each token's part of the text, though the first may have begun before the cursor.
@@ -115,7 +122,9 @@ def test_the_cache_changes_no_answer(trained: LocalFiller) -> None:
     finish(trained.start(InfillRequest(PREFIX + "y = y", SUFFIX, (LINE,))))
     warm = finish(trained.start(request))
     assert [c.texts for c in warm.candidates()] == [c.texts for c in fresh.candidates()]
-    assert [c.score for c in warm.candidates()] == pytest.approx([c.score for c in fresh.candidates()], abs=1e-4)
+    assert [confidence.probability(c.confidence) for c in warm.candidates()] == pytest.approx(
+        [confidence.probability(c.confidence) for c in fresh.candidates()], abs=1e-4
+    )
 
 
 def test_parts_can_be_switched_off(trained_layout: Path, trained: LocalFiller) -> None:
@@ -243,10 +252,12 @@ def test_the_best_so_far_is_scored_early_and_changes_no_answer(trained: LocalFil
             seen.append(early)
     assert seen[0].row == "copy"
     assert not any(one.finished for one in seen)
-    assert all(0 < one.score < 1 and one.confidences[0] for one in seen)
+    assert all(0 < (confidence.probability(one.confidence) or 0) < 1 and one.confidences[0] for one in seen)
     found = task.candidates()
     assert [(one.texts, one.row, one.steps) for one in found] == [(one.texts, one.row, one.steps) for one in expected]
-    assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-5)
+    assert [confidence.probability(one.confidence) for one in found] == pytest.approx(
+        [confidence.probability(one.confidence) for one in expected], abs=1e-5
+    )
     assert {one.texts for one in seen} <= {one.texts for one in found}
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dg_lsp.engine.profile import Calibration
-from dg_lsp.engine.rank import RowResult, best_first, confidence, features
+from dg_lsp.core import confidence
+from dg_lsp.core.confidence import Calibrated, Ranked
+from dg_lsp.engine import calibration
+from dg_lsp.engine.calibration import Calibration
+from dg_lsp.engine.rank import RowResult, evidence, features
 
 
 def test_rows_that_agree_count_for_each_other() -> None:
@@ -18,17 +23,32 @@ def test_rows_that_agree_count_for_each_other() -> None:
     assert (named["sum"], named["mean"], named["least"]) == (-4.0, -2.0, -3.0)
 
 
+ITEMS = [
+    RowResult("a", "copy", tokens=(-3.0,)),
+    RowResult("b", "causal", tokens=(-1.0,)),
+    RowResult("a", "noise", tokens=(-2.0,)),
+]
+
+
 def test_each_text_stands_once_best_first() -> None:
-    items = [
-        RowResult("a", "copy", tokens=(-3.0,)),
-        RowResult("b", "causal", tokens=(-1.0,)),
-        RowResult("a", "noise", tokens=(-2.0,)),
-    ]
-    ranked = best_first(items, Calibration(0.0, {"mean": 1.0}))
-    assert [(item.text, item.row) for _, item in ranked] == [("b", "causal"), ("a", "noise")]
-    assert all(0 < chance < 1 for chance, _ in ranked)
+    ranked = calibration.stated(evidence(ITEMS), Calibration(0.0, {"mean": 1.0}))
+    assert [(item.texts, item.row) for item in ranked] == [(("b",), "causal"), (("a",), "noise")]
+    assert all(isinstance(item.confidence, Calibrated) for item in ranked)
+    assert [confidence.probability(item.confidence) for item in ranked] == pytest.approx([0.269, 0.119], abs=1e-3)
 
 
-def test_confidence_stays_within_bounds() -> None:
-    assert confidence({"sum": 1e9}, Calibration(0.0, {"sum": 1.0})) <= 1.0
-    assert confidence({"sum": -1e9}, Calibration(0.0, {"sum": 1.0})) >= 0.0
+def test_without_a_calibration_there_is_an_order_and_no_probability() -> None:
+    ranked = calibration.stated(evidence(ITEMS), None)
+    assert [(item.texts, item.confidence) for item in ranked] == [(("b",), Ranked(0)), (("a",), Ranked(1))]
+
+
+def test_what_is_doubted_ranks_last_and_says_so() -> None:
+    first, *rest = evidence(ITEMS[1:])
+    ranked = calibration.stated([replace(first, doubted=True), *rest], None)
+    assert [(item.texts, item.confidence) for item in ranked] == [(("a",), Ranked(0)), (("b",), Ranked(1, doubted=True))]
+
+
+def test_a_probability_stays_within_bounds() -> None:
+    assert calibration.probability({"sum": 1e9}, Calibration(0.0, {"sum": 1.0})) <= 1.0
+    assert calibration.probability({"sum": -1e9}, Calibration(0.0, {"sum": 1.0})) >= 0.0
+    assert calibration.probability({"sum": float("nan")}, Calibration(0.0, {"sum": 1.0})) < 1e-9

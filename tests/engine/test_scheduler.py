@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.engine.local import LocalFiller
@@ -215,7 +216,7 @@ def test_a_request_is_accepted_worked_on_and_answered_best_first() -> None:
     with scheduler() as (made, told):
         heard = submit(made, {"steps": 4}, n=2)[1]
         assert [type(event) for event in heard.all()] == [Accepted, Found, Found, Done]
-        assert [candidate.score for candidate in heard.candidates()] == [0.9, 0.89]
+        assert [confidence.probability(candidate.confidence) for candidate in heard.candidates()] == [0.9, 0.89]
         assert heard.last().steps == 4  # type: ignore[union-attr]
         assert [status.state for status in told] == ["loading", "loading", "ready"]
 

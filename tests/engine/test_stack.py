@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine import local
 from dg_lsp.engine.denoise import DecoderInput, Denoiser, Row, TokenLimits
@@ -160,7 +161,9 @@ def alone(folder: Path) -> list[tuple[Candidate, ...]]:
 
 def check_same(found: tuple[Candidate, ...], expected: tuple[Candidate, ...]) -> None:
     assert [(one.texts, one.row, one.steps) for one in found] == [(one.texts, one.row, one.steps) for one in expected]
-    assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)
+    assert [confidence.probability(one.confidence) for one in found] == pytest.approx(
+        [confidence.probability(one.confidence) for one in expected], abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("layout", ["trained_layout", "instruct_layout"])

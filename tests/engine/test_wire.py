@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Snippet, Span
 from dg_lsp.wire import fields, messages
 from dg_lsp.wire.fields import WireError, parse
@@ -49,10 +50,11 @@ def asks(draw: st.DrawFn) -> Ask:
     return Ask(request, draw(TEXTS), draw(TEXTS), priority, drafts=draw(st.booleans()), early=draw(st.booleans()))
 
 
+CONFIDENCES = st.builds(Calibrated, st.floats(0, 1)) | st.builds(Ranked, COUNTS, st.booleans())
 CANDIDATES = st.builds(
     Candidate,
     texts=st.lists(TEXTS, max_size=3).map(tuple),
-    score=NUMBERS,
+    confidence=CONFIDENCES,
     confidences=st.lists(st.lists(CHANCES, max_size=4).map(tuple), max_size=3).map(tuple),
     row=st.sampled_from(["noise", "copy", "causal", "previous"]),
     steps=COUNTS,
@@ -102,9 +104,30 @@ def test_fields_of_a_newer_client_are_ignored() -> None:
 
 
 def test_numbers_that_are_none_become_zero() -> None:
-    candidate = Candidate(("x",), float("nan"), ((float("inf"),),))
+    candidate = Candidate(("x",), Calibrated(0.0), ((float("inf"),),))
     back = messages.decode_event("candidate", parse(messages.to_sse(Found(candidate)).split(b"data: ")[1]))
-    assert back == Found(Candidate(("x",), 0.0, ((0.0,),)))
+    assert back == Found(Candidate(("x",), Calibrated(0.0), ((0.0,),)))
+
+
+@pytest.mark.parametrize(
+    ("stated", "confidence"),
+    [
+        ({"probability": 0.25, "rank": None, "doubted": False}, Calibrated(0.25)),
+        ({"probability": None, "rank": 2, "doubted": True}, Ranked(2, doubted=True)),
+    ],
+)
+def test_a_candidate_states_a_probability_or_a_rank(stated: dict[str, object], confidence: Confidence) -> None:
+    _, data = messages.encode_event(Found(Candidate(("x",), confidence)))
+    assert {name: data[name] for name in stated} == stated
+    found = messages.decode_event("candidate", parse(json.dumps({"texts": ["x"], **stated})))
+    assert isinstance(found, Found)
+    assert found.candidate.confidence == confidence
+
+
+@pytest.mark.parametrize("stated", [{"probability": 1.5}, {"probability": "1"}, {"rank": -1}, {"rank": None}, {}])
+def test_a_confidence_that_is_none_is_refused(stated: dict[str, object]) -> None:
+    with pytest.raises(WireError, match=r"probability|rank"):
+        messages.decode_event("candidate", parse(json.dumps({"texts": ["x"], **stated})))
 
 
 def test_an_error_of_a_newer_engine_is_still_an_error() -> None:
@@ -176,15 +199,15 @@ def test_any_value_in_any_field_is_read_or_named(name: str, value: Any) -> None:
 @pytest.mark.parametrize("length", [-3, 1.5, 1e300, True, "1", None])
 def test_the_length_of_a_token_is_a_number_of_characters(length: object) -> None:
     with pytest.raises(WireError, match="lengths"):
-        messages.decode_event("candidate", parse(json.dumps({"texts": ["x"], "score": 0.5, "lengths": [[length]]})))
+        messages.decode_event("candidate", parse(json.dumps({"texts": ["x"], "probability": 0.5, "lengths": [[length]]})))
 
 
 def test_a_candidate_of_an_older_engine_has_no_lengths_and_is_not_early() -> None:
-    found = messages.decode_event("candidate", parse('{"texts": ["x"], "score": 0.5}'))
+    found = messages.decode_event("candidate", parse('{"texts": ["x"], "probability": 0.5}'))
     assert isinstance(found, Found)
     assert (found.candidate.lengths, found.early) == ((), False)
 
 
-@pytest.mark.parametrize(("low", "high", "common"), [(1, 1, 1), (0, 1, 1), (1, 9, 1), (0, 0, None), (2, 3, None)])
+@pytest.mark.parametrize(("low", "high", "common"), [(2, 2, 2), (1, 2, 2), (1, 9, 2), (1, 1, None), (3, 4, None)])
 def test_two_sides_speak_the_highest_protocol_that_both_know(low: int, high: int, common: int | None) -> None:
     assert messages.common_protocol(low, high) == common

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.task import Concurrency, Filler, Task, UserError
 
@@ -131,7 +132,7 @@ class ToyTask(Task):
 
     def early(self) -> Candidate | None:
         texts = self.script.get("early", [])[: self.taken]
-        return Candidate((texts[-1],), 0.1) if self.hurried and texts else None
+        return Candidate((texts[-1],), Calibrated(0.1)) if self.hurried and texts else None
 
     def candidates(self) -> tuple[Candidate, ...]:
         if not self.taken:
@@ -140,7 +141,7 @@ class ToyTask(Task):
         texts = (text,) * len(self.request.holes)
         confidences = tuple((0.5,) * len(text) for _ in texts)
         n_wanted = self.request.budget.candidates
-        return tuple(Candidate(texts, 0.9 - idx / 100, confidences, steps=self.taken) for idx in range(n_wanted))
+        return tuple(Candidate(texts, Calibrated(0.9 - idx / 100), confidences, steps=self.taken) for idx in range(n_wanted))
 
     def drafts(self) -> tuple[str, ...]:
         return (f"draft {self.taken}",) * len(self.request.holes)

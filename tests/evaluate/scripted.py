@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import task as engine_task
 from dg_lsp.engine.task import Filler
@@ -32,7 +33,7 @@ class ScriptedTask(engine_task.Task):
         assert self.left <= 0, "an answer was taken before the work was done"
         chances = (1 / (2 + index) for index in range(len(self.filler.answers)))
         return tuple(
-            Candidate((text,), chance, row="causal", steps=self.filler.steps)
+            Candidate((text,), Calibrated(chance), row="causal", steps=self.filler.steps)
             for text, chance in zip(self.filler.answers, chances, strict=False)
         )
 

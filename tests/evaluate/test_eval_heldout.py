@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core import polish, syntax
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate
 from dg_lsp.evaluate import make, methods, report, run, score, tasks
 from dg_lsp.evaluate.methods import Method
@@ -51,7 +52,9 @@ def test_polish_leaves_what_stood_there() -> None:
     lost = []
     for task in HELD_OUT:
         document = task.document
-        polished = polish.to_edits(Candidate((task.answer,), 0.5), (task.hole,), document, syntax=syntax.of(document))
+        polished = polish.to_edits(
+            Candidate((task.answer,), Calibrated(0.5)), (task.hole,), document, syntax=syntax.of(document)
+        )
         if polished.dropped or not score.is_exact(polished.edits[0].text, task.answer):
             lost.append(task.task_id)
     assert len(lost) <= 6, lost

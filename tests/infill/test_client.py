@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp import __version__
+from dg_lsp.core import confidence
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill import client
 from dg_lsp.infill import link as links
@@ -123,7 +124,7 @@ def test_all_of_a_request_and_its_candidates_pass(folder: Path) -> None:
         async with connect(options()) as engine:
             found = await engine.fill(request({"steps": 2, "text": "né\u2028\U0001f40d"}, n=3))
             assert [candidate.texts for candidate in found] == [("né\u2028\U0001f40d",)] * 3
-            assert [candidate.score for candidate in found] == [0.9, 0.89, 0.88]
+            assert [confidence.probability(candidate.confidence) for candidate in found] == [0.9, 0.89, 0.88]
             late = await engine.fill(request({"steps": 10_000, "pause_s": 0.005}, ms=50))
             assert [candidate.finished for candidate in late] == [False]
 

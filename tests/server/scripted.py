@@ -1,6 +1,7 @@
 """An engine for the server's tests: real code in the server's own process, told what to do by the text that it is asked about.
 
-A comment line in the prefix may say, as JSON after `engine:`, the `text` (or `texts` for several holes) to answer, its `score`,
+A comment line in the prefix may say, as JSON after `engine:`, the `text` (or `texts` for several holes) to answer, its
+`probability` or null,
 `confidences`, and a `gate`: a file that must exist before the answer is given, or `fail` with a sentence. What is asked is
 written to the file that DG_LSP_TEST_JOURNAL names.
 """
@@ -16,6 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.life import Loading
 from dg_lsp.infill.port import Engine, EngineError
@@ -66,14 +68,15 @@ class _Bound:
             raise EngineError(script["fail"])
         texts = tuple(script.get("texts") or [script.get("text", "answer = 1")] * len(request.holes))
         confidences = tuple(tuple(script.get("confidences", ())) for _ in texts)
-        score = script.get("score", 0.9)
+        probability = script.get("probability", 0.9)
+        confidence = Ranked() if probability is None else Calibrated(probability)
         more = (
             [(f"{text}  # {idx}",) for text in texts[:1] for idx in range(1, request.budget.candidates)]
             if len(texts) == 1
             else []
         )
         _note("answered", self._document)
-        return tuple(Candidate(each, score, confidences) for each in (texts, *more))
+        return tuple(Candidate(each, confidence, confidences) for each in (texts, *more))
 
 
 @contextlib.asynccontextmanager

@@ -8,6 +8,7 @@ import pytest
 
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core import values
+from dg_lsp.core.confidence import Calibrated, Confidence, Ranked, Threshold, is_sure
 from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine
@@ -76,17 +77,21 @@ def test_only_the_kinds_that_are_wanted(only: list[str], titles: list[str]) -> N
     assert menu("$0# FILL\n# FILL\n", only=only) == titles
 
 
+SURE = Calibrated(0.9)
+
+
 class Answering:
     """Answers each request with the texts for it, in turn, the last ones again and again."""
 
-    def __init__(self, *answers: str | tuple[str, ...]) -> None:
+    def __init__(self, *answers: str | tuple[str, ...], confidence: Confidence = SURE) -> None:
+        self.confidence = confidence
         self.requests: list[InfillRequest] = []
         self._answers = [(answer,) if isinstance(answer, str) else answer for answer in answers]
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         self.requests.append(request)
         texts = self._answers[min(len(self.requests), len(self._answers)) - 1]
-        return (Candidate(texts, 0.9),)
+        return (Candidate(texts, self.confidence),)
 
 
 def done(what: str, text: str, engine: Answering, language: str = "python") -> tuple[str, Filled]:
@@ -106,6 +111,22 @@ def done(what: str, text: str, engine: Answering, language: str = "python") -> t
 def test_a_body_is_filled() -> None:
     text, _ = done("body", "def f(a):\n    $0raise NotImplementedError\n", Answering("return a"))
     assert text == "def f(a):\n    return a\n"
+
+
+@pytest.mark.parametrize(
+    ("confidence", "caution"),
+    [
+        (Calibrated(0.9), ""),
+        (Calibrated(0.04), "best guess, 4 %"),
+        (Ranked(0), ""),
+        (Ranked(0, doubted=True), "best guess, not calibrated"),
+    ],
+)
+def test_a_fill_that_is_not_sure_says_so(confidence: Confidence, caution: str) -> None:
+    engine = Answering("return a", confidence=confidence)
+    _, filled = done("body", "def f(a):\n    $0raise NotImplementedError\n", engine)
+    assert filled.caution(Threshold(0.15, n_best=1)) == caution
+    assert bool(caution) is not is_sure(confidence, Threshold(0.15, n_best=1))
 
 
 def test_several_holes_of_one_window_are_one_request() -> None:

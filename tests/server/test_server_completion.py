@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import Candidate, InfillRequest, Span
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.completion import Completer, Reply, SuggestionRequest
@@ -28,7 +29,7 @@ class Held:
 
     def __init__(self) -> None:
         self.text: str | None = None
-        self.score = 0.9
+        self.confidence: Confidence = Calibrated(0.9)
         self.confidences: tuple[tuple[float, ...], ...] = ()
         self.lengths: tuple[tuple[int, ...], ...] = ()
         self.finished = True
@@ -60,7 +61,8 @@ class _Bound:
         n = request.budget.candidates
         texts = [text, *(f"{text}.n{idx}" for idx in range(1, n))]
         return tuple(
-            Candidate((each,), held.score, held.confidences, finished=held.finished, lengths=held.lengths) for each in texts
+            Candidate((each,), held.confidence, held.confidences, finished=held.finished, lengths=held.lengths)
+            for each in texts
         )
 
 
@@ -351,9 +353,10 @@ def test_nothing_is_shown_that_should_not_be(text: str, answer: str, code: str) 
     run(test)
 
 
-def test_unsure_answers_are_for_who_asks() -> None:
+@pytest.mark.parametrize("unsure", [Calibrated(0.05), Ranked(1), Ranked(0, doubted=True)])
+def test_unsure_answers_are_for_who_asks(unsure: Confidence) -> None:
     async def test(session: Session) -> None:
-        session.held.text, session.held.score = "f(a)", 0.05
+        session.held.text, session.held.confidence = "f(a)", unsure
         assert texts(await session.ask("x = $0\n")) == []
         assert texts(await session.ask("x = $0\n", automatic=False)) != []
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Candidate, Document
 from dg_lsp.server import debounce, reuse, settings, show, when
 from dg_lsp.server.debounce import Rhythm
@@ -192,7 +193,7 @@ def at_cursor(text: str, uri: str = "a") -> Place:
 )
 def test_typed_through(then: str, offer: str, now: str, left: str | None) -> None:
     cache = Cache()
-    cache.keep(at_cursor(then), (Offer(offer, 0.9),), 1, 0.0)
+    cache.keep(at_cursor(then), (Offer(offer, Calibrated(0.9)),), 1, 0.0)
     fit = cache.find(at_cursor(now), 1.0)
     assert (fit.offers[0].text if fit else None) == left
 
@@ -215,7 +216,7 @@ def test_typed_through(then: str, offer: str, now: str, left: str | None) -> Non
 )
 def test_what_an_offer_would_still_write_after_something_else_was_typed(then: str, offer: str, now: str, left: str) -> None:
     cache = Cache()
-    cache.keep(at_cursor(then), (Offer(offer, 0.9),), 1, 0.0)
+    cache.keep(at_cursor(then), (Offer(offer, Calibrated(0.9)),), 1, 0.0)
     assert cache.left_over(at_cursor(now), 1.0) == left
     assert cache.left_over(at_cursor(now), reuse.KEPT_S + 1) == ""
 
@@ -223,20 +224,20 @@ def test_what_an_offer_would_still_write_after_something_else_was_typed(then: st
 @pytest.mark.parametrize("offer", ["", "  \n"])
 def test_an_empty_rest_is_no_offer(offer: str) -> None:
     cache = Cache()
-    cache.keep(at_cursor("x$0"), (Offer("y" + offer, 0.9),), 1, 0.0)
+    cache.keep(at_cursor("x$0"), (Offer("y" + offer, Calibrated(0.9)),), 1, 0.0)
     assert cache.find(at_cursor("xy$0"), 0.0) is None
 
 
 def test_edits_far_away_and_other_line_numbers_keep_an_answer() -> None:
     body = "value = compute()\n" * 200
     cache = Cache()
-    cache.keep(at_cursor(f"{body}x = $0\n{body}"), (Offer("1", 0.9),), 1, 0.0)
+    cache.keep(at_cursor(f"{body}x = $0\n{body}"), (Offer("1", Calibrated(0.9)),), 1, 0.0)
     assert cache.find(at_cursor(f"import os\n{body}x = $0\n{body}y"), 0.0)
 
 
 def test_both_sides_and_the_document_count() -> None:
     cache = Cache()
-    cache.keep(at_cursor("x = $0\ny"), (Offer("1", 0.9),), 1, 0.0)
+    cache.keep(at_cursor("x = $0\ny"), (Offer("1", Calibrated(0.9)),), 1, 0.0)
     assert cache.find(at_cursor("x = $0\nz"), 0.0) is None
     assert cache.find(at_cursor("x = $0\ny", uri="b"), 0.0) is None
 
@@ -244,7 +245,7 @@ def test_both_sides_and_the_document_count() -> None:
 def test_kept_answers_are_bounded_and_grow_old() -> None:
     cache = Cache()
     for n in range(300):
-        cache.keep(at_cursor(f"x{n} = $0"), (Offer("1", 0.9),), 1, float(n))
+        cache.keep(at_cursor(f"x{n} = $0"), (Offer("1", Calibrated(0.9)),), 1, float(n))
     assert len(cache) == reuse.N_KEPT
     assert cache.find(at_cursor("x299 = $0"), 299.0)
     assert cache.find(at_cursor("x299 = $0"), 299.0 + reuse.KEPT_S + 1) is None
@@ -267,7 +268,7 @@ TEXT = st.text("ab(\n", max_size=6)
 @given(TEXT, TEXT, TEXT, TEXT)
 def test_what_is_left_and_what_was_typed_make_the_offer(before: str, after: str, typed: str, more: str) -> None:
     then, now = reuse.place("a", before + after, len(before)), reuse.place("a", before + typed + after, len(before + typed))
-    fit = reuse.advance(then, now, (Offer(typed + more, 1.0),), 1)
+    fit = reuse.advance(then, now, (Offer(typed + more, Calibrated(1.0)),), 1)
     assert fit is None or before + typed + fit.offers[0].text + after == before + typed + more + after
 
 
@@ -306,7 +307,7 @@ def test_an_editors_own_bracket_is_no_rejection() -> None:
     ],
 )
 def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, str] | None) -> None:
-    found = reuse.realigned("x = \n", 4, (Offer("f(a)", 0.9),), now)
+    found = reuse.realigned("x = \n", 4, (Offer("f(a)", Calibrated(0.9)),), now)
     assert (found and (found[0], found[1][0].text)) == expected
 
 
@@ -337,15 +338,23 @@ def shown(
 
 
 def test_one_by_oneself_all_when_asked() -> None:
-    offers = Offer("a", 0.9), Offer("b", 0.8), Offer("c", 0.1)
+    offers = Offer("a", Calibrated(0.9)), Offer("b", Calibrated(0.8)), Offer("c", Calibrated(0.1))
     assert shown(*offers) == ["a"]
     assert shown(*offers, automatic=False) == ["a", "b", "c"]
 
 
 def test_an_unsure_answer_is_shown_only_to_who_asks() -> None:
-    assert shown(Offer("a", 0.1)) == ["unsure"]
-    assert shown(Offer("a", 0.1), automatic=False) == ["a"]
-    assert shown(Offer("a", 0.1), chosen=Settings(threshold=0.05)) == ["a"]
+    assert shown(Offer("a", Calibrated(0.1))) == ["unsure"]
+    assert shown(Offer("a", Calibrated(0.1)), automatic=False) == ["a"]
+    assert shown(Offer("a", Calibrated(0.1)), chosen=Settings(threshold=0.05)) == ["a"]
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.15, 1.0])
+def test_a_model_without_a_probability_shows_its_best_answer_whatever_the_threshold(threshold: float) -> None:
+    assert shown(Offer("a", Ranked(0)), chosen=Settings(threshold=threshold)) == ["a"]
+    assert shown(Offer("a", Ranked(1)), chosen=Settings(threshold=threshold)) == ["unsure"]
+    assert shown(Offer("a", Ranked(0, doubted=True)), chosen=Settings(threshold=threshold)) == ["unsure"]
+    assert shown(Offer("a", Ranked(0)), chosen=Settings(threshold=threshold, uncalibrated_best=0)) == ["unsure"]
     assert shown() == ["noAnswer"]
 
 
@@ -355,8 +364,8 @@ def test_an_unsure_answer_is_shown_only_to_who_asks() -> None:
 )
 def test_a_rejected_suggestion_is_not_offered_again_at_once(rejected_at: float, text: str, code: str) -> None:
     rejections = Rejections().add(at_cursor("x = $0"), "f(a)", rejected_at)
-    assert shown(Offer(text, 0.9), rejections=rejections) == [code]
-    assert shown(Offer(text, 0.9), rejections=rejections, automatic=False) == [text]
+    assert shown(Offer(text, Calibrated(0.9)), rejections=rejections) == [code]
+    assert shown(Offer(text, Calibrated(0.9)), rejections=rejections, automatic=False) == [text]
 
 
 def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
@@ -378,7 +387,7 @@ def test_a_rejection_holds_a_few_characters_later_and_not_elsewhere() -> None:
     ],
 )
 def test_an_answer_ends_before_its_first_uncertain_line(text: str, confidences: tuple[float, ...], expected: list[str]) -> None:
-    assert list(show.cuts(text, show.doubt(Candidate((text,), 0.9, (confidences,)), text, "", 0.1))) == expected
+    assert list(show.cuts(text, show.doubt(Candidate((text,), Calibrated(0.9), (confidences,)), text, "", 0.1))) == expected
 
 
 @pytest.mark.parametrize(
@@ -406,14 +415,14 @@ def test_an_answer_ends_before_its_first_uncertain_token(
     assert "".join(token for _, token in found) == raw
     lengths = tuple(len(token) for _, token in found)
     confidences = tuple(0.01 if mark else 0.9 for mark, _ in found)
-    doubt = show.doubt(Candidate((raw,), 0.9, (confidences,), lengths=(lengths,)), text, lead, 0.1)
+    doubt = show.doubt(Candidate((raw,), Calibrated(0.9), (confidences,), lengths=(lengths,)), text, lead, 0.1)
     assert doubt is None or doubt.is_exact
     ends = [match.end() for match in re.finditer(r'\w+|[^\w\s"]|"[^"]*"', text)]
     assert list(show.cuts(text, doubt, ends)) == expected
 
 
 def test_an_answer_that_polishing_changed_is_cut_by_estimate() -> None:
-    candidate = Candidate(("aa\nbb\ncc",), 0.9, ((0.9, 0.9, 0.9, 0.9, 0.01),), lengths=((2, 1, 2, 1, 2),))
+    candidate = Candidate(("aa\nbb\ncc",), Calibrated(0.9), ((0.9, 0.9, 0.9, 0.9, 0.01),), lengths=((2, 1, 2, 1, 2),))
     assert show.doubt(candidate, "    aa\n    bb\n    cc", "", 0.1) == show.Doubt(16, is_exact=False)
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.resident import Listener, OnDraft, Resident
@@ -32,7 +33,7 @@ class NamedEngine:
 
     async def fill(self, _request: InfillRequest) -> tuple[Candidate, ...]:
         """Return the model's name."""
-        return (Candidate((self.model,), 0.5),)
+        return (Candidate((self.model,), Calibrated(0.5)),)
 
 
 @contextlib.asynccontextmanager

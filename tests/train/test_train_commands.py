@@ -32,7 +32,6 @@ def refused(folder: Path, *arguments: str) -> str:
         ("start", "--init", "embedded"),
         ("branch", "--out", "HERE/other"),
         ("export", "--out", "HERE/model"),
-        ("calibrate", "--model", "HERE"),
         ("card", "--model", "HERE", "--results", "HERE/r.md", "--ablation", "HERE/a.md"),
     ],
     ids=lambda arguments: arguments[0],
@@ -52,12 +51,6 @@ def test_a_stage_that_was_left_out_is_named(tmp_path: Path) -> None:
 
 def test_what_other_parts_refuse_is_told(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "valid.jsonl").write_text("{")
-    assert refused(tmp_path, "calibrate", "--run", "HERE", "--model", "HERE").startswith(
-        "HERE/corpus/valid.jsonl can't be read as a corpus"
-    )
-    (tmp_path / "corpus" / "valid.jsonl").write_text("")
-    assert refused(tmp_path, "calibrate", "--run", "HERE", "--model", "HERE/none").startswith("there is no model folder ")
     (tmp_path / "corpus" / "sources.json").write_text(json.dumps(SOURCES))
     (tmp_path / "curve.jsonl").write_text(json.dumps(LINE))
     card = ("card", "--run", "HERE", "--model", "HERE", "--results", "HERE/r.md", "--ablation", "HERE/a.md")

@@ -9,6 +9,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from dg_lsp.engine.calibration_store import ModelId
 from dg_lsp.engine.task import Say
 from dg_lsp.wire import config, model_names, privacy
 from dg_lsp.wire.model_names import Remote, is_remote
@@ -58,6 +59,8 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
 
         filler = fim.connect(remote_name.dialect, remote_name.url, remote_name.model, configured, os.environ)
     filler.newer_patterns = lambda: config.read()[0].settings.local_only
+    # Which model a server chose is what tells it from the one that it may serve tomorrow.
+    filler.calibrations.watch(ModelId(name, filler.backend.model))
     say("ready", 1.0)
     return filler
 

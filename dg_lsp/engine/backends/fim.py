@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from dg_lsp.core import context
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
+from dg_lsp.engine import calibration
 from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
-from dg_lsp.engine.backends.remote import RemoteFiller, Reply, merged, to_probability, trimmed
+from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, token_features, trimmed, with_agreement
+from dg_lsp.engine.calibration import Evidence
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
@@ -23,9 +25,8 @@ LINE_TOKENS = 96
 BLOCK_TOKENS = 512
 MAX_ANSWERS = 8
 WARMTH = 0.6  # the temperature of all answers but the first, which is the likeliest
-# What an answer is worth whose server tells no probabilities: about every other one is kept.
-PLAIN_SCORE = 0.5
-CUT_SCORE = 0.3  # the same for one that ended only because there was no more room
+LEAST_CHANCE = 1e-9
+UNTOLD = math.log(0.5)  # where an answer without log-probabilities ranks among those that have some
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +272,11 @@ class Fim:
         numbers = range(1 if caps.n else n_answers)
         return [Call(self.dialect.path, self.dialect.build(replace(query, number=number))) for number in numbers]
 
-    def best(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
-        """Return a candidate for each text, best first; raise WireError when an answer has another shape."""
+    def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
+        """Return a candidate for each answer with what is known of it; raise WireError when an answer has another shape."""
         written = [each for reply in replies for each in self.dialect.parse(reply.fields)]
         [hole] = request.holes
-        return merged([_candidate(each, block=hole.block) for each in written])
+        return with_agreement([_evidence(each, block=hole.block) for each in written], calibration.position(request))
 
 
 def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
@@ -290,10 +291,11 @@ def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
     return prefix, suffix
 
 
-def _candidate(written: Written, *, block: bool) -> Candidate:
+def _evidence(written: Written, *, block: bool) -> Evidence:
     text, chances = trimmed(written.text, written.chances, block=block)
-    if chances:
-        score = math.exp(sum(math.log(max(chance, 1e-9)) for chance in chances) / len(chances))
-    else:
-        score = CUT_SCORE if written.is_cut and text == written.text else PLAIN_SCORE
-    return Candidate((text,), score, (chances,) if chances else ())
+    logs = [math.log(max(chance, LEAST_CHANCE)) for chance in chances]
+    # An answer that ran out of room is none; the end of a line that was cut from a longer answer is one.
+    is_cut = written.is_cut and text == written.text
+    features = {**token_features(logs, text), "cut": float(is_cut)}
+    candidate = Candidate((text,), confidences=(chances,) if chances else ())
+    return Evidence(candidate, features["mean"] if logs else UNTOLD, features, doubted=is_cut)

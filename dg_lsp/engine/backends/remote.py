@@ -12,15 +12,19 @@ import math
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from dg_lsp.core import secrets
+from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine import sequence
+from dg_lsp.engine import calibration, sequence
 from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient
+from dg_lsp.engine.calibration import Calibration, Evidence, HolePosition
+from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.task import Filler, Task
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.privacy import Shown, shown
@@ -38,7 +42,9 @@ class Reply:
 
 
 class Backend(Protocol):
-    """How one kind of server is asked."""
+    """How one kind of server is asked, and the name of the model that it was found to serve."""
+
+    model: str
 
     def takes_together(self, request: InfillRequest) -> bool:
         """Return whether all holes of a request, which has several, can be asked for at once."""
@@ -46,8 +52,8 @@ class Backend(Protocol):
     def calls(self, request: Shown) -> Sequence[Call]:
         """Return what to ask, all at the same time; raise RemoteError when the request can't be asked."""
 
-    def best(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
-        """Return what the answers so far come to, best first; raise RemoteError or WireError when they make no sense."""
+    def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
+        """Return what the answers so far come to, and what is known of each; raise RemoteError or WireError for nonsense."""
 
     def about(self) -> Mapping[str, object]:
         """Return facts about the model by name."""
@@ -104,7 +110,13 @@ class RemoteFiller(Filler):
         self.newer_patterns: Callable[[], tuple[str, ...]] = lambda: ()
         """What the user has come to keep here since the model was loaded."""
         self._board = Board()
+        self._calibrations = Calibrations()
         self._end = weakref.finalize(self, client.close)
+
+    @property
+    def calibrations(self) -> Calibrations:
+        """What says how sure a candidate is."""
+        return self._calibrations
 
     def start(self, request: InfillRequest) -> RemoteTask:
         """Return the request as a task, nothing sent yet; raise ValueError for a file that must stay on this machine.
@@ -112,7 +124,8 @@ class RemoteFiller(Filler):
         What looks like a secret in any of its text is masked: the server sees only what comes after this.
         """
         allowed = shown(request, (*self.local_only, *self.newer_patterns()))
-        return RemoteTask(self.backend, self.client, self._board, Shown(secrets.mask_request(allowed)))
+        masked = Shown(secrets.mask_request(allowed))
+        return RemoteTask(self.backend, self.client, self._board, masked, self._calibrations.current())
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and what else is known of it."""
@@ -139,8 +152,17 @@ class Sent:
 class RemoteTask(Task):
     """One request under way; holes that the server can't fill together are filled one after another."""
 
-    def __init__(self, backend: Backend, client: ServerClient, board: Board, request: Shown) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        client: ServerClient,
+        board: Board,
+        request: Shown,
+        calibration: Calibration | None = None,
+    ) -> None:
         """Hold the request."""
+        self._calibration = calibration
+        self._evidence: tuple[Evidence, ...] = ()
         self._backend, self._client, self._board, self._request = backend, client, board, request
         n_holes = len(request.holes)
         self._together = n_holes if n_holes == 1 or backend.takes_together(request) else 1
@@ -174,7 +196,7 @@ class RemoteTask(Task):
         if len(self._request.holes) == self._together:
             return tuple(replace(candidate, finished=False) for candidate in now)
         texts = self.drafts()
-        return (Candidate(texts, 0.0, finished=False),) if any(texts) else ()
+        return (Candidate(texts, Ranked(doubted=True), finished=False),) if any(texts) else ()
 
     def drafts(self) -> tuple[str, ...]:
         """Return one text for each hole as the best answer so far has it."""
@@ -183,6 +205,10 @@ class RemoteTask(Task):
         texts = [text for part in self._parts for text in part.texts]
         texts += [text for candidate in self._now()[:1] for text in candidate.texts]
         return (*texts, *[""] * (len(self._request.holes) - len(texts)))
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Return what is known of each answer, when all are there."""
+        return self._evidence if len(self._request.holes) == 1 else ()
 
     def cache(self) -> Mapping[str, int]:
         """Return how many tokens the server read, and how many of them it had read before, as far as it tells."""
@@ -216,7 +242,8 @@ class RemoteTask(Task):
             raise failures[0]
         for reply in replies:
             self._count(reply.fields)
-        candidates = self._best(replies)
+        self._evidence = self._known(replies)
+        candidates = calibration.stated(self._evidence, self._calibration)
         self._sent.drop()
         if self._together == len(self._request.holes):
             self._answers = candidates
@@ -230,10 +257,10 @@ class RemoteTask(Task):
         self._answers = (sequence.whole(self._parts),)
         return False
 
-    def _best(self, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
+    def _known(self, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
         assert self._part is not None
         try:
-            return self._backend.best(self._part, replies)
+            return self._backend.evidence(self._part, replies)
         except WireError as error:
             raise RemoteError(f"the answer of {self._client.server.host} can't be understood: {error}") from error
 
@@ -246,7 +273,7 @@ class RemoteTask(Task):
         if self._part is not None and replies:
             # What is wrong with them is told when all are there.
             with contextlib.suppress(RemoteError):
-                return self._best(replies)
+                return calibration.stated(self._known(replies), self._calibration)
         return ()
 
     def _count(self, fields: Fields) -> None:
@@ -277,12 +304,38 @@ def trimmed(text: str, confidences: tuple[float, ...], *, block: bool) -> tuple[
     return first_line, confidences[: -(-len(confidences) * len(first_line) // len(text))]
 
 
-def merged(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return each distinct answer once, with its best score, best first."""
-    ranked: dict[tuple[str, ...], Candidate] = {}
-    for candidate in sorted(candidates, key=lambda candidate: -candidate.score):
-        ranked.setdefault(candidate.texts, candidate)
-    return tuple(ranked.values())
+def token_features(logs: Sequence[float], text: str) -> dict[str, float]:
+    """Return what the log-probabilities of an answer's tokens say of it, as a calibration weighs it."""
+    mean = sum(logs) / len(logs) if logs else 0.0
+    return {
+        "told": float(bool(logs)),
+        "sum": sum(logs),
+        "mean": mean,
+        "least": min(logs, default=0.0),
+        "first": logs[0] if logs else 0.0,
+        "length": math.log1p(len(text)),
+        "blank": float(not text.strip()),
+    }
+
+
+def with_agreement(evidence: Sequence[Evidence], where: HolePosition) -> tuple[Evidence, ...]:
+    """Return the evidence with how many other answers are the same, as features of the hole's position."""
+    n_same = Counter(item.candidate.texts for item in evidence)
+    n_others = len(evidence) - 1
+    return tuple(
+        replace(
+            item,
+            features=calibration.for_position(
+                {
+                    **item.features,
+                    "asked": math.log1p(n_others),
+                    "agree": (n_same[item.candidate.texts] - 1) / n_others if n_others else 0.0,
+                },
+                where,
+            ),
+        )
+        for item in evidence
+    )
 
 
 def _outcome(future: Future[Fields]) -> Fields | RemoteError:

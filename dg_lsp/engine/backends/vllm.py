@@ -12,13 +12,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine import layout, sequence
+from dg_lsp.core.values import InfillRequest
+from dg_lsp.engine import calibration, layout, sequence
 from dg_lsp.engine.backends import vllm_canvas
 from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
-from dg_lsp.engine.backends.remote import RemoteFiller, Reply, merged, to_probability
+from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, with_agreement
 from dg_lsp.engine.backends.vllm_canvas import CanvasWriter, PinnedCanvas, ReturnedCanvas, agreement
 from dg_lsp.engine.backends.vllm_server import COMPLETIONS, Served, probe, unfit
+from dg_lsp.engine.calibration import Evidence
 from dg_lsp.engine.layout import Sheet
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
@@ -55,7 +56,7 @@ class Vllm:
 
     def __init__(self, served: Served, vocabulary: Vocabulary, profile: Profile) -> None:
         """Fit the profile to the canvas that is served; raise ValueError when the vocabulary does not suit its layout."""
-        self.served, self.vocabulary = served, vocabulary
+        self.served, self.vocabulary, self.model = served, vocabulary, served.model
         self.profile = replace(
             profile,
             canvas_tokens=min(profile.canvas_tokens, served.canvas),
@@ -80,10 +81,10 @@ class Vllm:
         steps = request.budget.steps or (sampling.block_steps if is_block else sampling.line_steps)
         return [self._call(sheet, canvas, steps) for canvas in self._writer.canvases(request, sheet)]
 
-    def best(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Candidate, ...]:
-        """Return a candidate for each canvas that came back with most of its held text, best first.
+    def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
+        """Return a candidate for each canvas that came back with most of its held text, and what is known of it.
 
-        The score is the mean probability of the answer's tokens, less the share of held text that the model would
+        They are ordered by the mean probability of the answer's tokens, less the share of held text that the model would
         rather read otherwise. Raises RemoteError when no canvas came back so.
         """
         canvases = [(canvas, self._read(reply)) for reply in replies if isinstance(canvas := reply.call.about, PinnedCanvas)]
@@ -94,9 +95,10 @@ class Vllm:
         ]
         if canvases and not agreeing:
             raise unfit(self.served.host, "returned canvases without the text that was held on them")
-        return merged(
-            [vllm_canvas.candidate(request, self.vocabulary, canvas, returned, share) for canvas, returned, share in agreeing]
-        )
+        known = [
+            vllm_canvas.evidence(request, self.vocabulary, canvas, returned, share) for canvas, returned, share in agreeing
+        ]
+        return with_agreement(known, calibration.position(request))
 
     def _call(self, sheet: Sheet, canvas: PinnedCanvas, steps: int) -> Call:
         # Nothing else is sent: for a diffusion model the server refuses a temperature or a seed.

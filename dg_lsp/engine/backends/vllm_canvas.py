@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import layout
 from dg_lsp.engine.backends.calls import RemoteError
-from dg_lsp.engine.backends.remote import trimmed
+from dg_lsp.engine.backends.remote import token_features, trimmed
 from dg_lsp.engine.backends.vllm_server import Served
+from dg_lsp.engine.calibration import Evidence
 from dg_lsp.engine.layout import Sheet
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
@@ -24,6 +25,7 @@ WIDTH_STEP = 16
 LEAST_PREFIX_TOKENS = 64
 MAX_WINDOW = 1 << 26  # of a server that does not tell its own, in tokens
 LEAST_CHANCE = 1e-9
+FULL_AGREEMENT = 0.9  # of the held text; where the model reads more of it otherwise, that speaks against the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +131,10 @@ def agreement(canvas: PinnedCanvas, returned: ReturnedCanvas) -> float:
     return sum(canvas.ids[place] == returned.ids[place] for place in held) / len(held) if held else 1.0
 
 
-def candidate(
+def evidence(
     request: InfillRequest, vocabulary: Vocabulary, canvas: PinnedCanvas, returned: ReturnedCanvas, share: float
-) -> Candidate:
-    """Return what a canvas came to as a candidate: the mean probability of its tokens times `share` is its score."""
+) -> Evidence:
+    """Return what a canvas came to as a candidate, ordered by the mean probability of its tokens times `share`."""
     texts, confidences = [], []
     for index, hole in enumerate(request.holes):
         gap = [
@@ -146,7 +148,9 @@ def candidate(
         texts.append(text)
         confidences.append(chances)
     logs = [math.log(max(chance, LEAST_CHANCE)) for row in confidences for chance in row]
-    return Candidate(tuple(texts), share * math.exp(sum(logs) / max(len(logs), 1)), tuple(confidences))
+    features = {**token_features(logs, "".join(texts)), "share": share, "gap": math.log1p(len(canvas.gaps) - len(canvas.held))}
+    candidate = Candidate(tuple(texts), confidences=tuple(confidences))
+    return Evidence(candidate, share * math.exp(features["mean"]), features, doubted=share < FULL_AGREEMENT)
 
 
 def answer_tokens(vocabulary: Vocabulary, gap: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float]]:

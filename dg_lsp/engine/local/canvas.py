@@ -11,7 +11,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate
+from dg_lsp.engine import calibration
+from dg_lsp.engine.calibration import Evidence
 from dg_lsp.engine.denoise import DecoderInput, Denoiser
 from dg_lsp.engine.local import drafting, rows, scoring
 from dg_lsp.engine.local.fill import Fill
@@ -35,6 +38,7 @@ class CanvasTask:
         self.answers: tuple[Candidate, ...] = ()
         self.early: Candidate | None = None
         self.results: list[RowResult] = []
+        self._joint: list[Evidence] = []  # of rows that hold several holes
         self._kv: KV | None = None
         self._denoiser: Denoiser | None = None
         self._rows: list[PlannedRow] = []
@@ -101,7 +105,7 @@ class CanvasTask:
             if fill.n_holes == 1:
                 self.results.append(rows.result(fill, planned, reading))
             else:
-                self.answers += (rows.candidate(fill, planned, reading, denoiser.canvas.steps[index]),)
+                self._joint.append(rows.evidence(fill, planned, reading, denoiser.canvas.steps[index]))
 
     def _steps(self, denoiser: Denoiser, decoder: LocalDecoder) -> Generator[bool, None, None]:
         """Step the rows until all have settled, alone or by the logits that a pass with other canvases has found."""
@@ -128,12 +132,16 @@ class CanvasTask:
     def _rank(self, scorer: Scorer) -> Generator[bool, None, None]:
         """Make candidates of the results: best first, after a causal pass over the texts that have had none."""
         if self.fill.n_holes > 1:
-            self.answers = tuple(sorted(self.answers, key=lambda candidate: -candidate.score))
+            self.answers = calibration.stated(self._joint, None)
         elif self.results:
             self.results = scorer.score(self.results)
             steps = max(self._denoiser.canvas.steps) if self._denoiser else 0
             self.answers = scoring.candidates(self.fill, self.results, steps)
             yield True
+
+    def evidence(self) -> list[Evidence]:
+        """Return what is known of each row of a single hole, after the end."""
+        return scoring.evidence(self.fill, self.results, 0) if self.fill.n_holes == 1 else []
 
     # What others ask between units.
 
@@ -150,7 +158,7 @@ class CanvasTask:
         """Return what there is before the end: drafts, then the canvas."""
         unscored = scoring.unscored_candidates(self.fill, self.results)
         if self._denoiser and (texts := self.read()) and any(texts):
-            return (*unscored, Candidate(texts, 0.0, finished=False))
+            return (*unscored, Candidate(texts, Ranked(len(unscored), doubted=True), finished=False))
         return unscored
 
     # What a pass with other canvases needs.

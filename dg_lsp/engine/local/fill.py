@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine import layout
+from dg_lsp.engine import calibration, layout
+from dg_lsp.engine.calibration import Calibration, HolePosition
 from dg_lsp.engine.layout import Sheet
 from dg_lsp.engine.model import Loaded
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.profile import Profile
-from dg_lsp.engine.rank import HolePosition
 from dg_lsp.engine.vocabulary import Vocabulary
 
 
@@ -61,6 +61,7 @@ class Fill:
     loaded: Loaded
     tokens: GapTokens
     switches: Switches
+    calibration: Calibration | None = None
 
     @property
     def profile(self) -> Profile:
@@ -90,11 +91,7 @@ class Fill:
     @property
     def position(self) -> HolePosition:
         """Where the hole stands, as the ranking tells places apart."""
-        if self.is_block:
-            return "block"
-        if self.request.suffix.partition("\n")[0].strip():
-            return "inside"
-        return "end" if self.request.prefix.rpartition("\n")[2].strip() else "line"
+        return calibration.position(self.request)
 
     @property
     def heal_text(self) -> str:

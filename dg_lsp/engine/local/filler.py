@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine import model, room
+from dg_lsp.engine.calibration_store import Calibrations, ModelId
 from dg_lsp.engine.layout import Layout
 from dg_lsp.engine.local import resources, together
 from dg_lsp.engine.local.fill import Switches
@@ -18,6 +19,7 @@ from dg_lsp.engine.local.task import InfillTask
 from dg_lsp.engine.model import EMBEDDED, Loaded
 from dg_lsp.engine.prefix_cache import PrefixCache
 from dg_lsp.engine.task import Concurrency, Filler, Say, Task
+from dg_lsp.wire import model_names
 
 
 def load_filler(
@@ -35,7 +37,10 @@ def load_filler(
     `engine.backends.load` knows models that run elsewhere as well.
     """
     loaded = model.load(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say)
-    return LocalFiller(loaded, rows=rows)
+    filler = LocalFiller(loaded, rows=rows)
+    place = str(model_names.folder_of(name) or name)
+    filler.calibrations.watch(ModelId(place, loaded.fingerprint))
+    return filler
 
 
 class LocalFiller(Filler):
@@ -62,6 +67,11 @@ class LocalFiller(Filler):
     def layout(self) -> Layout:
         """How requests are written as tokens."""
         return self.resources.layout
+
+    @property
+    def calibrations(self) -> Calibrations:
+        """What says how sure a candidate is."""
+        return self.resources.calibrations
 
     @property
     def cache(self) -> PrefixCache:

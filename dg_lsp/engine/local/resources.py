@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine import layout, room
+from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.layout import Layout
 from dg_lsp.engine.local.ahead import ReadAhead
 from dg_lsp.engine.local.fill import Fill, GapTokens, Switches, gap_tokens
@@ -32,10 +33,12 @@ class Resources:
     headroom: Headroom
     shared_stack: SharedStack
     ahead: ReadAhead
+    calibrations: Calibrations
 
     def fill(self, request: InfillRequest, switches: Switches) -> Fill:
         """Return the request, laid out as tokens, as the fill of one canvas."""
-        return Fill(request, self.layout.lay_out(request), self.loaded, self.tokens, switches)
+        sheet = self.layout.lay_out(request)
+        return Fill(request, sheet, self.loaded, self.tokens, switches, self.calibrations.current())
 
 
 def make(loaded: Loaded, max_rows: int) -> Resources:
@@ -53,4 +56,5 @@ def make(loaded: Loaded, max_rows: int) -> Resources:
         Headroom(loaded, prefixes.cache, cost, max_rows),
         SharedStack(loaded.passes),
         ReadAhead(laid_out, prefixes),
+        Calibrations(loaded.profile.calibration),
     )

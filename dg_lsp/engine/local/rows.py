@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dg_lsp.core.values import Candidate, RowKind
 from dg_lsp.engine import layout
+from dg_lsp.engine.calibration import Evidence
 from dg_lsp.engine.denoise import Reading, Row, TokenLimits
 from dg_lsp.engine.local.fill import Fill
 from dg_lsp.engine.local.resources import MAX_ROWS
@@ -113,12 +114,12 @@ def result(fill: Fill, planned_row: PlannedRow, reading: Reading) -> RowResult:
     return RowResult(text, planned_row.kind, entropy=reading.entropy, left=planned_row.left, right=planned_row.right)
 
 
-def candidate(fill: Fill, planned_row: PlannedRow, reading: Reading, steps: int) -> Candidate:
-    """Return the row of several holes as a candidate; its score is the mean probability of its tokens."""
+def evidence(fill: Fill, planned_row: PlannedRow, reading: Reading, steps: int) -> Evidence:
+    """Return the row of several holes as a candidate; `order` is the mean probability of its tokens, and no more than that."""
     by_gap = tuple(_chances(planned_row, reading, gap) for gap in range(fill.n_holes))
     chances = _gap_chances(planned_row, reading)
-    score = sum(chances) / max(len(chances), 1)
-    return Candidate(texts(fill, planned_row, reading), score, by_gap, planned_row.kind, steps)
+    candidate = Candidate(texts(fill, planned_row, reading), confidences=by_gap, row=planned_row.kind, steps=steps)
+    return Evidence(candidate, sum(chances) / max(len(chances), 1), {})
 
 
 def unlikely(planned_rows: Sequence[PlannedRow], readings: Sequence[Reading]) -> list[int]:

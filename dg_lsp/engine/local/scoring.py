@@ -13,7 +13,8 @@ from itertools import accumulate, pairwise
 import torch
 
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine import rank
+from dg_lsp.engine import calibration, rank
+from dg_lsp.engine.calibration import Evidence
 from dg_lsp.engine.file_model import FileModel
 from dg_lsp.engine.local.fill import Fill
 from dg_lsp.engine.passes import KV, crop, widen
@@ -71,24 +72,35 @@ def _mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[
 
 def candidates(fill: Fill, results: Sequence[RowResult], steps: int) -> tuple[Candidate, ...]:
     """Return scored results as candidates, each distinct text once, best first; `steps` says how many the canvas took."""
-    return tuple(
-        Candidate(
-            (result.text,),
-            chance,
-            (tuple(min(1.0, math.exp(logp)) for logp in result.tokens),),
-            result.row,
-            steps,
-            lengths=_lengths(fill, result),
+    return calibration.stated(evidence(fill, results, steps), fill.calibration)
+
+
+def evidence(fill: Fill, results: Sequence[RowResult], steps: int) -> list[Evidence]:
+    """Return scored results as candidates with what is known of them, in the same order."""
+    return [
+        replace(
+            known,
+            candidate=Candidate(
+                (result.text,),
+                confidences=(tuple(min(1.0, math.exp(logp)) for logp in result.tokens),),
+                row=result.row,
+                steps=steps,
+                lengths=_lengths(fill, result),
+            ),
         )
-        for chance, result in rank.best_first(results, fill.profile.calibration)
-    )
+        for known, result in zip(rank.evidence(results), results, strict=True)
+    ]
 
 
 def unscored_candidates(fill: Fill, results: Sequence[RowResult]) -> tuple[Candidate, ...]:
-    """Return results that have had no pass as unfinished candidates, ranked as if each token were middling likely."""
+    """Return results that have had no pass as unfinished candidates, ranked as if each token were middling likely.
+
+    A calibration says nothing of them: it was fitted on candidates whose tokens were scored.
+    """
     guessed = [replace(result, tokens=(MIDDLING,) * (len(result.text) // 4 + 1), position=fill.position) for result in results]
-    ranked = rank.best_first(guessed, fill.profile.calibration)
-    return tuple(Candidate((result.text,), chance, row=result.row, finished=False) for chance, result in ranked)
+    weights = fill.calibration or rank.ORDER
+    known = [replace(item, order=calibration.linear(item.features, weights)) for item in rank.evidence(guessed, doubted=True)]
+    return tuple(replace(candidate, finished=False) for candidate in calibration.stated(known, None))
 
 
 def _lengths(fill: Fill, result: RowResult) -> tuple[tuple[int, ...], ...]:

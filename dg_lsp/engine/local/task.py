@@ -12,6 +12,7 @@ import torch
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import sequence
+from dg_lsp.engine.calibration import Evidence
 from dg_lsp.engine.local.canvas import CanvasTask
 from dg_lsp.engine.local.fill import Switches
 from dg_lsp.engine.local.resources import Resources
@@ -77,6 +78,10 @@ class InfillTask(Task):
     def rows(self) -> tuple[RowResult, ...]:
         """Return what each row of the last canvas came to, with all that the ranking knows of it."""
         return tuple(self._canvas.results) if self._canvas else ()
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Return what is known of each row of a single hole."""
+        return tuple(self._canvas.evidence()) if self._canvas and len(self._request.holes) == 1 else ()
 
     def close(self) -> None:
         """Let go of what the task shares with others; no step may follow."""

@@ -14,6 +14,7 @@ local M = {}
 ---@field ["completion.debounce"]? integer|"auto" milliseconds to wait before asking
 ---@field ["completion.deadline"]? integer milliseconds that an answer may take
 ---@field ["completion.threshold"]? number show by oneself only what is right with at least this probability
+---@field ["completion.uncalibratedBest"]? integer
 ---@field ["completion.tokenThreshold"]? number cut an answer at the first token that is less certain
 ---@field ["completion.candidates"]? integer how many answers to choose from on request
 ---@field ["completion.inComments"]? boolean

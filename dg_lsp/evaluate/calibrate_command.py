@@ -1,0 +1,228 @@
+"""`dg-lsp calibrate`: measure how often a model is right on your code, so that its probabilities mean what they say.
+
+From the command line to a fit, and from the fit to a file. What has weight is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dg_lsp import ENGINE_INSTALL, __version__
+from dg_lsp.evaluate.commands import say
+from dg_lsp.evaluate.tasks import EvalError, Task
+
+if TYPE_CHECKING:
+    from dg_lsp.engine.task import Filler
+    from dg_lsp.evaluate.calibrate import Fitted
+    from dg_lsp.evaluate.fit import Sample
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def calibrate(
+    model: Annotated[
+        str, typer.Option(metavar="ID", help="The model, as in engine.model; by default the one that is configured.")
+    ] = "",
+    repo: Annotated[
+        Path, typer.Option(metavar="PATH", help="Where holes are cut: your code, a folder or a corpus .jsonl.")
+    ] = Path(),
+    tasks: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Use these tasks instead of cutting holes; see `dg-lsp eval --make`.")
+    ] = None,
+    holes: Annotated[int, typer.Option(min=20, max=100_000, help="How many holes are filled.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed cuts the same holes.")] = 0,
+    device: Annotated[str, typer.Option(help="Where a local model runs: auto, cpu, cuda, mps.")] = "auto",
+    into: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write the result into this checkpoint's profile instead, for a release."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Also draw stated against measured probability.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object with all figures.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Fit and write nothing: measure the calibration that is in use on these holes.")
+    ] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Measure nothing: remove the model's calibration.")] = False,
+) -> None:
+    """Fill holes cut from your code with a model, and learn from them how likely its answers are right.
+
+    From then on the model's suggestions carry that probability, and thresholds apply to it. A remote model is sent the
+    code around each hole. Ends with 0, or with 2 when it can't be done as asked.
+    """
+    try:
+        name, filler = _filler(model, device, into)
+        if forget:
+            _forget(name, filler)
+            return
+        chosen = _tasks(name, repo, tasks, holes, seed)
+        result = _result(name, filler, chosen, seed, check=check)
+        facts = {"model": name, "seed": seed, "dg_lsp": __version__}
+        stored = None if check else _stored(filler, result, into, facts)
+        if plot is not None:
+            _draw(plot, result, name)
+        _show(name, result, stored, as_json=as_json)
+    except EvalError as error:
+        say(str(error))
+        raise typer.Exit(2) from error
+    except ModuleNotFoundError as error:
+        say(f"calibrating this model needs {error.name}, which is not installed; {ENGINE_INSTALL} brings it")
+        raise typer.Exit(2) from error
+
+
+def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
+    """Return the model's name and its filler, as the engine loads it. Raises EvalError."""
+    from dg_lsp.engine import backends
+    from dg_lsp.engine.task import UserError
+    from dg_lsp.wire import config, model_names
+
+    configured, problems = config.read()
+    for problem in problems:
+        say(problem)
+    name = model or (str(into) if into else configured.settings.model)
+    if into is not None and model_names.is_remote(name):
+        raise EvalError(f"--into takes a checkpoint's folder, and {name} runs elsewhere; leave --into out")
+    if into is not None and not (into / "config.json").is_file():
+        raise EvalError(f"{into} is no checkpoint: it has no config.json")
+    # An engine has a current folder of its own, so it knows a model's folder by its full path; so do we.
+    name = str(model_names.folder_of(name) or name)
+    try:
+        return name, backends.load(name, device=device)
+    except UserError as error:
+        raise EvalError(str(error)) from error
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        if type(error).__name__ == "LoadError":  # its module brings torch
+            raise EvalError(str(error)) from error
+        raise
+
+
+def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> list[Task]:
+    """Return the holes to fill, in an order that mixes kinds, without files that no remote model may see."""
+    from dg_lsp.evaluate import make
+    from dg_lsp.evaluate import tasks as tasks_files
+    from dg_lsp.wire import config, model_names
+    from dg_lsp.wire.privacy import stays_local
+
+    cut = tasks_files.spread(tasks_files.read(file), holes) if file else make.tasks(repo, holes, seed)
+    if model_names.is_remote(name) and file is None:
+        patterns = config.read(config.workspace_of(repo.resolve()))[0].settings.local_only
+        below = repo.resolve().relative_to(config.workspace_of(repo.resolve())).as_posix() if repo.is_dir() else ""
+        cut = [task for task in cut if not stays_local(f"{below}/{task.path}".removeprefix("./").lstrip("/"), patterns)]
+        say(f"the code around {len(cut)} holes is sent to {name}")
+    if not cut:
+        raise EvalError(f"nothing can be cut from {file or repo}; name a folder with more code as --repo")
+    random.Random(seed).shuffle(cut)
+    return cut
+
+
+def _result(name: str, filler: Filler, chosen: Sequence[Task], seed: int, *, check: bool) -> Fitted:
+    from dg_lsp.engine.task import UserError
+    from dg_lsp.evaluate import calibrate as calibration
+    from dg_lsp.infill import bar
+
+    if filler.calibrations is None:
+        raise EvalError(f"{name} states its own confidence and can't be calibrated")
+
+    used = filler.calibrations.current()
+    if check and used is None:
+        raise EvalError(f"{name} has no calibration to check; leave --check out to fit one")
+
+    def filled(done: Callable[[int], None]) -> list[Sample]:
+        try:
+            return calibration.samples(filler, chosen, seed, done)
+        except UserError as error:
+            raise EvalError(str(error)) from error
+
+    with bar.on_terminal("filling", len(chosen)) as (_, done):
+        samples = filled(done)
+    with bar.on_terminal("fitting", 1) as (_, done):
+        return calibration.checked(samples, used, seed) if check and used else calibration.fitted(samples, seed)
+
+
+def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, object]) -> Path:
+    """Write the calibration where the engine finds it, and return the file. Raises EvalError."""
+    from dg_lsp.engine import calibration_store, profile
+
+    assert filler.calibrations is not None
+    try:
+        if into is not None:
+            try:
+                stated = profile.load(into)
+            except ValueError as error:
+                raise EvalError(str(error)) from error
+            target = into / profile.FILE
+            calibration_store.replace_text(target, profile.dump(replace(stated, calibration=result.calibration)))
+            return target
+        assert filler.calibrations.model is not None
+        figures = {"reliability": asdict(result.reliability), "holes": result.n_holes, "answered": result.n_answered}
+        return calibration_store.write(filler.calibrations.model, result.calibration, {**facts, **figures})
+    except OSError as error:
+        raise EvalError(f"the calibration can't be written to {error.filename}: {(error.strerror or '').lower()}") from error
+
+
+def _forget(name: str, filler: Filler) -> None:
+    from dg_lsp.engine import calibration_store
+
+    model = filler.calibrations.model if filler.calibrations is not None else None
+    try:
+        if model is None or not calibration_store.forget(model):
+            say(f"{name} has no calibration of yours")
+            return
+    except OSError as error:
+        raise EvalError(f"{error.filename} can't be removed: {(error.strerror or '').lower()}") from error
+    say(f"the calibration of {name} is removed")
+
+
+def _draw(plot: Path, result: Fitted, name: str) -> None:
+    from dg_lsp.evaluate import reliability
+
+    try:
+        plot.write_text(reliability.svg(result.reliability, f"How often {name} is right"), encoding="utf-8")
+    except OSError as error:
+        raise EvalError(f"{plot} can't be written: {(error.strerror or str(error)).lower()}") from error
+
+
+def _show(name: str, result: Fitted, stored: Path | None, *, as_json: bool) -> None:
+    figures = result.reliability
+    if as_json:
+        stated = {
+            "model": name,
+            "holes": result.n_holes,
+            "answered": result.n_answered,
+            "file": str(stored) if stored else None,
+        }
+        typer.echo(json.dumps({**stated, **asdict(figures)}, indent=2))
+        return
+    typer.echo(
+        f"{name}: {result.n_answered} of {result.n_holes} holes answered, {figures.base_rate:.1%} of the best answers right"
+    )
+    typer.echo("With 95 % intervals:" if stored is None else "On files that the fit had not seen, with 95 % intervals:")
+    for title, measure in (
+        ("expected calibration error", figures.calibration_error),
+        ("Brier score", figures.brier),
+        ("Brier skill over the base rate", figures.brier_skill),
+        ("area under the ROC curve", figures.auc),
+    ):
+        typer.echo(f"  {title:32} {measure.value:6.3f}  ({measure.low:.3f} to {measure.high:.3f})")
+    typer.echo("  stated   right   answers")
+    for each in figures.bins:
+        typer.echo(f"  {each.stated:6.3f}  {each.right:6.3f}   {each.n}")
+    if figures.brier_skill.low <= 0:
+        typer.echo("What this model tells of its answers says little about which are right; more --holes may help.")
+    if stored is not None:
+        typer.echo(f"Stored in {stored}")

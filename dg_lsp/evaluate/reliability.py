@@ -1,0 +1,175 @@
+"""How far stated probabilities can be trusted, as figures with intervals and as a plot.
+
+Expected calibration error: the mean distance between stated probability and share of right answers, over ten bins of as
+many answers each. Brier score: the mean squared error; its skill is what it gains over always stating the base rate. AUC:
+how often a right answer is stated surer than a wrong one. Intervals are 95 % percentile intervals of a bootstrap over
+files. Pure. Knows probabilities and outcomes. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from dg_lsp.evaluate.fit import Judged
+from dg_lsp.evaluate.score import Measure, percentile
+
+N_BINS = 10
+RESAMPLES = 500
+SIDE, LEFT, TOP, WIDTH, HEIGHT = 360, 60, 50, 480, 460  # of the plot, in its own units
+
+
+FONT = 'font-family="sans-serif" font-size="12"'
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Answers of about one stated probability: how many, its mean, and the share of them that is right."""
+
+    n: int
+    stated: float
+    right: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """The figures of one model's stated probabilities."""
+
+    n: int
+    base_rate: float
+    calibration_error: Measure
+    brier: Measure
+    brier_skill: Measure
+    auc: Measure
+    bins: tuple[Bin, ...]
+
+
+def measure(judged: Sequence[Judged], seed: int = 0) -> Reliability:
+    """Return the figures; raise ValueError where all answers are right or all are wrong, or there is none."""
+    if not 0 < sum(each.right for each in judged) < len(judged):
+        raise ValueError("all answers are right, or all are wrong")
+    pairs = [(each.probability, each.right) for each in judged]
+    clusters: dict[str, list[tuple[float, bool]]] = {}
+    for each in judged:
+        clusters.setdefault(each.cluster, []).append((each.probability, each.right))
+    draw, groups = random.Random(seed), list(clusters.values())
+    resamples = []
+    for _ in range(RESAMPLES):
+        resample = [pair for group in draw.choices(groups, k=len(groups)) for pair in group]
+        if 0 < sum(right for _, right in resample) < len(resample):
+            resamples.append(resample)
+
+    def interval(figure: Callable[[Sequence[tuple[float, bool]]], float]) -> Measure:
+        value = figure(pairs)
+        values = [figure(resample) for resample in resamples] or [value]
+        # Answers that a resample repeats move every bin away from its true share, so calibration errors come out too large.
+        bias = sum(values) / len(values) - value
+        low, high = (percentile(values, share) - bias for share in (2.5, 97.5))
+        return Measure(round(value, 4), round(low, 4), round(high, 4))
+
+    error = interval(calibration_error)
+    return Reliability(
+        len(pairs),
+        round(sum(right for _, right in pairs) / len(pairs), 4),
+        replace(error, low=max(error.low, 0.0)),
+        interval(brier),
+        interval(brier_skill),
+        interval(auc),
+        bins(pairs),
+    )
+
+
+def bins(pairs: Sequence[tuple[float, bool]]) -> tuple[Bin, ...]:
+    """Return ten bins of as many answers each, by stated probability; equal probabilities have one share of right answers."""
+    equals: dict[float, list[bool]] = {}
+    for chance, right in pairs:
+        equals.setdefault(chance, []).append(right)
+    ordered = [(chance, sum(rights) / len(rights)) for chance, rights in sorted(equals.items()) for _ in rights]
+    n_bins, made = min(N_BINS, len(ordered)), []
+    for number in range(n_bins):
+        part = ordered[number * len(ordered) // n_bins : (number + 1) * len(ordered) // n_bins]
+        stated, n_right = sum(chance for chance, _ in part), sum(share for _, share in part)
+        made.append(Bin(len(part), stated / len(part), n_right / len(part)))
+    return tuple(made)
+
+
+def calibration_error(pairs: Sequence[tuple[float, bool]]) -> float:
+    """Return the expected calibration error."""
+    return sum(each.n * abs(each.stated - each.right) for each in bins(pairs)) / len(pairs)
+
+
+def brier(pairs: Sequence[tuple[float, bool]]) -> float:
+    """Return the Brier score."""
+    return sum((chance - right) ** 2 for chance, right in pairs) / len(pairs)
+
+
+def brier_skill(pairs: Sequence[tuple[float, bool]]) -> float:
+    """Return which share of the base rate's Brier score is gained."""
+    base = sum(right for _, right in pairs) / len(pairs)
+    return 1 - brier(pairs) / (base * (1 - base))
+
+
+def auc(pairs: Sequence[tuple[float, bool]]) -> float:
+    """Return how often a right answer is stated surer than a wrong one; a tie counts half."""
+    ordered = sorted(pairs)
+    n_right = sum(right for _, right in ordered)
+    total, start = 0.0, 0
+    while start < len(ordered):
+        end = start
+        while end < len(ordered) and ordered[end][0] == ordered[start][0]:
+            end += 1
+        total += sum(right for _, right in ordered[start:end]) * (start + end + 1) / 2
+        start = end
+    return (total - n_right * (n_right + 1) / 2) / (n_right * (len(ordered) - n_right))
+
+
+def svg(figures: Reliability, title: str) -> str:
+    """Return a reliability diagram as one self-contained SVG: each bin's stated probability against its share of right."""
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" {FONT}>',
+        f"<title>{_escaped(title)}</title>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        f'<text x="{LEFT}" y="20" font-size="14">{_escaped(title)}</text>',
+        f'<text x="{LEFT}" y="38">{_escaped(summary(figures))}</text>',
+    ]
+    for tick in range(6):
+        x, y = _x(tick / 5), _y(tick / 5)
+        parts += [
+            f'<path d="M{x} {TOP}V{TOP + SIDE}M{LEFT} {y}H{LEFT + SIDE}" stroke="#ddd"/>',
+            f'<text x="{x}" y="{TOP + SIDE + 16}" text-anchor="middle">{tick / 5:.1f}</text>',
+            f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{tick / 5:.1f}</text>',
+        ]
+    parts.append(f'<path d="M{_x(0)} {_y(0)}L{_x(1)} {_y(1)}" stroke="#888" stroke-dasharray="4 4"/>')
+    points = " ".join(f"{_x(each.stated)},{_y(each.right)}" for each in figures.bins)
+    parts.append(f'<polyline points="{points}" fill="none" stroke="#06c" stroke-width="2"/>')
+    for each in figures.bins:
+        about = f"{each.n} answers: stated {each.stated:.2f}, right {each.right:.2f}"
+        parts.append(f'<circle cx="{_x(each.stated)}" cy="{_y(each.right)}" r="4" fill="#06c"><title>{about}</title></circle>')
+    middle = TOP + SIDE // 2
+    parts += [
+        f'<text x="{LEFT + SIDE // 2}" y="{TOP + SIDE + 36}" text-anchor="middle">stated probability</text>',
+        f'<text transform="translate(16 {middle}) rotate(-90)" text-anchor="middle">share of right answers</text>',
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def summary(figures: Reliability) -> str:
+    """Return the main figures on one line."""
+    return (
+        f"n {figures.n}, base rate {figures.base_rate:.3f}, calibration error {figures.calibration_error.value:.3f}, "
+        f"skill {figures.brier_skill.value:.2f}, AUC {figures.auc.value:.2f}"
+    )
+
+
+def _x(share: float) -> float:
+    return round(LEFT + SIDE * share, 1)
+
+
+def _y(share: float) -> float:
+    return round(TOP + SIDE * (1 - share), 1)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,280 @@
+"""A stated probability can be trusted, whichever backend states it, and a threshold means the same for all of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dg_lsp.core import polish
+from dg_lsp.core.confidence import Calibrated, Ranked, Threshold, is_sure
+from dg_lsp.engine import backends, calibration_store
+from dg_lsp.engine.backends import fim
+from dg_lsp.engine.backends.remote import RemoteFiller
+from dg_lsp.engine.backends.vllm import connect
+from dg_lsp.engine.calibration import Calibration
+from dg_lsp.engine.calibration_store import ModelId
+from dg_lsp.engine.profile import Profile, dump, load
+from dg_lsp.engine.task import Filler
+from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.evaluate import calibrate, fit, reliability, tasks
+from dg_lsp.evaluate.calibrate_command import app
+from dg_lsp.evaluate.fit import Judged, Sample
+from dg_lsp.evaluate.tasks import EvalError, Task
+from dg_lsp.wire.config import Config
+from tests.engine.backends_kit import rules, serving
+from tests.engine.conftest import gemma_like_tokenizer
+from tests.evaluate.noisy_servers import NoisyVllm, numbered, openai, openai_that_knows
+
+N_FITTED, N_JUDGED = 400, 800
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder of calibrations, empty."""
+    monkeypatch.setattr(calibration_store, "folder", lambda: tmp_path / "user" / "calibration")
+    return tmp_path / "user" / "calibration"
+
+
+# --- Backends ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def fim_filler() -> Iterator[Filler]:
+    with openai() as url:
+        filler = fim.connect("openai", url, "a-model", Config(), {})
+        try:
+            yield filler
+        finally:
+            filler.close()
+
+
+@contextmanager
+def vllm_filler(folder: Path) -> Iterator[Filler]:
+    gemma_like_tokenizer().save(str(folder / "tokenizer.json"))
+    vocabulary = Vocabulary.from_file(folder / "tokenizer.json")
+    # Numbers of four digits, so that every answer has as many tokens, and its gap is the only one that is tried.
+    n_tokens = len(vocabulary.encode("a - 1000"))
+    profile = Profile(held_tokens=4, line_gaps=(n_tokens,), prefix_tokens=512, suffix_tokens=64)
+    (folder / "dg_lsp.json").write_text(dump(profile))
+    with serving(NoisyVllm(vocabulary, rules, canvas=32).routes()) as url:
+        filler: RemoteFiller = connect(url, str(folder), Config())
+        try:
+            yield filler
+        finally:
+            filler.close()
+
+
+@pytest.mark.parametrize("which", ["fim", "vllm"])
+def test_a_fitted_backend_states_what_is_so_on_holes_it_has_not_seen(which: str, tmp_path: Path) -> None:
+    with fim_filler() if which == "fim" else vllm_filler(tmp_path) as filler:
+        fitted = calibrate.fitted(calibrate.samples(filler, numbered(1000, N_FITTED)))
+        unseen = calibrate.samples(filler, numbered(1000 + N_FITTED, N_JUDGED))
+    assert fitted.n_answered == N_FITTED
+    judged = fit.judge(unseen, fitted.calibration)
+    figures = reliability.measure(judged)
+    assert figures.n == N_JUDGED
+    assert figures.calibration_error.value < 0.05
+    assert figures.brier_skill.low > 0
+    assert figures.auc.value >= 0.75
+    # A threshold means the same for both: of what passes, as many are right as is stated, and never fewer than it asks.
+    for least in (0.3, 0.6, 0.8):
+        passing = [each for each in judged if is_sure(Calibrated(each.probability), Threshold(least))]
+        right = sum(each.right for each in passing) / len(passing)
+        assert right == pytest.approx(sum(each.probability for each in passing) / len(passing), abs=0.07)
+        assert right > least
+
+
+def test_a_server_without_log_probabilities_ranks_until_it_is_calibrated() -> None:
+    with openai(logprobs=False) as url:
+        filler = fim.connect("openai", url, "a-model", Config(), {})
+        try:
+            made = calibrate.samples(filler, numbered(1000, 60))
+            fitted = calibrate.fitted(made)
+            [task] = numbered(5000, 1)
+            assert best(filler, task) == Ranked(0)
+            filler.calibrations.watch(ModelId("fim:x", "m"))
+            calibration_store.write(ModelId("fim:x", "m"), fitted.calibration, {})
+            confidence = best(filler, task)
+        finally:
+            filler.close()
+    share = sum(sample.right[0] for sample in made) / len(made)
+    assert isinstance(confidence, Calibrated)
+    assert confidence.probability == pytest.approx(share, abs=0.15)
+
+
+def best(filler: Filler, task: Task) -> Calibrated | Ranked:
+    work = filler.start(task.request())
+    while work.step():
+        pass
+    return work.candidates()[0].confidence
+
+
+# --- The command ------------------------------------------------------------------------------------------------------
+
+
+def source(name: str, n: int) -> str:
+    parts = [
+        f"def {name}_{i}(left, right):\n    total_{i} = left * {i + 2} + right\n    return total_{i} - {i + 3}\n"
+        for i in range(n)
+    ]
+    return "\n\n".join(parts)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    sources = {f"{name}.py": source(name, 8) for name in ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")}
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    for name, text in sources.items():
+        (folder / name).write_text(text)
+    return folder, sources
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_engine_uses_what_the_command_has_learned(
+    repo: tuple[Path, dict[str, str]], tmp_path: Path, own_folder: Path
+) -> None:
+    folder, sources = repo
+    plot = tmp_path / "plot.svg"
+    with openai_that_knows(sources) as url:
+        name = f"fim:openai:{url}#m"
+        running = backends.load(name)
+        task = replace(numbered(7, 1)[0], language="python")
+        assert isinstance(best(running, task), Ranked)
+        code, out, err = run("--model", name, "--repo", str(folder), "--holes", "120", "--json", "--plot", str(plot))
+        assert (code, f"holes is sent to {name}" in err) == (0, True), err
+        assert isinstance(best(running, task), Calibrated)
+        assert isinstance(best(backends.load(name), task), Calibrated)
+        code, checked, err = run("--model", name, "--repo", str(folder), "--holes", "80", "--seed", "5", "--json", "--check")
+        assert (code, json.loads(checked)["file"]) == (0, None), err
+        assert json.loads(checked)["auc"]["value"] > 0.75
+        code, _, err = run("--model", name, "--forget")
+        assert (code, "is removed" in err) == (0, True)
+        assert isinstance(best(running, task), Ranked)
+        code, _, err = run("--model", name, "--repo", str(folder), "--check")
+        assert (code, "has no calibration to check" in err) == (2, True)
+    stated = json.loads(out)
+    assert stated["model"] == name
+    assert 60 < stated["answered"] <= stated["holes"] <= 120
+    assert stated["auc"]["low"] <= stated["auc"]["value"] <= stated["auc"]["high"]
+    assert Path(stated["file"]).parent == own_folder
+    drawn = plot.read_text()
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert "href" not in drawn
+
+
+def test_files_that_stay_here_are_not_sent(repo: tuple[Path, dict[str, str]]) -> None:
+    folder, sources = repo
+    (folder / ".dg-lsp.toml").write_text('[privacy]\nlocal_only = ["*.py"]\n')
+    with openai_that_knows(sources) as url:
+        code, _, err = run("--model", f"fim:openai:{url}#m", "--repo", str(folder))
+    assert (code, "nothing can be cut" in err) == (2, True)
+
+
+def test_a_server_that_is_gone_is_one_sentence(repo: tuple[Path, dict[str, str]]) -> None:
+    code, out, err = run("--model", "fim:openai:http://127.0.0.1:9#m", "--repo", str(repo[0]), "--holes", "20")
+    assert (code, out) == (2, "")
+    assert "can't be reached" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--repo", "/no/such/folder"), "is neither a folder nor a corpus file"),
+        (("--into", "/no/such/folder"), "leave --into out"),
+        (("--tasks", "/no/such/file"), "can't be read"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    code, _, err = run("--model", "fim:openai:http://127.0.0.1:9#m", *arguments)
+    assert code == 2
+    assert sentence in err
+
+
+def test_a_local_checkpoint_gets_its_calibration_into_its_profile(trained_layout: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    for path in trained_layout.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "dg_lsp.json").write_text(dump(replace(load(folder), calibration=None)))
+    filler = backends.load(str(folder))
+    holes = [replace(task, language="") for task in numbered(10, 60)]
+    first = best(filler, holes[0])
+    assert isinstance(first, Ranked)
+    # An untrained model is right about a hole only if what it writes is what stood there.
+    own = [replace(task, answer=written(filler, task)) if place % 2 else task for place, task in enumerate(holes)]
+    assert sum(bool(task.answer) for task in own) > 50
+    tasks.write(tmp_path / "own.jsonl", own)
+    code, out, err = run("--tasks", str(tmp_path / "own.jsonl"), "--into", str(folder), "--device", "cpu")
+    assert code == 0, err
+    assert f"Stored in {folder / 'dg_lsp.json'}" in out
+    assert load(folder).calibration is not None
+    assert isinstance(best(backends.load(str(folder)), holes[0]), Calibrated)
+
+
+def written(filler: Filler, task: Task) -> str:
+    work = filler.start(task.request(seed=0))
+    while work.step():
+        pass
+    for candidate in work.candidates():
+        if edits := polish.to_edits(candidate, (task.hole,), task.document).edits:
+            return edits[0].text
+    return ""
+
+
+# --- Figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_figures_of_a_small_table_are_those_by_hand() -> None:
+    pairs = [(0.0, False), (0.5, True), (0.5, False), (1.0, True)]
+    assert reliability.brier(pairs) == pytest.approx(0.125)
+    assert reliability.brier_skill(pairs) == pytest.approx(0.5)
+    assert reliability.auc(pairs) == pytest.approx(0.875)
+    assert reliability.calibration_error([(0.5, True), (0.5, False)] * 20) == pytest.approx(0.0)
+    assert reliability.calibration_error([(0.9, True), (0.9, False)] * 20) == pytest.approx(0.4)
+
+
+def test_what_is_stated_at_random_has_no_skill() -> None:
+    draw = random.Random(3)
+    figures = reliability.measure([Judged(str(n), draw.random(), draw.random() < 0.5) for n in range(300)])
+    assert figures.brier_skill.high < 0
+    assert figures.auc.low < 0.5 < figures.auc.high
+    assert figures.calibration_error.value > 0.15
+
+
+def test_a_sign_that_says_nothing_leaves_the_base_rate() -> None:
+    draw = random.Random(5)
+    samples = [Sample(str(n), ({"mean": draw.gauss(0, 1)},), (draw.random() < 0.3,)) for n in range(400)]
+    judged = fit.cross_judged(samples)
+    assert sum(each.probability for each in judged) / len(judged) == pytest.approx(0.3, abs=0.08)
+    assert max(each.probability for each in judged) < 0.5
+
+
+def test_too_few_right_answers_are_no_calibration() -> None:
+    samples = [Sample(str(n), ({"mean": 0.1 * n},), (n < 3,)) for n in range(50)]
+    with pytest.raises(EvalError, match="only 3 of 50 holes had an answer that is right"):
+        calibrate.fitted(samples)
+
+
+def test_a_file_of_another_kind_is_no_calibration(own_folder: Path) -> None:
+    model = ModelId("m", "1")
+    path = calibration_store.write(model, Calibration(0.5, {"mean": 2.0}), {"note": 1})
+    assert calibration_store.read(model) == Calibration(0.5, {"mean": 2.0})
+    assert calibration_store.read(ModelId("m", "2")) is None
+    for text in ("", "[]", '{"calibration": {"intercept": NaN, "weights": {}}}', '{"calibration": 1}'):
+        path.write_text(text)
+        assert calibration_store.read(model) is None
+    assert [each.name for each in own_folder.iterdir()] == [path.name]
