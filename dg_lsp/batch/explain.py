@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 from dg_lsp.batch.plan import Plan, where
 from dg_lsp.batch.run import FileContext, RunOptions, settings_for
+from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate, Hole, InfillRequest
 from dg_lsp.infill import pipeline
 from dg_lsp.wire import messages
@@ -98,7 +99,7 @@ def ending(plan: Plan, request: InfillRequest, trace: Trace) -> str:
         shown, reason = _judged(plan, request, candidate)
         text = "".join(candidate.texts) if reason else shown
         end = f"   (not shown: it {reason})" if reason else "" if candidate.finished else "   (unfinished)"
-        lines.append(f"{candidate.score:5.2f}  {candidate.row:8} {_indented(visible(text))}{end}")
+        lines.append(f"{confidence.words(candidate.confidence):>14}  {candidate.row:8} {_indented(visible(text))}{end}")
     if not trace.candidates:
         lines.append("none")
     done = trace.done

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.plan import Fill, Plan
+from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Hole, Snippet
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine, EngineError
@@ -117,7 +118,10 @@ async def _ask(
         answer, reason = pipeline.Answer(), str(error)
     ms = (time.perf_counter() - start) * 1000
     fills = tuple(
-        tuple(Fill(edit, suggestion.candidate.score, suggestion.candidate.steps) for edit in suggestion.edits)
+        tuple(
+            Fill(edit, confidence.probability(suggestion.candidate.confidence) or 0.0, suggestion.candidate.steps)
+            for edit in suggestion.edits
+        )
         for suggestion in answer.suggestions
     )
     return {

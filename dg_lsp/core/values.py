@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from dg_lsp.core.confidence import Confidence, Ranked
+
 HoleKind = Literal["cursor", "body", "marker", "selection", "error"]
 RowKind = Literal["noise", "copy", "causal", "previous"]
 
@@ -124,7 +126,7 @@ class InfillRequest:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One text for each hole of a request, best guess of the probability that all are right, and how it was made.
+    """One text for each hole of a request, how sure the backend is that all are right, and how it was made.
 
     `confidences` holds one probability for each token of each text, and `lengths`, where the engine can tell, how many
     characters of the text each of those tokens is. `finished` is False when a deadline cut the
@@ -132,7 +134,7 @@ class Candidate:
     """
 
     texts: tuple[str, ...]
-    score: float
+    confidence: Confidence = Ranked()
     confidences: tuple[tuple[float, ...], ...] = ()
     row: RowKind = "noise"
     steps: int = 0

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal, cast, get_args
 
+from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import Budget, Candidate, Hole, HoleKind, InfillRequest, RowKind, Snippet, Span
 from dg_lsp.wire.fields import Fields, WireError, of
 
@@ -18,10 +19,10 @@ __all__ = ["WireError"]
 
 PROTOCOL_MAJOR = 1
 """Engines of different majors live side by side: the number is part of their name."""
-PROTOCOL_MIN = 1
+PROTOCOL_MIN = 2
 """The oldest protocol that this code still speaks."""
-PROTOCOL_MAX = 1
-"""The newest one; two processes use the highest number that both speak."""
+PROTOCOL_MAX = 2
+"""The newest one, since which a candidate states a measured probability or a rank; two processes use the highest number that both speak."""
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_CANDIDATES = 64
@@ -306,7 +307,7 @@ def _decode_request(fields: Fields) -> InfillRequest:
 def _encode_candidate(candidate: Candidate) -> dict[str, object]:
     return {
         "texts": list(candidate.texts),
-        "score": _finite(candidate.score),
+        **_encode_confidence(candidate.confidence),
         "confidences": [[_finite(value) for value in row] for row in candidate.confidences],
         "row": candidate.row,
         "steps": candidate.steps,
@@ -319,13 +320,31 @@ def _decode_candidate(fields: Fields) -> Candidate:
     rows, lengths = fields.items("confidences", ()), fields.items("lengths", ())
     return Candidate(
         texts=fields.texts("texts"),
-        score=fields.number("score"),
+        confidence=_decode_confidence(fields),
         confidences=tuple(Fields({"confidences": row}, fields.where).numbers("confidences") for row in rows),
         row=cast("RowKind", fields.choice("row", get_args(RowKind), "noise")),
         steps=fields.integer("steps", 0),
         finished=fields.flag("finished", default=True),
         lengths=tuple(Fields({"lengths": row}, fields.where).integers("lengths") for row in lengths),
     )
+
+
+def _encode_confidence(confidence: Confidence) -> dict[str, object]:
+    """Return `probability`, and where it is null, the candidate's `rank` and whether it is `doubted`."""
+    match confidence:
+        case Calibrated(probability):
+            return {"probability": probability, "rank": None, "doubted": False}
+        case Ranked(position, doubted):
+            return {"probability": None, "rank": position, "doubted": doubted}
+
+
+def _decode_confidence(fields: Fields) -> Confidence:
+    if fields.values.get("probability") is None:
+        return Ranked(fields.integer("rank", low=0), fields.flag("doubted", default=False))
+    probability = fields.number("probability")
+    if not 0 <= probability <= 1:
+        raise WireError(f"{fields.where}.probability must be a number from 0 to 1, or null")
+    return Calibrated(probability)
 
 
 def _finite(value: float) -> float:
