@@ -17,6 +17,7 @@ from typing import Any
 
 from dg_lsp import __version__
 from dg_lsp.batch.plan import Fill
+from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import Document, Edit, Hole, Snippet, Span
 
 _BEGINS = b'{"key": "'
@@ -70,7 +71,10 @@ class Journal:
         """Remember the fills of a hole."""
         if self._handle is None or not fills:
             return
-        rows = [{"edit": [*_pair(fill.edit.span), fill.edit.text], "score": fill.score, "steps": fill.steps} for fill in fills]
+        rows = [
+            {"edit": [*_pair(fill.edit.span), fill.edit.text], "steps": fill.steps, **_confidence_row(fill.confidence)}
+            for fill in fills
+        ]
         # One write, so that lines stay whole when two runs share a journal.
         os.write(self._handle, (json.dumps({"key": self._key(document, hole, related), "fills": rows}) + "\n").encode())
 
@@ -78,12 +82,12 @@ class Journal:
         try:
             entry: dict[str, Any] = json.loads(line)
             fills = tuple(
-                Fill(Edit(Span(start, end), str(text)), float(fill["score"]), int(fill["steps"]))
+                Fill(Edit(Span(start, end), str(text)), _confidence_of(fill), int(fill["steps"]))
                 for fill in entry["fills"]
                 for start, end, text in [fill["edit"]]
             )
             self._known[str(entry["key"])] = fills
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, OverflowError):
             return  # a line cut short by the interruption: its hole is simply filled again
 
     def _key(self, document: Document, hole: Hole, related: Sequence[Snippet]) -> str:
@@ -92,6 +96,20 @@ class Journal:
         place = [document.uri, text, _pair(hole.span), hole.kind, hole.instruction]
         parts = [__version__, *place, nearby, *map(str, self._settings)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _confidence_row(confidence: Confidence) -> dict[str, object]:
+    match confidence:
+        case Calibrated(probability):
+            return {"probability": probability}
+        case Ranked(position, doubted):
+            return {"probability": None, "rank": position, "doubted": doubted}
+
+
+def _confidence_of(row: dict[str, Any]) -> Confidence:
+    if row["probability"] is None:
+        return Ranked(int(row["rank"]), bool(row["doubted"]))
+    return Calibrated(float(row["probability"]))
 
 
 def _pair(span: Span) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from dg_lsp.batch import discover, plan
 from dg_lsp.batch.job import Connect
 from dg_lsp.batch.plan import Plan
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.port import Engine
 
@@ -21,13 +22,15 @@ class Filling:
 
     def __init__(self, *answers: str | Write) -> None:
         self.requests: list[InfillRequest] = []
+        self.best = 0.9
         self._answers = answers
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         self.requests.append(request)
         texts = [(answer,) * len(request.holes) if isinstance(answer, str) else answer(request) for answer in self._answers]
         return tuple(
-            Candidate(text, score=0.9 / (idx + 1), steps=4) for idx, text in enumerate(texts[: request.budget.candidates])
+            Candidate(text, Calibrated(self.best / (idx + 1)), steps=4)
+            for idx, text in enumerate(texts[: request.budget.candidates])
         )
 
 

@@ -12,6 +12,7 @@ from dg_lsp.batch import run
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.run import FileContext, HoleResult, RunOptions
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.port import Engine, EngineError
 from tests.batch.engines import Filling, planned
@@ -54,7 +55,7 @@ def test_results_come_in_the_order_of_the_plans(tmp_path: Path) -> None:
             self.n += 1
             for _ in range(10 - self.n):
                 await asyncio.sleep(0)
-            return (Candidate((f"return '{request.path}'",), 0.5),)
+            return (Candidate((f"return '{request.path}'",), Calibrated(0.5)),)
 
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abcd"]
     done: list[int] = []
@@ -73,7 +74,7 @@ def test_only_so_many_requests_are_under_way(tmp_path: Path) -> None:
             self.most = max(self.most, self.now)
             await asyncio.sleep(0)
             self.now -= 1
-            return (Candidate(("return 1",), 0.5),)
+            return (Candidate(("return 1",), Calibrated(0.5)),)
 
     engine = Counting()
     filled(engine, *(planned(tmp_path / f"{n}.py", STUB) for n in range(6)))
@@ -101,7 +102,7 @@ def test_a_request_that_fails_spoils_no_other(tmp_path: Path) -> None:
         async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
             if request.path == "b.py":
                 raise EngineError("the engine is busy")
-            return (Candidate(("return 1",), 0.5),)
+            return (Candidate(("return 1",), Calibrated(0.5)),)
 
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abc"]
     assert answers(filled(Moody(), *plans)) == [["return 1"], ["the engine is busy"], ["return 1"]]
@@ -218,3 +219,45 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         return engine.given_up
 
     assert asyncio.run(cancelled()) == run.N_IN_FLIGHT
+
+
+def test_a_hole_without_a_usable_answer_gets_further_rounds_with_other_seeds(tmp_path: Path) -> None:
+    engine = Filling(lambda request: ("return 1" if len(engine.requests) == 3 else "  ",))
+    plan = planned(tmp_path / "a.py", STUB)
+    assert answers(filled(engine, plan, options=RunOptions(n_retries=5))) == [["return 1"]]
+    assert len({request.seed for request in engine.requests}) == 3
+    assert len(answers(filled(Filling(" "), plan, options=RunOptions(n_retries=1)))) == 1
+
+
+def test_an_engine_that_fails_is_not_asked_again(tmp_path: Path) -> None:
+    class Failing:
+        """Counts how often it is asked."""
+
+        n = 0
+
+        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+            self.n += 1
+            raise EngineError("the engine is busy")
+
+    engine = Failing()
+    assert answers(filled(engine, planned(tmp_path / "a.py", STUB), options=RunOptions(n_retries=3))) == [
+        ["the engine is busy"]
+    ]
+    assert engine.n == 1
+
+
+def test_a_further_round_says_what_failed_and_is_remembered(tmp_path: Path) -> None:
+    engine, plan = Filling("return 2"), planned(tmp_path / "a.py", STUB)
+    [hole] = plan.holes
+
+    async def again(number: int, failure: str) -> list[str]:
+        options = RunOptions(n_retries=1)
+        with Journal(tmp_path / "journal") as journal:
+            fills = await run.again(engine, plan, alone(plan), hole, options, journal, number, failure)
+        return [fill.edit.text for fill in fills]
+
+    assert asyncio.run(again(1, "assert 1 == 2 at 0x7f in 0.31s")) == ["return 2"]
+    assert "The last attempt failed: assert 1 == 2 at ? in ?" in engine.requests[0].holes[0].instruction
+    assert asyncio.run(again(1, "assert 1 == 2 at 0x80 in 0.12s")) == ["return 2"]
+    assert len(engine.requests) == 1, "the second time it came from the journal"
+    assert asyncio.run(again(2, "")) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 from dg_lsp.batch import settle
 from dg_lsp.batch.plan import Fill
 from dg_lsp.core import polish
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate
 from tests.batch.engines import planned
 
@@ -17,7 +18,9 @@ BROKEN = 'void h( {\n  throw std::logic_error("not implemented");\n}\n'
 def test_a_fill_that_polishing_lets_pass_stands_in_a_broken_file_too(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.cpp", BROKEN)
     (hole,) = plan.holes
-    polished = polish.to_edits(Candidate(("return [1, 2];",), 0.5), plan.holes, plan.source.document, syntax=plan.syntax)
+    polished = polish.to_edits(
+        Candidate(("return [1, 2];",), Calibrated(0.5)), plan.holes, plan.source.document, syntax=plan.syntax
+    )
     (edit,) = polished.edits
-    settled = settle.settle(plan, {hole: (Fill(edit, 0.5, 1),)})
+    settled = settle.settle(plan, {hole: (Fill(edit, Calibrated(0.5), 1),)})
     assert (list(settled.survivors), settled.dropped) == ([hole], {})
