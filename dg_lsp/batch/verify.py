@@ -16,6 +16,7 @@ from dg_lsp.batch.plan import Fill
 from dg_lsp.core.values import Edit, Hole
 
 UNREACHED = "no test that the check runs reaches the hole"
+BLOCKED = "every test that reaches the hole then runs into another open one"
 NO_PROOF = "the check passes also while the hole raises"
 UNRAISABLE = "the hole can't be made to raise, so the check proves nothing about it"
 _MAX_LINE_CHARS = 300
@@ -89,43 +90,59 @@ class Verifier:
         for hole in self.fills:
             if hole not in self.raising:
                 self._outcomes[hole] = Outcome(tuple(self.fills[hole]), reason=UNRAISABLE)
-        pending = list(open_holes)
-        while hole := next((hole for hole in pending if self._reached(hole, tests)), None):
-            pending.remove(hole)
-            # What was behind the hole may be reached once it is filled.
-            tests = await self._fill_by_tests(hole, open_holes, tests)
-        for hole in pending:
-            self._outcomes[hole] = Outcome(tuple(self.fills[hole]), reason=UNREACHED)
         self._tests = tests
+        pending = list(open_holes)
+        blocked: dict[Hole, tuple[Fill, ...]] = {}
+        while reached := [hole for hole in pending if hole not in blocked and self._reached(hole, self._tests)]:
+            hole = reached[0]
+            undecided = await self._fill_by_tests(hole, open_holes, self._tests)
+            if undecided:
+                blocked[hole] = undecided
+            else:
+                pending.remove(hole)
+            if hole in self._accepted:
+                blocked.clear()  # what ran into this hole may now be decided
+        for hole in pending:
+            choices, reason = (blocked[hole], BLOCKED) if hole in blocked else (tuple(self.fills[hole]), UNREACHED)
+            self._outcomes[hole] = Outcome(choices, reason=reason)
 
     def _reached(self, hole: Hole, tests: Tests) -> list[str]:
         return [name for name, text in tests.failing.items() if self.tokens[hole] in text]
 
-    async def _fill_by_tests(self, hole: Hole, open_holes: Sequence[Hole], before: Tests) -> Tests:
+    async def _fill_by_tests(self, hole: Hole, open_holes: Sequence[Hole], before: Tests) -> tuple[Fill, ...]:
+        """Accept the fill with which the hole's tests pass, or reject all; return those that only another hole keeps open."""
         reached = self._reached(hole, before)
         others = {self.tokens[other] for other in open_holes if other != hole and other not in self._accepted}
         failures = {hole: ""}
+        undecided: list[Fill] = []
+        n_first = len(self.fills[hole])
         async for fill in self._candidates(hole, failures):
+            if undecided and n_first <= 0:
+                return tuple(undecided)  # further rounds are for holes whose fills are wrong
+            n_first -= 1
             probed = await self._probed(open_holes, {hole: fill})
             tests = probed.verdict.tests
             if tests is None:
                 failures[hole] = probed.verdict.problem or "the check reported no tests with the fill"
                 continue
-            passing = [name for name in reached if name in tests.passed]
+            failing = [name for name in reached if name in tests.failing]
+            wrong = [name for name in failing if not any(token in tests.failing[name] for token in others)]
             lost = sorted(before.passed - tests.passed)
-            wrong = [
-                name for name in reached
-                if name not in tests.passed and not any(token in tests.failing.get(name, "") for token in others)
-            ]  # fmt: skip
+            # A file of tests that could not be imported has no test of the same name afterwards.
+            passing = [name for name in reached if name in tests.passed] or (not failing and tests.passed - before.passed)
             if passing and not lost and not wrong:
                 self._accepted[hole] = fill
                 n_tests = f"{len(passing)} test{'' if len(passing) == 1 else 's'}"
                 self._outcomes[hole] = Outcome((fill,), proof=f"the check: {n_tests}")
-                return tests
+                self._tests = tests
+                return ()
+            if failing and not lost and not wrong:
+                undecided.append(fill)
             name = next(iter([*wrong, *lost, *reached]))
             failures[hole] = f"{name} fails: {_end(tests.failing.get(name, 'it was not run'))}"
-        self._outcomes[hole] = Outcome((), reason=failures[hole])
-        return before
+        if not undecided:
+            self._outcomes[hole] = Outcome((), reason=failures[hole])
+        return tuple(undecided)
 
     async def _by_status(self, all_raising: Probed) -> None:
         failures: dict[Hole, str] = {}

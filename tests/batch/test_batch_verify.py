@@ -119,6 +119,24 @@ def test_the_tests_of_pytest_are_judged_hole_by_hole(tmp_path: Path) -> None:
     assert (third[0], third[1].startswith(verify.UNREACHED)) == ("", True)
 
 
+def test_a_caller_waits_until_what_it_calls_is_filled(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", TWO)
+    (tmp_path / "test_a.py").write_text(
+        "import a\ndef test_f():\n    assert a.f() == 3\ndef test_g():\n    assert a.g() == 2\n"
+    )
+    [result] = checked(tmp_path, PYTEST, (plan, [["return g() + 1"], ["return 2"]]))
+    assert outcome(result) == [("return g() + 1", "the check: 1 test"), ("return 2", "the check: 1 test")]
+    [result] = checked(tmp_path, PYTEST, (plan, [["return g() + 1"], ["return 9"]]))
+    assert outcome(result)[0][1].startswith(verify.BLOCKED)
+
+
+def test_a_hole_that_runs_at_import_is_proved_by_the_tests_that_follow(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", ONE + "\n\nVALUE = f()\n")
+    (tmp_path / "test_a.py").write_text("import a\ndef test_f():\n    assert a.VALUE == 2\n")
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 2"]]))
+    assert outcome(result) == [("return 2", "the check: 1 test")]
+
+
 def test_a_fill_without_proof_must_not_break_a_test(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     (tmp_path / "test_a.py").write_text(
