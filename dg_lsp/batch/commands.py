@@ -41,6 +41,13 @@ def infill(
     paths: options.Paths = None,
     holes: options.Holes = "bodies,markers",
     at: options.At = None,
+    lang: options.Languages = None,
+    include: options.Include = None,
+    exclude: options.Exclude = None,
+    changed_since: options.ChangedSince = "",
+    symbol: options.Symbol = None,
+    max_holes: options.MaxHoles = 0,
+    dry_run: options.DryRun = False,
     check: options.Check = "",
     jobs: options.Jobs = 1,
     check_timeout: options.CheckTimeout = 600.0,
@@ -68,6 +75,7 @@ def infill(
     from dg_lsp.batch.keep import Gate
     from dg_lsp.batch.run import RunOptions
     from dg_lsp.batch.scratch import ScratchError
+    from dg_lsp.batch.select import Selection
     from dg_lsp.infill import config
     from dg_lsp.infill.port import EngineError
 
@@ -94,7 +102,13 @@ def infill(
             check=Check(check, Limits(check_timeout, check_memory)) if check else None,
             n_jobs=jobs,
             gate=Gate(min_confidence, take_all),
+            selection=Selection(
+                tuple(lang or ()), tuple(include or ()), tuple(exclude or ()), changed_since, tuple(symbol or ()), max_holes
+            ),
         )
+        if dry_run:
+            _list(spec, as_json=as_json)
+            raise typer.Exit(0)
         connect = context.obj or functools.partial(resident, configuration=configuration)
         code = asyncio.run(_infill(spec, resume, connect, as_json=as_json))
     except (plan.PlanError, config.ConfigError, JournalError, ScratchError, EngineError) as error:
@@ -127,6 +141,21 @@ def resident(
     return client.connect(options, on_loading=lambda text, share: hear(text))
 
 
+def _list(spec: JobSpec, *, as_json: bool) -> None:
+    """Print the holes that a run would fill, and what it would skip."""
+    from dg_lsp.batch import job, listing, report
+
+    plans, skipped, left_out = job.plans(spec)
+    if as_json:
+        typer.echo(json.dumps(listing.build(plans, skipped, left_out), indent=2))
+        return
+    print_bytes(listing.lines(plans))
+    for skip in skipped:
+        say(f"skipped {skip.name}: it {skip.reason}")
+    for line in report.left_out(left_out):
+        say(line)
+
+
 async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_json: bool) -> int:
     from dg_lsp.batch import job, report
     from dg_lsp.batch.discover import Skipped
@@ -134,7 +163,7 @@ async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_js
     from dg_lsp.infill import config
 
     started = time.perf_counter()
-    plans, skipped = job.plans(spec)
+    plans, skipped, left_out = job.plans(spec)
     if config.is_remote(spec.model):
         privacy = config.privacy(plan.source.path for plan in plans)
         skipped += [Skipped(plan.source.name, LOCAL_ONLY) for plan in plans if privacy.keeps_file(plan.source.path)]
@@ -145,6 +174,8 @@ async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_js
         say(f"skipped {skip.name}: it {skip.reason}")
     for name, text in notes.items():
         say(f"{name} {text}")
+    for line in report.left_out(left_out):
+        say(line)
     with Journal(resume, (spec.model, spec.options)) as answers, _ending_in_order():
         rows, diffs = await _fill(spec, plans, answers, connect) if plans else ([], [])
     seconds = time.perf_counter() - started

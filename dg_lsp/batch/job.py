@@ -13,13 +13,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dg_lsp.batch import discover, keep, plan, run, together, write
+from dg_lsp.batch import discover, keep, plan, run, select, together, write
 from dg_lsp.batch.check import Check
 from dg_lsp.batch.copies import opened
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import Fill, Location, Plan, PlanError
+from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
 from dg_lsp.infill import config, workspace
 from dg_lsp.infill.port import Engine
@@ -44,12 +45,13 @@ class JobSpec:
     check: Check | None = None
     n_jobs: int = 1
     gate: keep.Gate = field(default_factory=keep.Gate)
+    selection: Selection = field(default_factory=Selection)
 
 
-def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped]]:
-    """Return the files that have holes, and those that can't be used; named places first, then the paths in order.
+def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
+    """Return the files with the chosen holes, the files that can't be used, and how many holes each option left out.
 
-    Raises PlanError when nothing is named, or something that is not there.
+    Named places come first, then the paths in order. Raises PlanError when nothing is named, or something that is not there.
     """
     if not spec.paths and not spec.places:
         raise PlanError("name files or folders to fill, or a place with --at")
@@ -69,7 +71,8 @@ def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped]]:
             skipped.append(source)
         elif (file_plan := plan.for_kinds(source, spec.kinds)).groups:
             file_plans.append(file_plan)
-    return file_plans, skipped
+    chosen, left_out = select.choose(file_plans, spec.selection)
+    return chosen, skipped, left_out
 
 
 def source_at(place: Location) -> Source:

@@ -81,6 +81,11 @@ def build(rows: Sequence[Row], skipped: Iterable[Skipped], notes: Mapping[str, s
     return {"holes": [asdict(row) for row in rows], "files": files, "summary": {**counts(rows), **facts}}
 
 
+def left_out(n_by_option: Mapping[str, int]) -> list[str]:
+    """Return one line for each option that left holes out."""
+    return [f"{_number(n, 'hole')} left out by {option}" for option, n in n_by_option.items()]
+
+
 def counts(rows: Sequence[Row]) -> dict[str, int]:
     """Return how many holes there are, how many of each status, and how many fills a check verified."""
     by_status = {status: sum(row.status == status for row in rows) for status in ("filled", "unsure", "failed")}

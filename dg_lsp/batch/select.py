@@ -60,7 +60,7 @@ def choose(plans: Sequence[Plan], selection: Selection) -> tuple[list[Plan], dic
         if selection.symbols:
             smaller = _only(plan, [hole for hole in plan.holes if set(symbols_of(plan, hole)) & set(selection.symbols)])
             _count(left_out, "--symbol", len(plan.holes) - len(smaller.holes))
-            plan = smaller  # noqa: PLW2901 -- the rest of the round is about what is chosen
+            plan = smaller
         if plan.groups:
             chosen.append(plan)
     return _first(chosen, selection.max_holes, left_out), left_out
@@ -70,7 +70,8 @@ def symbols_of(plan: Plan, hole: Hole) -> tuple[str, ...]:
     """Return the names of the functions and classes around the hole, and dotted from the outermost, such as `C.f`."""
     if plan.syntax is None:
         return ()
-    names = [owner for owner in plan.syntax.facts.names_around(hole.span.start) if owner]
+    at = hole.span.start
+    names = [owner.name for owner in plan.syntax.facts.owners if owner.name and owner.inside.start <= at <= owner.inside.end]
     return (*names, *(".".join(names[idx:]) for idx in range(len(names) - 1)))
 
 
@@ -118,7 +119,10 @@ def _changed(plans: Sequence[Plan], revision: str) -> set[Path]:
     changed: set[Path] = set()
     for root in dict.fromkeys(config.workspace_of(plan.source.path) for plan in plans):
         _git(root, revision, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        for arguments in (("diff", "--name-only", "-z", "--relative", revision, "--"), ("ls-files", "-oz", "--exclude-standard")):
+        for arguments in (
+            ("diff", "--name-only", "-z", "--relative", revision, "--"),
+            ("ls-files", "-oz", "--exclude-standard"),
+        ):
             names = _git(root, revision, *arguments).split(b"\0")
             changed |= {root / os.fsdecode(name) for name in names if name}
     return changed
