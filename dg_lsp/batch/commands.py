@@ -10,11 +10,15 @@ import contextlib
 import functools
 import json
 import os
+import shlex
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +30,10 @@ from dg_lsp.wire.privacy import LOCAL_ONLY
 from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
+    from dg_lsp.batch.discover import Skipped
     from dg_lsp.batch.job import Connect, JobSpec
     from dg_lsp.batch.journal import Journal
+    from dg_lsp.batch.page import Section
     from dg_lsp.batch.plan import Plan
     from dg_lsp.batch.report import Row
     from dg_lsp.infill.config import Config, Privacy
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 _COLOURS = {"@": "cyan", "+": "green", "-": "red"}
 
 
+# Its length is that of its options: each is one parameter and one field of the job.
 def infill(
     context: typer.Context,
     paths: options.Paths = None,
@@ -57,6 +64,9 @@ def infill(
     candidates: options.Candidates = DEFAULTS.batch_candidates,
     retries: options.Retries = 2,
     write: options.Write = False,
+    commit: options.Commit = "",
+    interactive: options.Interactive = False,
+    report: options.Report = None,
     as_json: options.AsJson = False,
     resume: options.Resume = None,
     seed: options.Seed = 0,
@@ -71,6 +81,7 @@ def infill(
     """
     from dg_lsp.batch import job, plan
     from dg_lsp.batch.check import Check, Limits
+    from dg_lsp.batch.commit import parse_unit
     from dg_lsp.batch.journal import JournalError
     from dg_lsp.batch.keep import Gate
     from dg_lsp.batch.run import RunOptions
@@ -98,7 +109,10 @@ def infill(
                 deadline if is_given("deadline") else configuration.settings.batch_deadline,
                 retries,
             ),
-            write=write,
+            write=write or bool(commit),
+            commit=parse_unit(commit),
+            is_interactive=interactive,
+            page=report,
             check=Check(check, Limits(check_timeout, check_memory)) if check else None,
             n_jobs=jobs,
             gate=Gate(min_confidence, take_all),
@@ -106,6 +120,8 @@ def infill(
                 tuple(lang or ()), tuple(include or ()), tuple(exclude or ()), changed_since, tuple(symbol or ()), max_holes
             ),
         )
+        if report and not report.absolute().parent.is_dir():
+            raise plan.PlanError(f"--report {report}: there is no folder {report.absolute().parent}")
         if dry_run:
             _list(spec, as_json=as_json)
             raise typer.Exit(0)
@@ -177,10 +193,13 @@ async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_js
     for line in report.left_out(left_out):
         say(line)
     with Journal(resume, (spec.model, spec.options)) as answers, _ending_in_order():
-        rows, diffs = await _fill(spec, plans, answers, connect) if plans else ([], [])
+        outcome = await _fill(spec, plans, answers, connect) if plans else _Outcome()
+    rows, diffs = outcome.rows, outcome.diffs
     seconds = time.perf_counter() - started
+    facts = {"ms": round(seconds * 1000), "model": spec.model, "seed": spec.options.seed, "written": spec.write}
+    if spec.page:
+        _write_page(spec.page, outcome, skipped, facts)
     if as_json:
-        facts = {"ms": round(seconds * 1000), "model": spec.model, "seed": spec.options.seed, "written": spec.write}
         typer.echo(json.dumps(report.build(rows, skipped, notes, **facts), indent=2))
     elif diffs and not spec.write:
         _show("".join(diffs))
@@ -191,7 +210,7 @@ async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_js
         say(helps)
     if diffs and not spec.write and not as_json and (root := _root(spec)) != Path.cwd():
         say(f"the diff's names begin at {root}; apply it there")
-    return report.exit_code(rows)
+    return report.exit_code(rows) or int(not outcome.is_committed)
 
 
 @contextlib.contextmanager
@@ -235,21 +254,84 @@ async def _guarded(connect: Connect, privacy: Privacy, model: str, hear: Callabl
         yield config.Guarded(engine, privacy)
 
 
-async def _fill(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect: Connect) -> tuple[list[Row], list[str]]:
-    from dg_lsp.batch import diff, job, report
+@dataclass(slots=True)
+class _Outcome:
+    """What a run has to show: its rows, its diffs, the sections of its page, and whether all commits were made."""
+
+    rows: list[Row] = field(default_factory=list)
+    diffs: list[str] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
+    is_committed: bool = True
+
+
+async def _fill(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect: Connect) -> _Outcome:
+    from dg_lsp.batch import commit, diff, job, report, review
     from dg_lsp.infill import bar
 
-    root = _root(spec)
-    rows, diffs = [], []
+    root, outcome = _root(spec), _Outcome()
     with bar.on_terminal("filling", sum(len(plan.holes) for plan in plans)) as (hear, done):
         results = await job.fill(spec, plans, answers, connect, hear=hear, done=done, warn=say)
-        for result, answers_by_hole in results:
-            result = job.written(result) if spec.write else result
-            rows += report.rows(result, answers_by_hole)
-            source = result.plan.source
-            name = os.path.relpath(source.path, root).replace(os.sep, "/")
-            diffs.append(diff.unified(name, source.document.text, [fill.edit for fill in result.fills.values()]))
-    return rows, [text for text in diffs if text]
+    if spec.is_interactive:
+        terminal = review.Terminal(lambda text: _show(text, err=True), _asked, _edited)
+        reviewed = review.review([result for result, _ in results], terminal)
+        results = [(result, by_hole) for result, (_, by_hole) in zip(reviewed, results, strict=True)]
+    for line in dict.fromkeys(commit.detached(result) for result, _ in results if spec.commit and result.fills):
+        if line:
+            say(line)
+    for found, by_hole in results:
+        result = found
+        if spec.commit:
+            result, is_committed = commit.applied(found, spec.commit, say)
+            outcome.is_committed = outcome.is_committed and is_committed
+        elif spec.write:
+            result = job.written(found)
+        rows = report.rows(result, by_hole)
+        outcome.rows += rows
+        source = result.plan.source
+        name = os.path.relpath(source.path, root).replace(os.sep, "/")
+        if text := diff.unified(name, source.document.text, [fill.edit for fill in result.fills.values()]):
+            outcome.diffs.append(text)
+        if spec.page:
+            from dg_lsp.batch import page
+
+            outcome.sections += page.sections(result, rows)
+    return outcome
+
+
+def _asked(question: str) -> str:
+    while (answer := str(typer.prompt(question, err=True)).strip().lower()) not in tuple("arneq"):
+        say("answer with one of the letters")
+    return answer
+
+
+def _edited(text: str) -> str | None:
+    """Return the text as the user's editor leaves it, None where there is no such editor or it fails."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    handle, name = tempfile.mkstemp(suffix=".dg-lsp")
+    path = Path(name)
+    try:
+        os.close(handle)
+        path.write_text(text, "utf-8", "surrogateescape")
+        code = subprocess.run([*shlex.split(editor), name], check=False).returncode  # noqa: S603 -- the user's own editor
+        if code == 0:
+            edited = path.read_text("utf-8", "surrogateescape")
+            return edited if text.endswith("\n") else edited.removesuffix("\n")
+        say(f"the editor ended with {code}")
+    except (OSError, ValueError) as error:
+        say(f"the editor {editor!r} can't be used: {error}")
+    finally:
+        path.unlink(missing_ok=True)
+    return None
+
+
+def _write_page(path: Path, outcome: _Outcome, skipped: Sequence[Skipped], facts: dict[str, object]) -> None:
+    from dg_lsp.batch import page
+    from dg_lsp.wire import files
+
+    try:
+        files.replace(path, page.write(outcome.sections, skipped, facts).encode())
+    except OSError as error:
+        say(f"the report can't be written to {path}: {(error.strerror or str(error)).lower()}")
 
 
 def _root(spec: JobSpec) -> Path:
@@ -258,11 +340,11 @@ def _root(spec: JobSpec) -> Path:
     return job.names_begin_at([*spec.paths, *(Path(place.file) for place in spec.places)])
 
 
-def _show(diff: str) -> None:
+def _show(diff: str, *, err: bool = False) -> None:
     """Print the diff as bytes, so that line ends and names stay what they are; in colour on a terminal."""
     if is_colourful():
         diff = "".join(_coloured(line) for line in diff.splitlines(keepends=True))
-    print_bytes(diff)
+    typer.echo(diff.encode("utf-8", "surrogateescape"), nl=False, err=err)
 
 
 def _coloured(line: str) -> str:

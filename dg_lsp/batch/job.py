@@ -46,6 +46,9 @@ class JobSpec:
     n_jobs: int = 1
     gate: keep.Gate = field(default_factory=keep.Gate)
     selection: Selection = field(default_factory=Selection)
+    commit: str = ""
+    is_interactive: bool = False
+    page: Path | None = None
 
 
 def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:

@@ -78,6 +78,14 @@ Write = Annotated[
     bool,
     typer.Option("--write", help="Write the fills into the files instead of printing a diff."),
 ]
+Commit = Annotated[
+    str, typer.Option(metavar="UNIT", help="Write the fills and commit them to git: a commit for each `file` or each `hole`.")
+]
+Interactive = Annotated[
+    bool,
+    typer.Option("--interactive", help="Decide hole by hole, unsure ones too: accept, reject, next candidate, edit, quit."),
+]
+Report = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report as one page of HTML, which opens offline.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one report object instead of a diff.")]
 Resume = Annotated[
     Path | None,
