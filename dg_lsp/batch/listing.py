@@ -16,7 +16,7 @@ from dg_lsp.core.values import Hole
 def lines(plans: Sequence[Plan]) -> str:
     """Return the list that people read: the counts, then each hole with its place, kind and symbol."""
     holes = [(plan, hole) for plan in plans for hole in plan.holes]
-    kinds = Counter(hole.kind for _, hole in holes)
+    kinds = Counter[str](hole.kind for _, hole in holes)
     languages = Counter(plan.source.document.language or "unknown" for plan, _ in holes)
     head = [f"{len(holes)} hole{'' if len(holes) == 1 else 's'} in {len(plans)} file{'' if len(plans) == 1 else 's'}"]
     if holes:
