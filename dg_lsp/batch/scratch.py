@@ -8,6 +8,7 @@ names. The copies of a run lie in one private directory, which the next run remo
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -106,6 +107,8 @@ def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]
         except shutil.SpecialFileError:
             continue
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise ScratchError(f"no space left for a copy of {original} in {into}; free some, or set TMPDIR") from error
             problems.append(f"{path}: {(error.strerror or str(error)).lower()}")
         if n_bytes > MAX_BYTES:
             raise ScratchError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shlex
 import signal
@@ -124,6 +125,16 @@ def test_a_file_that_can_not_be_read_is_named(project: Path) -> None:
 def test_a_project_that_is_too_large_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "MAX_BYTES", 10)
     with scratch.directory() as folder, pytest.raises(scratch.ScratchError, match="to copy for --check"):
+        scratch.copy(project, folder / "0")
+
+
+def test_a_full_disk_is_one_sentence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    # No disk can be filled here without harm to others; what is raised is what the system raises.
+    monkeypatch.setattr("shutil.copy2", full)
+    with scratch.directory() as folder, pytest.raises(scratch.ScratchError, match=r"no space left .* or set TMPDIR"):
         scratch.copy(project, folder / "0")
 
 

@@ -74,8 +74,9 @@ def emptied(root: Path, n: int, seed: int, excluded: list[str]) -> list[Body]:
         if any(part_path.match(pattern) for pattern in excluded for part_path in (path, *path.parents)):
             continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-            if is_function and ast.get_docstring(node) and len(node.body) > 1 and not _has_inner(node):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            if ast.get_docstring(node) and len(node.body) > 1 and not _has_inner(node):
                 functions.append((path, node))
     chosen = random.Random(seed).sample(functions, min(n, len(functions)))
     bodies: list[Body] = []
