@@ -18,6 +18,8 @@ from dg_lsp.batch import explain as drawing
 from dg_lsp.batch import job
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.run import RunOptions
+from dg_lsp.core import confidence
+from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.wire import messages
 from tests.batch.engines import Filling, connecting
 from tests.fakes import FailingEngine
@@ -350,7 +352,9 @@ def test_explain_draws_the_canvas_until_the_answers(project: Path, engines: Path
     assert all(line.startswith(("step ", "         ")) for line in canvas.splitlines()[1:])
     assert "    return ⟦" in canvas
     for answer in told["answers"]:
-        assert f"{answer['score']:5.2f}  {answer['row']:8} " in ending
+        probability = answer["probability"]
+        words = confidence.words(Ranked() if probability is None else Calibrated(probability))
+        assert f"{words:>14}  {answer['row']:8} " in ending
     assert "milliseconds: queue " in ending
 
 
