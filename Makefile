@@ -25,8 +25,8 @@ help:
 	@echo "make clean   remove what these commands made"
 
 demo: $(RUN)
-	@echo "dg-lsp infill fixtures/demo"
-	@$(BIN)/dg-lsp infill fixtures/demo
+	@echo "dg-lsp infill --all fixtures/demo"
+	@$(BIN)/dg-lsp infill --all fixtures/demo
 
 test: $(DEV)
 	@$(MAKE) --no-print-directory check

@@ -18,7 +18,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from dg_lsp import ENGINE_INSTALL, __version__
-from dg_lsp.batch import commands, doctor
+from dg_lsp.batch import commands, doctor, explain_command
 
 app = typer.Typer(
     name="dg-lsp",
@@ -86,7 +86,7 @@ def _options(
 
 
 app.command("infill")(commands.infill)
-app.command("explain")(commands.explain)
+app.command("explain")(explain_command.explain)
 app.command("doctor")(doctor.doctor)
 
 

@@ -1,7 +1,9 @@
-"""Ask the user's own command whether a file is good with its fills in place.
+"""Run the user's check in a copy of the project, within limits.
 
-The command runs in the current folder, through the shell, as its author typed it; `{}` in it stands for the file. It sees
-the whole project, the file in its place, and nothing else of this run.
+The command runs through the shell, as its author typed it; `{}` in it stands for the file in the copy. Imports come
+from the copy: its directories stand first in PYTHONPATH, before what an editable install adds. Where an installed import
+hook is asked even before PYTHONPATH (some editable installs of compiled packages), the original is imported; the check
+then passes whether the hole raises or not, so it proves nothing and nothing wrong is taken for verified.
 """
 
 from __future__ import annotations
@@ -11,37 +13,128 @@ import contextlib
 import os
 import shlex
 import signal
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
-TIMEOUT_S = 600.0  # a check that hangs must not hold a run for ever
-MAX_SAID_CHARS = 200
+from dg_lsp.batch.scratch import Copy
 
-
-async def verdict(command: str, path: Path, *, timeout_s: float = TIMEOUT_S) -> str:
-    """Run the command for the file and return "" when it passes, else why not, with its last line of output."""
-    process = await _started(command.replace("{}", shlex.quote(str(path))), {**os.environ, "DG_LSP_FILE": str(path)})
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), timeout_s)
-    except TimeoutError:
-        return f"the check took longer than {timeout_s:g} s"
-    finally:
-        if process.returncode is None:
-            await _end(process)
-    if process.returncode == 0:
-        return ""
-    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
-    said = f": {lines[-1][:MAX_SAID_CHARS]}" if lines else ""
-    return f"the check ended with {process.returncode}{said}"
+MAX_LINE_CHARS = 200
+MAX_OUTPUT_BYTES = 64 << 20  # a check that prints without end would fill the disk
+N_TAIL_BYTES = 64 << 10
+MARK = "DG_LSP_CHECK"  # an environment variable by which a check's processes are known, whatever group they moved to
+_POLL_S = 0.1
+_MIB = 1 << 20
 
 
-async def _started(command: str, environment: dict[str, str]) -> asyncio.subprocess.Process:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one check may take: seconds, and MiB of memory of all its processes together (0: as much as there is)."""
+
+    seconds: float = 600.0
+    memory_mb: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """What pytest reported: the tests that passed, and the failing ones with the text of their failure."""
+
+    passed: frozenset[str]
+    failing: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a check said: why it did not pass ("" when it did), the end of its output, and its tests where pytest ran."""
+
+    problem: str
+    output: str = ""
+    tests: Tests | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The user's command, its limits, and the folder that it runs in, as a path of the original."""
+
+    command: str
+    limits: Limits = field(default_factory=Limits)
+    folder: Path = field(default_factory=Path.cwd)
+
+
+async def run(check: Check, copy: Copy, path: Path) -> Verdict:
+    """Run the check in the copy for a file of the original, and return its verdict; nothing of it runs on afterwards."""
+    private = copy.root.parent
+    log, report = private / "output", private / "tests.xml"
+    report.unlink(missing_ok=True)
+    mark = uuid.uuid4().hex
+    folder = copy.path_of(check.folder) if check.folder.is_relative_to(copy.original) else copy.root
+    folder.mkdir(parents=True, exist_ok=True)
+    command = _limited(check.command.replace("{}", shlex.quote(str(copy.path_of(path)))), check.limits)
+    with log.open("wb") as output:
+        # A file and no pipe: a process that stays behind would keep a pipe open.
+        process = await _started(command, folder, output.fileno(), {**_environment(copy, path, report), MARK: mark})
+        try:
+            problem = await _watched(process, check.limits, log)
+        finally:
+            _end(process.pid, mark)
+            await process.wait()
+    here, there = str(copy.root), str(copy.original)  # messages name files where the user knows them
+    tail = _tail(log).replace(here, there)
+    if not problem and process.returncode:
+        lines = [line.strip() for line in tail.splitlines() if line.strip()]
+        last_line = f": {lines[-1][:MAX_LINE_CHARS]}" if lines else ""
+        problem = f"the check ended with {process.returncode}{last_line}"
+    return Verdict(problem, tail, _tests(report, here, there))
+
+
+def _environment(copy: Copy, path: Path, report: Path) -> dict[str, str]:
+    old = [Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    kept = [copy.path_of(entry) if entry.is_relative_to(copy.original) else entry for entry in old]
+    own = [_import_root(path, copy), *(folder for folder in (copy.root / "src",) if folder.is_dir()), copy.root]
+    pytest_options = f"{os.environ.get('PYTEST_ADDOPTS', '')} --junit-xml={shlex.quote(str(report))}".strip()
+    return {
+        **os.environ,
+        "DG_LSP_FILE": str(copy.path_of(path)),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, [*own, *kept]))),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_ADDOPTS": pytest_options,
+        "GIT_CEILING_DIRECTORIES": str(copy.root.parent),
+    }
+
+
+def _import_root(path: Path, copy: Copy) -> Path:
+    """Return the folder of the copy from which Python imports the file."""
+    folder = path.parent
+    while (folder / "__init__.py").exists() and folder != copy.original:
+        folder = folder.parent
+    return copy.path_of(folder)
+
+
+def _limited(command: str, limits: Limits) -> str:
+    """Return shell code that sets each process's limits and goes on with the command."""
+    lines = ["ulimit -c 0"]
+    if limits.memory_mb and sys.platform == "linux":
+        import resource
+
+        # Data, not address space: runtimes such as Go's and Node's reserve much more than they use.
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        asked = limits.memory_mb * _MIB
+        lines.append(f"ulimit -d {(asked if hard < 0 else min(asked, hard)) // 1024}")
+    return "\n".join([*lines, command])
+
+
+async def _started(command: str, folder: Path, output: int, environment: dict[str, str]) -> asyncio.subprocess.Process:
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_shell(
             command,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environment,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env={**environment, "PWD": str(folder)},
             start_new_session=True,  # what the shell starts can then be ended with it
         )
     )
@@ -49,14 +142,90 @@ async def _started(command: str, environment: dict[str, str]) -> asyncio.subproc
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
         # Cancelled half-way, asyncio would end the shell, and wait for ever for what the shell has started by then.
-        await _end(await starting)
+        process = await starting
+        _end(process.pid, environment[MARK])
+        await process.wait()
         raise
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    await process.wait()
+async def _watched(process: asyncio.subprocess.Process, limits: Limits, log: Path) -> str:
+    """Return "" once the process has ended, or which limit it has passed."""
+    ending = asyncio.ensure_future(process.wait())
+    left_s = limits.seconds
+    try:
+        while True:
+            done, _ = await asyncio.wait([ending], timeout=min(_POLL_S, max(left_s, 0)))
+            if done:
+                return ""
+            left_s -= _POLL_S
+            if left_s <= 0:
+                return f"the check took longer than {limits.seconds:g} s"
+            if log.stat().st_size > MAX_OUTPUT_BYTES:
+                return f"the check printed more than {MAX_OUTPUT_BYTES // _MIB} MiB"
+            if limits.memory_mb and _memory_mb(process.pid) > limits.memory_mb:
+                return f"the check took more than {limits.memory_mb} MiB of memory"
+    finally:
+        ending.cancel()
+
+
+def _end(pid: int, mark: str) -> None:
+    """End the check's process group, and what left it, where the system shows the environment of processes."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    entry = f"{MARK}={mark}".encode()
+    # A process may fork while the others are looked at, so until none is there.
+    while strays := [stray for stray in _processes() if _has(stray, entry)]:
+        for stray in strays:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(stray, signal.SIGKILL)
+
+
+def _processes() -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        yield from (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 -- names alone
+
+
+def _has(pid: int, entry: bytes) -> bool:
+    """Return whether the process runs and has this entry in its environment."""
+    try:
+        if Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[0] in (b"Z", b"X"):
+            return False
+        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except (OSError, IndexError):
+        return False
+
+
+def _memory_mb(session: int) -> int:
+    """Return how much memory the processes of a session hold, 0 where the system does not say."""
+    pages = 0
+    for pid in _processes():
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
+            if int(fields[3]) == session:
+                pages += int(fields[21])
+    return pages * os.sysconf("SC_PAGE_SIZE") // _MIB if pages else 0
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - N_TAIL_BYTES))
+        return file.read().decode(errors="replace")
+
+
+def _tests(report: Path, here: str, there: str) -> Tests | None:
+    try:
+        cases = list(ET.parse(report).iter("testcase"))  # noqa: S314 -- written by the user's own tests
+    except (OSError, ET.ParseError):
+        return None
+    passed, failing = set(), {}
+    for case in cases:
+        name = f"{case.get('classname')}::{case.get('name')}"
+        problems = [*case.iter("failure"), *case.iter("error")]
+        if problems:
+            failing[name] = "\n".join(f"{problem.get('message') or ''}\n{problem.text or ''}" for problem in problems).replace(
+                here, there
+            )
+        elif case.find("skipped") is None:
+            passed.add(name)
+    return Tests(frozenset(passed - failing.keys()), failing)

@@ -1,4 +1,4 @@
-"""`dg-lsp infill` and `dg-lsp explain`: from the command line to a job, and from its results to the terminal.
+"""`dg-lsp infill`: from the command line to a job, and from its results to the terminal.
 
 What is imported here is paid for by `--help` as well, so the parts are imported where they are used.
 """
@@ -11,85 +11,84 @@ import functools
 import json
 import os
 import re
+import shlex
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING
 
 import typer
 
+from dg_lsp.batch import options
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire.privacy import LOCAL_ONLY
 from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
-    from dg_lsp.batch.explain import Trace
+    from dg_lsp.batch.discover import Skipped
     from dg_lsp.batch.job import Connect, JobSpec
     from dg_lsp.batch.journal import Journal
+    from dg_lsp.batch.page import Section
     from dg_lsp.batch.plan import Plan
     from dg_lsp.batch.report import Row
-    from dg_lsp.core.values import InfillRequest
-    from dg_lsp.infill.client import ConnectOptions
     from dg_lsp.infill.config import Config, Privacy
     from dg_lsp.infill.life import State
     from dg_lsp.infill.port import Engine
-    from dg_lsp.wire.messages import Done
 
 _COLOURS = {"@": "cyan", "+": "green", "-": "red"}
 
 
-# Typer reads these annotations at run time, where Python 3.10 needs `Optional` for its defaults.
+# Its length is that of its options: each is one parameter and one field of the job.
 def infill(
     context: typer.Context,
-    paths: Annotated[Optional[list[Path]], typer.Argument(metavar="PATH", help="Files and folders to fill.")] = None,  # noqa: UP045
-    holes: Annotated[
-        str, typer.Option(metavar="KINDS", help="Which holes: bodies, markers, empty; separated by commas.")
-    ] = "bodies,markers",
-    at: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option(
-            metavar="PLACE", help="Fill one place: FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1. Repeatable."
-        ),
-    ] = None,
-    write: Annotated[bool, typer.Option("--write", help="Write the fills into the files instead of printing a diff.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one report object instead of a diff.")] = False,
-    candidates: Annotated[
-        int, typer.Option(min=1, max=64, help="How many answers to choose from for each hole.")
-    ] = DEFAULTS.batch_candidates,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="ID_OR_PATH",
-            help="The model: embedded, a folder, a hub id, vllm:URL, or fim:DIALECT:URL#MODEL. Configurable.",
-        ),
-    ] = DEFAULTS.model,
-    deadline: Annotated[
-        int, typer.Option(metavar="MS", min=0, help="Milliseconds for each hole; the best so far counts then. 0: no limit.")
-    ] = DEFAULTS.batch_deadline,
-    check: Annotated[
-        str,
-        typer.Option(
-            metavar="COMMAND",
-            help="Keep a file's fills only if this shell command passes with them in place; {} stands for the file.",
-        ),
-    ] = "",
-    resume: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(metavar="FILE", help="Keep answers in this file, and reuse those that an interrupted run left there."),
-    ] = None,
+    paths: options.Paths = None,
+    holes: options.Holes = "bodies,markers",
+    at: options.At = None,
+    lang: options.Languages = None,
+    include: options.Include = None,
+    exclude: options.Exclude = None,
+    changed_since: options.ChangedSince = "",
+    symbol: options.Symbol = None,
+    max_holes: options.MaxHoles = 0,
+    dry_run: options.DryRun = False,
+    check: options.Check = "",
+    jobs: options.Jobs = 1,
+    check_timeout: options.CheckTimeout = 600.0,
+    check_memory: options.CheckMemory = 0,
+    min_confidence: options.MinConfidence = None,
+    take_all: options.TakeAll = False,
+    candidates: options.Candidates = DEFAULTS.batch_candidates,
+    retries: options.Retries = 2,
+    write: options.Write = False,
+    commit: options.Commit = "",
+    interactive: options.Interactive = False,
+    report: options.Report = None,
+    as_json: options.AsJson = False,
+    resume: options.Resume = None,
+    seed: options.Seed = 0,
+    model: options.Model = DEFAULTS.model,
+    deadline: options.Deadline = DEFAULTS.batch_deadline,
 ) -> None:
     """Fill the holes in files and folders.
 
     Prints a diff that git apply and patch -p1 accept, and leaves the files alone unless told to write them.
+    A fill is taken when a check proved it, or when its probability is high enough; the other holes stay open.
     Ends with 0 when every hole is filled or there is none, 1 when some are not, 2 when it can't be done as asked.
     """
     from dg_lsp.batch import job, plan
+    from dg_lsp.batch.check import Check, Limits
+    from dg_lsp.batch.commit import parse_unit
     from dg_lsp.batch.journal import JournalError
+    from dg_lsp.batch.keep import Gate
     from dg_lsp.batch.run import RunOptions
+    from dg_lsp.batch.scratch import ScratchError
+    from dg_lsp.batch.select import Selection
     from dg_lsp.infill import config
     from dg_lsp.infill.port import EngineError
 
@@ -97,10 +96,6 @@ def infill(
         source = context.get_parameter_source(name)
         return source is not None and source.name != "DEFAULT"
 
-    from dg_lsp.batch import recovery
-
-    for said in recovery.recover():
-        say(said)
     try:
         places = tuple(plan.parse_place(place) for place in at or ())
         named_paths = [*(paths or ()), *(Path(place.file) for place in places)]
@@ -114,91 +109,33 @@ def infill(
                 candidates if is_given("candidates") else configuration.settings.batch_candidates,
                 seed,
                 deadline if is_given("deadline") else configuration.settings.batch_deadline,
+                retries,
             ),
-            write=write,
-            check=check,
+            write=write or bool(commit),
+            commit=parse_unit(commit),
+            is_interactive=interactive,
+            page=report,
+            check=Check(check, Limits(check_timeout, check_memory)) if check else None,
+            n_jobs=jobs,
+            gate=Gate(min_confidence, take_all),
+            selection=Selection(
+                tuple(lang or ()), tuple(include or ()), tuple(exclude or ()), changed_since, tuple(symbol or ()), max_holes
+            ),
         )
+        if report and not report.absolute().parent.is_dir():
+            raise plan.PlanError(f"--report {report}: there is no folder {report.absolute().parent}")
+        if dry_run:
+            _list(spec, as_json=as_json)
+            raise typer.Exit(0)
         connect = context.obj or functools.partial(resident, configuration=configuration)
         code = asyncio.run(_infill(spec, resume, connect, as_json=as_json))
-    except (plan.PlanError, config.ConfigError, JournalError, EngineError) as error:
+    except (plan.PlanError, config.ConfigError, JournalError, ScratchError, EngineError) as error:
         say(str(error))
         raise typer.Exit(2) from error
     raise typer.Exit(code)
 
 
-def explain(
-    place: Annotated[str, typer.Argument(metavar="PLACE", help="FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1.")],
-    chars: Annotated[int, typer.Option(min=1, help="How many characters to show on each side.")] = 600,
-    fill: Annotated[bool, typer.Option(help="Have the engine fill the hole, and draw the canvas step by step.")] = True,
-    model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="Another model than the configured one.")] = "",
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object: all that is sent, and each step.")] = False,
-) -> None:
-    """Show which hole is at a place, what the engine is sent for it, and how the canvas reads step by step.
-
-    Draws the canvas at most every 30 ms, then the answers and what becomes of them, and what each stage took.
-    Changes no file.
-    """
-    from dg_lsp.batch import explain, job, plan
-    from dg_lsp.batch.run import RunOptions
-    from dg_lsp.infill import config
-    from dg_lsp.infill.port import EngineError
-
-    try:
-        location = plan.parse_place(place)
-        file_plan = plan.for_places(job.source_at(location), [location])
-        configuration = config.load(config.workspace_of(file_plan.source.path))
-        model = model or configuration.settings.model
-        options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
-        request = explain.request_of(file_plan, job.around(file_plan), options)
-        if config.is_remote(model):
-            privacy = config.privacy([file_plan.source.path])
-            if privacy.keeps_file(file_plan.source.path):
-                raise EngineError(config.refusal(file_plan.source.name))
-            request = privacy.shown(request)
-        trace = None
-        if not as_json:
-            _print(explain.picture(file_plan, request, chars))
-        if fill:
-            joining = config.connect_options(configuration, command=ENGINE_COMMAND, model=model)
-            trace = asyncio.run(_traced(request, joining, is_drawn=not as_json))
-        if as_json:
-            typer.echo(json.dumps(explain.report(file_plan, request, trace), indent=2))
-        elif trace is not None:
-            _print(explain.ending(file_plan, request, trace))
-    except (plan.PlanError, config.ConfigError, EngineError) as error:
-        say(str(error))
-        raise typer.Exit(2) from error
-
-
-async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: bool) -> Trace:
-    """Return how the engine fills a request; drawn while it does."""
-    from dg_lsp.batch.explain import Step, Trace, frame, plain
-    from dg_lsp.infill import client
-    from dg_lsp.infill.life import Loading
-
-    steps: list[Step] = []
-    ends: list[Done] = []
-    paint = _paint if _is_colourful() else plain
-
-    def hear(texts: tuple[str, ...], number: int) -> None:
-        last = steps[-1] if steps else None
-        steps.append(Step(number, texts))
-        if is_drawn and (last is None or last.texts != texts):
-            _print(frame(request, steps[-1], last, paint))
-
-    def on_state(state: State) -> None:
-        if isinstance(state, Loading) and state.message and sys.stderr.isatty():
-            say(f"the engine is loading its model: {state.message}")
-
-    async with client.connect(options, on_state=on_state, on_note=say) as engine:
-        if is_drawn:
-            _print("--- the canvas as it changes; a step is a unit of work: to read, to draft, to denoise, to score\n")
-        candidates = await engine.fill(request, on_draft=hear, on_done=ends.append)
-    return Trace(tuple(steps), candidates, ends[-1])
-
-
-def _print(text: str) -> None:
+def print_bytes(text: str) -> None:
     """Print text from files as bytes: names and contents stay what they are, but for what a terminal would obey."""
     if sys.stdout is not None and sys.stdout.isatty():
         # Our own colours are all that may stay.
@@ -209,14 +146,8 @@ def _print(text: str) -> None:
 _COLOUR = re.compile("(\x1b\\[[0-9;]{0,8}m)")
 
 
-def _is_colourful() -> bool:
+def is_colourful() -> bool:
     return sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-
-
-def _paint(text: str, what: str) -> str:
-    if what == "held":
-        return typer.style(text, dim=True)
-    return typer.style(text, fg="yellow") if what == "new" else text
 
 
 def say(text: str) -> None:
@@ -250,6 +181,21 @@ def resident(
     return client.connect(options, on_state=on_state, on_note=say)
 
 
+def _list(spec: JobSpec, *, as_json: bool) -> None:
+    """Print the holes that a run would fill, and what it would skip."""
+    from dg_lsp.batch import job, listing, report
+
+    plans, skipped, left_out = job.plans(spec)
+    if as_json:
+        typer.echo(json.dumps(listing.build(plans, skipped, left_out), indent=2))
+        return
+    print_bytes(listing.lines(plans))
+    for skip in skipped:
+        say(f"skipped {skip.name}: it {skip.reason}")
+    for line in report.left_out(left_out):
+        say(line)
+
+
 async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_json: bool) -> int:
     from dg_lsp.batch import job, report
     from dg_lsp.batch.discover import Skipped
@@ -257,7 +203,7 @@ async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_js
     from dg_lsp.infill import config
 
     started = time.perf_counter()
-    plans, skipped = job.plans(spec)
+    plans, skipped, left_out = job.plans(spec)
     if config.is_remote(spec.model):
         privacy = config.privacy(plan.source.path for plan in plans)
         skipped += [Skipped(plan.source.name, LOCAL_ONLY) for plan in plans if privacy.keeps_file(plan.source.path)]
@@ -268,20 +214,27 @@ async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_js
         say(f"skipped {skip.name}: it {skip.reason}")
     for name, text in notes.items():
         say(f"{name} {text}")
+    for line in report.left_out(left_out):
+        say(line)
     with Journal(resume, (spec.model, spec.options)) as answers, _ending_in_order():
-        rows, diffs = await _fill(spec, plans, answers, connect) if plans else ([], [])
+        outcome = await _fill(spec, plans, answers, connect) if plans else _Outcome()
+    rows, diffs = outcome.rows, outcome.diffs
     seconds = time.perf_counter() - started
+    facts = {"ms": round(seconds * 1000), "model": spec.model, "seed": spec.options.seed, "written": spec.write}
+    if spec.page:
+        _write_page(spec.page, outcome, skipped, facts)
     if as_json:
-        facts = {"ms": round(seconds * 1000), "model": spec.model, "seed": spec.options.seed, "written": spec.write}
         typer.echo(json.dumps(report.build(rows, skipped, notes, **facts), indent=2))
     elif diffs and not spec.write:
         _show("".join(diffs))
-    for line in report.failures(rows):
+    for line in report.open_holes(rows):
         say(line)
     say(report.summary(rows, seconds, written=spec.write))
+    if helps := report.advice(rows, has_check=spec.check is not None):
+        say(helps)
     if diffs and not spec.write and not as_json and (root := _root(spec)) != Path.cwd():
         say(f"the diff's names begin at {root}; apply it there")
-    return report.exit_code(rows)
+    return report.exit_code(rows) or int(not outcome.is_committed)
 
 
 @contextlib.contextmanager
@@ -325,21 +278,84 @@ async def _guarded(connect: Connect, privacy: Privacy, model: str, hear: Callabl
         yield config.Guarded(engine, privacy)
 
 
-async def _fill(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect: Connect) -> tuple[list[Row], list[str]]:
-    from dg_lsp.batch import diff, job, report
+@dataclass(slots=True)
+class _Outcome:
+    """What a run has to show: its rows, its diffs, the sections of its page, and whether all commits were made."""
+
+    rows: list[Row] = field(default_factory=list)
+    diffs: list[str] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
+    is_committed: bool = True
+
+
+async def _fill(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect: Connect) -> _Outcome:
+    from dg_lsp.batch import commit, diff, job, report, review
     from dg_lsp.infill import bar
 
-    root = _root(spec)
-    rows, diffs = [], []
+    root, outcome = _root(spec), _Outcome()
     with bar.on_terminal("filling", sum(len(plan.holes) for plan in plans)) as (hear, done):
-        results = job.fill(spec, plans, answers, connect, hear=hear, done=done)
-        async with contextlib.aclosing(results):
-            async for result, answers_by_hole in results:
-                rows += report.rows(result, answers_by_hole)
-                source = result.plan.source
-                name = os.path.relpath(source.path, root).replace(os.sep, "/")
-                diffs.append(diff.unified(name, source.document.text, [fill.edit for fill in result.fills.values()]))
-    return rows, [text for text in diffs if text]
+        results = await job.fill(spec, plans, answers, connect, hear=hear, done=done, warn=say)
+    if spec.is_interactive:
+        terminal = review.Terminal(lambda text: _show(text, err=True), _asked, _edited)
+        reviewed = review.review([result for result, _ in results], terminal)
+        results = [(result, by_hole) for result, (_, by_hole) in zip(reviewed, results, strict=True)]
+    for line in dict.fromkeys(commit.detached(result) for result, _ in results if spec.commit and result.fills):
+        if line:
+            say(line)
+    for found, by_hole in results:
+        result = found
+        if spec.commit:
+            result, is_committed = commit.applied(found, spec.commit, say)
+            outcome.is_committed = outcome.is_committed and is_committed
+        elif spec.write:
+            result = job.written(found)
+        rows = report.rows(result, by_hole)
+        outcome.rows += rows
+        source = result.plan.source
+        name = os.path.relpath(source.path, root).replace(os.sep, "/")
+        if text := diff.unified(name, source.document.text, [fill.edit for fill in result.fills.values()]):
+            outcome.diffs.append(text)
+        if spec.page:
+            from dg_lsp.batch import page
+
+            outcome.sections += page.sections(result, rows)
+    return outcome
+
+
+def _asked(question: str) -> str:
+    while (answer := str(typer.prompt(question, err=True)).strip().lower()) not in tuple("arneq"):
+        say("answer with one of the letters")
+    return answer
+
+
+def _edited(text: str) -> str | None:
+    """Return the text as the user's editor leaves it, None where there is no such editor or it fails."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    handle, name = tempfile.mkstemp(suffix=".dg-lsp")
+    path = Path(name)
+    try:
+        os.close(handle)
+        path.write_text(text, "utf-8", "surrogateescape")
+        code = subprocess.run([*shlex.split(editor), name], check=False).returncode  # noqa: S603 -- the user's own editor
+        if code == 0:
+            edited = path.read_text("utf-8", "surrogateescape")
+            return edited if text.endswith("\n") else edited.removesuffix("\n")
+        say(f"the editor ended with {code}")
+    except (OSError, ValueError) as error:
+        say(f"the editor {editor!r} can't be used: {error}")
+    finally:
+        path.unlink(missing_ok=True)
+    return None
+
+
+def _write_page(path: Path, outcome: _Outcome, skipped: Sequence[Skipped], facts: dict[str, object]) -> None:
+    from dg_lsp.batch import page
+    from dg_lsp.wire import files
+
+    try:
+        files.replace(path, page.write(outcome.sections, skipped, facts).encode())
+    except OSError as error:
+        say(f"the report can't be written to {path}: {(error.strerror or str(error)).lower()}")
 
 
 def _root(spec: JobSpec) -> Path:
@@ -348,11 +364,11 @@ def _root(spec: JobSpec) -> Path:
     return job.names_begin_at([*spec.paths, *(Path(place.file) for place in spec.places)])
 
 
-def _show(diff: str) -> None:
+def _show(diff: str, *, err: bool = False) -> None:
     """Print the diff as bytes, so that line ends and names stay what they are; in colour on a terminal."""
-    if _is_colourful():
+    if is_colourful():
         diff = "".join(_coloured(line) for line in diff.splitlines(keepends=True))
-    _print(diff)
+    typer.echo(diff.encode("utf-8", "surrogateescape"), nl=False, err=err)
 
 
 def _coloured(line: str) -> str:

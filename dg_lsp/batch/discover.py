@@ -7,6 +7,7 @@ an exception, so that the others go on.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ N_HEAD_BYTES = 256  # enough for a first line that names an interpreter
 
 # Folders of other people's files, besides those that `workspace` never reads: nobody wants them rewritten.
 FOREIGN_FOLDERS = frozenset({".eggs", "site-packages"})
+
+# All three markers in their order: a line of equals signs alone is a heading in some texts.
+_CONFLICT = re.compile(r"^<{7}(?: .*)?\r?$(?s:.*?)^={7}\r?$(?s:.*?)^>{7}(?: .*)?\r?$", re.MULTILINE)
 
 # The one rule that naming a path overrules: git's ignore files speak of commits, ours and secrets of dg-lsp.
 _GIT_IGNORED = "is ignored by .gitignore"
@@ -78,6 +82,9 @@ def read(path: Path) -> Source | Skipped:
         text = data.decode()
     except UnicodeDecodeError as error:
         return Skipped(name, f"is not UTF-8 (byte {error.start})")
+    if conflict := _CONFLICT.search(text):
+        line = text.count("\n", 0, conflict.start()) + 1
+        return Skipped(name, f"holds the markers of a merge conflict (line {line}); resolve it first")
     language = languages.for_path(path.name, _first_line(text))
     return Source(path, name, data, Document(path.as_uri(), language.name if language else "", text))
 

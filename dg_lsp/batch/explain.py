@@ -94,7 +94,7 @@ def _changes(text: str, last: str, paint: Paint) -> str:
 
 def ending(plan: Plan, request: InfillRequest, trace: Trace) -> str:
     """Return the answers, best first, what becomes of each, and what they took."""
-    lines = ["--- answers, best first, with the probability of being right"]
+    lines = ["--- answers, best first; a percentage is the probability of being right"]
     for candidate in trace.candidates:
         shown, reason = _judged(plan, request, candidate)
         text = "".join(candidate.texts) if reason else shown
@@ -123,9 +123,9 @@ def report(plan: Plan, request: InfillRequest, trace: Trace | None) -> dict[str,
     answers = []
     for candidate in trace.candidates:
         shown, reason = _judged(plan, request, candidate)
-        stated = {**asdict(candidate), "probability": confidence.probability(candidate.confidence)}
-        del stated["confidence"]
-        answers.append({**stated, "edit": None if reason else shown, "reason": reason})
+        facts_of_one = {name: value for name, value in asdict(candidate).items() if name != "confidence"}
+        probability = confidence.probability(candidate.confidence)
+        answers.append({**facts_of_one, "probability": probability, "edit": None if reason else shown, "reason": reason})
     steps = [{"step": step.number, "texts": step.texts} for step in trace.steps]
     return {**facts, "steps": steps, "answers": answers, "done": asdict(trace.done)}
 

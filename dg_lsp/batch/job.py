@@ -5,18 +5,22 @@ Joins the parts: files, plans, engine, check, write. Knows nothing of terminals:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dg_lsp.batch import discover, keep, plan, run
+from dg_lsp.batch import discover, keep, plan, run, select, together, write
+from dg_lsp.batch.check import Check
+from dg_lsp.batch.copies import opened
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import Location, Plan, PlanError
+from dg_lsp.batch.plan import Fill, Location, Plan, PlanError
+from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
 from dg_lsp.infill import config, workspace
 from dg_lsp.infill.port import Engine
@@ -38,13 +42,19 @@ class JobSpec:
     model: str = "embedded"
     options: run.RunOptions = field(default_factory=run.RunOptions)
     write: bool = False
-    check: str = ""
+    check: Check | None = None
+    n_jobs: int = 1
+    gate: keep.Gate = field(default_factory=keep.Gate)
+    selection: Selection = field(default_factory=Selection)
+    commit: str = ""
+    is_interactive: bool = False
+    page: Path | None = None
 
 
-def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped]]:
-    """Return the files that have holes, and those that can't be used; named places first, then the paths in order.
+def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
+    """Return the files with the chosen holes, the files that can't be used, and how many holes each option left out.
 
-    Raises PlanError when nothing is named, or something that is not there.
+    Named places come first, then the paths in order. Raises PlanError when nothing is named, or something that is not there.
     """
     if not spec.paths and not spec.places:
         raise PlanError("name files or folders to fill, or a place with --at")
@@ -64,7 +74,8 @@ def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped]]:
             skipped.append(source)
         elif (file_plan := plan.for_kinds(source, spec.kinds)).groups:
             file_plans.append(file_plan)
-    return file_plans, skipped
+    chosen, left_out = select.choose(file_plans, spec.selection)
+    return chosen, skipped, left_out
 
 
 def source_at(place: Location) -> Source:
@@ -87,13 +98,49 @@ async def fill(
     *,
     hear: Callable[[str], None],
     done: Callable[[int], None],
-) -> AsyncGenerator[tuple[FileResult, Mapping[Hole, run.HoleResult]], None]:
-    """Yield what became of each file, in order; with `wanted.write` it is in place by then."""
-    async with connect(spec.model, hear) as engine:
-        results = run.fill(engine, file_plans, spec.options, answers, around, done)
-        async with contextlib.aclosing(results):
-            async for one, by_hole in results:
-                yield await keep.keep(one, by_hole, to_write=spec.write, command=spec.check), by_hole
+    warn: Callable[[str], None] = lambda _line: None,
+) -> list[tuple[FileResult, Mapping[Hole, run.HoleResult]]]:
+    """Return what becomes of each file, in order. Writes nothing."""
+    with contextlib.ExitStack() as stack:
+        copies = stack.enter_context(opened(spec.check, spec.n_jobs, warn)) if spec.check else None
+        async with connect(spec.model, hear) as engine:
+            keeping: list[asyncio.Task[FileResult]] = []
+            answered: list[Mapping[Hole, run.HoleResult]] = []
+
+            async def settled(one: Plan, by_hole: Mapping[Hole, run.HoleResult]) -> FileResult:
+                async def more(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
+                    return await run.again(engine, one, around(one), hole, spec.options, answers, number, failure)
+
+                return await keep.keep(one, by_hole, spec.gate, copies, more)
+
+            results = run.fill(engine, file_plans, spec.options, answers, around, done)
+            try:
+                async with contextlib.aclosing(results):
+                    async for one, by_hole in results:
+                        answered.append(by_hole)
+                        keeping.append(asyncio.ensure_future(settled(one, by_hole)))
+                if copies:
+                    hear("checking")
+                kept = list(await asyncio.gather(*keeping))
+                if copies:
+                    kept = await together.passing(kept, copies)
+            finally:
+                for task in keeping:
+                    task.cancel()
+                await asyncio.gather(*keeping, return_exceptions=True)
+    return list(zip(kept, answered, strict=True))
+
+
+def written(result: FileResult) -> FileResult:
+    """Write a file's fills, and return what became of it: where it can't be written, its holes fail with the reason."""
+    if not result.fills:
+        return result
+    source = result.plan.source
+    try:
+        write.replace(source.path, result.text.encode(), expected=source.data)
+    except write.WriteError as error:
+        return result.without(result.fills, str(error))
+    return result
 
 
 def around(file_plan: Plan) -> run.FileContext:

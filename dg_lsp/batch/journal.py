@@ -18,6 +18,7 @@ from typing import Any
 
 from dg_lsp import __version__
 from dg_lsp.batch.plan import Fill
+from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import Document, Edit, Hole, Snippet, Span
 
 _BEGINS = b'{"key": "'
@@ -72,7 +73,10 @@ class Journal:
         """Remember the fills of a hole."""
         if self._handle is None or not fills:
             return
-        rows = [{"edit": [*_pair(fill.edit.span), fill.edit.text], "score": fill.score, "steps": fill.steps} for fill in fills]
+        rows = [
+            {"edit": [*_pair(fill.edit.span), fill.edit.text], "steps": fill.steps, **_confidence_row(fill.confidence)}
+            for fill in fills
+        ]
         # One write, so that lines stay whole when two runs share a journal.
         line = (json.dumps({"key": self._key(document, hole, related), "fills": rows}) + "\n").encode()
         try:
@@ -86,7 +90,7 @@ class Journal:
         try:
             entry: dict[str, Any] = json.loads(line)
             fills = tuple(
-                Fill(Edit(Span(start, end), str(text)), _finite(fill["score"]), int(fill["steps"]))
+                Fill(Edit(Span(start, end), str(text)), _confidence_of(fill), int(fill["steps"]))
                 for fill in entry["fills"]
                 for start, end, text in [fill["edit"]]
             )
@@ -108,6 +112,20 @@ def _finite(value: Any) -> float:
     if not math.isfinite(number):
         raise ValueError("not a finite number")
     return number
+
+
+def _confidence_row(confidence: Confidence) -> dict[str, object]:
+    match confidence:
+        case Calibrated(probability):
+            return {"probability": probability}
+        case Ranked(position, doubted):
+            return {"probability": None, "rank": position, "doubted": doubted}
+
+
+def _confidence_of(row: dict[str, Any]) -> Confidence:
+    if row["probability"] is None:
+        return Ranked(int(row["rank"]), bool(row["doubted"]))
+    return Calibrated(_finite(row["probability"]))
 
 
 def _pair(span: Span) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import context, holes, positions, syntax
+from dg_lsp.core.confidence import Confidence
 from dg_lsp.core.values import Document, Edit, Hole, Span
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Fill:
     """One way to fill a hole: the edit, how sure the engine is, and how many steps it took."""
 
     edit: Edit
-    score: float
+    confidence: Confidence
     steps: int
 
 

@@ -1,6 +1,6 @@
 """Say what happened: one report object for programs, a few lines for people.
 
-Pure. The texts go to whoever prints them.
+Pure. The texts go to whoever prints them. docs/infill-report.md describes the object.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any, Literal
 
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import Plan, line_column
+from dg_lsp.batch.plan import Fill, Plan, line_column
 from dg_lsp.batch.run import HoleResult
-from dg_lsp.core import positions
+from dg_lsp.core import confidence, positions
 from dg_lsp.core.values import Hole
 
-Status = Literal["filled", "skipped", "failed"]
+Status = Literal["filled", "unsure", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One hole of the report."""
+    """One hole of the report. `text` is what is in the diff or the file, so it is empty where the hole stays open."""
 
     path: str
     line: int
@@ -29,10 +29,12 @@ class Row:
     kind: str
     status: Status
     text: str
-    score: float
+    probability: float | None
+    verified: str
     steps: int
     ms: float
     reason: str
+    candidates: tuple[dict[str, object], ...]
 
 
 def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[Row]:
@@ -40,15 +42,26 @@ def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[Row]:
     source = result.plan.source
     lines = positions.lines(source.document.text)
     rows_of_file = []
-    for hole in result.plan.holes:
+    for hole in sorted(result.plan.holes, key=lambda hole: hole.span):
         fill, ms = result.fills.get(hole), round(by_hole[hole].ms, 1)
-        place = line_column(lines, hole)
-        if fill:
-            rows_of_file.append(
-                Row(source.name, *place, hole.kind, "filled", fill.edit.text, round(fill.score, 4), fill.steps, ms, "")
+        status: Status = "filled" if fill else "unsure" if hole in result.unsure else "failed"
+        reason = "" if fill else result.unsure.get(hole) or result.reasons[hole]
+        rows_of_file.append(
+            Row(
+                path=source.name,
+                line=line_column(lines, hole)[0],
+                column=line_column(lines, hole)[1],
+                kind=hole.kind,
+                status=status,
+                text=fill.edit.text if fill else "",
+                probability=_probability(fill) if fill else None,
+                verified=result.proofs.get(hole, ""),
+                steps=fill.steps if fill else 0,
+                ms=ms,
+                reason=reason,
+                candidates=() if fill else _candidates(result.candidates.get(hole, ())),
             )
-        else:
-            rows_of_file.append(Row(source.name, *place, hole.kind, "failed", "", 0.0, 0, ms, result.reasons[hole]))
+        )
     return rows_of_file
 
 
@@ -68,15 +81,22 @@ def build(rows: Sequence[Row], skipped: Iterable[Skipped], notes: Mapping[str, s
     return {"holes": [asdict(row) for row in rows], "files": files, "summary": {**counts(rows), **facts}}
 
 
+def left_out(n_by_option: Mapping[str, int]) -> list[str]:
+    """Return one line for each option that left holes out."""
+    return [f"{_number(n, 'hole')} left out by {option}" for option, n in n_by_option.items()]
+
+
 def counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Return how many holes there are, and how many of each status."""
-    by_status = {status: sum(row.status == status for row in rows) for status in ("filled", "skipped", "failed")}
-    return {"files": len({row.path for row in rows}), "holes": len(rows), **by_status}
+    """Return how many holes there are, how many of each status, and how many fills a check verified."""
+    by_status = {status: sum(row.status == status for row in rows) for status in ("filled", "unsure", "failed")}
+    n_verified = sum(bool(row.verified) for row in rows)
+    return {"files": len({row.path for row in rows}), "holes": len(rows), **by_status, "verified": n_verified}
 
 
-def failures(rows: Sequence[Row]) -> list[str]:
+def open_holes(rows: Sequence[Row]) -> list[str]:
     """Return one line for each hole that was not filled."""
-    return [f"{row.path}:{row.line}:{row.column}: not filled: {row.reason}" for row in rows if row.status != "filled"]
+    words = {"unsure": "unsure", "failed": "not filled"}
+    return [f"{row.path}:{row.line}:{row.column}: {words[row.status]}: {row.reason}" for row in rows if row.status != "filled"]
 
 
 def summary(rows: Sequence[Row], seconds: float, *, written: bool) -> str:
@@ -84,13 +104,37 @@ def summary(rows: Sequence[Row], seconds: float, *, written: bool) -> str:
     total = counts(rows)
     if not total["holes"]:
         return "no holes found"
-    done = f"{'wrote' if written else 'filled'} {total['filled']} of {_number(total['holes'], 'hole')}"
+    verified = f" ({total['verified']} verified)" if total["verified"] else ""
+    open_parts = "".join(f", {name} {total[name]}" for name in ("unsure", "failed") if total[name])
+    done = f"{'wrote' if written else 'filled'} {total['filled']} of {_number(total['holes'], 'hole')}{verified}{open_parts}"
     return f"{done} in {_number(total['files'], 'file')}, {seconds:.1f} s"
+
+
+def advice(rows: Sequence[Row], *, has_check: bool) -> str:
+    """Return what would help with the unsure holes, "" where there is none."""
+    unsure = [row for row in rows if row.status == "unsure"]
+    if not unsure:
+        return ""
+    helps = ["a stronger model (--model)"]
+    if not has_check:
+        helps.append("a check that proves fills (--check 'pytest -q')")
+    if any(candidate["probability"] is None for row in unsure for candidate in row.candidates):
+        helps.append("dg-lsp calibrate, which measures the model's probabilities")
+    return f"what would help the unsure: {'; '.join(helps)}; --all takes every fill"
 
 
 def exit_code(rows: Sequence[Row]) -> int:
     """Return 0 when every hole is filled, or there is none, and 1 otherwise."""
     return int(any(row.status != "filled" for row in rows))
+
+
+def _candidates(fills: Sequence[Fill]) -> tuple[dict[str, object], ...]:
+    return tuple({"text": fill.edit.text, "probability": _probability(fill)} for fill in fills)
+
+
+def _probability(fill: Fill) -> float | None:
+    value = confidence.probability(fill.confidence)
+    return None if value is None else round(value, 4)
 
 
 def _number(n: int, word: str) -> str:

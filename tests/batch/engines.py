@@ -22,13 +22,15 @@ class Filling:
 
     def __init__(self, *answers: str | Write) -> None:
         self.requests: list[InfillRequest] = []
+        self.best = 0.9
         self._answers = answers
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         self.requests.append(request)
         texts = [(answer,) * len(request.holes) if isinstance(answer, str) else answer(request) for answer in self._answers]
         return tuple(
-            Candidate(text, Calibrated(0.9 / (idx + 1)), steps=4) for idx, text in enumerate(texts[: request.budget.candidates])
+            Candidate(text, Calibrated(self.best / (idx + 1)), steps=4)
+            for idx, text in enumerate(texts[: request.budget.candidates])
         )
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dg_lsp.batch import job
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.run import RunOptions
 from dg_lsp.core import confidence
-from dg_lsp.core.confidence import Calibrated
+from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.wire import messages
 from tests.batch.engines import Filling, connecting
 from tests.fakes import FailingEngine
@@ -98,13 +99,13 @@ def test_the_report_accounts_for_every_hole(project: Path) -> None:
         ("b.js", 2, "body", "filled", "return 1"),
         ("bad.py", 3, "body", "filled", "return 1"),
     ]
-    assert {"score", "steps", "ms", "reason", "column"} <= found["holes"][0].keys()
+    assert {"probability", "verified", "candidates", "steps", "ms", "reason", "column"} <= found["holes"][0].keys()
     assert found["files"] == [
         {"path": "bin.py", "status": "skipped", "reason": "is binary"},
         {"path": "bad.py", "status": "noted", "reason": "does not parse (line 4); its holes are filled all the same"},
     ]
     summary = found["summary"]
-    assert (summary["files"], summary["holes"], summary["filled"], summary["failed"], summary["skipped"]) == (3, 4, 4, 0, 0)
+    assert (summary["files"], summary["holes"], summary["filled"], summary["unsure"], summary["failed"]) == (3, 4, 4, 0, 0)
 
 
 def test_a_hole_that_fails_has_a_reason_and_ends_with_one(project: Path) -> None:
@@ -182,6 +183,53 @@ def test_a_check_decides_what_is_kept(project: Path) -> None:
     assert found.exit_code == 1
     assert ((project / "a.py").read_text(), (project / "b.py").read_text()) == (FILLED, STUB)
     assert "b.py:3:5: not filled: the check ended with 1" in found.stderr
+
+
+def test_what_is_not_sure_stays_open_with_its_candidates(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    (project / "b.py").write_text("x = \n")
+    found = run("a.py", "--write", "--min-confidence", "0.95")
+    assert (found.exit_code, (project / "a.py").read_text()) == (1, STUB)
+    assert "a.py:3:5: unsure: its probability is 90 %, below --min-confidence 0.95\n" in found.stderr
+    assert "filled" not in found.stderr.splitlines()[-1]
+    assert "wrote 0 of 1 hole, unsure 1 in 1 file" in found.stderr
+    assert (
+        "what would help the unsure: a stronger model (--model); a check that proves fills (--check 'pytest -q')"
+        in found.stderr
+    )
+    [row] = report("a.py", "--min-confidence", "0.95", engine=Filling("return 1", "return 2"))["holes"]
+    assert (row["status"], row["text"], row["probability"]) == ("unsure", "", None)
+    assert row["candidates"] == [{"text": "return 1", "probability": 0.9}, {"text": "return 2", "probability": 0.45}]
+    assert run("a.py", "--min-confidence", "0.95", "--all").exit_code == 0
+
+
+def test_a_place_that_is_named_needs_less_than_a_body(project: Path) -> None:
+    (project / "a.py").write_text("x = \n" + STUB)
+    low = Filling(lambda request: ("1" if request.holes[0].kind == "cursor" else "return 1",))
+    low.best = 0.6
+    assert run("--at", "a.py:1:5", engine=low).exit_code == 0
+    assert run("a.py", engine=low).exit_code == 1
+
+
+def test_a_check_proves_what_the_model_is_not_sure_of(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    command = f"{sys.executable} -c 'import a; assert a.f() == 2'"
+    args = ("a.py", "--write", "--min-confidence", "1", "--check", command)
+    found = run(*args, engine=Filling("return 1", "return 2"))
+    assert (found.exit_code, (project / "a.py").read_text()) == (0, FILLED.replace("1", "2"))
+    assert "wrote 1 of 1 hole (1 verified) in 1 file" in found.stderr
+
+
+def test_a_check_hears_of_further_rounds(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    command = f"{sys.executable} -c 'import a; assert a.f() == 3, a.f()'"
+    engine = Filling(lambda request: (f"return {len(engine.requests)}",))
+    [row] = report("a.py", "--check", command, "--retries", "1", engine=engine)["holes"]
+    assert (row["status"], row["reason"]) == ("failed", "the check ended with 1: AssertionError: 2")
+    engine = Filling(lambda request: (f"return {len(engine.requests)}",))
+    [row] = report("a.py", "--check", command, engine=engine)["holes"]
+    assert (row["status"], row["text"], row["verified"]) == ("filled", "return 3", "the check")
+    assert "AssertionError: 1" in engine.requests[1].holes[0].instruction
 
 
 def test_an_interrupted_run_goes_on(project: Path) -> None:
@@ -304,7 +352,9 @@ def test_explain_draws_the_canvas_until_the_answers(project: Path, engines: Path
     assert all(line.startswith(("step ", "         ")) for line in canvas.splitlines()[1:])
     assert "    return ⟦" in canvas
     for answer in told["answers"]:
-        assert f"{confidence.words(Calibrated(answer['probability'])):>14}  {answer['row']:8} " in ending
+        probability = answer["probability"]
+        words = confidence.words(Ranked() if probability is None else Calibrated(probability))
+        assert f"{words:>14}  {answer['row']:8} " in ending
     assert "milliseconds: queue " in ending
 
 

@@ -49,7 +49,7 @@ def test_every_file_parses_afterwards_and_every_hole_is_accounted_for(folder: Pa
     before = {path: path.read_text("utf-8") for path in folder.iterdir()}
     n_stubs = sum(text.count("raise NotImplementedError  # stub") for text in before.values())
     engine = Filling(nonsense, nonsense)
-    found = CliRunner().invoke(cli.app, ["infill", str(folder), "--write", "--json"], obj=connecting(engine))
+    found = CliRunner().invoke(cli.app, ["infill", str(folder), "--write", "--json", "--all"], obj=connecting(engine))
     assert isinstance(found.exception, SystemExit), found.exc_info
     assert found.exit_code == 1
     report = json.loads(found.stdout)

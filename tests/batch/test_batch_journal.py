@@ -11,11 +11,12 @@ import pytest
 from dg_lsp.batch import journal as journals
 from dg_lsp.batch.journal import Journal, JournalError
 from dg_lsp.batch.plan import Fill
+from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Document, Edit, Hole, Snippet, Span
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
 HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)
-FILLS = (Fill(Edit(HOLE.span, "return 'ä'"), 0.5, 7), Fill(Edit(HOLE.span, "x"), 0.25, 0))
+FILLS = (Fill(Edit(HOLE.span, "return 'ä'"), Calibrated(0.5), 7), Fill(Edit(HOLE.span, "x"), Ranked(1, True), 0))
 
 
 def keep(path: Path, *settings: object) -> None:
@@ -98,3 +99,14 @@ def test_without_a_file_nothing_is_kept() -> None:
     with Journal(None) as journal:
         journal.add(DOCUMENT, HOLE, FILLS)
         assert journal.get(DOCUMENT, HOLE) == ()
+
+
+@pytest.mark.parametrize(
+    "row", ['"probability": 1e999', '"probability": 2', '"probability": null, "rank": 1e999, "doubted": false', '"rank": 0']
+)
+def test_a_line_with_an_impossible_confidence_is_forgotten(tmp_path: Path, row: str) -> None:
+    keep(tmp_path / "j")
+    line = (tmp_path / "j").read_text().replace('"probability": 0.5', row)
+    assert row in line
+    (tmp_path / "j").write_text(line)
+    assert known(tmp_path / "j") == ()

@@ -129,16 +129,19 @@ def test_an_interrupted_run_ends_quietly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_run_that_is_told_to_end_ends_its_check_and_puts_the_file_back(tmp_path: Path, number: signal.Signals) -> None:
-    (tmp_path / "a.py").write_text(STUB)
+def test_a_run_that_is_told_to_end_ends_its_check_and_removes_its_copies(tmp_path: Path, number: signal.Signals) -> None:
+    for name in ("project", "tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "project" / "a.py").write_text(STUB)
     os.mkfifo(tmp_path / "started")
-    process = start("fills", "a.py", "--check", "echo $$ > started; exec sleep 1000", cwd=tmp_path)
+    command = f"echo $$ > {tmp_path / 'started'}; exec sleep 1000"
+    process = start("fills", "a.py", "--check", command, cwd=tmp_path / "project", TMPDIR=str(tmp_path / "tmp"))
     check = int((tmp_path / "started").read_text())
-    assert (tmp_path / "a.py").read_text() != STUB
     process.send_signal(number)
     code, out, err = finish(process)
     assert (code, out, err) == (128 + number, "", "")
-    assert (tmp_path / "a.py").read_text() == STUB
+    assert (tmp_path / "project" / "a.py").read_text() == STUB
+    assert list((tmp_path / "tmp").iterdir()) == []
     with pytest.raises(ProcessLookupError):
         os.kill(check, 0)
 
@@ -148,8 +151,9 @@ def test_a_run_in_the_background_outlives_its_terminal(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "started")
     os.mkfifo(tmp_path / "go")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    command = f"cd {tmp_path}; test -e went || {{ echo > started; cat go > went; }}"
     try:
-        process = start("fills", "a.py", "--check", "echo > started; cat go", cwd=tmp_path, hangs_on=True)
+        process = start("fills", "a.py", "--check", command, cwd=tmp_path, hangs_on=True)
     finally:
         signal.signal(signal.SIGHUP, before)
     (tmp_path / "started").read_text()

@@ -219,3 +219,45 @@ def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
         return engine.given_up
 
     assert asyncio.run(cancelled()) == run.N_IN_FLIGHT
+
+
+def test_a_hole_without_a_usable_answer_gets_further_rounds_with_other_seeds(tmp_path: Path) -> None:
+    engine = Filling(lambda request: ("return 1" if len(engine.requests) == 3 else "  ",))
+    plan = planned(tmp_path / "a.py", STUB)
+    assert answers(filled(engine, plan, options=RunOptions(n_retries=5))) == [["return 1"]]
+    assert len({request.seed for request in engine.requests}) == 3
+    assert len(answers(filled(Filling(" "), plan, options=RunOptions(n_retries=1)))) == 1
+
+
+def test_an_engine_that_fails_is_not_asked_again(tmp_path: Path) -> None:
+    class Failing:
+        """Counts how often it is asked."""
+
+        n = 0
+
+        async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+            self.n += 1
+            raise EngineError("the engine is busy")
+
+    engine = Failing()
+    assert answers(filled(engine, planned(tmp_path / "a.py", STUB), options=RunOptions(n_retries=3))) == [
+        ["the engine is busy"]
+    ]
+    assert engine.n == 1
+
+
+def test_a_further_round_says_what_failed_and_is_remembered(tmp_path: Path) -> None:
+    engine, plan = Filling("return 2"), planned(tmp_path / "a.py", STUB)
+    [hole] = plan.holes
+
+    async def again(number: int, failure: str) -> list[str]:
+        options = RunOptions(n_retries=1)
+        with Journal(tmp_path / "journal") as journal:
+            fills = await run.again(engine, plan, alone(plan), hole, options, journal, number, failure)
+        return [fill.edit.text for fill in fills]
+
+    assert asyncio.run(again(1, "assert 1 == 2 at 0x7f in 0.31s")) == ["return 2"]
+    assert "The last attempt failed: assert 1 == 2 at ? in ?" in engine.requests[0].holes[0].instruction
+    assert asyncio.run(again(1, "assert 1 == 2 at 0x80 in 0.12s")) == ["return 2"]
+    assert len(engine.requests) == 1, "the second time it came from the journal"
+    assert asyncio.run(again(2, "")) == []

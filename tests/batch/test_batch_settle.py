@@ -22,5 +22,5 @@ def test_a_fill_that_polishing_lets_pass_stands_in_a_broken_file_too(tmp_path: P
         Candidate(("return [1, 2];",), Calibrated(0.5)), plan.holes, plan.source.document, syntax=plan.syntax
     )
     (edit,) = polished.edits
-    settled = settle.settle(plan, {hole: (Fill(edit, 0.5, 1),)})
+    settled = settle.settle(plan, {hole: (Fill(edit, Calibrated(0.5), 1),)})
     assert (list(settled.survivors), settled.dropped) == ([hole], {})

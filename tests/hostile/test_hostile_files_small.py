@@ -20,6 +20,7 @@ from lsprotocol import types as lsp
 from dg_lsp import cli
 from dg_lsp.batch.journal import Journal, JournalError
 from dg_lsp.batch.plan import Fill
+from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Document, Edit, Hole, Span
 from dg_lsp.engine.backends.remote import to_probability
 from dg_lsp.server import running, when
@@ -28,10 +29,10 @@ from dg_lsp.server.sync import Documents, OpenDocument
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
 HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)
-FILLS = (Fill(Edit(HOLE.span, "return 1"), 0.5, 7),)
+FILLS = (Fill(Edit(HOLE.span, "return 1"), Calibrated(0.5), 7),)
 
 
-@pytest.mark.parametrize("field", ["score", "steps"])
+@pytest.mark.parametrize("field", ["probability", "steps"])
 @pytest.mark.parametrize("value", ["1e999", "-1e999", "NaN", "Infinity", '"x"', "[]", "{}", "null", "9" * 5000])
 def test_a_journal_line_with_a_number_that_is_none_is_left_out(tmp_path: Path, field: str, value: str) -> None:
     path = tmp_path / "journal"

@@ -1,0 +1,107 @@
+"""Hand out the copies of projects in which checks run: so many of each project at a time as there are jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dg_lsp.batch import check, scratch
+from dg_lsp.batch.check import Check
+from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.raising import edit_for, token_of
+from dg_lsp.batch.scratch import Copy
+from dg_lsp.batch.verify import Probed
+from dg_lsp.core import values
+from dg_lsp.core.values import Edit, Hole
+from dg_lsp.infill import config
+
+
+@dataclass(slots=True)
+class Copies:
+    """The copies of a run, made when they are first needed."""
+
+    folder: Path
+    check: Check
+    n_jobs: int
+    warn: Callable[[str], None]
+    _slots: asyncio.Semaphore = field(init=False)
+    _free: dict[Path, list[Copy]] = field(default_factory=dict)
+    _n_made: int = 0
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.n_jobs)
+
+    @contextlib.asynccontextmanager
+    async def taken(self, root: Path) -> AsyncIterator[Copy]:
+        """Yield a copy of the project that nothing else uses meanwhile; raise ScratchError or OSError if none can be made."""
+        async with self._slots:
+            free = self._free.setdefault(root, [])
+            copy = free.pop() if free else await self._made(root)
+            try:
+                yield copy
+            finally:
+                free.append(copy)
+
+    async def _made(self, root: Path) -> Copy:
+        number, self._n_made = self._n_made, self._n_made + 1
+        making = asyncio.ensure_future(asyncio.to_thread(scratch.copy, root, self.folder / str(number), self.check.command))
+        try:
+            copy, problems = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            # The thread goes on: the directory must not be removed under it.
+            await asyncio.wait([making])
+            raise
+        if not number:
+            for problem in problems:
+                self.warn(f"the copy for --check lacks {problem}")
+        return copy
+
+
+@contextlib.contextmanager
+def opened(a_check: Check, n_jobs: int, warn: Callable[[str], None]) -> Iterator[Copies]:
+    """Yield the copies of a run; they are removed afterwards."""
+    with scratch.directory() as folder:
+        yield Copies(folder, a_check, n_jobs, warn)
+
+
+def root_of(plan: Plan, here: Path) -> Path:
+    """Return the project to copy for a file: the current one where it holds the file, else the file's own."""
+    path = plan.source.path
+    current = config.workspace_of(here)
+    return current if path.is_relative_to(current) else config.workspace_of(path)
+
+
+@dataclass(slots=True)
+class Prober:
+    """Runs the check for one file, in one copy, with edits in place."""
+
+    plan: Plan
+    copy: Copy
+    check: Check
+
+    @property
+    def _note(self) -> Path:
+        return self.copy.root.parent / "executed"
+
+    def raising(self) -> dict[Hole, Edit]:
+        """Return the edits that make holes raise, for those that can."""
+        document = self.plan.source.document
+        edits = {hole: edit_for(document, hole, str(self._note)) for hole in self.plan.holes}
+        return {hole: edit for hole, edit in edits.items() if edit}
+
+    async def probe(self, edits: Sequence[Edit]) -> Probed:
+        """Return what the check says of the file with these edits; ValueError when they overlap."""
+        source = self.plan.source
+        self._note.unlink(missing_ok=True)
+        self.copy.restore()
+        self.copy.put(source.path, values.apply(source.document.text, tuple(edits)).encode())
+        try:
+            verdict = await check.run(self.check, self.copy, source.path)
+        finally:
+            self.copy.put(source.path, source.data)
+        executed = self._note.read_text(errors="replace") if self._note.is_file() else ""
+        tokens = {token_of(source.document, hole) for hole in self.plan.holes}
+        return Probed(verdict, frozenset(token for token in tokens if token in executed or token in verdict.output))

@@ -1,0 +1,101 @@
+"""`dg-lsp explain`: from the command line to the picture of one request.
+
+What is imported here is paid for by `--help` as well, so the parts are imported where they are used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dg_lsp.batch.commands import is_colourful, print_bytes, say
+from dg_lsp.engine.entry import ENGINE_COMMAND
+
+if TYPE_CHECKING:
+    from dg_lsp.batch.explain import Trace
+    from dg_lsp.core.values import InfillRequest
+    from dg_lsp.infill.client import ConnectOptions
+    from dg_lsp.infill.life import State
+    from dg_lsp.wire.messages import Done
+
+
+def explain(
+    place: Annotated[str, typer.Argument(metavar="PLACE", help="FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1.")],
+    chars: Annotated[int, typer.Option(min=1, help="How many characters to show on each side.")] = 600,
+    fill: Annotated[bool, typer.Option(help="Have the engine fill the hole, and draw the canvas step by step.")] = True,
+    model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="Another model than the configured one.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object: all that is sent, and each step.")] = False,
+) -> None:
+    """Show which hole is at a place, what the engine is sent for it, and how the canvas reads step by step.
+
+    Draws the canvas at most every 30 ms, then the answers and what becomes of them, and what each stage took.
+    Changes no file.
+    """
+    from dg_lsp.batch import explain, job, plan
+    from dg_lsp.batch.run import RunOptions
+    from dg_lsp.infill import config
+    from dg_lsp.infill.port import EngineError
+
+    try:
+        location = plan.parse_place(place)
+        file_plan = plan.for_places(job.source_at(location), [location])
+        configuration = config.load(config.workspace_of(file_plan.source.path))
+        model = model or configuration.settings.model
+        options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
+        request = explain.request_of(file_plan, job.around(file_plan), options)
+        if config.is_remote(model):
+            privacy = config.privacy([file_plan.source.path])
+            if privacy.keeps_file(file_plan.source.path):
+                raise EngineError(config.refusal(file_plan.source.name))
+            request = privacy.shown(request)
+        trace = None
+        if not as_json:
+            print_bytes(explain.picture(file_plan, request, chars))
+        if fill:
+            joining = config.connect_options(configuration, command=ENGINE_COMMAND, model=model)
+            trace = asyncio.run(_traced(request, joining, is_drawn=not as_json))
+        if as_json:
+            typer.echo(json.dumps(explain.report(file_plan, request, trace), indent=2))
+        elif trace is not None:
+            print_bytes(explain.ending(file_plan, request, trace))
+    except (plan.PlanError, config.ConfigError, EngineError) as error:
+        say(str(error))
+        raise typer.Exit(2) from error
+
+
+async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: bool) -> Trace:
+    """Return how the engine fills a request; drawn while it does."""
+    from dg_lsp.batch.explain import Step, Trace, frame, plain
+    from dg_lsp.infill import client
+    from dg_lsp.infill.life import Loading
+
+    steps: list[Step] = []
+    ends: list[Done] = []
+    paint = _paint if is_colourful() else plain
+
+    def hear(texts: tuple[str, ...], number: int) -> None:
+        last = steps[-1] if steps else None
+        steps.append(Step(number, texts))
+        if is_drawn and (last is None or last.texts != texts):
+            print_bytes(frame(request, steps[-1], last, paint))
+
+    def on_state(state: State) -> None:
+        if isinstance(state, Loading) and state.message and sys.stderr.isatty():
+            say(f"the engine is loading its model: {state.message}")
+
+    async with client.connect(options, on_state=on_state, on_note=say) as engine:
+        if is_drawn:
+            print_bytes("--- the canvas as it changes; a step is a unit of work: to read, to draft, to denoise, to score\n")
+        candidates = await engine.fill(request, on_draft=hear, on_done=ends.append)
+    return Trace(tuple(steps), candidates, ends[-1])
+
+
+def _paint(text: str, what: str) -> str:
+    if what == "held":
+        return typer.style(text, dim=True)
+    return typer.style(text, fg="yellow") if what == "new" else text

@@ -1,0 +1,50 @@
+"""Write a body that raises, for the proof that a check depends on a hole. Pure.
+
+The text names a token, so that the check's output shows which hole was run into. Python also notes the token in a file:
+a check that prints nothing is believed then too, and one that fails for another reason (an import that is unused while
+the hole raises) is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from dg_lsp.core.values import Document, Edit, Hole
+
+_STATEMENTS = {
+    "javascript": "throw new Error({});",
+    "typescript": "throw new Error({});",
+    "tsx": "throw new Error({});",
+    "java": "throw new RuntimeException({});",
+    "csharp": "throw new System.Exception({});",
+    "go": "panic({})",
+    "rust": "panic!({});",
+    "ruby": "raise NotImplementedError, {}",
+    "php": "throw new \\RuntimeException({});",
+    "lua": "error({})",
+    "bash": "echo {} >&2; exit 70",
+}
+# A compiler refuses code behind a bare `throw`; behind one with a condition it does not.
+_CONDITIONAL = frozenset({"java"})
+
+
+def token_of(document: Document, hole: Hole) -> str:
+    """Return the text by which a check's output names the hole."""
+    place = f"{document.uri} {hole.span.start} {hole.span.end}"
+    return f"dg-lsp-hole-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+
+
+def edit_for(document: Document, hole: Hole, note_file: str) -> Edit | None:
+    """Return the edit that makes the hole raise, None where it holds no statements or the language has no such text."""
+    if not hole.block:
+        return None
+    token = token_of(document, hole)
+    if document.language == "python":
+        text = f"open({note_file!r}, 'a').write({token!r}); raise NotImplementedError({token!r})"
+    elif document.language in _STATEMENTS:
+        text = _STATEMENTS[document.language].format(f'"{token}"')
+        if document.language in _CONDITIONAL and hole.kind != "body":
+            text = f"if (true) {text}"
+    else:
+        return None
+    return Edit(hole.span, f"{hole.lead}{text}{hole.trail}")

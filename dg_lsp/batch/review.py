@@ -1,0 +1,83 @@
+"""Let the user decide hole by hole: accept, reject, see the next candidate, edit.
+
+Knows no terminal: what it shows and asks goes through functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from dg_lsp.batch import diff, settle
+from dg_lsp.batch.keep import FileResult
+from dg_lsp.batch.plan import Fill, where
+from dg_lsp.core import confidence
+from dg_lsp.core.confidence import Ranked
+from dg_lsp.core.values import Edit, Hole
+
+REJECTED = "you rejected it"
+BY_USER = "you"
+QUESTION = "accept, reject, next, edit, quit (a/r/n/e/q)"
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """How to show text, to ask for one of some letters, and to have text edited (None: left as it was)."""
+
+    show: Callable[[str], None]
+    ask: Callable[[str], str]
+    edit: Callable[[str], str | None]
+
+
+def review(results: Sequence[FileResult], terminal: Terminal) -> list[FileResult]:
+    """Return the results as the user decided; after `quit` no further fill is taken."""
+    reviewed: list[FileResult] = []
+    is_over = False
+    for result in results:
+        fills: dict[Hole, Fill] = {}
+        reasons, proofs = dict(result.reasons), dict(result.proofs)
+        for hole in sorted({*result.fills, *result.unsure}, key=lambda hole: hole.span):
+            answer = None if is_over else _decided(result, hole, fills, terminal)
+            is_over = is_over or answer is None
+            if isinstance(answer, Fill):
+                fills[hole] = answer
+                if answer != result.fills.get(hole):
+                    proofs.pop(hole, None)  # what the check proved was another text
+            else:
+                reasons[hole] = REJECTED
+                proofs.pop(hole, None)
+        unsure = {hole: why for hole, why in result.unsure.items() if hole not in fills and hole not in reasons}
+        reviewed.append(replace(result, fills=fills, reasons=reasons, unsure=unsure, proofs=proofs))
+    return reviewed
+
+
+def _decided(result: FileResult, hole: Hole, fills: dict[Hole, Fill], terminal: Terminal) -> Fill | bool | None:
+    """Return the fill to take, False for none, None when the user wants to see no more."""
+    source = result.plan.source
+    first = [result.fills[hole]] if hole in result.fills else []
+    choices = first + [fill for fill in result.candidates.get(hole, ()) if fill not in first]
+    place = 0
+    while True:
+        fill = choices[place]
+        proof = f", proved by {result.proofs[hole]}" if hole in result.proofs and fill in first else ""
+        reason = f" ({result.unsure[hole]})" if hole in result.unsure else ""
+        sure = confidence.words(fill.confidence)
+        terminal.show(f"{source.name}:{where(source.document, hole)}: {place + 1} of {len(choices)}, {sure}{proof}{reason}\n")
+        terminal.show(diff.unified(source.name, source.document.text, [fill.edit]))
+        letter = terminal.ask(QUESTION)
+        if letter == "n":
+            place = (place + 1) % len(choices)
+        elif letter == "e":
+            text = terminal.edit(fill.edit.text)
+            if text is not None and text != fill.edit.text:
+                place = len(choices)
+                choices.append(Fill(Edit(hole.span, text), Ranked(), 0))
+        elif letter == "a":
+            if settle.settle(result.plan, {**{other: (one,) for other, one in fills.items()}, hole: (fill,)}).dropped:
+                terminal.show(f"{settle.BREAKS}\n")
+                continue
+            return fill
+        elif letter == "r":
+            return False
+        elif letter == "q":
+            return None

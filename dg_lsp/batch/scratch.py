@@ -1,0 +1,199 @@
+"""Copy a project, so that a check can run without the user's own tree.
+
+A copy is a real one: hard links would let a check write through to the original. It leaves out what git ignores where
+that is a whole directory (build output, environments), except `node_modules` and directories that the check's command
+names. The copies of a run lie in one private directory, which the next run removes where this one was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dg_lsp.wire import files
+
+PREFIX = "dg-lsp-check-"
+MAX_BYTES = 4 << 30  # a larger project would fill the disk of many machines without a word
+LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__"})
+ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
+
+_GIT = ("git", "-c", "core.fsmonitor=false", "ls-files", "-z")
+
+
+class ScratchError(Exception):
+    """No copy can be made; the message is a sentence for the user."""
+
+
+@dataclass(slots=True)
+class Copy:
+    """One copy of a project: where the original lies, where the copy does, and what was put into it."""
+
+    original: Path
+    root: Path
+    _stamps: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    _clock: int = 0
+
+    def path_of(self, path: Path) -> Path:
+        """Return the place in the copy of a path of the original."""
+        return self.root / path.relative_to(self.original)
+
+    def learn(self, path: Path) -> None:
+        """Remember what the copied file is like, for `restore`."""
+        place = self.path_of(path)
+        if not place.is_symlink():
+            self._stamps[path] = _stamp(place)
+
+    def put(self, path: Path, data: bytes) -> None:
+        """Give the file of the original this content in the copy."""
+        place = self.path_of(path)
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
+        place.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(place, data, finish=lambda new: new.chmod(mode | stat.S_IWUSR))
+        # Compiled files are keyed by whole seconds and size: two fills of one size must not share them.
+        self._clock = max(self._clock + 1, int(time.time()))
+        os.utime(place, (self._clock, self._clock))
+        self._stamps[path] = _stamp(place)
+
+    def restore(self) -> None:
+        """Undo what a check changed in the copied files; what it added stays, since caches make the next check faster."""
+        for path, stamp in list(self._stamps.items()):
+            place = self.path_of(path)
+            with contextlib.suppress(OSError):
+                if place.exists() and _stamp(place) == stamp:
+                    continue
+                self.put(path, path.read_bytes())
+
+
+@contextlib.contextmanager
+def directory() -> Iterator[Path]:
+    """Yield a private directory that is removed afterwards, by the next run if this process is killed."""
+    _remove_left_over()
+    temporary = Path(tempfile.mkdtemp(prefix=".dg-lsp-new-"))
+    handle = os.open(temporary / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        _lock(handle)
+        # Renamed once it is locked, so that another run never takes it for one that was left over.
+        folder = temporary.with_name(PREFIX + temporary.name.removeprefix(".dg-lsp-new-"))
+        temporary = temporary.rename(folder)
+        yield folder
+    finally:
+        _remove(temporary)
+        os.close(handle)
+
+
+def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]]:
+    """Copy the project into a directory and return the copy, and a line for each file that it lacks."""
+    root = into / (original.name or "project")
+    root.mkdir(parents=True)
+    made, problems, n_bytes = Copy(original, root), [], 0
+    for path in contents(original, command):
+        place = root / path.relative_to(original)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            n_bytes += _copy_one(path, place, made)
+            made.learn(path)
+        except FileNotFoundError:
+            continue  # deleted, but not yet for git
+        except shutil.SpecialFileError:
+            continue
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise ScratchError(f"no space left for a copy of {original} in {into}; free some, or set TMPDIR") from error
+            problems.append(f"{path}: {(error.strerror or str(error)).lower()}")
+        if n_bytes > MAX_BYTES:
+            raise ScratchError(
+                f"{original} has more than {MAX_BYTES >> 30} GiB to copy for --check; "
+                "let .gitignore name its data, or run without --check"
+            )
+    return made, problems
+
+
+def contents(root: Path, command: str = "") -> Iterator[Path]:
+    """Yield the files and links that a copy of the project holds."""
+    tracked = _listed(root, "--cached", "--others", "--exclude-standard")
+    if tracked is None:
+        yield from _walked(root, command)
+        return
+    ignored = _listed(root, "--others", "--ignored", "--exclude-standard", "--directory") or []
+    for path in dict.fromkeys([*tracked, *ignored]):
+        if path.is_dir() and not path.is_symlink():
+            if path not in ignored:
+                yield from contents(path, command)  # a submodule, or a repository that git does not look into
+            elif path.name == "node_modules" or path.name in command:
+                yield from _walked(path, command)
+        else:
+            yield path
+
+
+def _listed(root: Path, *options: str) -> list[Path] | None:
+    """Return what git lists below the folder, None where git can't tell."""
+    if not (root / ".git").exists():
+        return None
+    try:
+        listed = subprocess.run([*_GIT, *options], cwd=root, capture_output=True, check=True).stdout  # noqa: S603 -- git's own
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return [root / os.fsdecode(name).rstrip("/") for name in listed.split(b"\0") if name]
+
+
+def _walked(root: Path, command: str) -> Iterator[Path]:
+    for here, folders, names in os.walk(root):
+        links = [name for name in folders if Path(here, name).is_symlink()]
+        left_out = {name for name in ENVIRONMENTS if name not in command} | LEFT_OUT
+        folders[:] = [name for name in folders if name not in links and name not in left_out]
+        yield from (Path(here, name) for name in [*links, *names])
+
+
+def _copy_one(path: Path, place: Path, made: Copy) -> int:
+    if path.is_symlink():
+        target = Path(os.path.normpath(path.parent / path.readlink()))
+        inside = target.is_relative_to(made.original)
+        # A link into the project stays within the copy: through it a check would write into the original.
+        place.symlink_to(made.path_of(target) if inside else target)
+        return 0
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise shutil.SpecialFileError(path)
+    shutil.copy2(path, place)
+    return place.stat().st_size
+
+
+def _stamp(place: Path) -> tuple[int, int]:
+    info = place.lstat()
+    return info.st_mtime_ns, info.st_size
+
+
+def _remove_left_over() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            handle = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                _lock(handle)
+                _remove(folder)
+            finally:
+                os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    """Lock the file until it is closed; raise OSError when another process has it."""
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _remove(folder: Path) -> None:
+    for here, folders, _ in os.walk(folder):
+        for name in folders:  # a check may have made a directory that nobody can enter
+            with contextlib.suppress(OSError):
+                if not (path := Path(here, name)).is_symlink():
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)

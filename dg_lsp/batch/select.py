@@ -1,0 +1,140 @@
+"""Choose among a run's holes: by language, file name, git revision, symbol and number.
+
+Runs git for a revision, and reads nothing else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from dg_lsp.batch.plan import Plan, PlanError
+from dg_lsp.core import languages
+from dg_lsp.core.values import Hole
+from dg_lsp.infill import config
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which holes to fill; what is empty or 0 leaves none out."""
+
+    languages: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    changed_since: str = ""
+    symbols: tuple[str, ...] = ()
+    max_holes: int = 0
+
+
+def choose(plans: Sequence[Plan], selection: Selection) -> tuple[list[Plan], dict[str, int]]:
+    """Return the plans with the chosen holes alone, and how many holes each option left out.
+
+    Raises PlanError for a language, pattern or revision that there is not.
+    """
+    for name in selection.languages:
+        _check_language(name)
+    left_out: dict[str, int] = {}
+    included, excluded = _spec(selection.include), _spec(selection.exclude)
+    changed = _changed(plans, selection.changed_since) if selection.changed_since else None
+    chosen: list[Plan] = []
+    for plan in plans:
+        path, name = plan.source.path, plan.source.name.lstrip("/")
+        option = ""
+        if selection.languages and plan.source.document.language not in selection.languages:
+            option = "--lang"
+        elif selection.include and not included.match_file(name):
+            option = "--include"
+        elif excluded.match_file(name):
+            option = "--exclude"
+        elif changed is not None and path not in changed:
+            option = "--changed-since"
+        if option:
+            left_out[option] = left_out.get(option, 0) + len(plan.holes)
+            continue
+        if selection.symbols:
+            smaller = _only(plan, [hole for hole in plan.holes if set(symbols_of(plan, hole)) & set(selection.symbols)])
+            _count(left_out, "--symbol", len(plan.holes) - len(smaller.holes))
+            plan = smaller
+        if plan.groups:
+            chosen.append(plan)
+    return _first(chosen, selection.max_holes, left_out), left_out
+
+
+def symbols_of(plan: Plan, hole: Hole) -> tuple[str, ...]:
+    """Return the names of the functions and classes around the hole, and dotted from the outermost, such as `C.f`."""
+    if plan.syntax is None:
+        return ()
+    at = hole.span.start
+    names = [owner.name for owner in plan.syntax.facts.owners if owner.name and owner.inside.start <= at <= owner.inside.end]
+    return (*names, *(".".join(names[idx:]) for idx in range(len(names) - 1)))
+
+
+def _first(plans: Sequence[Plan], n: int, left_out: dict[str, int]) -> list[Plan]:
+    if not n:
+        return list(plans)
+    first: list[Plan] = []
+    left = n
+    for plan in plans:
+        kept = plan.holes[:left]
+        left -= len(kept)
+        _count(left_out, "--max-holes", len(plan.holes) - len(kept))
+        if kept:
+            first.append(_only(plan, kept))
+    return first
+
+
+def _only(plan: Plan, holes: Sequence[Hole]) -> Plan:
+    groups = (tuple(hole for hole in group if hole in holes) for group in plan.groups)
+    return replace(plan, groups=tuple(group for group in groups if group))
+
+
+def _count(left_out: dict[str, int], option: str, n: int) -> None:
+    if n:
+        left_out[option] = left_out.get(option, 0) + n
+
+
+def _check_language(name: str) -> None:
+    known = [language.name for language in languages.TABLE]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+        raise PlanError(f"--lang {name} is no language that dg-lsp knows; {hint}")
+
+
+def _spec(patterns: Sequence[str]) -> GitIgnoreSpec:
+    try:
+        return GitIgnoreSpec.from_lines(patterns)
+    except ValueError as error:
+        raise PlanError(f"a pattern of --include or --exclude can't be read: {error}") from error
+
+
+def _changed(plans: Sequence[Plan], revision: str) -> set[Path]:
+    """Return the files that differ from the revision, those that git does not know yet among them."""
+    changed: set[Path] = set()
+    for root in dict.fromkeys(config.workspace_of(plan.source.path) for plan in plans):
+        _git(root, revision, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        for arguments in (
+            ("diff", "--name-only", "-z", "--relative", revision, "--"),
+            ("ls-files", "-oz", "--exclude-standard"),
+        ):
+            names = _git(root, revision, *arguments).split(b"\0")
+            changed |= {root / os.fsdecode(name) for name in names if name}
+    return changed
+
+
+def _git(root: Path, revision: str, *arguments: str) -> bytes:
+    if revision.startswith("-"):
+        raise PlanError(f"--changed-since takes a git revision, not {revision!r}")
+    command = ["git", "-c", "core.fsmonitor=false", *arguments]
+    try:
+        return subprocess.run(command, cwd=root, capture_output=True, check=True).stdout  # noqa: S603 -- git's own
+    except OSError as error:
+        raise PlanError(f"--changed-since needs git, which can't be run: {error.strerror}") from error
+    except subprocess.CalledProcessError as error:
+        raise PlanError(f"--changed-since {revision}: git knows no such revision in {root}") from error

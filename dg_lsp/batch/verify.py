@@ -1,0 +1,212 @@
+"""Find out which fills of a file the user's check proves.
+
+A check proves a fill only if it fails while the hole raises, having run into it, and passes with the fill. Where the
+check runs pytest, its tests are judged one by one: every test that runs into the hole must pass with the fill, unless it
+then runs into another open hole; no test that passed may fail. Elsewhere the command's exit status is all there is.
+Knows nothing of files: `probe` puts edits in place and runs the check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dg_lsp.batch.check import Tests, Verdict
+from dg_lsp.batch.plan import Fill
+from dg_lsp.core.values import Edit, Hole
+
+UNREACHED = "no test that the check runs reaches the hole"
+BLOCKED = "every test that reaches the hole then runs into another open one"
+NO_PROOF = "the check passes also while the hole raises"
+UNRAISABLE = "the hole can't be made to raise, so the check proves nothing about it"
+_MAX_LINE_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a check said of some edits, and the tokens of the holes that it ran into."""
+
+    verdict: Verdict
+    tokens: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the check leaves of a hole: fills that it did not reject, what it proved, or why it rejected all or proved none."""
+
+    choices: tuple[Fill, ...]
+    proof: str = ""
+    reason: str = ""
+
+
+Probe = Callable[[Sequence[Edit]], Awaitable[Probed]]
+# The next round's fills of a hole, given the round (from 1) and what the failure said; empty when there are no more.
+Again = Callable[[Hole, int, str], Awaitable[Sequence[Fill]]]
+
+
+@dataclass(slots=True)
+class Verifier:
+    """Verifies the holes of one file."""
+
+    fills: Mapping[Hole, Sequence[Fill]]
+    raising: Mapping[Hole, Edit]
+    tokens: Mapping[Hole, str]
+    probe: Probe
+    again: Again
+    _outcomes: dict[Hole, Outcome] = field(default_factory=dict)
+    _accepted: dict[Hole, Fill] = field(default_factory=dict)
+    _tests: Tests | None = None
+
+    async def outcomes(self) -> Mapping[Hole, Outcome]:
+        """Return what the check says of each hole that has fills."""
+        open_holes = [hole for hole in self.fills if hole in self.raising]
+        first = await self._probed(open_holes)
+        if first.verdict.tests is not None:
+            await self._by_tests(open_holes, first.verdict.tests)
+        else:
+            await self._by_status(first)
+        return self._outcomes
+
+    @property
+    def passing_tests(self) -> frozenset[str]:
+        """The tests that pass with the proven fills, where the check has tests."""
+        return self._tests.passed if self._tests else frozenset()
+
+    async def problem_of(self, edits: Sequence[Edit]) -> str:
+        """Return why the check rejects these edits together, "" where it does not; fills without proof may be among them."""
+        verdict = (await self.probe(edits)).verdict
+        if self._tests is None or verdict.tests is None:
+            return verdict.problem
+        lost = sorted(self._tests.passed - verdict.tests.passed)
+        return f"{lost[0]} fails: {_end(verdict.tests.failing.get(lost[0], 'it was not run'))}" if lost else ""
+
+    async def _probed(self, raising: Iterable[Hole], more: Mapping[Hole, Fill] | None = None) -> Probed:
+        """Return what the check says with the accepted fills, some more, and these other holes raising."""
+        chosen = {**self._accepted, **(more or {})}
+        edits = {hole: fill.edit for hole, fill in chosen.items()}
+        return await self.probe([*edits.values(), *(self.raising[hole] for hole in raising if hole not in edits)])
+
+    async def _by_tests(self, open_holes: Sequence[Hole], tests: Tests) -> None:
+        for hole in self.fills:
+            if hole not in self.raising:
+                self._outcomes[hole] = Outcome(tuple(self.fills[hole]), reason=UNRAISABLE)
+        self._tests = tests
+        pending = list(open_holes)
+        blocked: dict[Hole, tuple[Fill, ...]] = {}
+        while reached := [hole for hole in pending if hole not in blocked and self._reached(hole, self._tests)]:
+            hole = reached[0]
+            undecided = await self._fill_by_tests(hole, open_holes, self._tests)
+            if undecided:
+                blocked[hole] = undecided
+            else:
+                pending.remove(hole)
+            if hole in self._accepted:
+                blocked.clear()  # what ran into this hole may now be decided
+        for hole in pending:
+            choices, reason = (blocked[hole], BLOCKED) if hole in blocked else (tuple(self.fills[hole]), UNREACHED)
+            self._outcomes[hole] = Outcome(choices, reason=reason)
+
+    def _reached(self, hole: Hole, tests: Tests) -> list[str]:
+        return [name for name, text in tests.failing.items() if self.tokens[hole] in text]
+
+    async def _fill_by_tests(self, hole: Hole, open_holes: Sequence[Hole], before: Tests) -> tuple[Fill, ...]:
+        """Accept the fill with which the hole's tests pass, or reject all; return those that only another hole keeps open."""
+        reached = self._reached(hole, before)
+        others = {self.tokens[other] for other in open_holes if other != hole and other not in self._accepted}
+        failures = {hole: ""}
+        undecided: list[Fill] = []
+        n_first = len(self.fills[hole])
+        async for fill in self._candidates(hole, failures):
+            if undecided and n_first <= 0:
+                return tuple(undecided)  # further rounds are for holes whose fills are wrong
+            n_first -= 1
+            probed = await self._probed(open_holes, {hole: fill})
+            tests = probed.verdict.tests
+            if tests is None:
+                failures[hole] = probed.verdict.problem or "the check reported no tests with the fill"
+                continue
+            failing = [name for name in reached if name in tests.failing]
+            wrong = [name for name in failing if not any(token in tests.failing[name] for token in others)]
+            lost = sorted(before.passed - tests.passed)
+            # A file of tests that could not be imported has no test of the same name afterwards.
+            passing = [name for name in reached if name in tests.passed] or (not failing and tests.passed - before.passed)
+            if passing and not lost and not wrong:
+                self._accepted[hole] = fill
+                n_tests = f"{len(passing)} test{'' if len(passing) == 1 else 's'}"
+                self._outcomes[hole] = Outcome((fill,), proof=f"the check: {n_tests}")
+                self._tests = tests
+                return ()
+            if failing and not lost and not wrong:
+                undecided.append(fill)
+            name = next(iter([*wrong, *lost, *reached]))
+            failures[hole] = f"{name} fails: {_end(tests.failing.get(name, 'it was not run'))}"
+        if not undecided:
+            self._outcomes[hole] = Outcome((), reason=failures[hole])
+        return tuple(undecided)
+
+    async def _by_status(self, all_raising: Probed) -> None:
+        failures: dict[Hole, str] = {}
+        await self._grow(list(self.fills), failures)
+        for hole in [hole for hole in self.fills if hole not in self._accepted]:
+            await self._fill_by_status(hole, failures, n_tried=len(self.fills[hole]))
+        for hole, fill in list(self._accepted.items()):
+            proof, reason = "", UNRAISABLE
+            if hole in self.raising:
+                # With all holes raising it passed: so it does with one.
+                reason = NO_PROOF
+                if all_raising.verdict.problem and await self._fails_without(hole):
+                    proof, reason = "the check", ""
+            self._outcomes[hole] = Outcome((fill,), proof, reason)
+        for hole in self.fills:
+            if hole not in self._accepted:
+                self._outcomes[hole] = Outcome((), reason=failures[hole])
+
+    async def _grow(self, holes: Sequence[Hole], failures: dict[Hole, str]) -> None:
+        """Accept fills that pass together: all of these holes at once where that passes, else half by half."""
+        n_choices = max((len(self.fills[hole]) for hole in holes), default=0)
+        for place in range(n_choices):
+            chosen = {hole: self.fills[hole][min(place, len(self.fills[hole]) - 1)] for hole in holes}
+            probed = await self._probed((), chosen)
+            if not probed.verdict.problem:
+                self._accepted.update(chosen)
+                return
+            failures |= dict.fromkeys(holes, probed.verdict.problem)
+        if len(holes) > 1:
+            middle = len(holes) // 2
+            await self._grow(holes[:middle], failures)
+            await self._grow(holes[middle:], failures)
+
+    async def _fill_by_status(self, hole: Hole, failures: dict[Hole, str], n_tried: int) -> None:
+        async for fill in self._candidates(hole, failures, n_tried=n_tried):
+            probed = await self._probed((), {hole: fill})
+            if not probed.verdict.problem:
+                self._accepted[hole] = fill
+                return
+            failures[hole] = probed.verdict.problem
+
+    async def _fails_without(self, hole: Hole) -> bool:
+        fill = self._accepted.pop(hole)
+        try:
+            probed = await self._probed([hole])
+        finally:
+            self._accepted[hole] = fill
+        return bool(probed.verdict.problem) and self.tokens[hole] in probed.tokens
+
+    async def _candidates(self, hole: Hole, failures: Mapping[Hole, str], n_tried: int = 0) -> AsyncIterator[Fill]:
+        """Yield the hole's fills that were not tried, and those of further rounds."""
+        tried = {fill.edit.text for fill in self.fills[hole][:n_tried]}
+        fills, round_number = self.fills[hole], 0
+        while fills:
+            for fill in fills:
+                if fill.edit.text not in tried:
+                    tried.add(fill.edit.text)
+                    yield fill
+            round_number += 1
+            fills = await self.again(hole, round_number, failures[hole])
+
+
+def _end(text: str) -> str:
+    """Return the line of a failure that says most: the first that pytest marks as an error, else the last."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line[1:].strip() for line in lines if line.startswith("E ")]
+    return (errors[:1] or lines or [""])[-1][:_MAX_LINE_CHARS]

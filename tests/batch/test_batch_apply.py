@@ -1,0 +1,172 @@
+"""What becomes of the fills: commits, the user's own decisions, the page."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dg_lsp import cli
+from dg_lsp.batch import page
+from tests.batch.engines import Filling, connecting
+from tests.batch.test_batch_commands import FILLED, STUB, project, run
+
+__all__ = ["project"]
+
+TWO = STUB + "\n\n" + STUB.replace("f()", "g()")
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(project: Path) -> Path:
+    (project / "a.py").write_text(TWO)
+    (project / "b.py").write_text(STUB)
+    git("init", "-q", "-b", "main")
+    git("config", "user.name", "n")
+    git("config", "user.email", "e@x")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    return project
+
+
+def subjects() -> list[str]:
+    return git("log", "--reverse", "--format=%s").splitlines()[1:]
+
+
+def test_each_file_is_one_commit(repository: Path) -> None:
+    (repository / "other.txt").write_text("mine")
+    git("add", "other.txt")
+    assert run(".", "--commit", "file").exit_code == 0
+    assert subjects() == ["a.py: fill 2 holes", "b.py: fill 1 hole"]
+    assert git("status", "--porcelain") == "A  other.txt", "what was staged stays staged, and uncommitted"
+
+
+def test_each_hole_is_one_commit(repository: Path) -> None:
+    assert run("a.py", "--commit", "hole").exit_code == 0
+    assert subjects() == ["a.py: fill the hole at line 3", "a.py: fill the hole at line 8"]
+    assert git("show", "HEAD~1:a.py") == TWO.replace("raise NotImplementedError", "return 1", 1).strip()
+
+
+def test_a_file_with_changes_of_its_own_is_left_alone(repository: Path) -> None:
+    (repository / "b.py").write_text(STUB + "# mine\n")
+    found = run(".", "--commit", "file")
+    assert (found.exit_code, subjects()) == (1, ["a.py: fill 2 holes"])
+    assert "b.py:3:5: not filled: the file has changes of its own that are not committed\n" in found.stderr
+    assert (repository / "b.py").read_text() == STUB + "# mine\n"
+
+
+def test_a_hook_that_refuses_leaves_the_file_written(repository: Path) -> None:
+    hook = repository / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\necho the hook says no >&2\nexit 1\n")
+    hook.chmod(0o755)
+    found = run("a.py", "--commit", "hole")
+    assert (found.exit_code, subjects()) == (1, [])
+    assert "a.py is written, but not committed: git commit: the hook says no\n" in found.stderr
+    assert "NotImplementedError" not in (repository / "a.py").read_text()
+
+
+def test_a_detached_head_is_told(repository: Path) -> None:
+    git("checkout", "-q", "--detach")
+    found = run("b.py", "--commit", "file")
+    assert (found.exit_code, subjects()) == (0, ["b.py: fill 1 hole"])
+    assert found.stderr.startswith(f"dg-lsp: HEAD is detached in {repository}: ")
+
+
+def test_a_commit_outside_a_repository_is_refused(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    found = run("a.py", "--commit", "file")
+    assert (found.exit_code, (project / "a.py").read_text()) == (1, STUB)
+    assert "the file is in no git repository" in found.stderr
+    assert run("a.py", "--commit", "line").exit_code == 2
+
+
+def decided(letters: str, *args: str, answers: tuple[str, ...] = ("return 1", "return 2")) -> Result:
+    engine = connecting(Filling(*answers))
+    return CliRunner().invoke(
+        cli.app, ["infill", ".", "--write", "--interactive", *args], obj=engine, input="\n".join(letters) + "\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("letters", "texts"),
+    [
+        ("aa", ["return 1", "return 1"]),
+        ("ra", ["raise NotImplementedError", "return 1"]),
+        ("naxa", ["return 2", "return 1"]),
+        ("nnara", ["return 1", "raise NotImplementedError"]),
+        ("aq", ["return 1", "raise NotImplementedError"]),
+        ("q", ["raise NotImplementedError"] * 2),
+    ],
+)
+def test_the_user_decides_hole_by_hole(project: Path, letters: str, texts: list[str]) -> None:
+    (project / "a.py").write_text(TWO)
+    found = decided(letters)
+    assert re.findall(r"^    (return .|raise .*)", (project / "a.py").read_text(), re.MULTILINE) == texts, found.output
+    assert found.exit_code == int("raise NotImplementedError" in texts)
+
+
+def test_the_user_may_take_what_is_not_sure_and_edit_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "a.py").write_text(STUB)
+    (project / "editor").write_text('#!/bin/sh\nsed -i s/return/yield/ "$1"\n')
+    (project / "editor").chmod(0o755)
+    monkeypatch.setenv("VISUAL", str(project / "editor"))
+    found = decided("ea", "--min-confidence", "1")
+    assert (project / "a.py").read_text() == FILLED.replace("return", "yield"), found.output
+    assert "below --min-confidence 1" in found.stderr
+
+
+class Loads(HTMLParser):
+    """Collects what a page would load, and the names of its elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
+
+
+def test_the_page_shows_each_hole_before_and_after_and_loads_nothing(project: Path) -> None:
+    (project / "a<b>.py").write_text(TWO)
+    (project / "c.py").write_text(STUB)
+    (project / "bin.py").write_bytes(b"\0")
+
+    def answers(request: object) -> tuple[str, ...]:
+        return ("return '<script>'", "return 2")[: len(request.holes)]  # type: ignore[attr-defined]
+
+    engine = Filling(answers)
+    run("a<b>.py", "bin.py", "--report", "report.html", engine=engine)
+    text = (project / "report.html").read_text()
+    parser = Loads()
+    parser.feed(text)
+    assert parser.addresses == ["data:,"]
+    assert not parser.names & {"script", "iframe", "img", "object"}
+    plain = re.sub(r"<style>.*?</style>|<[^>]+>", "", text, flags=re.DOTALL)
+    for part in (
+        "a&lt;b&gt;.py:3:5",
+        "filled · body · probability 0.90",
+        "raise NotImplementedError",
+        "&lt;script&gt;",
+        "return 2",
+    ):
+        assert part in plain, part
+    assert "2 of 2 holes in 1 files (0 verified)" in plain
+    assert "bin.py: it is binary" in plain
+    run("c.py", "--min-confidence", "1", "--report", "report.html")
+    assert "unsure" in (project / "report.html").read_text()
+    found = run("c.py", "--report", "nowhere/report.html")
+    assert (found.exit_code, "there is no folder" in found.stderr) == (2, True)
+
+
+def test_text_that_no_page_can_hold_is_written_out() -> None:
+    assert page._printable("a\udcff\x1b\r\n\tb") == "a\\udcff\\x1b\n\tb"

@@ -1,0 +1,178 @@
+"""Running a check in a copy: limits, what is ended with it, and what a copy holds."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.batch import check, scratch
+from dg_lsp.batch.check import Check, Limits, Verdict
+from tests.batch.test_batch_process import SCRIPTED, environment
+
+STUB = 'def f():\n    """Do."""\n    ...\n'
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "pro ject"
+    root.mkdir()
+    (root / "a.py").write_text(STUB)
+    return root
+
+
+def verdict(root: Path, command: str, limits: Limits | None = None) -> Verdict:
+    with scratch.directory() as folder:
+        copy, problems = scratch.copy(root, folder / "0")
+        assert not problems
+        return asyncio.run(check.run(Check(command, limits or Limits(), root), copy, root / "a.py"))
+
+
+def test_a_check_knows_its_file_and_says_its_last_line(project: Path) -> None:
+    assert verdict(project, 'echo one; test {} = "$DG_LSP_FILE"; echo {}; exit 3').problem == (
+        f"the check ended with 3: {project / 'a.py'}"
+    )
+
+
+def test_a_check_runs_in_the_folder_of_the_copy_that_corresponds(project: Path) -> None:
+    assert "/dg-lsp-check-" in verdict(project, "pwd | sed s,/dg,X/dg,").output
+
+
+def test_a_check_that_hangs_is_ended_with_what_it_started(project: Path, tmp_path: Path) -> None:
+    pids = shlex.quote(str(tmp_path / "pids"))
+    # One child in the group, one that left it.
+    command = f"sleep 1000 & echo $! > {pids}; setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' & wait"
+    while True:
+        assert verdict(project, command, Limits(0.5)).problem == "the check took longer than 0.5 s"
+        numbers = (tmp_path / "pids").read_text().split()
+        if len(numbers) == 2:  # on a busy machine the second may not have begun
+            break
+    assert all(_is_gone(int(number)) for number in numbers)
+
+
+def test_what_a_check_leaves_running_is_ended(project: Path, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    assert verdict(project, f"setsid sleep 1000 & echo $! > {shlex.quote(str(pid))}").problem == ""
+    assert _is_gone(int(pid.read_text()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded on Linux alone")
+def test_a_check_that_takes_too_much_memory_ends(project: Path) -> None:
+    python = shlex.quote(sys.executable)
+    assert "MemoryError" in verdict(project, f"{python} -c 'x = bytearray(900 << 20)'", Limits(60, 300)).problem
+    # No process is above the limit, all together are.
+    one = f"{python} -c 'import time; x = bytearray(b\"1\") * (80 << 20); time.sleep(1000)'"
+    assert verdict(project, " & ".join([one] * 4) + " & wait", Limits(600, 200)).problem == (
+        "the check took more than 200 MiB of memory"
+    )
+
+
+def test_a_check_that_prints_without_end_is_ended(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "MAX_OUTPUT_BYTES", 1 << 20)
+    assert verdict(project, "yes").problem == "the check printed more than 1 MiB"
+
+
+def test_a_copy_holds_what_git_knows_and_generated_files_between_it(project: Path) -> None:
+    subprocess.run(["git", "init", "-q", project], check=True)
+    (project / ".gitignore").write_text("build/\n_version.py\nnode_modules/\n.venv/\n*.log\n")
+    for name in (
+        "build/x.o",
+        "_version.py",
+        "node_modules/m/index.js",
+        ".venv/bin/python",
+        "new.py",
+        "sub/deep.py",
+        "sub/.git",
+    ):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("x")
+    (project / "inside").symlink_to(project / "a.py")
+    (project / "outside").symlink_to("../elsewhere")
+    os.mkfifo(project / "pipe")
+    with scratch.directory() as folder:
+        copy, problems = scratch.copy(project, folder / "0")
+        names = {path.relative_to(copy.root).as_posix() for path in copy.root.rglob("*") if not path.is_dir()}
+        assert problems == []
+        assert names == {
+            "a.py", ".gitignore", "_version.py", "node_modules/m/index.js", "new.py", "sub/deep.py", "inside", "outside"
+        }  # fmt: skip
+        assert (copy.root / "inside").resolve() == copy.root / "a.py"
+        assert (copy.root / "outside").readlink() == project.parent / "elsewhere"
+        named, _ = scratch.copy(project, folder / "1", ".venv/bin/python -m pytest build")
+        assert (named.root / ".venv" / "bin" / "python").exists()
+        assert (named.root / "build" / "x.o").exists()
+    assert not folder.exists()
+
+
+def test_a_file_that_can_not_be_read_is_named(project: Path) -> None:
+    if os.getuid() == 0:
+        pytest.skip("root reads everything")
+    (project / "secret").write_text("x")
+    (project / "secret").chmod(0)
+    with scratch.directory() as folder:
+        _, problems = scratch.copy(project, folder / "0")
+    assert problems == [f"{project / 'secret'}: permission denied"]
+
+
+def test_a_project_that_is_too_large_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "MAX_BYTES", 10)
+    with scratch.directory() as folder, pytest.raises(scratch.ScratchError, match="to copy for --check"):
+        scratch.copy(project, folder / "0")
+
+
+def test_a_full_disk_is_one_sentence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    # No disk can be filled here without harm to others; what is raised is what the system raises.
+    monkeypatch.setattr("shutil.copy2", full)
+    with scratch.directory() as folder, pytest.raises(scratch.ScratchError, match=r"no space left .* or set TMPDIR"):
+        scratch.copy(project, folder / "0")
+
+
+@pytest.mark.parametrize("extra", [[], ["--write"]])
+def test_a_run_that_is_killed_leaves_the_project_as_it_was(project: Path, tmp_path: Path, extra: list[str]) -> None:
+    (project / "b.py").write_text(STUB)
+    started = tmp_path / "started"
+    os.mkfifo(started)
+    before = {path.name: path.read_bytes() for path in project.iterdir()}
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = f"echo $$ > {shlex.quote(str(started))}; exec sleep 1000"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPTED, "fills", "infill", ".", "--check", command, *extra],
+        cwd=project,
+        env=environment(TMPDIR=str(temporary)),
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    check_pid = int(started.read_text())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    try:
+        assert {path.name: path.read_bytes() for path in project.iterdir()} == before
+    finally:
+        os.killpg(check_pid, signal.SIGKILL)
+    assert list(temporary.iterdir()), "the killed run left its copies"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(temporary))
+        with scratch.directory() as folder:
+            assert list(temporary.iterdir()) == [folder], "the next one removes them, and not its own"
+            with scratch.directory() as other:
+                assert set(temporary.iterdir()) == {folder, other}
+
+
+def _is_gone(pid: int) -> bool:
+    """Return whether the process has ended, or is a zombie that nobody has collected yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True

@@ -1,0 +1,142 @@
+"""Trees and processes that misbehave: one clear line each, and nothing lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.batch.test_batch_commands import FILLED, STUB, project, run
+from tests.batch.test_batch_process import environment
+
+__all__ = ["project"]
+
+# Fills by name, and is killed at request number N, counted over one run; 0: never.
+KILLED = """
+import os, signal, sys
+from dg_lsp import cli
+from tests.batch.engines import Filling, connecting
+
+n = int(sys.argv.pop(1))
+engine = Filling()
+
+def write(request):
+    if len(engine.requests) == n:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return tuple(f"return {request.path!r}, {request.seed}, {idx}" for idx, _ in enumerate(request.holes))
+
+engine._answers = (write,)
+app = cli.app
+cli.app = lambda **given: app(obj=connecting(engine), **given)
+cli.main()
+"""
+
+
+def test_a_tree_of_trouble_is_filled_where_it_can_be(project: Path) -> None:
+    (project / "good.py").write_text(STUB)
+    (project / "utf16.py").write_bytes(STUB.encode("utf-16"))
+    (project / "latin.py").write_bytes(STUB.encode() + b"# \xe4\n")
+    (project / "mark.py").write_bytes(b"\xef\xbb\xbf" + STUB.replace("\n", "\r\n").encode())
+    (project / "conflict.py").write_text(f"{STUB}<<<<<<< ours\nx = 1\n=======\nx = 2\n>>>>>>> theirs\n")
+    (project / "heading.py").write_text(f"'''\nTitle\n=======\n'''\n{STUB}")
+    with (project / "huge.py").open("wb") as file:
+        file.truncate(50 << 20)
+    (project / "loop").symlink_to(".")
+    (project / "loop.py").symlink_to("loop.py")
+    os.mkfifo(project / "pipe.py")
+    found = run(".", "--write")
+    assert found.exit_code == 0
+    assert found.stderr.splitlines()[:-1] == [
+        "dg-lsp: skipped conflict.py: it holds the markers of a merge conflict (line 4); resolve it first",
+        "dg-lsp: skipped huge.py: it is larger than 1024 KiB",
+        f"dg-lsp: skipped latin.py: it is not UTF-8 (byte {len(STUB) + 2})",
+        "dg-lsp: skipped loop.py: it is a link to a file that does not exist",
+        "dg-lsp: skipped pipe.py: it is not a regular file",
+        "dg-lsp: skipped utf16.py: it is binary",
+    ]
+    assert (project / "good.py").read_text() == FILLED
+    assert (project / "mark.py").read_bytes() == b"\xef\xbb\xbf" + FILLED.replace("\n", "\r\n").encode()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
+def test_what_can_not_be_read_is_named(project: Path) -> None:
+    (project / "good.py").write_text(STUB)
+    (project / "closed.py").write_text(STUB)
+    (project / "closed.py").chmod(0)
+    found = run(".")
+    assert "dg-lsp: skipped closed.py: it can't be read: permission denied\n" in found.stderr
+
+
+def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: Path) -> None:
+    def git(*arguments: str, cwd: Path = project) -> str:
+        identity = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "protocol.file.allow=always")
+        return subprocess.run(["git", *identity, *arguments], cwd=cwd, check=True, capture_output=True, text=True).stdout
+
+    other, main = project / "other", project / "main"
+    for folder in (other, main):
+        folder.mkdir()
+        git("init", "-q", "-b", "main", cwd=folder)
+        (folder / "a.py").write_text(STUB)
+        git("add", ".", cwd=folder)
+        git("commit", "-qm", "first", cwd=folder)
+    git("submodule", "add", "-q", str(other), "sub", cwd=main)
+    git("commit", "-qm", "submodule", cwd=main)
+    python = shlex.quote(sys.executable)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(main)
+        for name, value in (("NAME", "n"), ("EMAIL", "e@x")):
+            patch.setenv(f"GIT_AUTHOR_{name}", value)
+            patch.setenv(f"GIT_COMMITTER_{name}", value)
+        command = f"cd sub; {python} -c 'import a; assert a.f() == 1'"
+        found = run("sub", "--commit", "file", "--check", command)
+    assert found.exit_code == 0, found.output
+    assert "wrote 1 of 1 hole (1 verified)" in found.stderr
+    assert git("log", "--format=%s", "-1", cwd=main / "sub") == "a.py: fill 1 hole\n"
+    assert git("log", "--format=%s", "-1", cwd=main) == "submodule\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("sleep 1000", "the check took longer than 0.5 s"),
+        ("setsid sleep 1000 & sleep 1000", "the check took longer than 0.5 s"),
+        ("exit 126", "the check ended with 126"),
+        ("kill -9 $$", "the check ended with -9"),
+        ("no-such-command", "not found"),
+        ('rm -rf "$PWD"', ""),
+    ],
+)
+def test_a_check_that_misbehaves_is_one_line(project: Path, command: str, sentence: str) -> None:
+    (project / "a.py").write_text(STUB)
+    found = run("a.py", "--write", "--check", command, "--check-timeout", "0.5", "--retries", "0", "--candidates", "1")
+    [line] = [line for line in found.stderr.splitlines() if "a.py:3:5" in line] or [""]
+    assert sentence in line
+    assert (project / "a.py").read_text() == (STUB if sentence else FILLED)
+
+
+@pytest.mark.parametrize("n", [1, 3, 7])
+def test_a_run_that_is_killed_goes_on_to_the_same_patch(tmp_path: Path, n: int) -> None:
+    for idx in range(8):
+        (tmp_path / "project" / f"d{idx % 3}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "project" / f"d{idx % 3}" / f"f{idx}.py").write_text(STUB * 2)
+
+    def ended(at: int, *args: str) -> tuple[int, str]:
+        command = [sys.executable, "-c", KILLED, str(at), "infill", ".", *args]
+        found = subprocess.run(
+            command, cwd=tmp_path / "project", env=environment(), capture_output=True, text=True, check=False
+        )
+        return found.returncode, found.stdout
+
+    whole = ended(0)
+    assert whole[0] == 0
+    journal = str(tmp_path / "journal")
+    assert ended(n, "--resume", journal)[0] == -signal.SIGKILL
+    assert ended(2, "--resume", journal)[0] == -signal.SIGKILL
+    assert ended(0, "--resume", journal) == whole
+    assert len(re.findall(r"^\+    return", whole[1], re.MULTILINE)) == 16

@@ -1,0 +1,91 @@
+"""Which holes a run is about, and the list of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.batch.engines import Filling
+from tests.batch.test_batch_commands import STUB, project, report, run
+
+__all__ = ["project"]
+
+CLASS = 'class C:\n    def f(self):\n        """Do."""\n        ...\n\n    def g(self):\n        """Do."""\n        ...\n'
+
+
+@pytest.fixture
+def files(project: Path) -> Path:
+    for name in ("a.py", "sub/b.py", "sub/test_b.py"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(STUB)
+    (project / "c.js").write_text('function f() {\n  throw new Error("not implemented");\n}\n')
+    (project / "k.py").write_text(CLASS)
+    return project
+
+
+def chosen(*args: str) -> list[str]:
+    engine = Filling("return 1")
+    rows = report(".", *args, engine=engine)["holes"]
+    return [f"{row['path']}:{row['line']}" for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("args", "places"),
+    [
+        (["--lang", "javascript"], ["c.js:2"]),
+        (["--include", "sub/"], ["sub/b.py:3", "sub/test_b.py:3"]),
+        (["--include", "*.py", "--exclude", "test_*", "--exclude", "k.py"], ["a.py:3", "sub/b.py:3"]),
+        (["--symbol", "C"], ["k.py:4", "k.py:8"]),
+        (["--symbol", "C.g"], ["k.py:8"]),
+        (["--symbol", "f", "--lang", "python", "--max-holes", "2"], ["a.py:3", "k.py:4"]),
+    ],
+)
+def test_holes_can_be_chosen(files: Path, args: list[str], places: list[str]) -> None:
+    assert chosen(*args) == places
+
+
+def test_only_what_changed_since_a_revision_is_filled(files: Path) -> None:
+    for command in (
+        ["init", "-q"], ["add", "a.py", "c.js", "sub/b.py"],
+        ["-c", "user.name=n", "-c", "user.email=e@x", "commit", "-qm", "one"], ["checkout", "-q", "--detach"],
+    ):  # fmt: skip
+        subprocess.run(["git", *command], check=True)
+    (files / "sub" / "b.py").write_text("# changed\n" + STUB)
+    (files / ".gitignore").write_text("k.py\n")
+    assert chosen("--changed-since", "HEAD") == ["sub/b.py:4", "sub/test_b.py:3"]
+    for revision, sentence in (("nowhere", "git knows no such revision"), ("--output=x", "takes a git revision")):
+        found = run(".", f"--changed-since={revision}")
+        assert (found.exit_code, sentence in found.stderr) == (2, True)
+    assert not (files / "x").exists()
+
+
+def test_what_is_left_out_is_said(files: Path) -> None:
+    found = run(".", "--lang", "javascript", "--max-holes", "1")
+    assert "dg-lsp: 5 holes left out by --lang\n" in found.stderr
+    found = run(".", "--max-holes", "1")
+    assert "dg-lsp: 5 holes left out by --max-holes\n" in found.stderr
+    found = run(".", "--lang", "pyton")
+    assert (found.exit_code, found.stderr) == (
+        2,
+        "dg-lsp: --lang pyton is no language that dg-lsp knows; did you mean python?\n",
+    )
+
+
+def test_a_dry_run_lists_the_holes_and_asks_no_engine(files: Path) -> None:
+    (files / "bin.py").write_bytes(b"\0")
+    engine = Filling("return 1")
+    found = run(".", "--dry-run", "--exclude", "a.py", engine=engine)
+    assert found.exit_code == 0
+    assert found.stdout == (
+        "5 holes in 4 files\nkinds      body 5\nlanguages  python 4, javascript 1\n"
+        "c.js:2:3: body f\nk.py:4:9: body C.f\nk.py:8:9: body C.g\nsub/b.py:3:5: body f\nsub/test_b.py:3:5: body f\n"
+    )
+    assert found.stderr == "dg-lsp: skipped bin.py: it is binary\ndg-lsp: 1 hole left out by --exclude\n"
+    listed = json.loads(run(".", "--dry-run", "--json", "--lang", "javascript", engine=engine).stdout)
+    assert listed["holes"] == [
+        {"path": "c.js", "line": 2, "column": 3, "kind": "body", "language": "javascript", "symbol": "f"}
+    ]
+    assert (listed["left_out"], engine.requests) == ({"--lang": 5}, [])

@@ -1,0 +1,224 @@
+"""What a check proves, in copies of a real project with real commands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.batch import copies, keep, together, verify
+from dg_lsp.batch.check import Check, Limits
+from dg_lsp.batch.keep import FileResult, Gate
+from dg_lsp.batch.plan import Fill, Plan
+from dg_lsp.batch.run import HoleResult
+from dg_lsp.core.confidence import Calibrated
+from dg_lsp.core.values import Edit, Hole
+from tests.batch.engines import planned
+
+PYTHON = shlex.quote(sys.executable)
+ONE = 'def f():\n    """Do."""\n    ...\n'
+TWO = ONE + '\n\ndef g():\n    """Do."""\n    ...\n'
+PYTEST = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {PYTHON} -m pytest -q -p no:cacheprovider"
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
+
+
+def answers(plan: Plan, *choices: Sequence[str]) -> dict[Hole, HoleResult]:
+    return {
+        hole: HoleResult(tuple(Fill(Edit(hole.span, text), Calibrated(0.01), 1) for text in texts))
+        for hole, texts in zip(plan.holes, choices, strict=True)
+    }
+
+
+def checked(
+    root: Path,
+    command: str,
+    *files: tuple[Plan, Sequence[Sequence[str]]],
+    gate: Gate | None = None,
+    limits: Limits | None = None,
+    again: verify.Again = keep.no_more,
+    n_jobs: int = 1,
+) -> list[FileResult]:
+    """Return what stays of the files' fills, having made sure that the project is as it was."""
+    (root / ".git").mkdir(exist_ok=True)
+    before = snapshot(root)
+
+    async def run() -> list[FileResult]:
+        with copies.opened(Check(command, limits or Limits(), root), n_jobs, pytest.fail) as made:
+            results = await asyncio.gather(
+                *(keep.keep(plan, answers(plan, *choices), gate, made, again) for plan, choices in files)
+            )
+            return await together.passing(results, made)
+
+    results = asyncio.run(run())
+    assert snapshot(root) == before
+    return results
+
+
+def outcome(result: FileResult) -> list[tuple[str, str]]:
+    """Return text and proof of each fill, or "" and the reason where there is none."""
+    reasons = {**result.reasons, **result.unsure}
+    return [
+        (result.fills[hole].edit.text, result.proofs.get(hole, "")) if hole in result.fills else ("", reasons[hole])
+        for hole in result.plan.holes
+    ]
+
+
+def test_a_check_proves_the_candidate_with_which_it_passes(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", ONE)
+    [result] = checked(tmp_path, f"{PYTHON} -c 'import a; assert a.f() == 2'", (plan, [["return 1", "return 2"]]))
+    assert outcome(result) == [("return 2", "the check")]
+
+
+def test_a_check_that_passes_while_the_hole_raises_proves_nothing(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", ONE)
+    command = f"{PYTHON} -m py_compile {{}}"
+    [result] = checked(tmp_path, command, (plan, [["return 1"]]))
+    [(text, reason)] = outcome(result)
+    assert (text, reason.startswith(verify.NO_PROOF)) == ("", True)
+    assert outcome(checked(tmp_path, command, (plan, [["return 1"]]), gate=Gate(takes_all=True))[0]) == [("return 1", "")]
+
+
+def test_a_check_that_fails_without_running_into_the_hole_proves_nothing(tmp_path: Path) -> None:
+    # As a linter does that finds an import without use while the hole raises.
+    plan = planned(tmp_path / "a.py", "import os\n\n\n" + ONE)
+    code = "import sys; sys.exit('os.sep' not in open(sys.argv[1]).read())"
+    [result] = checked(tmp_path, f"{PYTHON} -c {shlex.quote(code)} {{}}", (plan, [["return os.sep"]]))
+    assert result.fills == {}
+    assert next(iter(result.unsure.values())).startswith(verify.NO_PROOF)
+
+
+def test_the_holes_of_a_patch_that_fails_are_tried_by_halves(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", TWO)
+    command = f"{PYTHON} -c 'import a; assert a.f() in (None, 1); assert a.g() in (None, 2)'"
+    [result] = checked(tmp_path, command, (plan, [["return 1"], ["return 3"]]))
+    assert [text for text, _ in outcome(result)] == ["return 1", ""]
+    assert outcome(result)[0][1] == "the check"
+    assert "AssertionError" in outcome(result)[1][1]
+
+
+def test_the_tests_of_pytest_are_judged_hole_by_hole(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", TWO + '\n\ndef h():\n    """Do."""\n    ...\n')
+    (tmp_path / "test_a.py").write_text(
+        "import a\ndef test_f():\n    assert a.f() == 1\ndef test_g():\n    assert a.g() == 2\n"
+        "def test_both():\n    assert a.f() + a.g() == 3\ndef test_old():\n    assert True\n"
+    )
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 0", "return 1"], ["return 9"], ["return 5"]]))
+    first, second, third = outcome(result)
+    assert first == ("return 1", "the check: 1 test")
+    assert second[0] == ""
+    assert "test_g fails: " in second[1]
+    assert (third[0], third[1].startswith(verify.UNREACHED)) == ("", True)
+
+
+def test_a_caller_waits_until_what_it_calls_is_filled(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", TWO)
+    (tmp_path / "test_a.py").write_text(
+        "import a\ndef test_f():\n    assert a.f() == 3\ndef test_g():\n    assert a.g() == 2\n"
+    )
+    [result] = checked(tmp_path, PYTEST, (plan, [["return g() + 1"], ["return 2"]]))
+    assert outcome(result) == [("return g() + 1", "the check: 1 test"), ("return 2", "the check: 1 test")]
+    [result] = checked(tmp_path, PYTEST, (plan, [["return g() + 1"], ["return 9"]]))
+    assert outcome(result)[0][1].startswith(verify.BLOCKED)
+
+
+def test_a_hole_that_runs_at_import_is_proved_by_the_tests_that_follow(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", ONE + "\n\nVALUE = f()\n")
+    (tmp_path / "test_a.py").write_text("import a\ndef test_f():\n    assert a.VALUE == 2\n")
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 2"]]))
+    assert outcome(result) == [("return 2", "the check: 1 test")]
+
+
+def test_a_fill_without_proof_must_not_break_a_test(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", TWO)
+    (tmp_path / "test_a.py").write_text(
+        "import a, inspect\ndef test_f():\n    assert a.f() == 1\n"
+        "def test_g():\n    assert 'spoils' not in inspect.getsource(a.g)\n"
+    )
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"], ["return 'spoils'"]]), gate=Gate(takes_all=True))
+    assert outcome(result)[0] == ("return 1", "the check: 1 test")
+    assert "test_g fails: " in outcome(result)[1][1]
+
+
+def test_files_that_fail_together_are_told_apart(tmp_path: Path) -> None:
+    one, two = planned(tmp_path / "a.py", ONE), planned(tmp_path / "b.py", ONE)
+    command = f"{PYTHON} -c 'import a, b; assert (a.f(), b.f()) in [(None, None), (1, None), (None, 1)]'"
+    results = checked(tmp_path, command, (one, [["return 1"]]), (two, [["return 1"]]), n_jobs=2)
+    assert [outcome(result)[0] for result in results] == [("return 1", "the check"), ("", together.REASON)]
+
+
+def test_the_next_round_hears_what_failed(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", ONE)
+    (tmp_path / "test_a.py").write_text("import a\ndef test_f():\n    assert a.f() == 3\n")
+    heard: list[tuple[int, str]] = []
+
+    async def again(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
+        heard.append((number, failure))
+        return [Fill(Edit(hole.span, f"return {number + 1}"), Calibrated(0.01), 1)] if number < 3 else []
+
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"]]), again=again)
+    assert outcome(result) == [("return 3", "the check: 1 test")]
+    assert [number for number, _ in heard] == [1, 2]
+    assert heard[0][1].startswith("test_a::test_f fails: ")
+    assert "assert 1 == 3" in heard[0][1]
+    assert [fill.edit.text for fill in result.candidates[plan.holes[0]]] == ["return 1", "return 2", "return 3"]
+
+
+def test_imports_come_from_the_copy_where_the_original_is_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As an editable install does, though behind PYTHONPATH; another folder than the root, as with `package-dir`.
+    plan = planned(tmp_path / "project" / "lib" / "pkg" / "a.py", ONE)
+    (tmp_path / "project" / "lib" / "pkg" / "__init__.py").write_text("")
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{tmp_path / 'project' / 'lib'}")
+    command = f"{PYTHON} -c 'import pkg.a; assert pkg.a.f() == 2; assert \"dg-lsp-check-\" in pkg.a.__file__'"
+    [result] = checked(tmp_path / "project", command, (plan, [["return 1", "return 2"]]))
+    assert outcome(result) == [("return 2", "the check")]
+
+
+def test_what_a_check_changes_reaches_neither_the_project_nor_the_next_check(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", ONE)
+    (tmp_path / "other.txt").write_text("as it was")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "other.txt")
+    (tmp_path / "hard.txt").hardlink_to(tmp_path / "other.txt")
+    command = (
+        f'{PYTHON} -c \'import a; assert open("other.txt").read() == "as it was"; assert a.f() == 2\'; code=$?; '
+        "echo changed > link.txt; echo changed > hard.txt; rm -f a.py; exit $code"
+    )
+    [result] = checked(tmp_path, command, (plan, [["return 1", "return 2"]]))
+    assert outcome(result) == [("return 2", "the check")]
+
+
+def test_fills_of_one_size_do_not_share_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(tmp_path / "a.py", ONE)
+    command = f"PYTHONDONTWRITEBYTECODE= {PYTHON} -c 'import a; assert a.f() == 4'"
+    [result] = checked(tmp_path, command, (plan, [["return 1", "return 2", "return 3", "return 4"]]))
+    assert outcome(result) == [("return 4", "the check")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "command", "fill"),
+    [
+        ("a.sh", "f() {\n  # FILL: print 2\n}\n", '. ./a.sh; test "$(f)" = 2', "echo 2"),
+        (
+            "a.js",
+            "function f() {\n  // FILL: return 2\n}\nmodule.exports = f;\n",
+            "node -e 'if (require(\"./a.js\")() !== 2) process.exit(1)'",
+            "return 2;",
+        ),
+    ],
+)  # fmt: skip
+def test_other_languages_raise_as_well(tmp_path: Path, name: str, text: str, command: str, fill: str) -> None:
+    if name.endswith(".js") and os.system("node --version > /dev/null 2>&1"):
+        pytest.skip("no node here")
+    plan = planned(tmp_path / name, text)
+    [result] = checked(tmp_path, command, (plan, [[plan.holes[0].lead + fill + plan.holes[0].trail]]))
+    assert [proof for _, proof in outcome(result)] == ["the check"]
