@@ -92,9 +92,13 @@ print(cart.items)
 
 (defconst tests-item
   "class Item:
-    def __init__(self, name, price):
+    def __init__(self, name, price, size):
         self.name = name
         self.price = price
+        self.size = size
+
+    def get_size(self):
+        return self.size
 
     def get_name(self):
         ...

@@ -15,7 +15,8 @@
 (ert-deftest tests-a-code-action-is-applied ()
   (let ((path (expand-file-name "eglot.py" default-directory)))
     (with-temp-file path
-      (insert "class Item:\n    def __init__(self, name):\n        self.name = name\n\n    def get_name(self):\n        ...\n"))
+      (insert "class Item:\n    def __init__(self, name, size):\n        self.name = name\n        self.size = size\n\n"
+              "    def get_size(self):\n        return self.size\n\n    def get_name(self):\n        ...\n"))
     (find-file path)
     (apply #'eglot (eglot--guess-contact))
     (should (eglot-current-server))
