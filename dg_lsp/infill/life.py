@@ -234,12 +234,11 @@ def next(life: Life, event: Event) -> tuple[Life, tuple[Action, ...]]:  # noqa: 
 
 
 def trouble(state: State, now: float) -> str:
-    """Return why the engine should not be asked unprompted just now, as a sentence; "" when it may be."""
+    """Return why the engine should not be asked unprompted just now, as a sentence; "" when it may be.
+
+    One that starts or loads may be asked: a user who pauses meanwhile gets a suggestion once it is up, without another key.
+    """
     match state:
-        case Starting():
-            return "the engine is starting"
-        case Loading(_, message):
-            return message or "the engine is loading its model"
         case Lost(why, until) | Failed(why, until) if now < until:
             return why
     return ""

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def environment(home: Path) -> dict[str, str]:
         "DG_LSP_RUNTIME_DIR": str(home / "run"),
         "DG_LSP_STATISTICS_DIR": str(home / "statistics"),
         "XDG_RUNTIME_DIR": str(home),
+        # A test chooses a model in an editor, which counts only where the user's own configuration allows it.
+        "DG_LSP_ALLOW": tempfile.gettempdir(),
     }
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
         made[f"XDG_{name}_HOME"] = str(home / name.lower())

@@ -127,7 +127,7 @@ def test_the_command_fills_with_what_is_configured_and_sends_no_file_that_stays(
         config = tmp_path / "config.toml"
         config.write_text(f"[engine]\nmodel = 'fim:llama:{url}'\nexit_after = 60\n[batch]\ncandidates = 1\n")
         monkeypatch.setenv("DG_LSP_CONFIG", str(config))
-        command = [sys.executable, "-m", "dg_lsp", "infill", "."]
+        command = [sys.executable, "-m", "dg_lsp", "infill", "--all", "."]
         done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "+    return a + b" in done.stdout

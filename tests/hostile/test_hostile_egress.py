@@ -222,7 +222,7 @@ def test_the_command_sends_nothing_where_a_configuration_is_broken(tmp_path: Pat
         monkeypatch.setenv(config.FILE_VARIABLE, str(tmp_path / "config.toml"))
 
         def infilled() -> subprocess.CompletedProcess[str]:
-            start = [sys.executable, "-m", "dg_lsp", "infill", "a.py"]
+            start = [sys.executable, "-m", "dg_lsp", "infill", "--all", "a.py"]
             return subprocess.run(start, cwd=project, capture_output=True, text=True, timeout=120, check=False)
 
         (project / config.WORKSPACE_FILE).write_text("[privacy\n")
