@@ -63,8 +63,9 @@ class Emacs(Terminal):
 
     def seen(self) -> str:
         """Return the suggestion on the screen, by its colour."""
-        parts = self.screen(colours=True).split(CODE)[1:]
-        return "\n".join(part.split("\x1b")[0].rstrip() for part in parts)
+        # Where the line is marked as an error, Emacs also sets other attributes back.
+        parts = re.findall(rf"{re.escape(CODE)}(?:\x1b\[[0-9;]*m)*([^\x1b]*)", self.screen(colours=True))
+        return "\n".join(part.rstrip() for part in parts)
 
     def open(self, name: str, text: str) -> Path:
         """Write a file with exactly this text and open it; wait for the engine."""
