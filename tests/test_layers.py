@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import dg_lsp
@@ -66,3 +69,22 @@ def test_front_ends_import_without_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(len(names))
+
+
+def test_every_library_that_is_imported_is_asked_for() -> None:
+    """A library that the tests' own tools bring would be missing in an installation."""
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*stated["dependencies"], *(name for extra in stated["optional-dependencies"].values() for name in extra)]
+    names = {re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0].lower().replace("-", "_") for line in asked}
+    # By transformers, by uvicorn and by lsprotocol, in whose interfaces they are.
+    brought = {"huggingface_hub", "h11", "cattrs"}
+    imported: dict[str, str] = {}
+    for path in sorted((ROOT / "dg_lsp").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                modules = [node.module]
+            imported |= {module.partition(".")[0]: str(path) for module in modules}
+    known = {*sys.stdlib_module_names, "dg_lsp", *names, *brought}
+    missing = {name: path for name, path in imported.items() if name not in known}
+    assert not missing

@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pathspec import GitIgnoreSpec
-
 from dg_lsp.batch.plan import Plan, PlanError
-from dg_lsp.core import languages
+from dg_lsp.core import gitignore, languages
 from dg_lsp.core.values import Hole
 from dg_lsp.infill import config
 
@@ -40,7 +38,7 @@ def choose(plans: Sequence[Plan], selection: Selection) -> tuple[list[Plan], dic
     for name in selection.languages:
         _check_language(name)
     left_out: dict[str, int] = {}
-    included, excluded = _spec(selection.include), _spec(selection.exclude)
+    _check_patterns((*selection.include, *selection.exclude))
     changed = _changed(plans, selection.changed_since) if selection.changed_since else None
     chosen: list[Plan] = []
     for plan in plans:
@@ -48,9 +46,9 @@ def choose(plans: Sequence[Plan], selection: Selection) -> tuple[list[Plan], dic
         option = ""
         if selection.languages and plan.source.document.language not in selection.languages:
             option = "--lang"
-        elif selection.include and not included.match_file(name):
+        elif selection.include and not gitignore.covers(selection.include, name):
             option = "--include"
-        elif excluded.match_file(name):
+        elif gitignore.covers(selection.exclude, name):
             option = "--exclude"
         elif changed is not None and path not in changed:
             option = "--changed-since"
@@ -107,10 +105,10 @@ def _check_language(name: str) -> None:
         raise PlanError(f"--lang {name} is no language that dg-lsp knows; {hint}")
 
 
-def _spec(patterns: Sequence[str]) -> GitIgnoreSpec:
+def _check_patterns(patterns: tuple[str, ...]) -> None:
     try:
-        return GitIgnoreSpec.from_lines(patterns)
-    except ValueError as error:
+        gitignore.covers(patterns, "any")
+    except gitignore.PatternError as error:
         raise PlanError(f"a pattern of --include or --exclude can't be read: {error}") from error
 
 
