@@ -141,7 +141,7 @@ def _last_words(error: Exception) -> str:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"crash-{now:%Y%m%d-%H%M%S-%f}.log"
         about = f"dg-lsp {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
-        # It may hold text of the user's files, so it is nobody else's to read.
+        # It may hold text of the user's files, so only the user may read it.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123 -- it is open already
             file.write(about + "".join(traceback.format_exception(error)))

@@ -43,7 +43,7 @@ class Journal:
         if path is None:
             return
         try:
-            # The journal holds code, so it is nobody else's to read.
+            # The journal holds code, so only the user may read it.
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             data = path.read_bytes()
             if not data.startswith(_BEGINS[: len(data)]):

@@ -1,6 +1,6 @@
 """Say what happened: one report object for programs, a few lines for people.
 
-Pure. The texts go to whoever prints them. docs/infill-report.md describes the object.
+Pure: callers print the texts. docs/infill.md describes the object.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def _lock(handle: int) -> None:
 
 def _remove(folder: Path) -> None:
     for here, folders, _ in os.walk(folder):
-        for name in folders:  # a check may have made a directory that nobody can enter
+        for name in folders:  # a check may have made a directory without permission to enter
             with contextlib.suppress(OSError):
                 if not (path := Path(here, name)).is_symlink():
                     path.chmod(0o700)

@@ -1,7 +1,7 @@
 r"""Find the holes of a document: at the cursor, in placeholder bodies, at FILL comments, in a selection, where parsing fails.
 
 What a language calls a placeholder, or leaves empty on purpose, is said by its query (see `syntax`); here is only where a
-hole starts and ends. Leads and trails are written with `\n`; whoever applies an edit restores the file's line ends. Knows
+hole starts and ends. Leads and trails are written with `\n`; the code that applies an edit restores the file's line ends. Knows
 nothing of models or editors. A document without a known language has holes too: at the cursor, in selections, at FILL.
 """
 
