@@ -1,7 +1,7 @@
-"""How sure a backend is of a candidate, on one scale for all backends, and the one rule that decides by it.
+"""State how sure a backend is of a candidate, on one scale for all backends, and decide which candidates count as sure.
 
-A probability is stated only where it was measured (`dg-lsp calibrate`). Every other backend says no more than the order of
-its candidates. Pure. Knows nothing of backends and of what a front end does with the decision.
+A probability is stated only where it was measured (`dg-lsp calibrate`). Other backends state a rank: the order of their
+candidates. This module is pure. It knows neither the backends nor what a front end does with the decision.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """A measured probability: of candidates that state .3, about 30 % are right."""
+    """A measured probability: about 30 % of the candidates that state 0.3 are right."""
 
     probability: float
 
@@ -24,10 +24,10 @@ class Calibrated:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A position among the candidates, 0 for the best, where no probability is known.
+    """A rank among the candidates, 0 for the best, used where no probability is known.
 
-    A candidate is `doubted` when something contradicts it: a deadline or the token limit cut it short, or the model reads
-    the text around it differently.
+    A candidate is `doubted` when something contradicts it: a deadline or the token limit cut it short, or the model
+    reads the surrounding text differently.
     """
 
     position: int = 0
@@ -44,9 +44,10 @@ BEST = Ranked(0)
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """What counts as sure: at least this probability, or one of the `n_best` ranked candidates that nothing contradicts.
+    """The lowest confidence that counts as sure.
 
-    With `n_best` 0 only a measured probability counts.
+    A measured probability passes from `probability` up. A ranked candidate passes if it is among the first `n_best` and
+    not doubted. With `n_best` 0, only a measured probability passes.
     """
 
     probability: float
@@ -63,12 +64,12 @@ def is_sure(confidence: Confidence, threshold: Threshold) -> bool:
 
 
 def probability(confidence: Confidence) -> float | None:
-    """Return the measured probability, None where there is none."""
+    """Return the measured probability, or None for a ranked candidate."""
     return confidence.probability if isinstance(confidence, Calibrated) else None
 
 
 def order(confidence: Confidence) -> tuple[float, ...]:
-    """Return a sort key that is larger for more confidence; a measured probability sorts above any rank."""
+    """Return a sort key that grows with confidence. A measured probability sorts above any rank."""
     match confidence:
         case Calibrated(probability):
             return (1.0, probability)
@@ -77,7 +78,7 @@ def order(confidence: Confidence) -> tuple[float, ...]:
 
 
 def joint(parts: Iterable[Confidence]) -> Confidence:
-    """Return the confidence that all parts are right; without a probability for each there is none for all."""
+    """Return the confidence that all parts are right: a probability only if every part has one, else the worst rank."""
     parts = tuple(parts)
     if all(isinstance(part, Calibrated) for part in parts):
         return Calibrated(prod(part.probability for part in parts if isinstance(part, Calibrated)))

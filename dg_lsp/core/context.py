@@ -1,7 +1,7 @@
-"""Decide what the model reads: the text on both sides of the holes, and related text from elsewhere.
+"""Choose the text that the model reads: both sides of the holes, and related text from other files.
 
-Everything is cut by characters and at line starts; the engine, which alone knows tokens, cuts again. Knows nothing of
-files: related text is handed in (`infill.workspace` finds it).
+Text is cut by characters, at line starts. The engine cuts again by tokens, which only it knows. This module reads no
+files: the caller passes the related text, which `infill.workspace` finds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from dg_lsp.core.values import Budget, Document, Hole, InfillRequest, Snippet, S
 if TYPE_CHECKING:
     from dg_lsp.core.syntax import Syntax
 
-# Text between two holes stands on the canvas, where every token costs; more holes than this also blur each other.
+# Text between holes takes up canvas tokens, and each token costs time. More holes than this in one request degrade each
+# other's answers.
 BETWEEN_CHARS = 400
 GROUP_HOLES = 4
 
-# Endings of files that are imported by the name of their folder, all of its files at once.
+# File extensions of languages that import a folder, and with it all of its files.
 FOLDER_ENDINGS = tuple(ending for one in languages.TABLE if one.imports_folders for ending in one.extensions)
 
-# What one related file may contribute, so that a single long one does not crowd the others out.
+# The limit for one related file, so that a long file leaves room for the others.
 EXCERPT_CHARS = 2_000
 
 _LINE_END = re.compile("\r\n|\r")
@@ -43,10 +44,11 @@ def build(
     seed: int = 0,
     previous: str = "",
 ) -> InfillRequest:
-    r"""Return the request for holes of one document, with at most `window_chars` of text on each side of them.
+    r"""Return the request for the holes of one document, with at most `window_chars` of text on each side of them.
 
-    Line ends become `\n` and a byte order mark is left out; `polish` restores what the file has. With `syntax`, the
-    signatures of this file that lie outside the window come first among the related text.
+    Line ends become `\n`, and a byte order mark is removed; `polish` restores the file's own line ends. With `syntax`,
+    the file's signatures outside the window become the first related text.
+
     Raises ValueError when there is no hole, or when holes overlap, are out of order or lie outside the text.
     """
     _check(document, holes)
@@ -82,10 +84,10 @@ def build(
 def group(
     holes: Sequence[Hole], document: Document, *, max_chars: int = BETWEEN_CHARS, max_holes: int = GROUP_HOLES
 ) -> tuple[tuple[Hole, ...], ...]:
-    """Return the holes in the order of the text, those of one request together.
+    """Return the holes in document order, in groups that share a request.
 
-    Holes share a request while the fixed text between the first and the last is at most `max_chars`, and they are at
-    most `max_holes`. Overlapping holes never do.
+    A group has at most `max_holes` holes and at most `max_chars` of fixed text between its first and last hole.
+    Overlapping holes never share a group.
     """
     groups: list[list[Hole]] = []
     fixed = 0
@@ -101,16 +103,17 @@ def group(
 
 
 def outline(syntax: Syntax, around: Span, path: str = "") -> Snippet | None:
-    """Return the signatures of the file that lie outside the span, or None where there is none."""
+    """Return the file's signatures outside the span, or None if there are none."""
     lines = [with_newlines(text) for span, text in syntax.outline() if span.end <= around.start or span.start >= around.end]
     return Snippet(path, "\n".join(lines)) if lines else None
 
 
 def rank_related(document: Document, candidates: Sequence[Snippet], limit_chars: int) -> tuple[Snippet, ...]:
-    """Return the most useful candidates, best first, together at most `limit_chars` long.
+    """Return the most useful candidates, best first, at most `limit_chars` long in total.
 
-    Files that the document imports come before others, and in each class those that share more of its identifiers.
-    A long text is cut to the lines that share the most. What shares no identifier and is not imported is left out.
+    Files that the document imports come first. Within each class, files that share more identifiers with the document
+    come first. A long text is cut to the lines that share the most. A file that is not imported and shares no
+    identifier is left out.
     """
     names = imports(document.text, document.language)
     words = frozenset(_WORD.findall(document.text))
@@ -130,7 +133,7 @@ def rank_related(document: Document, candidates: Sequence[Snippet], limit_chars:
 
 
 def excerpt(snippet: Snippet, words: frozenset[str], max_chars: int) -> Snippet:
-    """Return the run of whole lines, at most `max_chars` long, that shares the most identifiers with `words`."""
+    """Return the consecutive whole lines, at most `max_chars` in total, that share the most identifiers with `words`."""
     text = with_newlines(snippet.text.removeprefix("\ufeff"))
     if len(text) <= max_chars:
         return Snippet(snippet.path, text)
@@ -156,9 +159,10 @@ def excerpt(snippet: Snippet, words: frozenset[str], max_chars: int) -> Snippet:
 
 
 def instruction(request: InfillRequest) -> str:
-    """Return the first hole's instruction as a comment line to stand before it, or "" where there is none to write.
+    """Return the first hole's instruction as a comment line to insert before it.
 
-    A model that was trained on files alone knows no other way to be told.
+    Returns "" if there is no instruction, or no line comment in the language. A model that was trained only on source
+    files takes instructions in no other form.
     """
     hole, language = request.holes[0], languages.get(request.language) if request.language else None
     if not hole.instruction or language is None or not language.line_comments:
@@ -167,13 +171,13 @@ def instruction(request: InfillRequest) -> str:
 
 
 def imports(text: str, language: str) -> tuple[str, ...]:
-    """Return the names of modules and files that the text imports, as it writes them, each once, in its order."""
-    known = languages.get(language)
-    return tuple(dict.fromkeys(known.imports(text))) if known else ()
+    """Return the names of modules and files that the text imports, as written, without duplicates, in order."""
+    language_row = languages.get(language)
+    return tuple(dict.fromkeys(language_row.imports(text))) if language_row else ()
 
 
 def is_imported(path: str, names: Iterable[str]) -> bool:
-    """Return whether one of the names may mean the file at this path, judged by the path's last parts alone."""
+    """Return whether one of the imported names may mean the file at this path, judged by the last parts of the path."""
     parts = re.split(r"[/\\]", path)
     stem = parts[-1].split(".")[0] if not parts[-1].startswith(".") else parts[-1]
     if parts[-1].endswith(FOLDER_ENDINGS):
@@ -183,18 +187,18 @@ def is_imported(path: str, names: Iterable[str]) -> bool:
 
 
 def name_parts(name: str) -> list[str]:
-    """Return the parts of an imported name, outermost first, without what stands for the importing file's own place."""
+    """Return the parts of an imported name, outermost first, without relative parts such as `self` and `~`."""
     return [part for part in re.split(r"::|[./\\]+", _EXTENSION.sub("", name)) if part and part not in _HERE]
 
 
 def with_newlines(text: str) -> str:
-    r"""Return the text with `\n` for each of its line ends, as the model reads it."""
+    r"""Return the text with `\n` line ends, as the model reads it."""
     return _LINE_END.sub("\n", text)
 
 
 def _check(document: Document, holes: Sequence[Hole]) -> None:
     if not holes:
-        raise ValueError("a request has at least one hole")
+        raise ValueError("a request needs at least one hole")
     if any(left.span.end > right.span.start for left, right in pairwise(holes)):
         raise ValueError("holes overlap or are out of order")
     if holes[-1].span.end > len(document.text):
@@ -202,7 +206,7 @@ def _check(document: Document, holes: Sequence[Hole]) -> None:
 
 
 def _window(text: str, inner: Span, window_chars: int) -> Span:
-    """Return the part of the text to send: cut at line starts, or in mid-line where one line is longer than that."""
+    """Return the part of the text to send, cut at line starts, or within a line that is longer than the window."""
     start = max(0, inner.start - window_chars)
     if start and text[start - 1] not in "\r\n":
         starts = re.compile(r"\r\n|\r|\n").search(text, start, inner.start)
@@ -215,7 +219,7 @@ def _window(text: str, inner: Span, window_chars: int) -> Span:
 
 
 def _overlap(words: frozenset[str], text: str) -> float:
-    """Return the share of the text's identifiers that are among the words."""
+    """Return the fraction of the text's identifiers that are among the words."""
     other = set(_WORD.findall(text))
     return len(words & other) / len(other) if other else 0.0
 
@@ -228,13 +232,13 @@ def _ends_with(parts: list[str], name: str) -> bool:
 
 
 def _in_folder(folder: list[str], name: str) -> bool:
-    """Return whether the name ends with the folder; what comes before it may stand for the repository."""
+    """Return whether the name ends with the folder's path. Parts before it may name the repository."""
     ending = name_parts(name)
     size = min(len(folder), len(ending))
     return size > 0 and folder[-size:] == ending[-size:]
 
 
-# Files that stand for the folder they are in, and path parts that mean a place relative to the importing file.
+# Files that are imported by their folder's name, and path parts that are relative to the importing file.
 _PACKAGE_FILES = frozenset({"__init__", "index", "mod", "init"})
 _HERE = frozenset({"crate", "self", "super", "@", "~"})
 _EXTENSION = re.compile(r"(?<=\w)\.(?:[cm]?[jt]sx?|py|h|hh|hpp|hxx|inc|rb|php|lua|sh|bash)$")

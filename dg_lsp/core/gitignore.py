@@ -1,8 +1,11 @@
-"""Decide which paths the patterns of an ignore file name, as git does, in time that no pattern can stretch.
+"""Match paths against the patterns of an ignore file as git does, in time that is bounded for every pattern.
 
-Ignore files come with other people's repositories, so a pattern must not be able to backtrack: the regular expression of a
-path component commits to the first place where each part fits, which is right since all parts have a fixed length. Knows
-nothing of files. Differs from git in one place: a pattern that can't mean anything is an error, not a rule that never holds.
+Ignore files come with repositories that the user did not write, so no pattern may cause backtracking. The regular
+expression of a path component commits to the first position where each part fits. That is correct because every part
+has a fixed length.
+
+This module reads no files. It differs from git in one place: a pattern that cannot have a meaning is an error, where
+git silently ignores it.
 """
 
 from __future__ import annotations
@@ -12,21 +15,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-# No repository needs more in one pattern; see the hostile ones in `tests/hostile`.
+# Real patterns have far fewer wildcards. `tests/hostile` has patterns that need this limit.
 MAX_STARS = 32
-# So many rules are looked at between two looks at the time.
+# The number of rules to process between two calls of `tick`, where the caller checks its time limit.
 N_PER_TICK = 64
 
 Tick = Callable[[], None]
 
 
 class PatternError(ValueError):
-    """A pattern that makes no sense or asks too much; the text is the end of a sentence about its file."""
+    """A pattern is invalid or too expensive. The message completes a sentence that begins with the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One pattern. `components` are literal names, expressions, and None for `**`; a pattern without a slash has one."""
+    """One parsed pattern.
+
+    Each of `components` is a literal name, a regular expression, or None for `**`. A pattern without a slash has one
+    component.
+    """
 
     components: tuple[str | re.Pattern[str] | None, ...]
     includes: bool
@@ -34,7 +41,7 @@ class Rule:
     anchored: bool
 
     def matches(self, parts: Sequence[str], *, is_folder: bool) -> bool:
-        """Return whether the pattern names this very path, not only something above it."""
+        """Return whether the pattern matches this exact path; a match of a parent folder does not count."""
         if self.folders_only and not is_folder:
             return False
         if not self.anchored:
@@ -43,7 +50,10 @@ class Rule:
 
 
 def parse(text: str, tick: Tick = lambda: None) -> tuple[Rule, ...]:
-    """Return the rules of an ignore file's text; raise PatternError for one that makes no sense. `tick` may end it."""
+    """Return the rules in the text of an ignore file; raise PatternError for an invalid pattern.
+
+    `tick` is called every `N_PER_TICK` lines, and may raise to stop the parsing.
+    """
     rules = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n")):
         if number % N_PER_TICK == 0:
@@ -54,7 +64,7 @@ def parse(text: str, tick: Tick = lambda: None) -> tuple[Rule, ...]:
 
 
 def verdict(rules: Sequence[Rule], parts: Sequence[str], *, is_folder: bool, tick: Tick = lambda: None) -> bool | None:
-    """Return whether this very path is ignored; None where no rule names it. The last rule that does decides."""
+    """Return whether the last rule that matches this exact path ignores it, or None if no rule matches."""
     for number, rule in enumerate(reversed(rules)):
         if number % N_PER_TICK == 0:
             tick()
@@ -64,7 +74,11 @@ def verdict(rules: Sequence[Rule], parts: Sequence[str], *, is_folder: bool, tic
 
 
 def covers(patterns: Iterable[str], path: str) -> bool:
-    """Return whether the patterns name the file or a folder that it is in."""
+    """Return whether a pattern matches the file or one of its parent folders.
+
+    Raise PatternError for an invalid pattern, and for one that can never match, such as `vault[` or a comment: a list of
+    patterns in a configuration has no reason to hold it, and what the user meant is unknown.
+    """
     rules = _parsed(tuple(patterns))
     parts = [part for part in path.split("/") if part not in ("", ".")]
     return any(verdict(rules, parts[: end + 1], is_folder=end < len(parts) - 1) for end in range(len(parts)))
@@ -72,11 +86,16 @@ def covers(patterns: Iterable[str], path: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _parsed(patterns: tuple[str, ...]) -> tuple[Rule, ...]:
-    return tuple(rule for pattern in patterns if (rule := _rule(pattern)) is not None)
+    rules = []
+    for pattern in filter(str.strip, patterns):
+        if (rule := _rule(pattern)) is None:
+            raise PatternError(f"has the pattern {pattern}, which can never match")
+        rules.append(rule)
+    return tuple(rules)
 
 
 def _rule(line: str) -> Rule | None:
-    """Return what one line means; None for a comment, an empty line and a pattern that nothing can match."""
+    """Return the rule of one line; None for a comment, an empty line or a pattern that can never match."""
     if line.startswith("#"):
         return None
     pattern = _without_trailing_spaces(line)
@@ -97,17 +116,17 @@ def _rule(line: str) -> Rule | None:
 
 
 def _without_trailing_spaces(line: str) -> str:
-    """Return the line without the spaces at its end, but for one behind a backslash."""
+    """Return the line without its trailing spaces, except one that a backslash escapes."""
     bare = line.rstrip(" ")
     n_backslashes = len(bare) - len(bare.rstrip("\\"))
     return bare + " " if n_backslashes % 2 and len(bare) < len(line) else bare
 
 
 class _NeverMatchesError(Exception):
-    """A pattern that git takes for one that matches nothing."""
+    """A pattern that git accepts but that can never match."""
 
 
-# One character of a component: itself, or an expression; None is a star.
+# One token of a component: a text, and whether that text is a regular expression. None is a star.
 _Token = tuple[str, bool] | None
 
 
@@ -130,7 +149,7 @@ def _components(pattern: str) -> tuple[str | re.Pattern[str] | None, ...]:
             while end < len(pattern) and pattern[end] == "*":
                 end += 1
             n_stars += 1
-            # Runs mean what one star means, but for `**` that is a whole component.
+            # A run of stars means one star, unless `**` is a whole component.
             components[-1] += [None] * min(end - at + 1, 2)
             at = end
         elif char == "?":
@@ -178,7 +197,7 @@ _POSIX = {
 
 
 def _class(pattern: str, at: int) -> tuple[str, int]:
-    """Return the expression of the bracket that opened before `at`, and the offset after its end."""
+    """Return the regular expression of the bracket that opened before `at`, and the offset after its end."""
     negated = pattern[at : at + 1] in ("!", "^")
     at += negated
     items: list[str] = []
@@ -210,7 +229,7 @@ def _class(pattern: str, at: int) -> tuple[str, int]:
 
 
 def _char(pattern: str, at: int) -> tuple[str, int]:
-    """Return the character of a bracket at the offset, without its backslash, and the offset after it."""
+    """Return the character at the offset inside a bracket, without a backslash before it, and the offset after it."""
     if pattern[at : at + 1] == "\\":
         at += 1
     if at >= len(pattern):
@@ -225,12 +244,12 @@ def _fits(component: str | re.Pattern[str] | None, name: str) -> bool:
 
 
 def _all_fit(components: Sequence[str | re.Pattern[str] | None], parts: Sequence[str]) -> bool:
-    """Return whether the components fit the parts; only the last `**` ever has to be tried again, as in any wildcard match."""
+    """Return whether the components match all parts. As in any wildcard match, only the last `**` can need another try."""
     at = part = 0
     retry: tuple[int, int] | None = None
     while part < len(parts):
         if at < len(components) and components[at] is None:
-            # At the end it stands for at least one part, elsewhere also for none.
+            # At the end, `**` matches at least one part. Elsewhere it also matches none.
             if at == len(components) - 1:
                 return True
             at += 1

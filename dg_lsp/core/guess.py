@@ -1,7 +1,7 @@
-"""Say which language a text is in that comes without a file name: what it says of itself, or else what it looks like.
+"""Guess the language of a text that has no file name, from what it declares or else from how it looks.
 
-Clients of completion endpoints send the text on both sides of the cursor and no more. A guess chooses a grammar, and a wrong
-one would refuse answers that are right; so where the evidence is weak there is none. Knows nothing of requests.
+Clients of completion endpoints send only the text on both sides of the cursor. The guess selects a grammar, and a wrong
+grammar would reject correct answers. So weak evidence gives no guess. This module knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from tree_sitter import Node
 from dg_lsp.core import languages, syntax
 from dg_lsp.core.languages import GrammarError, Language
 
-# How much of the text on each side is looked at; a parser takes most time for what is not its language.
+# How many characters on each side are examined. Parsing is slowest for text in another language than the grammar's.
 BEFORE_CHARS, AFTER_CHARS = 2_200, 800
-# A language is thought of where its marks are found so often, so often for each line, and half as often as any other's.
+# A language is considered if its marks occur at least this often, at least this often per line, and at least half as
+# often as those of the best language. At most `MOST_PARSED` languages are parsed.
 MIN_MARKS, MIN_DENSITY, MIN_SHARE, MOST_PARSED = 2, 0.05, 0.5, 3
-# How much of the text may be errors in its own language, and how much more must be in any other.
+# The largest fraction of errors in the guessed language, and by how much the fraction in every other language must exceed it.
 MAX_ERRORS, MIN_LEAD = 0.04, 0.05
 
-# A comment of one line, as clients write them above the text.
+# A one-line comment, as clients write it above the text.
 _COMMENT = r"^[ \t]*(?:#|//|--|/\*|<!--|;|%|\")+[ \t]*"
 _COMMENT_END = r"[ \t]*(?:\*/|-->)?[ \t]*$"
 _DECLARED_LANGUAGE = re.compile(rf"{_COMMENT}language[ \t]*:[ \t]*([\w+#.-]+){_COMMENT_END}", re.IGNORECASE | re.MULTILINE)
@@ -29,7 +30,7 @@ _COMMENT_PATH = re.compile(
     rf"{_COMMENT}(?:file[ _]?)?(?:path|name|file)[ \t]*:[ \t]*([^\s*]*\.\w+){_COMMENT_END}", re.IGNORECASE | re.MULTILINE
 )
 _BARE_PATH = re.compile(rf"{_COMMENT}([\w.-]+(?:[/\\][\w.-]+)*\.\w+){_COMMENT_END}", re.MULTILINE)
-# How models that know repositories are told where a file begins.
+# The markers that begin a file in prompts for models trained on whole repositories.
 _FILE = re.compile(r"<(?:\|file_sep\||file_sep|filename)>[ \t]*([^\s<]+)")
 _MODELINE = re.compile(
     r"-\*-[ \t]*(?:[^\n]*?\bmode[ \t]*:[ \t]*)?([\w+#-]+)[ \t]*(?:;[^\n]*)?-\*-"
@@ -37,31 +38,31 @@ _MODELINE = re.compile(
 )
 _IS_COMMENT = re.compile(_COMMENT)
 _TOP = re.compile(r"\n[ \t]*\n(?=\S)")
-# What is named stands in these lines; a modeline may be in as many at the end.
+# A declared name or path is searched in these first lines. A modeline is also searched in as many lines at the end.
 _HEAD_LINES, _HEAD_CHARS = 5, 1_000
-# Other files may stand as comments above the text, with their paths.
+# Clients may put other files above the text as comments, with their paths.
 _LEAD_CHARS = 20_000
 
 
 def language(before: str, after: str = "", paths: Iterable[str] = ()) -> str:
-    """Return the name of the language around a cursor, "" where neither the text says it nor the evidence is clear.
+    """Return the name of the language around a cursor, or "" if the text does not declare it and the evidence is unclear.
 
-    `paths` are names of other files that come with the text: they say what to think of, and decide nothing.
+    `paths` are names of other files that come with the text. They only lower the number of marks that a language needs.
     """
     before, after = (part.replace("\r\n", "\n") for part in (before, after))
-    # Other files may stand before the one with the cursor.
+    # Other files may come before the one with the cursor.
     before = before[max((match.start() for match in _FILE.finditer(before)), default=0) :]
     name = declared_language(before, after)
     return name if name is not None else evident(before, after, paths)
 
 
 def declared_language(before: str, after: str = "") -> str | None:
-    """Return the language that the text itself names; "" for one that is not in the table, None where it names none."""
+    """Return the language that the text declares, "" if it is not in the table, or None if the text declares none."""
     head = "\n".join(before[:_HEAD_CHARS].split("\n")[:_HEAD_LINES])
     first = head.partition("\n")[0]
     if match := _DECLARED_LANGUAGE.search(head):
         return _by_word(match[1])
-    # Before paths: those in the comments below it may be of anything.
+    # Checked before paths, because a path in a comment below the shebang may belong to any file.
     if first.lstrip("\ufeff").startswith("#!"):
         return _name(languages.for_path("", first))
     if path := _FILE.match(head) or _own_path(before):
@@ -72,7 +73,7 @@ def declared_language(before: str, after: str = "") -> str | None:
 
 
 def _own_path(before: str) -> re.Match[str] | None:
-    """Return the last path in the comments above the text: Continue puts other files there, then the path of this one."""
+    """Return the last path in the comments above the text. Continue puts other files there first, then this file's path."""
     path = None
     for line in before[:_LEAD_CHARS].split("\n")[:-1]:
         if line.strip() and not _IS_COMMENT.match(line):
@@ -82,9 +83,9 @@ def _own_path(before: str) -> re.Match[str] | None:
 
 
 def evident(before: str, after: str = "", paths: Iterable[str] = ()) -> str:
-    """Return the language whose marks stand in the text and whose grammar parses it with clearly the fewest errors."""
+    """Return the language whose marks occur in the text and whose grammar parses it with clearly the fewest errors, or ""."""
     text = _sample(before, after)
-    # Without blank ones, as the marks begin with white space, which would be looked for from each of them on.
+    # Blank lines are removed. Many patterns begin with white space and would be tried at every blank line.
     lines = [line for line in text.split("\n") if line.strip()]
     likely = {language for path in paths if (language := languages.for_path(path))}
     counts = {language: len(re.findall(language.marks, "\n".join(lines), re.MULTILINE)) for language in languages.TABLE}
@@ -100,10 +101,10 @@ def evident(before: str, after: str = "", paths: Iterable[str] = ()) -> str:
 
 
 def _sample(before: str, after: str) -> str:
-    """Return the lines around the cursor without its own, which is yet to be written."""
+    """Return the lines around the cursor, without the unfinished line that the cursor is on."""
     above, below = before.rpartition("\n")[0], after.partition("\n")[2]
     if len(above) > BEFORE_CHARS:
-        # A line without indentation behind a blank one is hardly in the middle of anything.
+        # An unindented line after a blank one rarely lies inside another construct.
         least = len(above) - BEFORE_CHARS
         start = _TOP.search(above, least)
         above = above[start.end() if start else above.find("\n", least) + 1 or least :]
@@ -113,20 +114,20 @@ def _sample(before: str, after: str) -> str:
 
 
 def _errors(text: str, language: Language) -> float:
-    """Return the share of the text's characters that the language's grammar has no place for."""
+    """Return the fraction of the text's characters that the language's grammar cannot place."""
     if language.tag and language.tag not in text:
-        # All of a text without the tag is no code to the grammar.
+        # Without the tag, the grammar reads the whole text as not being code.
         text = f"{language.tag}\n{text}"
     try:
         tree = syntax.parse(text, language)
     except GrammarError:
         return 1.0
-    # In code that is broken one error may reach over all of it; what could be read all the same is in nodes of its own.
+    # In broken code, one error may span everything. The parts that could still be read are nodes of their own.
     return sum(end - start for start, end in _unread(tree.tree.root_node)) / max(len("".join(text.split())), 1)
 
 
 def _unread(root: Node) -> Iterator[tuple[int, int]]:
-    """Yield the bytes of each token that stands in an error and in nothing else."""
+    """Yield the byte range of each token that is in an error and in no other node."""
     todo = [root]
     while todo:
         node = todo.pop()

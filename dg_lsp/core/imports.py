@@ -1,7 +1,7 @@
-"""Read what a text imports, as it writes it: one function for each way that languages say it.
+"""Find the names that a text imports, as written, with one function for each import syntax.
 
-Judged by patterns, as these must work in code that does not parse. Knows nothing of files; which language imports how
-stands in `languages`.
+These functions use patterns, because they must work in code that does not parse. They read no files. `languages` says
+which language uses which function.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def nothing(_text: str) -> Iterable[str]:
 
 
 def python(text: str) -> Iterator[str]:
-    """Yield modules, and what is imported from them: that may be a module too."""
+    """Yield the imported modules, and the names imported from them, which may be modules too."""
     for match in re.finditer(
         r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\r\n#;]*)|import[ \t]+([^\r\n#;]*))", text, re.MULTILINE
     ):
@@ -29,19 +29,19 @@ def python(text: str) -> Iterator[str]:
         else:
             if module.strip("."):
                 yield module
-            # `from package import module` can't be told from importing a function, so both readings count.
+            # `from package import module` looks the same as importing a function, so both readings are returned.
             yield from (f"{module.rstrip('.')}.{name}" for name in listed if name and name != "*")
 
 
 def java(text: str) -> Iterator[str]:
-    """Yield classes and packages."""
+    """Yield the imported classes and packages."""
     for match in re.finditer(r"^\s*import\s+(static\s+)?([\w.]+?)(\.\*)?\s*;", text, re.MULTILINE):
         name = match[2]
         yield name.rpartition(".")[0] if match[1] and not match[3] else name
 
 
 def rust(text: str) -> Iterator[str]:
-    """Yield paths of modules and of what is used from them."""
+    """Yield the paths of modules and of the items used from them."""
     for match in re.finditer(r"\b(?:use\s+([\w:]+?)(?:::\{([^;]*)\}|::\*)?(?:\s+as\s+\w+)?\s*;|mod\s+(\w+)\s*;)", text):
         path, listed, module = match.groups()
         if module:
@@ -55,7 +55,7 @@ def rust(text: str) -> Iterator[str]:
 
 
 def go(text: str) -> Iterator[str]:
-    """Yield the paths of packages."""
+    """Yield the paths of the imported packages."""
     for block in re.finditer(r'^import\s*(?:\(([^)]*)\)|([\w.]+\s+)?("[^"]+"))', text, re.MULTILINE):
         yield from re.findall(r'"([^"]+)"', block[1] or block[3])
 

@@ -1,8 +1,10 @@
-"""The languages whose syntax dg-lsp knows: one table, and beside it one query file each.
+"""The table of languages whose syntax dg-lsp knows.
 
-To add a language, add an entry here and `queries/<name>.scm`; then holes in it are found and filled, with no change
-elsewhere. (What only one language has, its own compiler or notebooks, stands where it is used.) The captures that a query
-file may use are described in `syntax`. A grammar is imported when it is first needed. Knows nothing of documents or holes.
+To add a language, add an entry here and a file `queries/<name>.scm`. Holes in it are then found and filled without a
+change elsewhere. The captures that a query file may use are described in `syntax`. Code for one language only, such as
+a check by its own compiler or notebooks, is in the module that uses it.
+
+A grammar is imported when it is first needed. This module knows nothing of documents or holes.
 """
 
 from __future__ import annotations
@@ -17,31 +19,33 @@ import tree_sitter
 
 from dg_lsp.core import imports
 
-# What most languages have, and what counts where the language is not known.
+# What most languages have, and the default for an unknown language.
 QUOTES = "\"'`"
 MULTILINE_QUOTES = "`"
 BRACKETS = ("([{", ")]}")
 
 
 class GrammarError(Exception):
-    """A grammar can't be loaded; the message is a sentence for the user."""
+    """A grammar can't be loaded. The message is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """What there is to know of a language besides its grammar and its query.
+    """One language: everything but its grammar and its query.
 
-    `grammar` is a module and the function in it that returns the grammar. `queries` names the query files, whose texts
-    are joined. `opens` matches the code of a line that opens a block, where the
-    tree is broken and its brackets are closed; `indent` is one level where the file shows none. In a file whose name ends
-    with one of `stub_suffixes`, bodies are meant to be empty. `imports` finds the names that a text imports; with
-    `imports_folders`, those are of folders, all of whose files are imported at once. `marks` matches, line by line, what
-    hardly any text has that is in no language like it.
+    `grammar` is a module and its function that returns the grammar. `queries` names the query files, whose texts are
+    joined. `opens` matches a line that opens a block; it is used where the tree is broken and the line's brackets are
+    balanced. `indent` is one indentation level for a file that shows none. In a file whose name ends with one of
+    `stub_suffixes`, bodies are meant to be empty.
 
-    The rest says how code is read without a tree: strings are what `strings` matches, or stands between `quotes`, of which
-    only those in `multiline_quotes` reach over line ends; `heredoc` matches how a here document begins, up to its word.
-    `brackets` are the pairs that close what they open. `outdents` matches lines that stand further left than their block.
-    `tag` begins the code in a file that holds other text before it.
+    `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
+    files are imported. `marks` is tried on each line; it matches text that is rare outside this language and similar
+    ones.
+
+    The rest describes how code is read without a tree. A string is what `strings` matches, or text between `quotes`;
+    only the quotes in `multiline_quotes` may span lines. `heredoc` matches the beginning of a here document, up to its
+    word. `brackets` are the opening and the closing ones. `outdents` matches lines that are indented less than their
+    block. `tag` begins the code in a file that holds other text before it.
     """
 
     name: str
@@ -70,10 +74,10 @@ class Language:
     tag: str = ""
 
 
-# Lines of the preprocessor, and labels.
+# Preprocessor lines and labels, which are indented less than their block.
 _C_OUTDENTS = r"#|(?!default\b)\w+:(?!:)"
 _C_BLOCK = ("/*", "*/")
-# Not the braces of values: those after `=`, `(`, `,`, `:` or `return`.
+# A brace that opens a block. After `=`, `(`, `,`, `:` or `return`, a brace opens a value instead.
 _BRACE = r"^(?!.*\breturn\s*\{$)(?:.*[^\s=(,:\[?&|])?\s*\{$"
 
 TABLE: tuple[Language, ...] = (
@@ -177,7 +181,7 @@ TABLE: tuple[Language, ...] = (
         r"|&self\b|^use [\w:]+|^\s*(?:pub )?(?:struct|enum|trait|mod) \w+|\w+!\(|^\s*#\[\w|\bSome\(|\bOk\(",
         shebangs=("rust-script",),
         imports=imports.rust,
-        # Lifetimes have one quote only.
+        # A lifetime has a single quote, so only character literals count as strings in single quotes.
         strings=(r"'(?:\\[^'\n]+|[^'\\\n])'",),
         quotes='"`',
         multiline_quotes='"`',
@@ -303,7 +307,7 @@ TABLE: tuple[Language, ...] = (
         imports=imports.bash,
         multiline_quotes=QUOTES,
         heredoc="<<-?",
-        # A `)` also ends the pattern of a case.
+        # Parentheses are left out, because a `)` also ends a pattern of `case`.
         brackets=("{", "}"),
     ),
     Language(
@@ -331,24 +335,25 @@ _BY_EXTENSION = {extension: language for language in TABLE for extension in lang
 _BY_FILENAME = {name: language for language in TABLE for name in language.filenames}
 _BY_SHEBANG = {name: language for language in TABLE for name in language.shebangs}
 
-# `#!/usr/bin/env -S python3.12 -u` names python: the program, or env's first argument that is no option or assignment.
+# Finds python in `#!/usr/bin/env -S python3.12 -u`: the program, or env's first argument that is not an option or assignment.
 _SHEBANG = re.compile(r"^\ufeff?#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+|\w+=\S*\s+)*(?:\S*/)?)?([\w+-]*[a-z])", re.ASCII)
 
 
 def get(name: str) -> Language | None:
-    """Return the language of that name, as `Document.language` holds it."""
+    """Return the language with this name, as in `Document.language`, or None."""
     return _BY_NAME.get(name)
 
 
 def by_id(lsp_id: str) -> Language | None:
-    """Return the language that editors call by this id."""
+    """Return the language with this id in the Language Server Protocol, or None."""
     return _BY_ID.get(lsp_id) or _BY_ID.get(lsp_id.lower())
 
 
 def for_path(name: str, first_line: str = "") -> Language | None:
-    """Return the language of a file by its name, or by the interpreter that its first line names where the name says nothing.
+    """Return the language of a file by its name, else by the interpreter that its first line names, else None.
 
-    `name` may be a whole path, with either kind of slash. An ending in capitals counts where the exact one is unknown.
+    `name` may be a whole path, with either kind of slash. An extension is compared without case if it is unknown as
+    written.
     """
     base = re.split(r"[/\\]", name)[-1]
     language = _BY_FILENAME.get(base)
@@ -362,7 +367,7 @@ def for_path(name: str, first_line: str = "") -> Language | None:
 
 @cache
 def grammar(language: Language) -> tree_sitter.Language:
-    """Return the language's grammar; raise GrammarError when its package is missing or doesn't fit."""
+    """Return the language's grammar; raise GrammarError if its package is missing or incompatible."""
     module, function = language.grammar
     try:
         return tree_sitter.Language(getattr(importlib.import_module(module), function)())
@@ -372,7 +377,7 @@ def grammar(language: Language) -> tree_sitter.Language:
 
 @cache
 def query(language: Language) -> tree_sitter.Query:
-    """Return the language's query, all of its files as one."""
+    """Return the language's query, compiled from all of its files."""
     folder = resources.files("dg_lsp.core") / "queries"
     source = "\n".join((folder / f"{name}.scm").read_text(encoding="utf-8") for name in language.queries)
     compiled: tree_sitter.Query = tree_sitter.Query(grammar(language), source)

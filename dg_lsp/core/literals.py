@@ -1,6 +1,7 @@
-"""Read code without a tree: where its strings, comments and brackets are.
+"""Find strings, comments and brackets in code without a syntax tree.
 
-What a string and a comment look like is said by the table of `languages`. Knows nothing of holes or answers.
+The table in `languages` describes how each language writes strings and comments. This module knows nothing of holes or
+answers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from dg_lsp.core import languages
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a text: where it starts, whether it starts outside strings, and inside brackets opened before."""
+    """One line of a text.
+
+    `start` is its offset. `is_code` is true if it starts outside a string or comment. `nested` is true if it starts
+    inside brackets that an earlier line opened.
+    """
 
     start: int
     indent: str
@@ -25,22 +30,22 @@ class Line:
 
 
 def mask(text: str, language: str) -> str:
-    """Return the text with the characters of strings and comments replaced, one for one."""
+    r"""Return the text with each character of a string or comment replaced by `\0`, so that offsets stay the same."""
     return _pattern(language).sub(lambda match: "\0" * len(match[0]), text)
 
 
 def kind_at_end(text: str, language: str) -> Literal["comment", "string"] | None:
-    """Return what is still open at the end of the text, read character by character; None for code."""
+    """Return "comment" or "string" if one is open at the end of the text, or None for code."""
     end = next((match for match in _pattern(language).finditer(text + ".") if match.end() == len(text) + 1), None)
     if end is None:
         return None
-    known = languages.get(language)
-    marks = (*known.line_comments, *(known.block_comment or ())[:1]) if known else ()
+    language_row = languages.get(language)
+    marks = (*language_row.line_comments, *(language_row.block_comment or ())[:1]) if language_row else ()
     return "comment" if end[0].startswith(marks) else "string"
 
 
 def split_lines(text: str, language: str) -> list[Line]:
-    """Return the lines of the text, each with what it needs to be indented or cut."""
+    """Return the lines of the text, each with the facts that indenting and cutting need."""
     code = mask(text, language)
     lines, at, depth = [], 0, 0
     for line in text.split("\n"):
@@ -54,7 +59,7 @@ def split_lines(text: str, language: str) -> list[Line]:
 
 
 def first_closer(text: str, language: str) -> int | None:
-    """Return where the text closes a bracket that it did not open, or None."""
+    """Return the offset of the first closing bracket that the text did not open, or None."""
     opening, closing = brackets(language)
     depth = 0
     for idx, char in enumerate(mask(text, language)):
@@ -65,7 +70,7 @@ def first_closer(text: str, language: str) -> int | None:
 
 
 def n_open(before: str, text: str, language: str) -> int:
-    """Return how many brackets the text leaves open; what stands `before` tells what is a string in it."""
+    """Return how many brackets the text leaves open; `before` is the preceding text, needed to tell strings from code."""
     opening, closing = brackets(language)
     depth = 0
     for char in mask(before + text, language)[len(before) :]:
@@ -74,26 +79,27 @@ def n_open(before: str, text: str, language: str) -> int:
 
 
 def opens_string(text: str, below: str, language: str) -> bool:
-    """Return whether a string is open at the end of the text's last line: one that lacks its quote, or reaches further.
+    """Return whether a string is open at the end of the text's last line: its quote is missing, or it continues.
 
-    A line that begins with a quote may begin a docstring, which is wrong only where the lines `below` do not end it.
+    A line that begins with a quote may begin a docstring. That counts as open only if the lines `below` do not close
+    it.
     """
     quotes = _quotes(language)
     if _is_literal(f"{text}\n.", language):
-        begins = text.rpartition("\n")[2].lstrip()[:1] in tuple(quotes)
-        return not begins or _is_literal(f"{text}{below}\n.", language)
-    # The end of a line ends a comment; what a quote ends as well is a string that lacks it.
+        first_char = text.rpartition("\n")[2].lstrip()[:1] in tuple(quotes)
+        return not first_char or _is_literal(f"{text}{below}\n.", language)
+    # The line end closes a comment. If a quote also closes what is open, it is a string without its closing quote.
     return _is_literal(f"{text}.", language) and any(not _is_literal(f"{text}{quote}.", language) for quote in quotes)
 
 
 def brackets(name: str) -> tuple[str, str]:
-    """Return the brackets of the language: those that open, and those that close them."""
+    """Return the language's opening brackets and its closing brackets."""
     language = languages.get(name)
     return language.brackets if language else languages.BRACKETS
 
 
 def string_marks(name: str) -> tuple[str, ...]:
-    """Return what begins a string or a comment of several lines."""
+    """Return the marks that begin a string or a block comment, and the mark that ends a block comment."""
     language = languages.get(name)
     return (*_quotes(name), *((language.block_comment or ()) if language else ()))
 
@@ -104,13 +110,16 @@ def _quotes(name: str) -> str:
 
 
 def _is_literal(text: str, language: str) -> bool:
-    """Return whether the last character is part of a string or a comment."""
+    """Return whether the text's last character is part of a string or a comment."""
     return mask(text, language)[-1] == "\0"
 
 
 @functools.cache
 def _pattern(name: str) -> re.Pattern[str]:
-    """Return what matches a string or a comment of the language; one that never ends reaches to the end."""
+    """Return a pattern that matches a string or a comment of the language.
+
+    An unclosed block comment or multi-line string matches to the end of the text.
+    """
     language = languages.get(name)
     parts = list(language.strings) if language else []
     quotes, multiline = languages.QUOTES, languages.MULTILINE_QUOTES
@@ -119,7 +128,7 @@ def _pattern(name: str) -> re.Pattern[str]:
         if language.block_comment is not None:
             begin, end = map(re.escape, language.block_comment)
             parts.append(rf"{begin}.*?(?:{end}|\Z)")
-        # `$#` and `${#x}` are no comments, nor is `#[attribute]`.
+        # Excludes `$#`, `${#x}` and `#[attribute]`, which are not comments.
         parts += [rf"(?<![$\w{{]){re.escape(mark)}(?!\[)[^\n]*" for mark in language.line_comments]
         if language.heredoc:
             word = r"[ \t]*(?P<q>[\"']?)(?P<w>[A-Z_]\w*)(?P=q)[^\n]*\n"

@@ -1,8 +1,9 @@
-r"""Convert between places in a text: code-point offsets, lines and characters as editors count them, UTF-8 bytes.
+r"""Convert between positions in a text: code-point offsets, editors' lines and characters, and UTF-8 bytes.
 
-Lines end at `\n`, `\r\n` and `\r` only, as the Language Server Protocol says; form feeds, NEL and U+2028 are ordinary
-characters. A lone surrogate counts as what it would be encoded as: three UTF-8 bytes, one UTF-16 unit. Knows nothing of
-documents, languages or the protocol's own types.
+Only `\n`, `\r\n` and `\r` end a line, as the Language Server Protocol says. Form feeds, NEL and U+2028 are ordinary
+characters. A lone surrogate counts as it would be encoded: three UTF-8 bytes, one UTF-16 unit.
+
+This module knows nothing of documents, languages or the protocol's own types.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _ASTRAL = re.compile(r"[\U00010000-\U0010ffff]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 # Every byte of UTF-8 that does not start a character: deleting them leaves one byte for each code point.
 _CONTINUATION = bytes(range(0x80, 0xC0))
-# One checkpoint for so many code points: small enough to count between two, large enough not to double the text's size.
+# Code points per checkpoint: few enough to count quickly between two, many enough to use little memory.
 _STRIDE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Where each line of a text starts, and where its content ends, before its line end."""
+    """The lines of a text: where each one starts, and where it ends before its line end."""
 
     text: str
     starts: Sequence[int]
@@ -51,7 +52,7 @@ class Lines:
         return content[: len(content) - len(content.lstrip(" \t\f"))]
 
     def indent_before(self, offset: int) -> str | None:
-        """Return the white space before the offset on its line, or None where more than that stands before it."""
+        """Return the white space between the line's start and the offset, or None if other text is there."""
         head = self.text[self.starts[self.at(offset)] : offset]
         return head if not head.strip() else None
 
@@ -61,16 +62,16 @@ class Lines:
 
 
 def lines(text: str) -> Lines:
-    """Return the index of the text's lines; there is always at least one."""
+    """Return the lines of the text; there is always at least one."""
     marks = [match.span() for match in _LINE_END.finditer(text)]
     return Lines(text, (0, *(end for _, end in marks)), (*(start for start, _ in marks), len(text)))
 
 
 def spliced(index: Lines, span: Span, new: str, text: str | None = None) -> Lines:
-    r"""Return the text with `new` in place of the span; lines that the edit does not touch are not looked at again.
+    r"""Return the lines of the text with `new` in place of the span. Lines that the edit does not touch are not scanned again.
 
-    The lines next to the edit count as touched, since an edit can join a `\r` and a `\n` or part them. Whoever has the
-    `text` that comes of it can pass it on.
+    The lines next to the edit count as touched, because an edit can join or separate a `\r` and a `\n`. `text` is the
+    edited text, for a caller that already has it.
     """
     if text is None:
         text = f"{index.text[: span.start]}{new}{index.text[span.end :]}"
@@ -83,7 +84,7 @@ def spliced(index: Lines, span: Span, new: str, text: str | None = None) -> Line
     starts = [begin + at for at in middle.starts]
     ends = [begin + at for at in middle.ends]
     if last + 1 < len(index):
-        # The stretch ends with a line end, behind which `middle` counts one more line: the first of those that follow.
+        # The rescanned stretch ends with a line end, after which `middle` counts one more line: the first untouched one.
         starts, ends = starts[:-1], ends[:-1]
     return Lines(
         text,
@@ -93,27 +94,27 @@ def spliced(index: Lines, span: Span, new: str, text: str | None = None) -> Line
 
 
 class _Offsets(Sequence[int]):
-    """Offsets of which all from one on are shifted by a number, so that a key typed in a long text changes few of them."""
+    """Offsets that are shifted by one number from a pivot on, so that typing in a long text changes few of them."""
 
     __slots__ = ("_base", "_pivot", "_shift")
 
     def __init__(self, base: tuple[int, ...], pivot: int = 0, shift: int = 0) -> None:
-        """Hold the offsets; those from the pivot on are so much larger than in the base."""
+        """Hold the offsets; `shift` is added to those from index `pivot` on."""
         self._base, self._pivot, self._shift = base, pivot, shift
 
     @classmethod
     def of(cls, offsets: Sequence[int]) -> _Offsets:
-        """Return the offsets as such."""
+        """Return the offsets as an instance of this class."""
         return offsets if isinstance(offsets, _Offsets) else cls(tuple(offsets))
 
     def spliced(self, start: int, end: int, new: Sequence[int], shift: int) -> _Offsets:
-        """Return these with new ones in place of some and all behind them shifted; few are touched near the last such edit."""
+        """Return the offsets with `new` in place of `start:end`, and the later ones shifted; fast near the previous edit."""
         base = self._base
         before, behind = base[:start], base[end:]
         if self._pivot < start:
             before = (*base[: self._pivot], *(at + self._shift for at in base[self._pivot : start]))
         elif self._pivot > end:
-            # These are shifted from now on, but were not yet.
+            # The new pivot is before these offsets, so they will get the old shift too; subtract it here.
             behind = (*(at - self._shift for at in base[end : self._pivot]), *base[self._pivot :])
         return _Offsets(before + tuple(new) + behind, start + len(new), self._shift + shift)
 
@@ -146,8 +147,8 @@ class _Offsets(Sequence[int]):
 def to_offset(index: Lines, line: int, character: int, encoding: Encoding) -> int:
     """Return the code-point offset of an editor's position.
 
-    A character past the line's end is the line's end, a line past the last is the text's end, a negative number is
-    zero, and a character inside a surrogate pair or a UTF-8 sequence is the start of that code point.
+    A character past the line's end gives the line's end. A line past the last gives the text's end. A negative number
+    counts as zero. A character inside a surrogate pair or a UTF-8 sequence gives the start of that code point.
     """
     if line >= len(index):
         return len(index.text)
@@ -165,7 +166,7 @@ def to_offset(index: Lines, line: int, character: int, encoding: Encoding) -> in
 
 
 def to_position(index: Lines, offset: int, encoding: Encoding) -> tuple[int, int]:
-    """Return the offset as an editor's line and character; an offset inside a line end is the end of that line's content."""
+    """Return the editor's line and character for an offset; one inside a line end gives the end of the line's content."""
     offset = min(max(offset, 0), len(index.text))
     line = index.at(offset)
     head = index.text[index.starts[line] : min(offset, index.ends[line])]
@@ -189,9 +190,10 @@ def _width(one: str, encoding: Encoding) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ByteOffsets:
-    """A text as UTF-8, and the way between its code points and its bytes.
+    """A text as UTF-8, and the conversion between its code points and its bytes.
 
-    `checkpoints` holds the byte at every 256th code point, and nothing where the text is ASCII: there both are the same.
+    `checkpoints` holds the byte at every 256th code point. It is empty for ASCII, where bytes and code points are the
+    same.
     """
 
     source: bytes
@@ -199,7 +201,7 @@ class ByteOffsets:
     checkpoints: tuple[int, ...]
 
     def to_byte(self, offset: int) -> int:
-        """Return the byte at which the code point starts; offsets beyond the text are its end."""
+        """Return the byte at which the code point starts; an offset beyond the text gives the text's end."""
         offset = min(max(offset, 0), self.n_points)
         if not self.checkpoints:
             return offset
@@ -210,19 +212,19 @@ class ByteOffsets:
         return at
 
     def to_point(self, byte: int) -> int:
-        """Return the code point that the byte belongs to; bytes beyond the text are its end."""
+        """Return the code point that the byte belongs to; a byte beyond the text gives the text's end."""
         byte = min(max(byte, 0), len(self.source))
         if not self.checkpoints:
             return byte
         block = bisect_right(self.checkpoints, byte) - 1
-        # The byte itself is counted where it starts a character, so that one inside a character maps to its start.
+        # The byte itself is included, so that a byte inside a character maps to that character's start.
         head = self.source[self.checkpoints[block] : byte + 1]
         started = len(head.translate(None, _CONTINUATION))
         return block * _STRIDE + started - (1 if byte < len(self.source) else 0)
 
 
 def byte_offsets(text: str) -> ByteOffsets:
-    """Return the text as valid UTF-8 with its offsets; a lone surrogate becomes U+FFFD, which is as long."""
+    """Return the text as valid UTF-8, with its offsets. A lone surrogate becomes U+FFFD, which has the same length."""
     if text.isascii():
         return ByteOffsets(text.encode("ascii"), len(text), ())
     encoded = [_SURROGATE.sub("\ufffd", text[at : at + _STRIDE]).encode("utf-8") for at in range(0, len(text) + 1, _STRIDE)]

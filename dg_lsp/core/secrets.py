@@ -1,9 +1,11 @@
-"""Tell what may be a secret: by a file's name, and by the look of the text itself; and mask it.
+"""Recognise what may be a secret, by a file's name and by the text itself, and mask it.
 
-Pure. The names are those that gitrob, shhgit and GitHub's `gitignore` templates list; the shapes of tokens are those that
-gitleaks (`config/gitleaks.toml`), detect-secrets (its plugins) and GitHub's list of secret scanning patterns document: the
-prefix that each service gives its keys, and their length. What no service has marked is judged by the name that it is
-assigned to and by how random it looks. A mask costs a completion little, so doubt masks.
+This module is pure. The file names come from gitrob, shhgit and GitHub's `gitignore` templates. The token shapes (each
+service's prefix, and the length) come from gitleaks (`config/gitleaks.toml`), detect-secrets (its plugins) and GitHub's
+list of secret scanning patterns.
+
+A value without a known shape is judged by the name that it is assigned to and by how random it looks. In doubt a value
+is masked, because a mask hardly harms a completion.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from dg_lsp.core.values import InfillRequest, Snippet, Span
 MASK = "REDACTED"
 
 FILES = (
-    # Environments and settings that are kept out of repositories.
+    # Environments and settings that are usually not committed.
     ".env*", "*.env", ".envrc", "local_settings.py", "wp-config*.php", "localsettings.php", "*.tfstate*", "*.tfvars*",
     "*.pubxml.user", "kubeconfig*", "application-local.*", "appsettings.local.json", "proftpdpasswd", "*.rdp",
-    # Keys and stores of keys.
+    # Keys and key stores.
     "*.pem", "*.key", "*.pfx", "*.p12", "*.p8", "*.pkcs12", "*.jks", "*.bks", "*.keystore", "*.keyring", "*.keychain*",
     "*.kdb", "*.kdbx", "*.kwallet", "*.agilekeychain", "*.psafe3", "*.ppk", "*.gpg", "*.pgp", "*.asc", "*.ovpn", "*.tblk",
     "*.bek", "*.fve", "*.jwk", "*.mobileprovision", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*_rsa", "*_dsa",
     "*_ecdsa", "*_ed25519", "private_key", "private_key.*", "private-key", "private-key.*",
     "privatekey", "privatekey.txt", "*.private_key",
-    # What programs keep their passwords and tokens in.
+    # Files where programs store passwords and tokens.
     ".netrc", "_netrc", ".npmrc", ".yarnrc*", ".pypirc", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".htpasswd",
     "htpasswd", ".git-credentials", ".gitconfig", ".dockercfg", ".dockerconfigjson", ".boto", ".s3cfg", ".vault-token",
     ".vault_pass*", "vault_pass*", ".vault-pass*", ".tugboat", ".esmtprc", ".msmtprc", ".ftpconfig", ".remote-sync.json",
@@ -41,14 +43,14 @@ FILES = (
     "tokens.json", "token.txt", "tokens.txt", "auth.json", "oauth*.json", "password.txt", "passwords.*", "passwd", "shadow",
     "credential*", "secret*", ".secret*", "*.secret", "*.secrets", "apikey", "apikey.txt", "api_key", "api_key.txt",
     "*.credentials",
-    # What was typed, passwords among it.
+    # Histories of typed commands, which may include passwords.
     "*_history", ".*_history", "*history.txt", ".histfile", ".lesshst",
 )  # fmt: skip
 FOLDERS = frozenset(
     {".ssh", ".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".secrets", ".vault", "credentials", "secrets"}
     | {".password-store", ".chef", ".purple", ".irssi", ".minikube", ".terraform.d"}
 )
-# Files whose names say nothing without their folders.
+# Files that are recognised only together with their folders.
 PLACES = (
     ".config/gh/hosts.yml", ".config/hub", ".config/glab-cli/*", ".config/gcloud/*", ".config/op/*", ".config/doctl/*",
     ".config/rclone/*", ".config/git/config", ".config/git/credentials", ".config/hcloud/*", ".config/filezilla/*",
@@ -60,7 +62,7 @@ PLACES = (
 
 
 def in_name(parts: Sequence[str]) -> bool:
-    """Return whether a path's name, or a folder in it, is one that commonly holds keys or passwords."""
+    """Return whether the file's name, or a folder in its path, is one that commonly holds keys or passwords."""
     small = [part.casefold() for part in parts]
     if not small:
         return False
@@ -68,25 +70,25 @@ def in_name(parts: Sequence[str]) -> bool:
 
 
 def in_place(parts: Sequence[str]) -> bool:
-    """Return whether a path's last parts are a place where a program keeps keys or passwords."""
+    """Return whether the path ends with a known location of keys or passwords."""
     small = [part.casefold() for part in parts]
     return any(fnmatchcase("/".join(small[-(place.count("/") + 1) :]), place) for place in PLACES)
 
 
 def mask(text: str) -> str:
-    """Return the text with a mask in place of each secret."""
+    """Return the text with each secret replaced by `MASK`."""
     return mask_pieces((text,))[0]
 
 
 def mask_pieces(pieces: Sequence[str]) -> tuple[str, ...]:
-    """Return texts that follow one another with a mask in place of each secret, which may go on from one to the next."""
-    found = spans("".join(pieces))
-    if not found:
+    """Return consecutive texts with each secret replaced by `MASK`; a secret may continue from one text into the next."""
+    secret_spans = spans("".join(pieces))
+    if not secret_spans:
         return tuple(pieces)
     masked, start = [], 0
     for piece in pieces:
         parts, at = [], 0
-        for span in found:
+        for span in secret_spans:
             left, right = max(span.start - start, 0), min(span.end - start, len(piece))
             if left < right:
                 parts += [piece[at:left], MASK]
@@ -97,7 +99,7 @@ def mask_pieces(pieces: Sequence[str]) -> tuple[str, ...]:
 
 
 def mask_request(request: InfillRequest) -> InfillRequest:
-    """Return the request as somebody else may see it: every text in it masked."""
+    """Return the request with the secrets masked in each of its texts."""
     prefix, *between, suffix = mask_pieces((request.prefix, *request.between, request.suffix))
     return replace(
         request,
@@ -111,10 +113,10 @@ def mask_request(request: InfillRequest) -> InfillRequest:
 
 
 def spans(text: str) -> tuple[Span, ...]:
-    """Return where the text holds secrets, in order and apart."""
-    found = sorted(Span(*place) for place in (*_keys(text), *_tokens(text), *_assigned(text)) if place[0] < place[1])
+    """Return the spans of the secrets in the text, in order and without overlaps."""
+    secret_spans = sorted(Span(*place) for place in (*_keys(text), *_tokens(text), *_assigned(text)) if place[0] < place[1])
     merged: list[Span] = []
-    for span in found:
+    for span in secret_spans:
         if merged and span.start <= merged[-1].end:
             merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
         else:
@@ -125,13 +127,13 @@ def spans(text: str) -> tuple[Span, ...]:
 # --- Blocks of key material -------------------------------------------------------------------------------------------
 
 _FRAME = re.compile(r"-{4,5} ?(BEGIN|END) [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?-{4,5}")
-# Lines of base64 and of headers, as they stand in a file or in a string with its line ends written as \n.
+# Lines of base64 and of headers, in a file or in a string whose line ends are written as \n.
 _BODY = re.compile(r"(?:[A-Za-z0-9+/=\s\"'`,|>.;()#*]|\\[nr]|[A-Z][A-Za-z-]{1,20}: [^\n]{0,80}\n)*")
 _TAIL_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\\ \t\r\n\"'`,+")
 
 
 def _keys(text: str) -> Iterator[tuple[int, int]]:
-    """Yield what stands between the first and the last line of private keys, one of which may be cut off."""
+    """Yield the text between the first and the last line of each private key; one of the two lines may be missing."""
     if "PRIVATE KEY" not in text:
         return
     begin: int | None = None
@@ -141,7 +143,7 @@ def _keys(text: str) -> Iterator[tuple[int, int]]:
             body = _BODY.match(text, begin)
             yield begin, body.end() if body else begin
         else:
-            # Without its first line a key goes back as far as it looks like one.
+            # Without its first line, the key begins where the text stops looking like one.
             start = begin
             if start is None:
                 start = frame.start()
@@ -151,9 +153,9 @@ def _keys(text: str) -> Iterator[tuple[int, int]]:
             begin = None
 
 
-# --- Tokens that say whose they are -----------------------------------------------------------------------------------
+# --- Tokens with a known prefix ---------------------------------------------------------------------------------------
 
-# Each with a text that must occur for it to be looked for at all; group 1, where there is one, is the secret.
+# Each shape comes with a text that must occur before the shape is searched for. Group 1, if there is one, is the secret.
 _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (hint, re.compile(shape))
     for hint, shape in (
@@ -165,7 +167,7 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("xapp-", r"xapp-\d-[A-Za-z0-9-]{10,}"),
         ("hooks.slack.com", r"hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9+/]{20,})"),
         ("discord", r"discord(?:app)?\.com/api/webhooks/(\d{10,}/[\w-]{30,})"),
-        # OpenAI, Anthropic, OpenRouter and others after them.
+        # OpenAI, Anthropic, OpenRouter and others that use the same form.
         ("sk-", r"(?<![A-Za-z0-9])sk-(?=[\w-]*\d)(?:[a-z0-9]{2,12}-){0,3}[A-Za-z0-9_-]{20,}"),
         *((f"{kind}k_", rf"(?<![A-Za-z0-9]){kind}k_(?:live|test|prod)_[A-Za-z0-9]{{10,}}") for kind in "srp"),
         ("whsec_", r"whsec_[A-Za-z0-9+/]{24,}"),
@@ -211,7 +213,7 @@ def _tokens(text: str) -> Iterator[tuple[int, int]]:
             yield from (match.span(1 if shape.groups else 0) for match in shape.finditer(text))
 
 
-# --- What is assigned to a name that tells ----------------------------------------------------------------------------
+# --- Values assigned to a name such as `password` ---------------------------------------------------------------------
 
 _NAMED = re.compile(
     r"(?P<name>key|token|secret|passwo?r?d|passwd|pwd|passphrase|credentials?|bearer|auth)(?:_?(?:id|value|string|base64|base|hex))?"
@@ -223,7 +225,7 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _PASSWORDS = ("pass", "pwd")
-# What stands for a value rather than being one.
+# Placeholders, which are not secrets.
 _PLACEHOLDER = re.compile(
     r"\$\{|\{\{|<[^>]+>|%\(|^\$\w+$|\{\w+\}|^%\w+%$|example|changeme|placeholder|redacted|your[-_]|xxxx|\*\*\*|\.\.\.",
     re.IGNORECASE,
@@ -231,7 +233,7 @@ _PLACEHOLDER = re.compile(
 
 
 def _assigned(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the random-looking values that are given to something called a key, a token, a secret or a password."""
+    """Yield the random-looking values assigned to a name such as key, token, secret or password."""
     for match in _NAMED.finditer(text):
         group = "quoted" if match["quoted"] is not None else "bare"
         value = match[group]
@@ -246,19 +248,19 @@ def _looks_random(value: str, *, is_password: bool, is_bare: bool) -> bool:
     n_digits = sum(char.isdigit() for char in value)
     has_letter = any(char.isalpha() for char in value)
     if is_bare:
-        # Outside of quotes it may be code: a name, or a call.
+        # Without quotes it may be code: a name, or a call.
         if n_digits < 3 or value.isdigit() or "://" in value:
             return False
         return _entropy(value) >= 3.5 or (len(value) >= 32 and _entropy(value) >= 3.0)
     if is_password:
         return has_letter and (n_digits > 0 or any(not char.isalnum() and char not in "_-./" for char in value))
-    # Words and numbers with marks between them are a name: `WINDOW_SIZE_2`, `items/{0}`, `2024-01-01`.
+    # Words and numbers with separators between them are a name: `WINDOW_SIZE_2`, `items/{0}`, `2024-01-01`.
     if len(value) < 16 or all(part.isalpha() or part.isdigit() for part in re.findall(r"[^\W_]+", value)):
         return False
     return _entropy(value) >= 3.0 and (has_letter or len(value) >= 24)
 
 
 def _entropy(text: str) -> float:
-    """Return the bits that a character of the text carries by the text's own frequencies."""
+    """Return the entropy of the text's characters, in bits per character."""
     counts = Counter(text)
     return -sum(count / len(text) * math.log2(count / len(text)) for count in counts.values())

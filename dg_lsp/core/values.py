@@ -1,6 +1,7 @@
-"""The values that every part speaks of: documents, spans, holes, requests, candidates, edits.
+"""The values that all parts share: documents, spans, holes, requests, candidates, edits.
 
-All frozen; each checks itself once, where it is made. Offsets are code points. Knows nothing of files, editors or models.
+All are frozen, and each checks itself when it is created. Offsets count code points. This module knows nothing of
+files, editors or models.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class Span:
             raise ValueError(f"not a span: {self.start}..{self.end}")
 
     def overlaps(self, other: Span) -> bool:
-        """Return whether the two share a character; empty spans share none."""
+        """Return whether the spans share a character; an empty span shares none."""
         return self.start < other.end and other.start < self.end
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the spans in order, those that touch or overlap as one."""
+    """Return the spans in order, with those that touch or overlap merged."""
     separate: list[Span] = []
     for span in sorted(spans):
         if separate and span.start <= separate[-1].end:
@@ -44,13 +45,13 @@ def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def inside_any(offset: int, spans: Iterable[Span]) -> bool:
-    """Return whether the offset lies within one of the spans, not at its edge."""
+    """Return whether the offset lies inside one of the spans; their edges do not count."""
     return any(span.start < offset < span.end for span in spans)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One version of one file. `language` is a name of `core.languages`, or "" where none is known."""
+    """One version of one file. `language` is a name from `core.languages`, or "" if it is unknown."""
 
     uri: str
     language: str
@@ -62,9 +63,10 @@ class Document:
 class Hole:
     r"""A span that the model may rewrite.
 
-    `lead` and `trail` are fixed text that the edit writes around the answer and the model sees as given: for
-    `function f() {}` the span is empty, lead is "\n  " and trail "\n". `indent` is the white space before the
-    answer's own lines. A hole that is not a `block` ends with its line.
+    `lead` and `trail` are fixed text that the edit writes around the answer. The model sees them as given: for
+    `function f() {}` the span is empty, lead is "\n  " and trail is "\n".
+
+    `indent` is the white space before each line of the answer. A hole that is not a `block` ends with its line.
     """
 
     span: Span
@@ -78,7 +80,7 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Related text from elsewhere: where it stands, and its text."""
+    """Related text from another place: its path, and the text."""
 
     path: str
     text: str
@@ -86,7 +88,7 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What an answer may cost: milliseconds (0: no deadline), denoising steps (0: the model's own), candidates wanted."""
+    """Limits of an answer: milliseconds (0: no deadline), denoising steps (0: the model's default) and number of candidates."""
 
     ms: int = 0
     steps: int = 0
@@ -99,11 +101,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class InfillRequest:
-    """Everything the engine needs: text on both sides, the holes, and the fixed text between them.
+    """Everything that the engine needs: the text on both sides, the holes, and the fixed text between them.
 
-    The window reads `prefix, hole 0, between[0], hole 1, …, suffix`; leads and trails are already part of the fixed
-    text. `path` is a short name of the file for the model, not a place to read. `previous` is what an earlier answer would
-    still write in the only hole, though the user has gone another way since: a draft that has to prove itself.
+    The window reads `prefix, hole 0, between[0], hole 1, …, suffix`. Leads and trails are already part of the fixed
+    text. `path` is a short file name that the model sees; nothing is read from it.
+
+    `previous` is the rest of an earlier suggestion that the user typed past. The engine scores it as one more draft for
+    the only hole.
     """
 
     prefix: str
@@ -119,18 +123,18 @@ class InfillRequest:
 
     def __post_init__(self) -> None:
         if not self.holes:
-            raise ValueError("a request has at least one hole")
+            raise ValueError("a request needs at least one hole")
         if len(self.between) != len(self.holes) - 1:
             raise ValueError(f"{len(self.holes)} holes need {len(self.holes) - 1} texts between them, not {len(self.between)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One text for each hole of a request, how sure the backend is that all are right, and how it was made.
+    """One text for each hole of a request, with the backend's confidence that all are right and how they were made.
 
-    `confidences` holds one probability for each token of each text, and `lengths`, where the engine can tell, how many
-    characters of the text each of those tokens is. `finished` is False when a deadline cut the
-    denoising short. `row` says what the canvas started from.
+    `confidences` holds one probability for each token of each text. `lengths` holds the number of characters of each of
+    those tokens, if the engine knows it. `finished` is False if a deadline cut the denoising short. `row` says what the
+    canvas started from.
     """
 
     texts: tuple[str, ...]
@@ -151,7 +155,7 @@ class Edit:
 
 
 def apply(text: str, edits: tuple[Edit, ...]) -> str:
-    """Return the text with all edits applied; raise ValueError when two of them overlap or one lies outside."""
+    """Return the text with all edits applied; raise ValueError if two overlap or one lies outside the text."""
     ordered = sorted(edits, key=lambda edit: edit.span)
     if any(left.span.end > right.span.start for left, right in pairwise(ordered)):
         raise ValueError("edits overlap")

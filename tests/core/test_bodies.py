@@ -1,4 +1,4 @@
-"""Which bodies are holes, and where those start and end, in every language of the table."""
+"""Which bodies are holes, and where they start and end, in every language of the table."""
 
 from __future__ import annotations
 
@@ -995,13 +995,13 @@ def test_line_ends_and_characters_before_a_hole_change_nothing(language: str, en
         assert [(hole.span.start, hole.span.end) for hole in holes.bodies(other, marked.parse(other))] == shifted
 
 
-def test_empty_asks_for_bare_bodies_too() -> None:
+def test_the_empty_option_includes_bare_bodies() -> None:
     check("def f():\n    <hole>pass</hole>\n\nclass A:<hole> pass</hole>\n", "python", empty=True)
     check("function f() {<hole></hole>}\ng(() => {<hole></hole>});\n", "javascript", empty=True)
     check("def f():\n    <hole>pass  # nothing to do</hole>\n", "python", empty=True)
 
 
-def test_empty_does_not_ask_for_abstract_ones() -> None:
+def test_the_empty_option_excludes_abstract_bodies() -> None:
     check("class A(Protocol):\n    def f(self): ...\n\nclass E(Exception): pass\n", "python", empty=True)
 
 
@@ -1012,12 +1012,12 @@ def test_empty_does_not_ask_for_abstract_ones() -> None:
         ("typescript", "file:///a.d.ts", "/** Docs. */\nexport function f() {}\n"),
     ],
 )
-def test_stub_files_are_meant_to_be_empty(language: str, uri: str, text: str) -> None:
+def test_stub_files_have_no_body_holes(language: str, uri: str, text: str) -> None:
     check(text, language, uri=uri)
     check(text, language, uri=uri, empty=True)
 
 
-def test_without_a_language_there_are_no_bodies() -> None:
+def test_an_unknown_language_has_no_body_holes() -> None:
     check("function f() {}", "")
 
 
@@ -1037,18 +1037,18 @@ def test_a_body_on_the_line_of_its_def_moves_below() -> None:
     assert shape("def f(): ...\nx = 1\n", "python", "return 1") == "def f():\n    return 1\nx = 1\n"
 
 
-def test_a_body_of_only_a_docstring_goes_on_below() -> None:
+def test_a_body_of_only_a_docstring_continues_below_it() -> None:
     text = "def f():\n  '''Docs.'''\n\nx = 1\n"
     assert shape(text, "python", "return 1") == "def f():\n  '''Docs.'''\n  return 1\n\nx = 1\n"
 
 
-def test_braces_on_one_line_open() -> None:
+def test_a_body_in_braces_on_one_line_moves_to_its_own_lines() -> None:
     assert shape("/** D */\nfunction f() { }\n", "javascript", "a();\nb();") == "/** D */\nfunction f() {\n  a();\n  b();\n}\n"
     text = "class A {\n    int f() { throw new UnsupportedOperationException(); }\n}\n"
     assert shape(text, "java", "return 1;") == "class A {\n    int f() {\n        return 1;\n    }\n}\n"
 
 
-def test_braces_on_two_lines_stay() -> None:
+def test_braces_on_two_lines_keep_their_lines() -> None:
     assert shape("/** D */\nfunction f() {\n}\n", "javascript", "a();") == "/** D */\nfunction f() {\n  a();\n}\n"
 
 
@@ -1086,7 +1086,7 @@ def test_an_inline_placeholder_is_no_block() -> None:
     assert hole.indent == "    "
 
 
-def test_no_two_bodies_overlap_where_a_broken_placeholder_holds_another() -> None:
+def test_body_holes_do_not_overlap_in_broken_nested_placeholders() -> None:
     check(
         """
         void h() {
@@ -1100,7 +1100,7 @@ def test_no_two_bodies_overlap_where_a_broken_placeholder_holds_another() -> Non
 
 
 class Counted(tuple[Owner, ...]):
-    """Owners that count how often all of them are looked at."""
+    """Owners that count how often they are all iterated."""
 
     n_looks = 0
 
@@ -1109,7 +1109,7 @@ class Counted(tuple[Owner, ...]):
         return super().__iter__()
 
 
-def test_a_long_file_is_not_looked_through_for_each_hole() -> None:
+def test_a_long_file_is_not_scanned_for_each_hole() -> None:
     text = "".join(f'class A{n}:\n    def f(self):\n        """Return it."""\n        pass\n\n' for n in range(50))
     document = Document("file:///code", "python", text, 1)
     syntax = syntaxes.of(document)

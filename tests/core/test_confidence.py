@@ -1,4 +1,4 @@
-"""One scale: a threshold means the same for every backend, and a rank is never taken for a probability."""
+"""A threshold means the same for every backend, and a rank never counts as a probability."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ PROBABILITIES = st.floats(0, 1)
         (Ranked(0, doubted=True), Threshold(0.0, n_best=1), False),
     ],
 )
-def test_a_threshold_has_a_rule_for_each_kind(given_confidence: Confidence, threshold: Threshold, sure: bool) -> None:
+def test_a_threshold_has_one_rule_for_probabilities_and_one_for_ranks(
+    given_confidence: Confidence, threshold: Threshold, sure: bool
+) -> None:
     assert is_sure(given_confidence, threshold) is sure
 
 
 @given(PROBABILITIES, PROBABILITIES, st.integers(0, 9))
-def test_more_probability_is_never_less_sure(one: float, other: float, n_best: int) -> None:
+def test_a_higher_probability_is_never_less_sure(one: float, other: float, n_best: int) -> None:
     low, high = sorted((one, other))
     threshold = Threshold(0.5, n_best)
     assert is_sure(Calibrated(low), threshold) <= is_sure(Calibrated(high), threshold)
@@ -37,18 +39,20 @@ def test_more_probability_is_never_less_sure(one: float, other: float, n_best: i
 
 
 @given(st.integers(0, 9), st.booleans(), st.integers(0, 9), PROBABILITIES)
-def test_no_probability_threshold_decides_about_a_rank(position: int, doubted: bool, n_best: int, probability: float) -> None:
+def test_a_probability_threshold_does_not_affect_ranked_candidates(
+    position: int, doubted: bool, n_best: int, probability: float
+) -> None:
     ranked = Ranked(position, doubted)
     assert is_sure(ranked, Threshold(probability, n_best)) == is_sure(ranked, Threshold(0.0, n_best))
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan"), float("inf")])
-def test_a_probability_lies_between_nothing_and_one(wrong: float) -> None:
+def test_a_probability_is_between_zero_and_one(wrong: float) -> None:
     with pytest.raises(ValueError, match="not a probability"):
         Calibrated(wrong)
 
 
-def test_a_position_counts_from_zero() -> None:
+def test_a_rank_is_not_negative() -> None:
     with pytest.raises(ValueError, match="not a position"):
         Ranked(-1)
 
@@ -60,7 +64,7 @@ def test_order_puts_measured_before_ranked_before_doubted() -> None:
     ]  # fmt: skip
 
 
-def test_parts_are_right_together_only_with_a_probability_for_each() -> None:
+def test_a_joint_probability_needs_a_probability_for_every_part() -> None:
     assert confidence.joint([Calibrated(0.5), Calibrated(0.5)]) == Calibrated(0.25)
     assert confidence.joint([Calibrated(0.5), Ranked(1)]) == Ranked(1)
     assert confidence.joint([Ranked(0, doubted=True), Ranked(2)]) == Ranked(2, doubted=True)
@@ -70,5 +74,5 @@ def test_parts_are_right_together_only_with_a_probability_for_each() -> None:
     ("stated", "text"),
     [(Calibrated(0.04), "4 %"), (Calibrated(0.9), "90 %"), (Calibrated(0.004), "under 1 %"), (Ranked(), "not calibrated")],
 )
-def test_words_are_for_a_title(stated: Confidence, text: str) -> None:
+def test_words_describe_a_confidence(stated: Confidence, text: str) -> None:
     assert confidence.words(stated) == text

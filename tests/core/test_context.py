@@ -1,4 +1,4 @@
-"""What the model reads, drawn: ⟦…⟧ is a hole, with what it held."""
+"""What the model reads, as drawings: ⟦…⟧ is a hole with its old text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_lead_and_trail_are_fixed_text() -> None:
     check_window("f() {⟦⟧}\n", "f() {\n  ⟦⟧\n}\n", lead="\n  ", trail="\n")
 
 
-def test_lead_and_trail_of_each_hole_stand_between() -> None:
+def test_the_text_between_holes_includes_their_leads_and_trails() -> None:
     check_window("{⟦⟧} {⟦⟧}", "{<⟦⟧>} {<⟦⟧>}", lead="<", trail=">")
 
 
@@ -46,7 +46,7 @@ def test_the_model_sees_plain_newlines_and_no_byte_order_mark() -> None:
     check_window("\ufeffa\r\nb\r⟦⟧\r\nc\rd\n", "a\nb\n⟦⟧\nc\nd\n")
 
 
-def test_a_mark_in_mid_text_stays() -> None:
+def test_a_byte_order_mark_within_the_text_stays() -> None:
     check_window("a\n⟦⟧\ufeffb", "a\n⟦⟧\ufeffb")
 
 
@@ -75,7 +75,7 @@ def test_a_line_longer_than_the_window_is_cut_inside() -> None:
     check_window("x" * 50 + "⟦⟧" + "y" * 50, "xxxxx⟦⟧yyyyy", window_chars=5)
 
 
-def test_the_request_carries_what_it_is_told() -> None:
+def test_the_request_has_the_given_budget_seed_and_related_text() -> None:
     document, holes = drawn("⟦⟧\n", language="python")
     snippet = Snippet("b.py", "x = 1\n")
     built = context.build(document, holes, related=(snippet,), path="a.py", budget=Budget(ms=5), seed=7)
@@ -92,13 +92,13 @@ def test_the_request_carries_what_it_is_told() -> None:
 @pytest.mark.parametrize(
     ("spans", "sentence"),
     [
-        ((), "a request has at least one hole"),
+        ((), "a request needs at least one hole"),
         (((2, 3), (0, 1)), "holes overlap or are out of order"),
         (((0, 2), (1, 3)), "holes overlap or are out of order"),
         (((0, 9),), "a hole ends at 9, beyond the text's 3 characters"),
     ],
 )
-def test_holes_that_make_no_sense_are_refused(spans: tuple[tuple[int, int], ...], sentence: str) -> None:
+def test_invalid_holes_are_refused(spans: tuple[tuple[int, int], ...], sentence: str) -> None:
     document = Document("", "", "abc")
     holes = [Hole(Span(*span), "cursor") for span in spans]
     with pytest.raises(ValueError, match=sentence):
@@ -130,15 +130,15 @@ def test_close_holes_share_a_request() -> None:
     check_groups("⟦⟧ + ⟦⟧\n⟦⟧", [3])
 
 
-def test_far_holes_are_asked_apart() -> None:
+def test_distant_holes_get_separate_requests() -> None:
     check_groups("⟦⟧ " + "x" * 500 + "⟦⟧ ⟦⟧", [1, 2])
 
 
-def test_the_fixed_text_of_a_group_is_bounded_as_a_whole() -> None:
+def test_the_total_fixed_text_of_a_group_is_bounded() -> None:
     check_groups("⟦⟧123⟦⟧123⟦⟧123⟦⟧", [2, 2], max_chars=5)
 
 
-def test_what_the_holes_hold_does_not_count() -> None:
+def test_text_inside_the_holes_does_not_count_towards_the_limit() -> None:
     check_groups("⟦a long old body⟧12⟦a long old body⟧", [2], max_chars=5)
 
 
@@ -146,7 +146,7 @@ def test_a_group_has_a_bounded_number_of_holes() -> None:
     check_groups("⟦⟧ ⟦⟧ ⟦⟧ ⟦⟧ ⟦⟧", [4, 1])
 
 
-def test_no_holes_no_groups() -> None:
+def test_no_holes_give_no_groups() -> None:
     assert context.group((), Document("", "", "")) == ()
 
 
@@ -195,7 +195,7 @@ def test_imported_files_come_first_then_those_that_share_names() -> None:
     ) == ["pkg/helpers.py", "nearer.py", "near.py"]
 
 
-def test_related_text_is_bounded_as_a_whole() -> None:
+def test_the_total_related_text_is_bounded() -> None:
     found = context.rank_related(
         Document("", "python", "value\n"), [Snippet(f"{idx}.py", "value\n" * 10) for idx in range(5)], limit_chars=100
     )
@@ -207,7 +207,7 @@ def test_an_imported_file_that_shares_nothing_gives_its_start_only_if_it_fits() 
     assert ranked("import a", ("a.py", "b = 1\n" * 1_000)) == []
 
 
-def test_what_fits_no_line_is_left_out() -> None:
+def test_related_text_without_a_line_that_fits_is_left_out() -> None:
     assert ranked("value", ("a.py", "value = 1234567890\n"), limit_chars=5) == []
 
 
@@ -287,14 +287,14 @@ def test_every_language_of_the_table_has_imports() -> None:
         ("App/Models/User.php", "App\\Models\\User"),
     ],
 )
-def test_a_path_may_be_what_a_name_means(path: str, name: str) -> None:
+def test_an_imported_name_matches_a_path(path: str, name: str) -> None:
     assert context.is_imported(path, [name])
 
 
 @pytest.mark.parametrize(
     ("path", "name"), [("a/b.py", "b.a"), ("a/b.py", "x.b"), ("ab.py", "b"), ("store.go", "store"), ("a/b.py", "."), (".h", "")]
 )
-def test_a_path_may_be_something_else(path: str, name: str) -> None:
+def test_an_imported_name_does_not_match_another_path(path: str, name: str) -> None:
     assert not context.is_imported(path, [name])
 
 

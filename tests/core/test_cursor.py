@@ -1,4 +1,4 @@
-"""What the hole at the cursor is: a block, with the text around it, or the rest of a line; selections and errors."""
+"""The hole at the cursor: a block with its surrounding text, or the rest of a line; also selections and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def at(text: str, language: str) -> Hole:
     return hole
 
 
-# The language, the text, and what stands around the answer: lead, indent and trail of a block.
+# The language, the text, and the block's lead, indent and trail.
 BLOCKS = [
     ("python", "def f():\n    $0\n", "", "    ", ""),
     ("python", "def f():$0\n", "\n    ", "    ", ""),
@@ -128,18 +128,20 @@ LINES = [
 
 
 @pytest.mark.parametrize(("language", "text", "lead", "indent", "trail"), BLOCKS)
-def test_an_empty_block_starts_here(language: str, text: str, lead: str, indent: str, trail: str) -> None:
+def test_a_cursor_where_an_empty_block_starts_is_a_block_hole(
+    language: str, text: str, lead: str, indent: str, trail: str
+) -> None:
     hole = at(text, language)
     assert (hole.block, hole.lead, hole.indent, hole.trail) == (True, lead, indent, trail)
 
 
 @pytest.mark.parametrize(("language", "text"), LINES)
-def test_the_rest_of_the_line(language: str, text: str) -> None:
+def test_a_cursor_elsewhere_is_a_hole_for_the_rest_of_the_line(language: str, text: str) -> None:
     hole = at(text, language)
     assert (hole.block, hole.lead, hole.trail) == (False, "", "")
 
 
-def test_every_language_has_both() -> None:
+def test_every_language_has_block_and_line_cases() -> None:
     names = {language.name for language in languages.TABLE} | {""}
     assert {case[0] for case in BLOCKS} == names == {case[0] for case in LINES}
 
@@ -170,7 +172,7 @@ def test_selected_lines_are_a_block() -> None:
     check_selection("x\n$0\n    a = 1\n$0", block=True, lead="    ", indent="    ", language="")
 
 
-def test_a_selected_part_of_a_line_is_none() -> None:
+def test_a_selected_part_of_a_line_is_not_a_block() -> None:
     check_selection("def f():\n    a = $01$0 + 2\n", block=False, indent="    ")
     check_selection("def f():\n    a = $0$0\n", block=False, indent="    ")
     check_selection("a = $01 +\\\n  2$0\n", block=True)
@@ -237,7 +239,7 @@ TOKENS = [
     st.integers(-3, 99),
     st.integers(0, 99),
 )
-def test_any_text_has_its_holes(text: str, language: str, offset: int, length: int) -> None:
+def test_any_text_can_be_searched_for_holes(text: str, language: str, offset: int, length: int) -> None:
     document = Document("", language, text)
     syntax = marked.parse(document)
     start = max(offset, 0)
@@ -272,7 +274,7 @@ def test_any_text_has_its_holes(text: str, language: str, offset: int, length: i
         ("go", 'package a\n\nfunc f() {\n\tpanic("$0not implemented")\n}\n', 'panic("not implemented")'),
     ],
 )
-def test_a_place_on_a_placeholder_is_its_body(language: str, text: str, body: str) -> None:
+def test_pointing_at_a_placeholder_selects_its_body(language: str, text: str, body: str) -> None:
     document, span = marked.selection(text, language)
     hole = holes.at_place(document, span, marked.parse(document), "shorter")
     assert (hole.kind, hole.block) == ("body", True)
@@ -280,7 +282,7 @@ def test_a_place_on_a_placeholder_is_its_body(language: str, text: str, body: st
     assert hole.instruction.startswith("shorter")
 
 
-def test_a_place_on_a_placeholder_is_the_hole_that_a_whole_file_has_there() -> None:
+def test_pointing_at_a_placeholder_gives_the_same_hole_as_searching_the_file() -> None:
     for text in ('def f():\n    """Docs."""\n    $0pass\n', "def f(a): $0...\n", "fn f() { todo!$0() }\n"):
         document, span = marked.selection(text, "rust" if text.startswith("fn") else "python")
         syntax = marked.parse(document)
@@ -297,13 +299,13 @@ def test_a_place_on_a_placeholder_is_the_hole_that_a_whole_file_has_there() -> N
         ("", "pas$0s\n"),
     ],
 )
-def test_a_place_on_other_text_is_the_cursor(language: str, text: str) -> None:
+def test_pointing_at_other_text_gives_a_cursor_hole(language: str, text: str) -> None:
     document, offset = marked.cursor(text, language)
     syntax = marked.parse(document)
     assert holes.at_place(document, Span(offset, offset), syntax) == holes.at_cursor(document, offset, syntax)
 
 
-def test_a_selection_of_more_than_a_placeholder_is_the_selection() -> None:
+def test_selecting_more_than_a_placeholder_gives_the_selection() -> None:
     for text in ("$0def f():\n    pass$0\n", "def f():\n    $0x = 1\n    pass$0\n", "x = $01$0\n"):
         document, span = marked.selection(text)
         syntax = marked.parse(document)

@@ -1,4 +1,4 @@
-"""Which language a text is in that comes without a file name, and where nobody should say."""
+"""The language of a text without a file name, and where the evidence is too weak."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ CODE = {
     """,
 }
 
-# What no grammar of the table is for.
+# Languages and formats that are not in the table.
 FOREIGN = {
     "prose": """
         A language server finds the hole, and a model fills it. For each price in the list, the total grows;
@@ -329,7 +329,7 @@ def cut(text: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", CODE)
-def test_code_is_known_by_how_it_looks(name: str) -> None:
+def test_a_language_is_recognised_by_how_code_looks(name: str) -> None:
     assert guess.declared_language(*cut(CODE[name])) is None
     assert guess.language(*cut(CODE[name])) == name
 
@@ -339,20 +339,20 @@ def test_every_language_of_the_table_has_its_example() -> None:
 
 
 @pytest.mark.parametrize("name", CODE)
-def test_code_is_known_far_into_a_long_file(name: str) -> None:
+def test_a_language_is_recognised_deep_in_a_long_file(name: str) -> None:
     before, after = cut(CODE[name])
-    # What stands once in a file, at its top.
+    # Text that occurs once, at the top of a file.
     other = f"\n{before}0{after}".replace("import java.util.List;", "").replace("<?php", "") * 30
     assert guess.language(f"{other}\n{before.replace('<?php', '')}", f"{after}{other}") == name
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_nobody_says_a_language_where_the_evidence_is_weak(name: str) -> None:
+def test_weak_evidence_gives_no_language(name: str) -> None:
     assert guess.language(*cut(FOREIGN[name])) == ""
 
 
 @pytest.mark.parametrize("text", ["", "\n", "x = 1\n", "foo(bar)\n", "return x\n", "a: b\n", "$", "\ud800 def", "\0" * 99])
-def test_nobody_says_a_language_where_there_is_hardly_any_text(text: str) -> None:
+def test_very_little_text_gives_no_language(text: str) -> None:
     assert guess.language(text) == ""
     assert guess.language("", text) == ""
 
@@ -368,7 +368,7 @@ def test_nobody_says_a_language_where_there_is_hardly_any_text(text: str) -> Non
         ("<|file_sep|>total.rs\nx\n", "rust"),
         ("<file_sep>total.java\nx\n", "java"),
         ("<filename>total.php\nx\n", "php"),
-        # As Continue sends other files, the clipboard among them, and then the path of this one.
+        # Continue sends other files first, including the clipboard, then the path of this file.
         ("# Path: Untitled.txt\n# total of what\n#\n# Path: shop/a.ts\n# x = 1\n# shop/total.py\nx\n", "python"),
         ("\n// shop/total.ts\nx\n", "typescript"),
         ("# Path: shop/a.ts\n# x\n# shop/notes.txt\nx\n", ""),
@@ -380,13 +380,13 @@ def test_nobody_says_a_language_where_there_is_hardly_any_text(text: str) -> Non
         ("// -*- C++ -*-\n", "cpp"),
         ("-- vim: set ts=2 ft=lua :\n", "lua"),
         ("# vim: filetype=js\n", "javascript"),
-        # What is named and not in the table is in no language that is, whatever it looks like.
+        # A declared language that is not in the table counts, whatever the text looks like.
         ("# path: notes.txt\n", ""),
         ("# language: cobol\n", ""),
         ("#!/usr/bin/perl\n", ""),
-        # A script says of itself what it is; a path below that may be of anything.
+        # A shebang counts before a path below it, which may belong to any file.
         ("#!/usr/bin/env python3\n# example.com\n", "python"),
-        # These say nothing.
+        # These declare no language.
         ("# -*- coding: utf-8 -*-\n", None),
         ("# path: the one to take.\n", None),
         ("x = 'path: a.py'\n", None),
@@ -394,7 +394,7 @@ def test_nobody_says_a_language_where_there_is_hardly_any_text(text: str) -> Non
         ("", None),
     ],
 )
-def test_what_the_text_says_of_itself_counts(before: str, expected: str | None) -> None:
+def test_a_declared_language_counts(before: str, expected: str | None) -> None:
     assert guess.declared_language(before) == expected
     if expected is not None:
         code = "".join(cut(CODE["go" if expected != "go" else "lua"]))
@@ -402,22 +402,22 @@ def test_what_the_text_says_of_itself_counts(before: str, expected: str | None) 
 
 
 @pytest.mark.parametrize("said", ["# path: shop/total.py\r\nx\r\n", "# shop/total.py\r\n", "# language: python\r\n"])
-def test_lines_may_end_as_on_windows(said: str) -> None:
+def test_windows_line_ends_are_accepted(said: str) -> None:
     assert guess.language(said) == "python"
     for name in CODE:
         assert guess.language(*(part.replace("\n", "\r\n") for part in cut(CODE[name]))) == name
 
 
-def test_of_several_files_the_last_one_counts() -> None:
+def test_the_last_of_several_files_counts() -> None:
     assert guess.language("<|repo_name|>shop\n<|file_sep|>a.go\npackage a\n<|file_sep|>total.rs\nx\n") == "rust"
 
 
-def test_the_last_lines_may_say_it_too() -> None:
+def test_a_modeline_in_the_last_lines_counts() -> None:
     assert guess.declared_language("x\n", "y\n# vim: ft=ruby\n") == "ruby"
     assert guess.declared_language("x\n", "# vim: ft=ruby\n" + "y\n" * 99) is None
 
 
-def test_other_files_say_what_to_think_of_and_decide_nothing() -> None:
+def test_paths_of_other_files_are_only_a_hint() -> None:
     once = "def total(prices):\n    return "
     assert guess.language(once) == ""
     assert guess.language(once, paths=["a.py"]) == "python"
@@ -426,6 +426,6 @@ def test_other_files_say_what_to_think_of_and_decide_nothing() -> None:
     assert guess.language(*cut(CODE["go"]), paths=["a.py"]) == "go"
 
 
-def test_code_that_is_broken_elsewhere_is_known_all_the_same() -> None:
+def test_broken_code_is_recognised() -> None:
     before, after = cut(CODE["python"])
     assert guess.language(f"import os\nx = = 1\n\n{before}", f"{after}\n\n{before}0{after}") == "python"

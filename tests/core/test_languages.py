@@ -1,4 +1,4 @@
-"""The table knows files by name, ending and first line, and each entry's grammar and query load."""
+"""The table finds languages by file name, extension and first line, and each entry's grammar and query load."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from dg_lsp.core import languages
         ("", "", None),
     ],
 )
-def test_a_file_is_known_by_its_name_or_its_first_line(name: str, first_line: str, expected: str | None) -> None:
+def test_a_file_s_language_comes_from_its_name_or_first_line(name: str, first_line: str, expected: str | None) -> None:
     found = languages.for_path(name, first_line)
     assert (found and found.name) == expected
 
 
-def test_languages_by_name_and_by_what_editors_call_them() -> None:
+def test_languages_are_found_by_name_and_by_editor_id() -> None:
     assert all(languages.get(language.name) is language for language in languages.TABLE)
     assert all(languages.by_id(one) is language for language in languages.TABLE for one in language.lsp_ids)
     assert languages.by_id("Python") is languages.get("python")
@@ -53,7 +53,7 @@ def test_languages_by_name_and_by_what_editors_call_them() -> None:
 
 
 @pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
-def test_each_entry_loads(language: languages.Language) -> None:
+def test_every_grammar_and_query_loads(language: languages.Language) -> None:
     assert languages.query(language).capture_count > 5
     assert languages.grammar(language).node_kind_count > 50
     re.compile(language.opens)
@@ -61,20 +61,20 @@ def test_each_entry_loads(language: languages.Language) -> None:
     assert language.fence
 
 
-def test_no_two_languages_claim_the_same_thing() -> None:
+def test_no_two_languages_share_an_extension_id_name_or_shebang() -> None:
     for claims in ("extensions", "lsp_ids", "filenames", "shebangs"):
         every = [one for language in languages.TABLE for one in getattr(language, claims)]
         assert len(every) == len(set(every))
 
 
-def test_a_grammar_that_is_missing_is_said_in_a_sentence() -> None:
+def test_a_missing_grammar_raises_an_error_for_the_user() -> None:
     (python, *_) = languages.TABLE
     with pytest.raises(languages.GrammarError, match=r"the grammar for python \(no_such_grammar\) can't be loaded"):
         languages.grammar(dataclasses.replace(python, grammar=("no_such_grammar", "language")))
 
 
-def test_what_finds_and_fills_holes_names_no_language_but_python() -> None:
-    """Python is named for its compiler, and a language that is added needs no other code."""
+def test_code_that_finds_and_fills_holes_names_no_language_but_python() -> None:
+    """Only Python is named, for its compiler; a new language needs no other code."""
     core, names = Path(languages.__file__).parent, {language.name for language in languages.TABLE} - {"python"}
     named = [
         f"{path.name}:{node.lineno} {node.value}"

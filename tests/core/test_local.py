@@ -1,4 +1,4 @@
-"""What is parsed near a place reads as it does in the whole text, and the rest is passed over."""
+"""Parsing a part of a text gives the same tree there as parsing the whole text."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def near(found: Syntax, offset: int) -> Syntax:
     [("python", long()), ("javascript", long(JAVASCRIPT, JAVASCRIPT_METHOD))],
     ids=["python", "javascript"],
 )
-def test_holes_are_those_of_the_whole_text(language: str, text: str) -> None:
+def test_partial_parsing_finds_the_same_holes_as_a_full_parse(language: str, text: str) -> None:
     full, document = whole(text, language), Document("u", language, text)
     chance = random.Random(0)
     for offset in [0, len(text), *(chance.randrange(len(text)) for _ in range(60))]:
@@ -90,7 +90,7 @@ def test_holes_are_those_of_the_whole_text(language: str, text: str) -> None:
         assert found.enclosing_function(offset) == full.enclosing_function(offset)
 
 
-def test_only_a_part_is_parsed() -> None:
+def test_only_part_of_a_long_text_is_parsed() -> None:
     full = whole(long())
     found = near(full, len(full.text) // 2)
     assert 2 * sum(part.end - part.start for part in found.parts) < len(full.text)
@@ -146,10 +146,10 @@ def test_random_edits_leave_the_tree_of_the_parts() -> None:
         assert (fresh.tree.root_node.end_byte, len(fresh.errors)) == (found.tree.root_node.end_byte, len(found.errors))
 
 
-def test_every_language_has_parts() -> None:
+def test_every_language_can_be_parsed_in_parts() -> None:
     for language in languages.TABLE:
         text = f"{language.line_comments[0]} x\n" * 20_000
         found = near(whole(text, language.name), 30_000)
         assert local.covers(found, 30_000)
-        # Before `<?php`, all is one text.
+        # Before `<?php`, everything is one text node.
         assert language.name == "php" or len(found.parsed) < len(text)

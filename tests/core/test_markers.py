@@ -40,7 +40,7 @@ BLOCK = {
 
 
 @pytest.mark.parametrize("language", [language.name for language in languages.TABLE])
-def test_line_comments(language: str) -> None:
+def test_fill_in_line_comments_is_a_marker(language: str) -> None:
     mark, head = LINE[language], "<?php\n" if language == "php" else ""
     alone, told, tight, behind = found(
         f"{head}<hole>{mark} FILL</hole>\n  <hole>{mark} FILL: sort by 🦀, then age </hole>\n<hole>{mark}FILL:x</hole>\n"
@@ -55,7 +55,7 @@ def test_line_comments(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", BLOCK)
-def test_block_comments(language: str) -> None:
+def test_fill_in_block_comments_is_a_marker(language: str) -> None:
     (opening, closing), head = BLOCK[language], "<?php\n" if language == "php" else ""
     alone, inline = found(
         f"{head}\t<hole>{opening} FILL: sort\n\t * by age {closing}</hole>\nx = <hole>{opening} FILL {closing}</hole>;\n",
@@ -75,11 +75,11 @@ def test_block_comments(language: str) -> None:
         ("lua", 'x = "-- FILL"\n'),
     ],
 )
-def test_a_string_is_no_marker(language: str, text: str) -> None:
+def test_fill_in_a_string_is_not_a_marker(language: str, text: str) -> None:
     assert found(text, language) == ()
 
 
-def test_other_comments_of_a_language() -> None:
+def test_markers_in_other_comment_styles() -> None:
     found("<?php\n<hole># FILL</hole>\n", "php")
     found("<hole>=begin\nFILL\n=end</hole>\n", "ruby")
     found("const a = <div>{<hole>/* FILL */</hole>}</div>;\n", "tsx")
@@ -106,7 +106,7 @@ def check(text: str, kinds: set[str], language: str = "python") -> tuple[Hole, .
     return every
 
 
-def test_all_kinds_in_order() -> None:
+def test_holes_of_all_kinds_are_in_order() -> None:
     every = check(
         "def f():\n    <hole>...</hole>\n\n<hole># FILL</hole>\n\n"
         "def g():\n    '''Docs.'''\n    <hole>pass</hole>\n\ndef h(): pass\n",
@@ -115,7 +115,7 @@ def test_all_kinds_in_order() -> None:
     assert [hole.kind for hole in every] == ["body", "marker", "body"]
 
 
-def test_only_the_kinds_asked_for() -> None:
+def test_only_the_requested_kinds_are_returned() -> None:
     text = "def f():\n    {}\n\n{}\n\ndef g():\n    {}\n"
     body, marker, bare = ("<hole>...</hole>", "<hole># FILL</hole>", "<hole>pass</hole>")
     check(text.format(body, "# FILL", "pass"), {"bodies"})
@@ -125,8 +125,8 @@ def test_only_the_kinds_asked_for() -> None:
     check(text.format("...", "# FILL", "pass"), set())
 
 
-def test_a_kind_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ValueError, match="no such kind of hole: stubs; there are bodies, empty, markers"):
+def test_an_unknown_kind_is_named() -> None:
+    with pytest.raises(ValueError, match="unknown kind of hole: stubs; known kinds: bodies, empty, markers"):
         check("", {"stubs", "bodies"})
 
 
@@ -157,19 +157,19 @@ def test_a_marker_on_its_openers_line_moves_below() -> None:
         assert marked.filled(document, hole, "a") == expected
 
 
-def test_a_marker_takes_its_placeholder_along_where_only_markers_are_asked_for() -> None:
+def test_a_marker_includes_its_placeholder_when_only_markers_are_requested() -> None:
     check("def f():\n    <hole># FILL\n    raise NotImplementedError</hole>\n\ndef g():\n    ...\n", {"markers"})
 
 
-def test_the_last_of_several_markers_takes_the_placeholder_along() -> None:
+def test_the_last_of_several_markers_includes_the_placeholder() -> None:
     check("def f():\n    <hole># FILL: a</hole>\n    <hole># FILL: b\n    pass</hole>\n", {"bodies", "markers"})
 
 
-def test_a_marker_behind_another_comment_is_only_itself() -> None:
+def test_a_marker_after_another_comment_includes_nothing_else() -> None:
     check("function f() { /* Why. */ <hole>/* FILL */</hole> }\n", {"bodies", "markers"}, "javascript")
 
 
-def test_a_marker_apart_from_the_placeholder_leaves_it() -> None:
+def test_a_marker_does_not_include_a_distant_placeholder() -> None:
     check("def f():\n    <hole># FILL: return one</hole>\n    # or two\n    pass\n", {"bodies", "markers"})
 
 

@@ -1,4 +1,4 @@
-"""What becomes of an answer, drawn: ⟦…⟧ is a hole with what it holds, and the expected text has the answer in its place."""
+"""Polishing of answers, as drawings: ⟦…⟧ is a hole with its old text, and the expected text has the answer in its place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL = frozenset(keep.__name__ for keep in (*polish.FILTERS, *polish.CHECKS))
 
 
 def polished(text: str, *answers: str, grammar: bool = True, **how: Any) -> tuple[Polished, str]:
-    """Return what becomes of the answers, one for each hole, and the text with them; "" where they are dropped."""
+    """Return the polished answers, one for each hole, and the text with them; "" if they are dropped."""
     document, holes = drawn(text, **{"language": "python", **how})
     tree = syntax.of(document) if grammar else None
     result = polish.to_edits(Candidate(answers, Calibrated(0.5)), holes, document, syntax=tree)
@@ -43,10 +43,10 @@ def check_dropped(text: str, answer: str, reason: str, **how: Any) -> None:
     assert result.dropped == reason
 
 
-# --- What fits is left alone ------------------------------------------------------------------------------------------
+# --- Good answers -----------------------------------------------------------------------------------------------------
 
 
-def test_a_good_answer_is_written_as_it_is() -> None:
+def test_a_good_answer_is_unchanged() -> None:
     check("x = ⟦⟧\n", "1", "x = 1\n")
     check("f(⟦⟧)\n", "g(x)", "f(g(x))\n")
     check("x = [⟦a⟧, b]\n", "f(c)[0]", "x = [f(c)[0], b]\n")
@@ -68,7 +68,7 @@ def test_one_bad_text_drops_the_candidate() -> None:
     assert result == Polished(fired=("trim_end", "drop_blank"), dropped="is blank")
 
 
-def test_a_candidate_for_other_holes_is_dropped() -> None:
+def test_a_candidate_with_another_number_of_texts_is_dropped() -> None:
     document, holes = drawn("⟦⟧⟦⟧")
     assert polish.to_edits(Candidate(("x",), Calibrated(1.0)), holes, document) == Polished(dropped="has 1 texts for 2 holes")
 
@@ -87,7 +87,7 @@ def test_lead_and_trail_are_written_around_the_answer() -> None:
     )
 
 
-# --- What the model wrote beside the answer ---------------------------------------------------------------------------
+# --- Text that is not part of the answer ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_a_string_may_hold_a_token() -> None:
     check("x = ⟦⟧\n", "'<|im_start|>'", "x = '<|im_start|>'\n")
 
 
-def test_types_and_tags_are_no_tokens() -> None:
+def test_types_and_html_tags_are_not_control_tokens() -> None:
     check("let x: ⟦⟧ = y;\n", "Vec<eos>", "let x: Vec<eos> = y;\n", language="rust")
     check("const x = ⟦⟧;\n", "<path></path>", "const x = <path></path>;\n", language="tsx")
 
 
-def test_an_answer_is_taken_out_of_its_fence() -> None:
+def test_an_answer_is_extracted_from_its_fence() -> None:
     check_body("def f():\n    ⟦⟧\n", "```python\nreturn 1\n```\nThis returns one.", "def f():\n    return 1\n", "cut_at_fence")
     check("x = ⟦⟧\n", "```\n1\n", "x = 1\n", "cut_at_fence", block=True)
 
@@ -128,7 +128,7 @@ def test_a_file_without_a_language_may_hold_fences() -> None:
     check("⟦⟧\n", "a\n```\nb", "a\n```\nb\n", language="", block=True)
 
 
-def test_an_answer_in_a_line_ends_with_it() -> None:
+def test_a_single_line_answer_ends_at_the_line_end() -> None:
     check("x = ⟦⟧\n", "1\ny = 2", "x = 1\n", "cut_at_line_end")
 
 
@@ -139,7 +139,7 @@ def test_a_repeated_rest_of_the_line_is_cut() -> None:
     check("x = ⟦⟧ # the sum\n", "a # the sum", "x = a # the sum\n", "cut_repeated_rest", grammar=False)
 
 
-def test_a_closer_that_is_needed_is_no_repetition() -> None:
+def test_a_needed_closing_bracket_is_not_cut() -> None:
     check("f(⟦⟧)\n", "g(x)", "f(g(x))\n")
     check("f(g(⟦⟧)\n", "x)", "f(g(x))\n")
     check("f(⟦⟧)\n", "g(x)", "f(g(x))\n", grammar=False)
@@ -187,12 +187,12 @@ def test_following_lines_are_cut_though_others_come_after() -> None:
     )
 
 
-def test_one_line_alike_in_the_middle_is_no_repetition() -> None:
+def test_one_equal_line_in_the_middle_is_not_a_repetition() -> None:
     text, answer = "def f():\n    ⟦⟧\n    step(1)\n    stop()\n", "step(2)\n    step(1)\n    step(3)"
     check_body(text, answer, text.replace("⟦⟧", answer))
 
 
-def test_closing_words_alike_are_no_repetition() -> None:
+def test_equal_closing_words_are_not_a_repetition() -> None:
     text = "def f\n  ⟦⟧\nend\n"
     check_body(text, "if a\n    b\n  end", "def f\n  if a\n    b\n  end\nend\n", language="ruby", indent="  ")
 
@@ -201,7 +201,7 @@ def test_an_answer_that_only_repeats_what_follows_is_blank() -> None:
     check_dropped("def f():\n    ⟦⟧\n    return total\n", "return total", "is blank", block=True, indent="    ")
 
 
-# --- The file's own form ----------------------------------------------------------------------------------------------
+# --- The file's formatting --------------------------------------------------------------------------------------------
 
 
 def test_indentation_that_is_there_already_is_left_out() -> None:
@@ -279,7 +279,7 @@ def test_a_file_without_indentation_takes_the_answer_s() -> None:
     check(text, answer, "if x:\n\ty()\n", block=True)
 
 
-def test_what_a_string_holds_is_never_indented_anew() -> None:
+def test_text_in_a_string_is_never_reindented() -> None:
     text, answer = "def f():\n\t⟦⟧\n", 'x = """\n    four\n  two\n"""\n\treturn x'
     check_body(text, answer, text.replace("⟦⟧", answer), indent="\t")
 
@@ -389,7 +389,7 @@ def test_brackets_in_strings_and_comments_close_nothing() -> None:
     check("f() { ⟦⟧; }\n", "echo \"${#x}\" $# '\n}'", "f() { echo \"${#x}\" $# '\n}'; }\n", language="bash", block=True)
 
 
-# --- What is of no use ------------------------------------------------------------------------------------------------
+# --- Useless answers --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("answer", ["", " \n\t", "\n\n"])
@@ -407,10 +407,10 @@ def test_documentation_without_a_word_is_blank() -> None:
 
 @pytest.mark.parametrize("character", ["\0", "\x1b", "\x7f", "\x80", "\ufffd", chr(0xD800)])
 def test_half_characters_and_control_characters_are_dropped(character: str) -> None:
-    check_dropped("x = ⟦⟧\n", f"'{character}'", "holds characters that are no text")
+    check_dropped("x = ⟦⟧\n", f"'{character}'", "has characters that are not text")
 
 
-def test_a_strange_character_that_the_file_has_may_come_again() -> None:
+def test_an_unusual_character_that_the_file_already_has_is_allowed() -> None:
     check("a = '\ufffd'\nx = ⟦⟧\n", "'\ufffd'", "a = '\ufffd'\nx = '\ufffd'\n")
 
 
@@ -447,13 +447,13 @@ def test_an_answer_that_repeats_several_neighbours_again_and_again_is_dropped(n_
     check_dropped("if a:\n    ⟦⟧\nstep(one)\nstep(two)\n", text, reason, block=True, indent="    ")
 
 
-def test_lines_that_are_much_alike_are_no_repetition() -> None:
+def test_similar_lines_are_not_a_repetition() -> None:
     for answer in ("step(one)\n    step(two)\n    step(one)\n    step(three)", "step(two)\n    step(one)\n    step(two)"):
         text = "def f():\n    step(one)\n    step(two)\n    ⟦⟧\n"
         check(text, answer, text.replace("⟦⟧", answer), block=True, indent="    ")
 
 
-def test_an_answer_that_goes_on_with_the_next_line_ends_before_it() -> None:
+def test_an_answer_that_continues_with_the_next_line_is_cut_before_it() -> None:
     check_body(
         "if a:\n    ⟦⟧\nlast.step()\n",
         "one.step()\n    last.step()",
@@ -463,7 +463,7 @@ def test_an_answer_that_goes_on_with_the_next_line_ends_before_it() -> None:
     check_dropped("⟦⟧\n    try:\n", "try:", "repeats the lines next to it")
 
 
-def test_what_is_short_or_within_a_line_may_come_again() -> None:
+def test_short_or_partial_lines_may_repeat() -> None:
     check("⟦⟧\nend\n", "end", "end\nend\n", language="ruby")
     check("if a:\n    x()\n⟦⟧\n", "x()", "if a:\n    x()\nx()\n")
     check("f(value)\nf(⟦⟧)\n", "value", "f(value)\nf(value)\n")
@@ -479,10 +479,10 @@ def test_what_is_short_or_within_a_line_may_come_again() -> None:
         ("javascript", "function f() {\n    ⟦⟧\n}\n", 'throw new Error("not implemented");'),
     ],
 )
-def test_a_placeholder_is_no_answer(language: str, text: str, answer: str) -> None:
+def test_an_answer_that_is_a_placeholder_is_dropped(language: str, text: str, answer: str) -> None:
     how: dict[str, Any] = {"language": language, "block": True, "indent": "    "}
-    check_dropped(text, answer, "is a placeholder again", kind="body", **how)
-    check_dropped(text, answer, "is a placeholder again", kind="cursor", **how)
+    check_dropped(text, answer, "is only a placeholder", kind="body", **how)
+    check_dropped(text, answer, "is only a placeholder", kind="cursor", **how)
 
 
 @pytest.mark.parametrize(
@@ -514,11 +514,11 @@ def test_an_answer_that_adds_a_syntax_error_is_dropped() -> None:
     check_dropped("int f() { ⟦⟧ }\n", "return (;", "adds a syntax error", language="c")
 
 
-def test_errors_elsewhere_are_not_the_answer_s() -> None:
+def test_errors_elsewhere_do_not_drop_an_answer() -> None:
     check("def broken(:\n    pass\n\nx = ⟦⟧\n", "1", "def broken(:\n    pass\n\nx = 1\n")
 
 
-def test_texts_are_judged_together() -> None:
+def test_all_texts_of_a_candidate_are_checked_together() -> None:
     result, filled = polished("a(⟦⟧, ⟦⟧)\n", "f(b)", "c")
     assert filled == "a(f(b), c)\n"
     result, _ = polished("a(⟦⟧, ⟦⟧)\n", "f(", "c")
@@ -530,16 +530,16 @@ def test_without_a_grammar_nothing_is_dropped_for_its_syntax() -> None:
 
 
 @pytest.mark.parametrize("answer", ["return 1", "f(a=1, 2)", "break", "x = yield", "print 'x'"])
-def test_what_python_refuses_is_dropped(answer: str) -> None:
+def test_an_answer_that_python_rejects_is_dropped(answer: str) -> None:
     check_dropped("class A:\n    ⟦pass⟧\n", answer, "does not compile", block=True, indent="    ")
 
 
-def test_what_python_refused_before_is_not_the_answer_s() -> None:
+def test_code_that_python_rejected_before_does_not_drop_an_answer() -> None:
     check("return 1\nx = ⟦⟧\n", "1", "return 1\nx = 1\n")
     check("return ⟦⟧\n", "1", "return 1\n")
 
 
-def test_python_is_asked_about_the_statement_that_the_hole_is_behind() -> None:
+def test_python_checks_the_statement_before_the_hole() -> None:
     check_body(
         "async def f():\n    x = 1\n    # why\n    ⟦⟧\n\ny = 1\n",
         "await x",
@@ -590,18 +590,18 @@ def test_broken_code_may_stay_broken(language: str, text: str, answer: str) -> N
         ("f(\n\nclass A:\n    def h(self):\n        return g(⟦⟧\n", "self x"),
     ],
 )
-def test_an_answer_that_no_program_begins_with_is_dropped(text: str, answer: str) -> None:
+def test_an_answer_that_cannot_begin_a_program_is_dropped(text: str, answer: str) -> None:
     check_dropped(text, answer, "does not compile")
 
 
-def test_python_is_asked_about_each_statement_with_a_hole() -> None:
+def test_python_checks_each_statement_with_a_hole() -> None:
     result, filled = polished("def f():\n    return ⟦⟧\n\ndef g():\n    return ⟦⟧ + ⟦⟧\n\nx = ⟦⟧\n", "1", "2", "3", "4")
     assert filled == "def f():\n    return 1\n\ndef g():\n    return 2 + 3\n\nx = 4\n"
     result, _ = polished("def f():\n    return ⟦⟧\n\ndef g():\n    return ⟦⟧\n", "1", "f(a=1, 2)")
     assert (result.fired, result.dropped) == (("compiles",), "does not compile")
 
 
-# --- Whatever comes ---------------------------------------------------------------------------------------------------
+# --- Random answers ---------------------------------------------------------------------------------------------------
 
 PIECES = [*"ab(){}[]:;=.,#/*'\"`\\<>|\n\r\t \x0c\ufeff\ud800😀é\0", "def ", "if x:\n    ", "```\n"]
 CODE = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
@@ -698,9 +698,15 @@ def test_an_edit_is_one_for_each_hole() -> None:
 @pytest.mark.parametrize(
     "answer", ["# sort them", "# FILL: like the stack's\n    # FILL: like the stack's", "x = 1\n    # FILL"]
 )
-def test_comments_alone_and_holes_anew_are_no_answer(answer: str) -> None:
-    reason = "is a comment, or leaves a hole of its own"
+def test_an_answer_with_only_comments_or_a_new_hole_is_dropped(answer: str) -> None:
+    reason = "is only a comment, or contains a new hole"
     check_dropped("def f():\n    ⟦pass⟧\n", answer, reason, kind="body", block=True, indent="    ")
+
+
+def test_an_answer_to_a_marker_contains_no_other_marker() -> None:
+    answer = "for each in items:\n        # FILL: another hole\n    return items"
+    reason = "is only a comment, or contains a new hole"
+    check_dropped("def f(items):\n    ⟦# FILL⟧\n", answer, reason, kind="marker", block=True, indent="    ")
 
 
 def test_a_comment_before_code_is_an_answer() -> None:
@@ -718,10 +724,10 @@ def test_a_comment_before_code_is_an_answer() -> None:
         ("javascript", "function f() {\n    ⟦⟧\n}\n", '"use strict";'),
     ],
 )
-def test_words_without_code_are_no_answer(language: str, text: str, answer: str) -> None:
+def test_an_answer_with_only_words_is_dropped(language: str, text: str, answer: str) -> None:
     how: dict[str, Any] = {"language": language, "block": True, "indent": "    "}
     for kind in ("body", "marker"):
-        check_dropped(text, answer, "only describes, and does nothing", kind=kind, **how)
+        check_dropped(text, answer, "is only a description, without code", kind=kind, **how)
     end = "\r\n" if "\r" in text else "\n"
     check(text, answer, text.split("⟦")[0] + answer.replace("\n", end) + text.split("⟧")[1], kind="cursor", **how)
 
@@ -742,7 +748,7 @@ def test_a_string_that_is_used_is_an_answer(language: str, text: str, answer: st
 
 
 @pytest.mark.parametrize(
-    ("instruction", "dropped"), [("write the docstring", ""), ("sort", "only describes, and does nothing")]
+    ("instruction", "dropped"), [("write the docstring", ""), ("sort", "is only a description, without code")]
 )
 def test_a_marker_that_asks_for_words_gets_them(instruction: str, dropped: str) -> None:
     document, (drawn_hole,) = drawn("def f():\n    ⟦# FILL⟧\n    return 1\n", language="python", kind="marker", block=True)

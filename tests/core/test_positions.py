@@ -1,4 +1,4 @@
-"""Lines end where editors say they do, and places survive the way between code points, encodings and bytes."""
+"""Lines end as in the editor protocol, and offsets round-trip between code points, encodings and bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dg_lsp.core import positions
 from dg_lsp.core.values import Span
 
 ENCODINGS: tuple[positions.Encoding, ...] = ("utf-8", "utf-16", "utf-32")
-# All that text can hold, with what is special more often than by chance.
+# Any text, with special characters more often than by chance.
 TEXTS = st.text(
     alphabet=st.one_of(st.sampled_from("ab\t\n\r\f\v\x1c\x85\u2028\u2029\ufeffé€🦀\ud83e\udd80"), st.characters()), max_size=80
 )
@@ -32,7 +32,7 @@ def test_lines_end_at_three_line_ends_only(text: str, expected: list[str]) -> No
     assert [index.content(line) for line in range(len(index))] == expected
 
 
-def test_indent_and_blank() -> None:
+def test_indentation_and_blank_lines() -> None:
     index = positions.lines(" \t x\n \t\n\n")
     assert [index.indent(line) for line in range(3)] == [" \t ", " \t", ""]
     assert [index.is_blank(line) for line in range(3)] == [False, True, True]
@@ -75,7 +75,7 @@ def test_tabs_and_a_byte_order_mark_are_one_character() -> None:
 
 
 @given(TEXTS, st.data())
-def test_offsets_survive_the_way_to_a_position_and_back(text: str, data: st.DataObject) -> None:
+def test_offsets_round_trip_through_positions(text: str, data: st.DataObject) -> None:
     index = positions.lines(text)
     offset = data.draw(st.integers(0, len(text)))
     for encoding in ENCODINGS:
@@ -96,7 +96,7 @@ def test_any_position_is_an_offset_on_its_line(text: str, line: int, character: 
 
 
 @given(TEXTS.flatmap(lambda text: st.sampled_from([text, text * 9])))
-def test_code_points_survive_the_way_to_bytes_and_back(text: str) -> None:
+def test_code_points_round_trip_through_bytes(text: str) -> None:
     offsets = positions.byte_offsets(text)
     at = 0
     for offset, one in enumerate(text):
@@ -109,7 +109,7 @@ def test_code_points_survive_the_way_to_bytes_and_back(text: str) -> None:
     offsets.source.decode("utf-8")
 
 
-def test_long_texts_around_the_checkpoints() -> None:
+def test_byte_offsets_are_right_around_checkpoints() -> None:
     for n in (255, 256, 257, 512):
         text = "é" * n
         offsets = positions.byte_offsets(text)
@@ -118,7 +118,7 @@ def test_long_texts_around_the_checkpoints() -> None:
 
 @settings(max_examples=300)
 @given(text=TEXTS, new=TEXTS, ends=st.tuples(st.integers(0, 30), st.integers(0, 30)))
-def test_an_edit_of_the_line_index_is_the_index_of_the_edited_text(text: str, new: str, ends: tuple[int, int]) -> None:
+def test_editing_the_line_index_equals_indexing_the_edited_text(text: str, new: str, ends: tuple[int, int]) -> None:
     start, end = sorted(min(end, len(text)) for end in ends)
     edited = text[:start] + new + text[end:]
     assert positions.spliced(positions.lines(text), Span(start, end), new) == positions.lines(edited)

@@ -1,4 +1,4 @@
-"""What is refused as an answer, though it may well parse: holes left open, code that is lost, names that run together."""
+"""Answers that are dropped though they may parse: with open holes, lost code, or merged names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def answered(
     is_file: bool = False,
     allow_shrink: bool = False,
 ) -> tuple[str, Polished]:
-    """Return the text with the answer in the hole that it marks, and what polishing says."""
+    """Return the text with the answer in its marked hole, and the result of polishing."""
     start, end = text.index("⟦"), text.index("⟧") - 1
     document = Document("file:///a.py", language, text.replace("⟦", "").replace("⟧", ""))
     head = document.text[:start].rpartition("\n")[2]
@@ -68,10 +68,10 @@ def test_an_answer_with_a_doubtful_name_is_marked_where_the_language_cannot_tell
     ],
 )
 def test_a_comment_in_front_of_code_is_refused(text: str, answer: str, language: str) -> None:
-    check_refused(text, answer, "turns the code behind it into a comment", language=language)
+    check_refused(text, answer, "turns the code after it into a comment", language=language)
 
 
-def test_a_comment_is_taken_where_no_code_follows() -> None:
+def test_a_comment_is_accepted_where_no_code_follows() -> None:
     check_taken("x = 1⟦⟧\n", "  # one")
     check_taken("⟦⟧\nx = 1\n", "# one")
     check_taken("x = ⟦⟧ # one\n", "1")
@@ -81,7 +81,7 @@ def test_a_comment_is_taken_where_no_code_follows() -> None:
 
 
 def test_an_answer_that_runs_into_a_name_is_refused() -> None:
-    reason = "runs into a name next to it"
+    reason = "merges with a name next to it"
     check_refused("f(sku)\nfor sku⟦⟧, item in pairs:\n    f(sku)\n", "p", reason)
     check_refused("def f():\n    ⟦⟧pass\n", "raise NotIm", reason)
     check_refused("f(items)\nfor x in ⟦⟧items:\n    pass\n", "list_of", reason)
@@ -105,8 +105,8 @@ def test_an_answer_may_complete_a_name() -> None:
     ("answer", "language"),
     [("# FILL: sort the rows", "python"), ("x = 1  # FILL: the rest", "python"), ("// FILL", "javascript")],
 )
-def test_the_marker_of_a_hole_is_no_answer(kind: HoleKind, answer: str, language: str) -> None:
-    check_refused("⟦⟧\n", answer, "is a comment, or leaves a hole of its own", kind=kind, block=True, language=language)
+def test_an_answer_with_a_fill_marker_is_refused(kind: HoleKind, answer: str, language: str) -> None:
+    check_refused("⟦⟧\n", answer, "is only a comment, or contains a new hole", kind=kind, block=True, language=language)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def test_the_marker_of_a_hole_is_no_answer(kind: HoleKind, answer: str, language
         ("# first\n    # then", "python"),
     ],
 )
-def test_a_body_that_leaves_a_todo_is_no_answer(answer: str, language: str) -> None:
+def test_a_body_that_leaves_a_todo_is_refused(answer: str, language: str) -> None:
     text = "def f():\n    ⟦pass⟧\n"
-    check_refused(text, answer, "is a comment, or leaves a hole of its own", kind="body", block=True, language=language)
+    check_refused(text, answer, "is only a comment, or contains a new hole", kind="body", block=True, language=language)
 
 
 def test_comments_alone_are_refused_where_a_block_belongs() -> None:
-    reason = "is a comment, or leaves a hole of its own"
+    reason = "is only a comment, or contains a new hole"
     check_refused("if x:\n    f()\nelse:\n    ⟦⟧\n", "# nothing more", reason, block=True)
     check_refused("function f() {\n    ⟦⟧\n}\n", "/* sort\n       them */", reason, block=True, language="javascript")
     check_taken("function f() {\n    ⟦⟧\n}\n", "/* sort */ g(); /* them */", block=True, language="javascript")
@@ -134,7 +134,7 @@ WORKING = "def f(count):\n    ⟦total = count + 1\n    return total⟧\n"
 
 
 @pytest.mark.parametrize("answer", ["pass", "...", "raise NotImplementedError", "# TODO", '"""Return it."""', "pass\n    pass"])
-def test_working_code_is_not_replaced_by_less_without_a_yes(answer: str) -> None:
+def test_working_code_is_not_replaced_by_less_without_permission(answer: str) -> None:
     filled, result = answered(WORKING, answer, kind="selection", block=True)
     assert (result.edits, result.dropped, result.shrinks) == ((), "replaces working code by less", True)
     filled, result = answered(WORKING, answer, kind="selection", block=True, allow_shrink=True)
@@ -144,7 +144,7 @@ def test_working_code_is_not_replaced_by_less_without_a_yes(answer: str) -> None
         assert answer in filled
 
 
-def test_a_selection_may_be_deleted_with_a_yes() -> None:
+def test_a_selection_may_be_deleted_with_permission() -> None:
     text = "x = 1\n⟦y = 2⟧\n"
     check_refused(text, "", "is blank", kind="selection", block=True)
     filled, result = answered(text, "", kind="selection", block=True, allow_shrink=True)
@@ -154,7 +154,7 @@ def test_a_selection_may_be_deleted_with_a_yes() -> None:
 def test_code_that_stays_code_does_not_shrink() -> None:
     _, result = answered(WORKING, "return count + 1", kind="selection", block=True)
     assert (result.dropped, result.shrinks) == ("", False)
-    check_refused("def f():\n    ⟦...⟧\n", "pass", "is a placeholder again", kind="selection", block=True)
+    check_refused("def f():\n    ⟦...⟧\n", "pass", "is only a placeholder", kind="selection", block=True)
 
 
 @pytest.mark.parametrize(
@@ -179,5 +179,5 @@ def test_code_that_stays_code_does_not_shrink() -> None:
         ("some code", "other", "", False),
     ],
 )
-def test_shrinking_is_told_from_the_texts_alone(before: str, after: str, language: str, expected: bool) -> None:
+def test_shrinking_is_detected_from_the_texts_alone(before: str, after: str, language: str, expected: bool) -> None:
     assert polish.shrinks(before, after, language) is expected

@@ -1,4 +1,4 @@
-"""Names that an answer uses and nothing binds. The answer stands between ⟦ and ⟧."""
+"""Names that an answer uses and nothing binds. The answer is between ⟦ and ⟧."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_name_that_something_may_bind_is_not_unbound(text: str) -> None:
     assert unbound(text) == []
 
 
-def test_only_files_that_are_modules_are_judged() -> None:
+def test_only_module_files_are_checked_for_unbound_names() -> None:
     text = "env = ⟦Environment()⟧\n"
     assert unbound(text, uri="file:///x/a.py") == ["Environment"]
     assert unbound(text, uri="file:///x/SConstruct") == []
@@ -110,19 +110,19 @@ def test_only_files_that_are_modules_are_judged() -> None:
     assert unbound(f"#!/usr/bin/env python3\n{text}", uri="file:///x/run") == ["Environment"]
 
 
-def test_code_that_is_broken_elsewhere_does_not_hide_or_invent_a_name() -> None:
+def test_broken_code_elsewhere_neither_hides_nor_invents_unbound_names() -> None:
     broken = "import os\nx = (1,\ndef g(:\n    total = 1\n\nclass A(\n\n"
     assert unbound(f"{broken}def f(a):\n    ⟦return os, a⟧\n") == []
     assert unbound(f"def f(a):\n    ⟦return a + b⟧\n\n\n{broken}") == ["b"]
 
 
-def test_a_selection_that_bound_a_name_is_to_blame_for_its_loss() -> None:
+def test_replacing_a_selection_that_bound_a_name_reports_the_name() -> None:
     text = "def f():\n    ⟦g()⟧\n    return total\n\ndef g(): ...\n"
     assert unbound(text, old="total = g()") == ["total"]
     assert unbound(text, old="") == []
 
 
-def test_a_name_of_the_module_is_known_though_its_line_was_not_parsed() -> None:
+def test_a_module_name_is_known_even_on_an_unparsed_line() -> None:
     lines = "".join(f"def function_{number}(value):\n    return value + {number}\n\n\n" for number in range(1500))
     text = f"import far\n{lines}def f(x):\n    return far, function_9, x\n\n\n{lines}def near(): ...\n"
     at = text.index("return far")
@@ -155,7 +155,7 @@ def test_a_name_of_the_module_is_known_though_its_line_was_not_parsed() -> None:
         ("javascript", "function f( {\n  ⟦return y⟧;\n", []),
     ],
 )
-def test_other_languages_know_names_that_the_file_only_uses(language: str, text: str, expected: list[str]) -> None:
+def test_other_languages_report_names_that_the_file_only_uses(language: str, text: str, expected: list[str]) -> None:
     assert unbound(text, language=language) == expected
     assert not scope.is_certain(language)
 
@@ -166,7 +166,7 @@ def test_every_builtin_is_bound() -> None:
             assert unbound(f"def f():\n    ⟦return {name}⟧\n") == []
 
 
-def test_the_names_of_a_module_agree_with_the_compiler_s() -> None:
+def test_module_names_agree_with_the_compiler() -> None:
     folder = Path(sysconfig.get_paths()["stdlib"])
     n_names = n_missed = 0
     for path in sorted(folder.glob("*.py")):

@@ -1,4 +1,4 @@
-"""Trees in code points: incremental parsing equals parsing anew, errors, outlines, what is around an offset."""
+"""Syntax trees with code-point offsets: incremental parsing equals a full parse, errors, outlines, enclosing functions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_offsets_and_errors_hold_after_any_edit(before: str, after: str) -> None
     assert new.tree.root_node.end_byte <= len(new.offsets.source)
     assert all(span.end <= len(after) for span in new.errors)
     assert new.lines == positions.lines(after)
-    # Where the code is sound there is only one tree; where it is not, tree-sitter may recover in another way.
+    # Valid code has only one tree. For invalid code, tree-sitter's error recovery may differ.
     fresh = syntax.parse(after, PYTHON)
     if not fresh.n_errors:
         assert picture(new.tree.root_node) == picture(fresh.tree.root_node)
@@ -78,7 +78,7 @@ SOUND = [
     st.lists(st.sampled_from(SOUND), max_size=8),
     st.sampled_from(["\n", "\r\n", "\r"]),
 )
-def test_sound_code_parsed_with_an_old_tree_equals_code_parsed_anew(before: list[str], after: list[str], end: str) -> None:
+def test_incremental_parsing_of_valid_code_equals_a_full_parse(before: list[str], after: list[str], end: str) -> None:
     old = syntax.parse("".join(before), PYTHON)
     text = "".join(after).replace("\n", end)
     new, fresh = syntax.parse(text, PYTHON, old), syntax.parse(text, PYTHON)
@@ -86,7 +86,7 @@ def test_sound_code_parsed_with_an_old_tree_equals_code_parsed_anew(before: list
     assert picture(new.tree.root_node) == picture(fresh.tree.root_node)
 
 
-def test_many_small_edits_in_a_row() -> None:
+def test_many_small_edits_in_a_row_keep_the_tree_correct() -> None:
     text, tree = "", None
     for one in "class A:\n    def f(self):\n        return {'é': '🦀'}\n":
         text += one
@@ -95,7 +95,7 @@ def test_many_small_edits_in_a_row() -> None:
     assert picture(tree.tree.root_node) == picture(syntax.parse(text, PYTHON).tree.root_node)
 
 
-def test_an_edit_inside_a_character_is_widened_to_all_of_it() -> None:
+def test_an_edit_inside_a_character_covers_the_whole_character() -> None:
     for before, after in (("x = 'é'", "x = 'è'"), ("x = '🦀'", "x = '🦁'"), ("x = 'é'", "x = '©'"), ("é", "ࣩ")):
         old = syntax.parse(before, PYTHON)
         assert picture(syntax.parse(after, PYTHON, old).tree.root_node) == picture(syntax.parse(after, PYTHON).tree.root_node)
@@ -108,14 +108,14 @@ def test_the_tree_of_another_language_is_not_reused() -> None:
     assert syntax.parse("x = 1\n", lua, old).n_errors == 0
 
 
-def test_the_old_tree_stays_as_it_was() -> None:
+def test_incremental_parsing_does_not_change_the_old_tree() -> None:
     old = syntax.parse("x = 1\n", PYTHON)
     picture_before = picture(old.tree.root_node)
     syntax.parse("yy = 1\n", PYTHON, old)
     assert picture(old.tree.root_node) == picture_before
 
 
-def test_a_document_of_no_known_language_has_no_syntax() -> None:
+def test_a_document_in_an_unknown_language_has_no_syntax() -> None:
     assert syntax.of(Document("", "", "x")) is None
     assert syntax.of(Document("", "python", "x")) is not None
 
@@ -128,7 +128,7 @@ def test_line_ends_do_not_change_what_parses(language: Language, end: str) -> No
     assert syntax.parse(f"{head}{mark} one\n\n{mark} é\ud800\n".replace("\n", end), language).n_errors == 0
 
 
-def test_errors_are_spans_and_missing_tokens_are_empty_ones() -> None:
+def test_errors_are_spans_and_a_missing_token_is_an_empty_span() -> None:
     assert parsed("x = 1\n").errors == ()
     found = parsed("int f() {\n  return 1\n}\n", "c")
     assert found.errors == (Span(20, 20),)
@@ -137,20 +137,20 @@ def test_errors_are_spans_and_missing_tokens_are_empty_ones() -> None:
     assert parsed("🦀 = ) 1\n").n_errors > 0
 
 
-def test_nested_errors_count_but_only_the_outer_one_is_a_span() -> None:
+def test_nested_errors_are_counted_but_only_the_outermost_has_a_span() -> None:
     found = parsed("function f( {\n  throw new Error('x');\n}\n", "javascript")
     assert len(found.errors) == 1
     assert found.n_errors > 1
 
 
-def test_more_text_in_a_stretch_that_can_not_be_parsed_is_no_more_errors() -> None:
+def test_a_longer_broken_stretch_adds_no_errors() -> None:
     before, after = (parsed(f"void h( {{\n  {body}\n}}\n", "cpp") for body in ("throw x;", "let v = vec![1];"))
     assert after.n_errors > before.n_errors
     assert not syntax.adds_errors(after, before)
     assert syntax.adds_errors(parsed("x = = 1\n"), parsed("x = 1\n"))
 
 
-def test_what_is_around_an_offset() -> None:
+def test_the_enclosing_function_of_an_offset() -> None:
     text = "é = 1\n\nclass A:\n    def f(self):\n        return [x for x in self]\n\n    y = 2\n"
     found = parsed(text)
     inside = text.index("return")
@@ -205,7 +205,7 @@ OUTLINES = {
 
 
 @pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
-def test_an_outline_is_signatures(language: Language) -> None:
+def test_an_outline_has_only_signatures(language: Language) -> None:
     text, expected = OUTLINES[language.name]
     found = parsed(text.replace("\ufeff", ""), language.name)
     assert found.n_errors == 0
@@ -213,13 +213,13 @@ def test_an_outline_is_signatures(language: Language) -> None:
     assert all(found.text[span.start : span.end] == signature for span, signature in found.outline())
 
 
-def test_a_long_type_is_its_first_line() -> None:
+def test_an_outline_shows_only_the_first_line_of_a_long_type() -> None:
     fields = "".join(f"\tx{n} int\n" for n in range(20))
     ((_, signature),) = parsed(f"package a\n\ntype T struct {{\n{fields}}}\n", "go").outline()
     assert signature == "type T struct"
 
 
-def test_facts_near_a_place_are_those_of_the_whole_around_it() -> None:
+def test_facts_near_a_span_equal_those_of_the_whole_tree_there() -> None:
     found = parsed("def f():\n    pass\n\n\n# c\ndef g():\n    pass\n")
     near = found.facts_near(Span(26, 26))
     assert [owner.name for owner in near.owners] == ["g"]
@@ -239,11 +239,11 @@ def test_facts_near_a_place_are_those_of_the_whole_around_it() -> None:
         ("a\n\t\tb\n", "  "),
     ],
 )
-def test_the_unit_of_indentation_is_the_one_most_lines_use(text: str, expected: str) -> None:
+def test_the_indent_unit_is_the_one_that_most_lines_use(text: str, expected: str) -> None:
     assert syntax.indent_unit(text, "  ") == expected
 
 
-def test_tokens_end_where_the_text_says() -> None:
+def test_token_ends_match_the_text() -> None:
     found = parsed("x = é(a)  # b\n")
     assert found.token_ends(Span(0, len(found.text))) == (1, 3, 5, 6, 7, 8, 13)
     assert found.token_ends(Span(4, 8)) == (5, 6, 7, 8)

@@ -1,4 +1,4 @@
-"""Values check themselves where they are made, and edits change only what they say."""
+"""Values check themselves when they are created, and edits change only their spans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dg_lsp.core.values import Budget, Edit, Hole, InfillRequest, Span
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 0), (2, 1)])
-def test_a_span_has_an_order(start: int, end: int) -> None:
+def test_a_span_starts_before_it_ends(start: int, end: int) -> None:
     with pytest.raises(ValueError, match="not a span"):
         Span(start, end)
 

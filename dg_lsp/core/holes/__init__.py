@@ -1,8 +1,11 @@
-r"""Find the holes of a document: at the cursor, in placeholder bodies, at FILL comments, in a selection, where parsing fails.
+r"""Find the holes of a document: at the cursor, in placeholder bodies, at FILL comments, in a selection, at syntax errors.
 
-What a language calls a placeholder, or leaves empty on purpose, is said by its query (see `syntax`); here is only where a
-hole starts and ends. Leads and trails are written with `\n`; the code that applies an edit restores the file's line ends. Knows
-nothing of models or editors. A document without a known language has holes too: at the cursor, in selections, at FILL.
+Each language's query says what a placeholder is and which bodies are empty on purpose (see `syntax`). This package
+decides only where a hole starts and ends. Leads and trails use `\n`; the code that applies an edit restores the file's
+line ends.
+
+A document without a known language has holes too: at the cursor, in selections and at FILL comments. This package knows
+nothing of models or editors.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ KINDS = frozenset({"bodies", "markers", "empty"})
 
 
 def at_place(document: Document, span: Span, syntax: Syntax | None, instruction: str = "") -> Hole:
-    """Return the hole that someone means who points at a place: a placeholder's body, else the cursor's or the selection."""
+    """Return the hole for a place that the user points at: a placeholder's body, else the cursor's hole or the selection."""
     if hole := at_placeholder(document, span, syntax):
         return replace(hole, instruction=" ".join(part for part in (instruction, hole.instruction) if part))
     if span.start == span.end:
@@ -31,16 +34,18 @@ def at_place(document: Document, span: Span, syntax: Syntax | None, instruction:
 
 
 def in_document(document: Document, syntax: Syntax | None, kinds: frozenset[str]) -> tuple[Hole, ...]:
-    """Return all holes of the kinds ("bodies", "markers", "empty"), in order, none overlapping another.
+    """Return all holes of the given kinds ("bodies", "markers", "empty"), in order and without overlaps.
 
-    A marker inside a placeholder body takes the body's place, and the placeholder that follows it goes with it; from the
-    line of the body's opener it moves to one of its own. Raises ValueError for a kind that doesn't exist.
+    A marker inside a placeholder body replaces the body's hole. Its hole includes the placeholder that follows the
+    marker. A marker on the line of the body's opener moves to a line of its own.
+
+    Raises ValueError for an unknown kind.
     """
     if unknown := kinds - KINDS:
-        raise ValueError(f"no such kind of hole: {', '.join(sorted(unknown))}; there are {', '.join(sorted(KINDS))}")
+        raise ValueError(f"unknown kind of hole: {', '.join(sorted(unknown))}; known kinds: {', '.join(sorted(KINDS))}")
     open_bodies = list(find_bodies(document, syntax, empty="empty" in kinds))
     marker_holes: list[Hole] = []
-    # From the last, which stands next to the placeholder.
+    # From the last to the first, because the last marker is the one next to the placeholder.
     for marker in reversed(markers(document, syntax) if "markers" in kinds else ()):
         within = [body for body in open_bodies if body.inside.start <= marker.span.start and marker.span.end <= body.inside.end]
         body = max(within, key=lambda body: body.inside.start, default=None)
@@ -51,7 +56,7 @@ def in_document(document: Document, syntax: Syntax | None, kinds: frozenset[str]
 
 
 def _with_placeholder(marker: Hole, body: Body, text: str) -> Hole:
-    """Return the marker, with the placeholder right behind it where there is one; on its opener's line it opens the body."""
+    """Return the marker's hole, including a placeholder right after it; a marker on the opener's line opens the body."""
     hole = body.hole
     if hole.span.start < marker.span.end or text[marker.span.end : hole.span.start].strip():
         return marker

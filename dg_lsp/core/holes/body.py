@@ -1,4 +1,4 @@
-"""Find bodies that are placeholders, and placeholder expressions."""
+"""Find placeholder bodies and placeholder expressions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from dg_lsp.core.values import Document, Hole, HoleKind, Span
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body hole, and the inside of the body that it fills."""
+    """The hole of a body, and the span of that body's inside.
+
+    A `bare` body does nothing and may be complete: nothing describes what is missing, or its words say that it is empty
+    on purpose.
+    """
 
     hole: Hole
     inside: Span
@@ -24,23 +28,23 @@ class Body:
 
 
 def bodies(document: Document, syntax: Syntax | None, *, empty: bool = False) -> tuple[Hole, ...]:
-    """Return a hole for each body that is a placeholder, and for each placeholder expression, in order.
+    """Return a hole for each placeholder body and each placeholder expression, in order.
 
-    Docstrings and comments that say something stay before the hole; one that follows the placeholder becomes the hole's
-    instruction. With `empty`, a body that does nothing counts even where no comment or docstring describes it.
+    Docstrings and meaningful comments before the placeholder stay outside the hole. A comment that says what to do
+    becomes the hole's instruction. With `empty`, bare bodies count too (see `Body`).
     """
     return tuple(body.hole for body in find_bodies(document, syntax, empty=empty))
 
 
 def find_bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tuple[Body, ...]:
-    """Return each body that is a placeholder, and each placeholder expression, in order; see `bodies`."""
+    """Return each placeholder body and each placeholder expression, in order; see `bodies`."""
     if syntax is None or document.uri.endswith(syntax.language.stub_suffixes or "\0"):
         return ()
     facts = syntax.facts
     comments = Comments(syntax)
     placeholders: list[Body] = []
     for body in (_body(owner, syntax, comments, empty=empty) for owner in facts.owners):
-        # An outer body stands before those in it. Where code is broken, even a placeholder may hold another body.
+        # An outer body comes before the bodies inside it. In broken code, even a placeholder may contain another body.
         if body and not any(body.hole.span.overlaps(other.hole.span) for other in _around(placeholders, body.hole.span)):
             insort(placeholders, body, key=_span)
     strays = {hole.span: hole for hole in (*_inline(syntax, facts), *_stranded(syntax, facts))}
@@ -51,10 +55,10 @@ def find_bodies(document: Document, syntax: Syntax | None, *, empty: bool) -> tu
 
 
 def at_placeholder(document: Document, span: Span, syntax: Syntax | None) -> Hole | None:
-    """Return the hole for the placeholder that the cursor or selection is on: its whole body, or the statement alone.
+    """Return the hole for the placeholder at the cursor or selection: its whole body, or the statement alone.
 
-    None where it is on no placeholder, or on more than one. A body that is empty on purpose counts here: someone points at
-    it. One without any text does not, because the cursor itself is a hole there.
+    Returns None if there is no placeholder, or more than one. A body that is empty on purpose counts here, because the
+    user points at it. A body without any text does not, because the cursor itself is a hole there.
     """
     if syntax is None:
         return None
@@ -69,12 +73,12 @@ def at_placeholder(document: Document, span: Span, syntax: Syntax | None) -> Hol
     holes += [_statement(syntax.span(node), "body", syntax) for node in nodes]
     start, end = _trimmed(document.text, span)
     around = [hole for hole in holes if hole.span.start <= start and end <= hole.span.end]
-    # Statements are inside the bodies that they are the placeholder of.
+    # The widest one: a placeholder statement lies inside the body that it stands for.
     return max(around, key=lambda hole: hole.span.end - hole.span.start, default=None)
 
 
 def _trimmed(text: str, span: Span) -> tuple[int, int]:
-    """Return where the selected code starts and ends, without the white space around it."""
+    """Return the start and the end of the selected code, without surrounding white space."""
     selected = text[span.start : span.end]
     if not selected.strip():
         return span.start, span.start
@@ -82,7 +86,7 @@ def _trimmed(text: str, span: Span) -> tuple[int, int]:
 
 
 def _around(placeholders: Sequence[Body], span: Span) -> Iterator[Body]:
-    """Yield which of the bodies, in order and none overlapping another, touch the span."""
+    """Yield the bodies that touch the span. `placeholders` must be in order and must not overlap."""
     for at in range(bisect_right(placeholders, span.end, key=lambda body: body.hole.span.start) - 1, -1, -1):
         if placeholders[at].hole.span.end < span.start:
             return
@@ -94,7 +98,7 @@ def _span(body: Body) -> Span:
 
 
 def _body(owner: Owner, syntax: Syntax, comments: Comments, *, empty: bool) -> Body | None:
-    """Return the hole that fills the owner's body, or None where there is something in it or it should stay empty."""
+    """Return the hole that fills the owner's body, or None if the body has real code or should stay empty."""
     facts, text = syntax.facts, syntax.text
     parts = parts_of(owner, syntax, comments)
     if parts is None:
@@ -127,7 +131,7 @@ def _body(owner: Owner, syntax: Syntax, comments: Comments, *, empty: bool) -> B
 
 
 def _meant_to_be_elsewhere(owner: Owner, facts: Facts, *, is_described: bool) -> bool:
-    """Return whether the body is written in another place: in a class that implements or derives from this one's."""
+    """Return whether the body is written elsewhere: in a class that implements or derives from this one."""
     if facts.has("abstract", owner.node):
         return True
     owners = facts.named
@@ -136,7 +140,7 @@ def _meant_to_be_elsewhere(owner: Owner, facts: Facts, *, is_described: bool) ->
         if facts.has("abstract.members", node):
             return owner.kind != "class"
         if node.id in owners:
-            # What has a docstring of its own may well be missing here too.
+            # A function with its own docstring may be missing here too.
             return not is_described and owners[node.id].kind == "class" and _is_overridden(owner, owners[node.id], facts)
         node = node.parent
     return False
@@ -147,7 +151,7 @@ def _is_overridden(method: Owner, base: Owner, facts: Facts) -> bool:
         return False
     word = re.compile(rf"\b{re.escape(base.name)}\b")
     heirs = [other.inside for other in facts.heirs if word.search(other.bases)]
-    # Most have none, and of a long file all functions are many.
+    # `any` alone would be slow: most bases have no heirs, and a long file has many functions.
     return bool(heirs) and any(
         other.kind == "function" and other.name == method.name and span.start <= other.inside.start < span.end
         for other in facts.owners
@@ -161,7 +165,7 @@ def _inline(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
 
 
 def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
-    """Yield placeholders whose function can't be parsed, where the line before opens a block."""
+    """Yield placeholders in functions that can't be parsed, if the line before opens a block."""
     index = syntax.lines
     item_ids = {item.id for owner in facts.owners for item in owner.items}
     for node in facts.all("placeholder"):

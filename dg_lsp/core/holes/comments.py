@@ -1,4 +1,4 @@
-"""The comments of a text, and which of them describe a function or belong to its body."""
+"""Find the comments of a text, and which of them describe a function or belong to its body."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dg_lsp.core.values import Span
 
 
 class Comments:
-    """The comments of a text, trailing_spans by the line they end on."""
+    """The comments of a text, indexed by the line that they end on."""
 
     def __init__(self, syntax: Syntax) -> None:
         self.syntax = syntax
@@ -26,16 +26,16 @@ class Comments:
         }
 
     def says(self, span: Span) -> str:
-        """Return the comment's own words, without what a TODO that says nothing adds."""
+        """Return the comment's words, or "" for a directive to a tool."""
         inner = words(self.syntax.text[span.start : span.end], self.syntax.language)
         return "" if DIRECTIVE.match(inner) else inner
 
     def describes(self, owner: Owner) -> bool:
-        """Return whether a comment that says something stands right above the owner, or above its decorators."""
+        """Return whether a meaningful comment is directly above the owner or above its decorators."""
         index = self.syntax.lines
         start = self.syntax.span(owner.node).start
         line = index.at(start)
-        # What stands behind other code on its line, as in minified files, is not what the comment speaks of.
+        # A comment does not describe an owner that follows other code on its line, as in minified files.
         if not _WORDS.fullmatch(self.syntax.text, index.starts[line], start):
             return False
         indent = index.indent(line)
@@ -53,7 +53,7 @@ class Comments:
         return False
 
     def after(self, owner: Owner) -> list[Span]:
-        """Return the comments that belong to a body by their indentation but stand behind its last node."""
+        """Return the comments after the body's last node that belong to the body by their indentation."""
         index, text = self.syntax.lines, self.syntax.text
         end, outer = owner.inside.end, index.indent(index.at(self.syntax.span(owner.node).start))
         trailing_spans = []

@@ -1,4 +1,4 @@
-"""Find the hole at the cursor: the rest of its line, or a block where an empty one starts."""
+"""Find the hole at the cursor: the rest of the line, or a block if an empty block starts there."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Facts, Syntax, indent_unit
 from dg_lsp.core.values import Document, Hole, Span, inside_any
 
-# How far back the token is looked for that opens a block: first where it mostly is, then past a long docstring, but not
-# through a long file.
+# How many characters back the opener of a block is searched for: first a short way, where it usually is. The second
+# distance also reaches past a long docstring, but not through a whole long file.
 _LOOK_BACK = (800, 8_000)
 
 
 def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
     """Return the hole at the cursor: a block where an empty one starts, else the rest of the line. Its span is empty.
 
-    What stands right of the cursor, such as brackets the editor is_closed, stays. With the cursor behind `{` or `:`, the lead
-    is the line end and indentation that the body needs; between `{` and `}` on one line, the trail is what `}` needs. An
-    offset beyond the text is the text's end.
+    Text right of the cursor stays, such as brackets that the editor closed. After `{` or `:`, the lead is the line end
+    and indentation that the body needs. Between `{` and `}` on one line, the trail is the line end and indentation that
+    `}` needs. An offset beyond the text counts as the text's end.
     """
     text = document.text
     offset = min(max(offset, 0), len(text))
     index = syntax.lines if syntax else positions.lines(text)
     line = index.at(offset)
-    # Between \r and \n is no place to write.
+    # Text can't be inserted between \r and \n.
     offset = min(offset, index.ends[line])
     before, after = text[index.starts[line] : offset], text[offset : index.ends[line]]
     opener_line = _opened_line(document, offset, syntax, index)
@@ -45,7 +45,7 @@ def at_cursor(document: Document, offset: int, syntax: Syntax | None) -> Hole:
 
 
 def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: Lines) -> int | None:
-    """Return the line of the block opener that is the last code before the offset, or None where no block starts."""
+    """Return the line of the block opener if it is the last code before the offset, or None where no block starts."""
     text = document.text
     if syntax is None:
         head = text[: index.starts[index.at(offset)]].rstrip()
@@ -76,7 +76,7 @@ def _opened_line(document: Document, offset: int, syntax: Syntax | None, index: 
 
 
 def _last_code(near: Facts, syntax: Syntax, offset: int) -> int:
-    """Return where the last code before the offset ends that is no comment, docstring or white space."""
+    """Return the end of the last code before the offset, ignoring comments, docstrings and white space."""
     skipped_spans = {
         span.end: span.start for kind in ("comment", "docstring") for span in (syntax.span(node) for node in near.all(kind))
     }
@@ -87,19 +87,19 @@ def _last_code(near: Facts, syntax: Syntax, offset: int) -> int:
 
 
 def _opens(language: Language, code: str) -> bool:
-    """Return whether a line that can't be parsed opens a block, as far as its text tells."""
+    """Return whether a line that can't be parsed looks like the opener of a block."""
     is_closed = all(code.count(left) <= code.count(right) for left, right in ("()", "[]"))
     return is_closed and re.search(language.opens, code) is not None
 
 
 def _first_line(facts: Facts, syntax: Syntax, end: int, line: int) -> int:
-    """Return the line that the block's head starts on: with parameters on several, the first one's indentation counts."""
+    """Return the first line of the block's head: if the parameters span several lines, its indentation counts."""
     heads = [owner.node for owner in facts.owners if owner.inside.start == end]
     return min([line, *(syntax.lines.at(syntax.span(node).start) for node in heads)])
 
 
 def _has_content(index: Lines, line: int, opener_line: int) -> bool:
-    """Return whether lines below belong to the block that the opener's line starts, by their indentation."""
+    """Return whether the lines below belong, by their indentation, to the block that the opener's line starts."""
     for below in range(line + 1, len(index)):
         if not index.is_blank(below):
             return len(index.indent(below)) > len(index.indent(opener_line))

@@ -23,7 +23,7 @@ def markers(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
     return tuple(holes)
 
 
-# Where no grammar tells comments from strings.
+# Used where no grammar distinguishes comments from strings.
 _PLAIN_FILL = re.compile(
     r"(?:#|//|--)[ \t]*(?P<line>FILL(?::[^\r\n]*)?)[ \t]*$"
     r"|/\*[ \t]*(?P<block>FILL(?::(?:(?!\*/)[^\r\n])*)?)[ \t]*\*/"
@@ -40,7 +40,7 @@ def _comments(syntax: Syntax) -> Iterator[tuple[Span, str]]:
 
 
 def _plain_comments(text: str) -> Iterator[tuple[Span, str]]:
-    # `$` knows only \n; both kinds of line end become it, and offsets stay.
+    # `$` matches only before \n. So both kinds of line end become \n here, with the same length, so that offsets stay valid.
     unix_text = _PLAIN_LINE_ENDS.sub(lambda match: "\n" * len(match.group()), text)
     for match in _PLAIN_FILL.finditer(unix_text):
         yield Span(*match.span()), next(group for group in match.groups() if group).strip()

@@ -1,4 +1,4 @@
-"""What stands in a body, and the hole that replaces its placeholder."""
+"""Classify the parts of a body, and return the hole that replaces its placeholder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from dg_lsp.core.values import Hole, Span
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that stands in a body. A `todo` is a comment that says no more; a `task` one that says what to do."""
+    """A statement, docstring or comment in a body, and its role.
+
+    A `todo` is a comment that only says that code is missing. A `task` is one that says what to do; `says` holds its
+    words.
+    """
 
     role: str
     span: Span
@@ -26,7 +30,7 @@ TODO_ROLES = ("todo", "task")
 
 
 def parts_of(owner: Owner, syntax: Syntax, comments: Comments) -> list[Part] | None:
-    """Return what the body holds, or None where one of its statements is more than a placeholder."""
+    """Return the parts of the body, or None if one of its statements is more than a placeholder."""
     facts, parts = syntax.facts, list[Part]()
     for node in owner.items:
         span = syntax.span(node)
@@ -64,12 +68,12 @@ def _comment(span: Span, comments: Comments) -> Part:
 
 
 def inside_of(owner: Owner, parts: Sequence[Part]) -> Span:
-    """Return the inside of the body, with the comments behind its last node that belong to it."""
+    """Return the inside of the body, including comments after its last node that belong to it."""
     return Span(owner.inside.start, max([owner.inside.end, *(part.span.end for part in parts)]))
 
 
 def hole_of(owner: Owner, parts: Sequence[Part], syntax: Syntax) -> Hole:
-    """Return the hole that replaces the body's placeholder and keeps what stands before it and says something."""
+    """Return the hole that replaces the body's placeholder, and keeps the docstrings and meaningful comments before it."""
     text, index = syntax.text, syntax.lines
     statement = next((number for number, part in enumerate(parts) if part.role in STATEMENTS), len(parts))
     n_kept = max(
@@ -87,7 +91,7 @@ def hole_of(owner: Owner, parts: Sequence[Part], syntax: Syntax) -> Hole:
     if not parts and owner.closed:
         end = owner.inside.end
     else:
-        # A semicolon that the grammar counts to no statement goes with the placeholder.
+        # A semicolon that is part of no statement is replaced with the placeholder.
         rest = re.compile(r"[ \t]*;").match(text, end, index.ends[index.at(end)]) if replaced_parts else None
         end = rest.end() if rest else end
     lead = trail = ""

@@ -1,4 +1,4 @@
-"""Make a hole of a range: a selection, or lines that cannot be parsed."""
+"""Turn a range into a hole: a selection, or lines that can't be parsed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dg_lsp.core.values import Document, Hole, Span
 
 
 def selection(document: Document, span: Span, syntax: Syntax | None, instruction: str = "") -> Hole:
-    """Return the selected range as a hole, a block when it spans lines or is all of one.
+    """Return the selected range as a hole, which is a block if it spans several lines or is all of one.
 
-    Line ends at the selection's end are left out of it, so that the answer doesn't have to end with them. White space
-    before the first selected code on its line becomes the lead. A span that reaches beyond the text ends with it; one that
+    Line ends at the end of the selection are left out, so that the answer need not end with them. Indentation before
+    the first selected code becomes the lead. A span that reaches beyond the text ends at the text's end. One that
     starts inside a line end starts before it.
     """
     text = document.text
     index = syntax.lines if syntax else positions.lines(text)
     start, end = min(span.start, len(text)), min(span.end, len(text))
     end = start + len(text[start:end].rstrip("\r\n"))
-    # Between \r and \n is no place to write.
+    # Text can't be inserted between \r and \n.
     start, end = (min(offset, index.ends[index.at(offset)]) for offset in (start, end))
     body = text[start:end]
     first = start + len(body) - len(body.lstrip()) if body.strip() else end
@@ -32,7 +32,7 @@ def selection(document: Document, span: Span, syntax: Syntax | None, instruction
 
 
 def errors(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
-    """Return a hole for each run of lines that can't be parsed, in order, without their indentation and last line end."""
+    """Return a hole for each run of lines that can't be parsed, in order, without its first indentation and last line end."""
     if syntax is None:
         return ()
     index, runs = syntax.lines, list[tuple[int, int]]()

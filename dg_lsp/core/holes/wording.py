@@ -1,4 +1,4 @@
-"""What comments, docstrings and messages say of the code they stand in: filled later, empty on purpose, or neither."""
+"""Recognise what comments, docstrings and messages say about code: missing, empty on purpose, or written elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dg_lsp.core.languages import Language
 
 FILL = re.compile(r"FILL(?::\s*(.*))?", re.DOTALL)
 TODO = re.compile(r"(?:TODO|FIXME|XXX)\b(?:\([^)]*\))?", re.IGNORECASE)
-# What is left of a TODO that doesn't say what to do, and comments that are a TODO without the word.
+# What remains of a TODO that does not say what to do, and comments that mean TODO without the word.
 SAYS_NOTHING = re.compile(
     r"""\W*(?:(?:
         auto-?generated\ (?:method|constructor|function)\ stub
@@ -30,7 +30,7 @@ DELIBERATE = re.compile(
     )""",
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
-# A docstring that means: this does nothing until a derived class says otherwise.
+# A docstring that means: this does nothing until a derived class overrides it.
 HOOK = re.compile(
     r"""^\W*(?:hook\b|called\ (?:when|whenever|by|once|before|after|at|on|if|for|just)\b)
       | \bsub-?class(?:es)?\ (?:may|can|should|must|needs?\ to|have\ to)\b
@@ -39,7 +39,7 @@ HOOK = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# A comment for a tool says nothing of the code.
+# A comment for a tool, which says nothing about the code.
 DIRECTIVE = re.compile(
     r"""\W*(?:
         noqa | type: | pragma | pylint | mypy: | ruff: | flake8 | fmt: | isort:
@@ -49,7 +49,7 @@ DIRECTIVE = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
-# A placeholder that says so is written in a derived class, or stands for something that isn't to be had; it is no gap.
+# A message that means: this code is written in a derived class, or is not supported. Such a placeholder is not a hole.
 ELSEWHERE = re.compile(
     r"""\b(?:
         sub-?class(?:es)? | (?:derived|child|concrete|inherit\w*)\ (?:class|type)
@@ -65,7 +65,7 @@ DOC_QUOTES = re.compile(r"""^[a-zA-Z]*(?:\"{3}|'{3}|"|')|(?:\"{3}|'{3}|"|')$""")
 
 
 def says_todo(comment: str, language: Language) -> bool:
-    """Return whether the comment says that code is missing here, and nothing more."""
+    """Return whether the comment says only that code is missing here."""
     inner = words(comment, language)
     todo = TODO.match(inner)
     rest = inner[todo.end() :] if todo else inner
@@ -73,7 +73,7 @@ def says_todo(comment: str, language: Language) -> bool:
 
 
 def words(comment: str, language: Language) -> str:
-    """Return the comment's words without its delimiters."""
+    """Return the comment's text without its delimiters."""
     if language.block_comment:
         opening, closing = language.block_comment
         if comment.startswith(opening):

@@ -1,10 +1,11 @@
-"""Turn a candidate's texts into edits: what follows the answer is cut off, its form becomes the file's own, and what
-would not help is dropped.
+"""Turn a candidate's texts into edits: cut what follows the answer, apply the file's formatting, and drop useless answers.
 
-Each filter has one idea, and their order stands in `FILTERS`. To add one, write it in the module of its purpose and name it
-there, with its reason in `_REASONS` if it drops. `shrinks` tells front ends when to ask before code is lost. Knows nothing
-of how the texts were made: a text that was denoised between held tokens needs few of these, one that a plain completion
-endpoint wrote needs most.
+Each filter does one thing, and `FILTERS` defines their order. To add one, write it in the module for its purpose and
+add it to `FILTERS`. A filter that drops needs a reason in `_REASONS`. `shrinks` tells front ends when to ask before
+code is lost.
+
+This package does not know how a text was made. A text that was denoised between held tokens needs few of these filters;
+a text from a plain completion endpoint needs most of them.
 """
 
 from __future__ import annotations
@@ -43,17 +44,21 @@ from dg_lsp.core.polish.whole import Check, Whole
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole
 
-__all__ = ["CHECKS", "FILTERS", "Polished", "shrinks", "to_edits"]
+__all__ = ["CHECKS", "FILTERS", "SHRINKS", "Polished", "shrinks", "to_edits"]
+
+SHRINKS = "replaces working code by less"
 
 
 @dataclass(frozen=True, slots=True)
 class Polished:
-    """What became of a candidate.
+    """The result of polishing a candidate.
 
-    Either `edits` holds one edit for each hole, in their order, or it is empty and `dropped` says why, as the end of a
+    Either `edits` holds one edit for each hole, in order, or it is empty and `dropped` is the reason: the end of a
     sentence that begins with "it". `fired` names the filters that changed or dropped a text, once for each text.
-    `unbound` holds names that nothing in the file binds, in a language where another file may: such a candidate ranks
-    below all others. `shrinks` says that working code would be replaced by less, which is dropped unless allowed.
+
+    `unbound` holds names that nothing in the file binds, in a language where another file may bind them; such a
+    candidate ranks below all others. `shrinks` is true if working code would be replaced by less, which is dropped
+    unless allowed.
     """
 
     edits: tuple[Edit, ...] = ()
@@ -72,12 +77,14 @@ def to_edits(
     is_file: bool = False,
     allow_shrink: bool = False,
 ) -> Polished:
-    """Return the candidate as edits of the document, or the reason why it is of no use.
+    """Return the candidate as edits of the document, or the reason why it was dropped.
 
-    One useless text drops the whole candidate: its texts were written to fit each other. `syntax` is the document's;
-    without it no answer is dropped for its syntax. Pass `is_file=True` where the document is all of a file, so that it
-    says which names are bound; a cell of a notebook does not. Pass `allow_shrink=True` where the user agreed that working
-    code is replaced by less. Never raises, whatever the texts hold.
+    One dropped text drops the whole candidate, because its texts were written to fit each other. `syntax` is the
+    document's; without it, no candidate is dropped for its syntax. Pass `is_file=True` if the document is a whole file,
+    so that it shows which names are bound; a notebook cell does not. Pass `allow_shrink=True` if the user agreed that
+    less code may replace working code.
+
+    Never raises, whatever the texts contain.
     """
     if len(candidate.texts) != len(holes):
         return Polished(dropped=f"has {len(candidate.texts)} texts for {len(holes)} holes")
@@ -86,7 +93,7 @@ def to_edits(
     unbound: tuple[str, ...] = ()
     is_shrunk = False
     filled, tree = document, syntax
-    # From the last hole to the first, so that the spans of those to come stay true while the text grows.
+    # From the last hole to the first, so that the spans of the remaining holes stay valid while the text changes.
     for hole, raw in reversed(list(zip(holes, candidate.texts, strict=True))):
         around = around_hole(filled, hole, tree, allow_shrink=allow_shrink)
         text = with_newlines(raw.removeprefix("\ufeff"))
@@ -137,16 +144,16 @@ FILTERS: tuple[Filter, ...] = (
 )
 CHECKS: tuple[Check, ...] = (parses, closes, compiles, binds)
 _REASONS = {
-    "drop_unreadable": "holds characters that are no text",
+    "drop_unreadable": "has characters that are not text",
     "drop_blank": "is blank",
     "drop_unchanged": "changes nothing",
-    "drop_shrunk": "replaces working code by less",
-    "drop_comment_before_code": "turns the code behind it into a comment",
-    "drop_glued": "runs into a name next to it",
+    "drop_shrunk": SHRINKS,
+    "drop_comment_before_code": "turns the code after it into a comment",
+    "drop_glued": "merges with a name next to it",
     "drop_repetition": "repeats the lines next to it",
-    "drop_placeholder": "is a placeholder again",
-    "drop_comments": "is a comment, or leaves a hole of its own",
-    "drop_description": "only describes, and does nothing",
+    "drop_placeholder": "is only a placeholder",
+    "drop_comments": "is only a comment, or contains a new hole",
+    "drop_description": "is only a description, without code",
     "parses": "adds a syntax error",
     "closes": "leaves a string or a bracket open",
     "compiles": "does not compile",

@@ -1,4 +1,4 @@
-"""What a filter knows of the hole that an answer is for, and how the answer becomes an edit there."""
+"""The text around a hole that filters read, and how an answer becomes an edit there."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dg_lsp.core.context import with_newlines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Span
 
-# How much text on each side the filters look at; only the syntax is judged on the whole file.
+# How many characters on each side the filters read. Only the syntax is checked on the whole file.
 NEARBY_CHARS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    r"""What the filters know of a hole: the text next to it, with `\n` line ends, and how to judge a filling.
+    r"""The text around a hole, with `\n` line ends, and a function that parses the document with an answer.
 
-    `document` has the holes behind this one already filled. `before` and `after` include the hole's lead and trail,
-    and reach `NEARBY_CHARS` far. With `allow_shrink`, working code may be replaced by less. `filled` returns the syntax
-    of the document with a given answer; it is None where the language has no grammar.
+    In `document`, the holes after this one are already filled. `before` and `after` include the hole's lead and trail,
+    and are at most `NEARBY_CHARS` long. With `allow_shrink`, less code may replace working code. `filled` returns the
+    syntax of the document with a given answer; it is None if the language has no grammar.
     """
 
     document: Document
@@ -40,25 +40,25 @@ class Around:
 
     @property
     def rest(self) -> str:
-        """What follows the hole on its own line."""
+        """The text after the hole on its own line."""
         return self.after.partition("\n")[0]
 
     @property
     def starts_line(self) -> bool:
-        """Whether only white space stands before the hole on its line."""
+        """Whether there is only white space before the hole on its line."""
         return not self.before.rpartition("\n")[2].strip()
 
     def is_worse(self, one: str, other: str) -> bool | None:
-        """Return whether the one answer leaves more syntax errors than the other; None where nobody can tell."""
+        """Return whether answer `one` leaves more syntax errors than answer `other`; None if there is no grammar."""
         return syntax.adds_errors(self.filled(one), self.filled(other)) if self.filled else None
 
 
-# Returns the text, changed or not, or None where the candidate is of no use.
+# Returns the text, changed or not, or None to drop the candidate.
 Filter = Callable[[str, Around], "str | None"]
 
 
 def around_hole(document: Document, hole: Hole, tree: Syntax | None, *, allow_shrink: bool = False) -> Around:
-    """Return what the filters know of the hole; `tree` is the document's syntax, where its language has a grammar."""
+    """Return the text around the hole; `tree` is the document's syntax, or None if its language has no grammar."""
     text, span = document.text, hole.span
     before = with_newlines(text[max(0, span.start - NEARBY_CHARS) : span.start]) + hole.lead
     after = hole.trail + with_newlines(text[span.end : span.end + NEARBY_CHARS])
@@ -67,7 +67,7 @@ def around_hole(document: Document, hole: Hole, tree: Syntax | None, *, allow_sh
         return around
     language = tree.language
 
-    # Several filters ask about the same few texts.
+    # Cached, because several filters ask about the same few texts.
     @functools.cache
     def filled(answer: str) -> Syntax:
         edit = edit_of(answer, hole, around.line_end)
@@ -77,7 +77,7 @@ def around_hole(document: Document, hole: Hole, tree: Syntax | None, *, allow_sh
 
 
 def answer_span(text: str, around: Around) -> Span:
-    """Return where the answer stands in the filled document, without the white space around it."""
+    """Return the answer's span in the filled document, without surrounding white space."""
     lead = around.hole.lead + text[: len(text) - len(text.lstrip())]
     start = around.hole.span.start + len(lead.replace("\n", around.line_end))
     return Span(start, start + len(text.strip().replace("\n", around.line_end)))
@@ -89,7 +89,7 @@ def edit_of(answer: str, hole: Hole, line_end: str) -> Edit:
 
 
 def nearest_line_end(text: str, span: Span) -> str:
-    """Return the line end nearest to the hole: that of its own line, or else of the one above."""
+    """Return the line end nearest to the hole: that of its own line, else that of the line above."""
     after = re.compile(r"\r\n|\r|\n").search(text, span.end)
     if after:
         return after[0]

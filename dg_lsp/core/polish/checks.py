@@ -1,4 +1,4 @@
-"""Check the document that a candidate leaves: whether it parses, and whether strings and brackets are closed."""
+"""Check the document with a candidate's edits: does it parse, and are strings and brackets closed?"""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dg_lsp.core import literals, scope, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.polish.whole import PLAIN, Whole, plainly_filled
 
-# How far on each side strings are read where no tree tells.
+# How many characters on each side are scanned for strings, where the tree can't tell.
 READ_CHARS = 50_000
 
 
 def parses(whole: Whole) -> bool:
-    """Return whether there are no more syntax errors than with the holes as they are, or plainly filled."""
+    """Return whether the edits leave no more syntax errors than the document has, as it is or with plain answers."""
     if syntax.adds_errors(whole.after, whole.before):
         return False
     return not whole.after.errors or not any(syntax.adds_errors(whole.after, plainly_filled(whole, plain)) for plain in PLAIN)
 
 
 def closes(whole: Whole) -> bool:
-    """Return whether code that stays broken has no string and no bracket open for the answer's sake.
+    """Return whether an answer in broken code leaves no new string or bracket open.
 
-    Such an error is hidden from `parses` where code can't be parsed anyway: the parser counts one stretch of them, and
-    takes all that follows for a string.
+    `parses` misses such an error where code can't be parsed anyway: the parser counts the whole broken stretch as one
+    error, and reads everything after an open quote as a string.
     """
     if not whole.after.errors:
         return True
@@ -34,13 +34,13 @@ def closes(whole: Whole) -> bool:
         line, end, below = with_newlines(text[edit.span.end : edit.span.end + READ_CHARS]).partition("\n")
         old = with_newlines(text[edit.span.start : edit.span.end]) + line
         new = with_newlines(edit.text) + line
-        # Most answers have neither, and reading takes time.
+        # Checked first, because most answers have no such mark and scanning takes time.
         if _has_any(edit.text, literals.string_marks(language)) and (
             literals.opens_string(before + new, end + below, language)
             and not literals.opens_string(before + old, end + below, language)
         ):
             return False
-        # A bracket that is opened for those below to close it leaves less of an error.
+        # If there are fewer errors than before, an opened bracket may be one that the code below closes.
         if (
             not is_better
             and _has_any(edit.text, literals.brackets(language)[0])
@@ -51,12 +51,12 @@ def closes(whole: Whole) -> bool:
 
 
 def binds(whole: Whole) -> bool:
-    """Return whether the file binds each name that the answers use, in a language where a file says what it binds."""
+    """Return whether the file binds every name that the answers use; true for languages where another file may bind names."""
     return not scope.is_certain(whole.document.language) or not unbound_names(whole)
 
 
 def unbound_names(whole: Whole) -> frozenset[str]:
-    """Return the names that the answers use and that nothing in the file binds, as far as it can tell."""
+    """Return the names that the answers use and that nothing in the file binds; empty unless the document is a whole file."""
     return scope.unbound_names(whole.after, tuple(whole.answers()), whole.document.uri) if whole.is_file else frozenset()
 
 

@@ -1,4 +1,4 @@
-"""Cut off what the model wrote beside the answer, and what follows the end of its block."""
+"""Cut text that is not part of the answer: markup around it, repetitions of the following code, and code after its block."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from dg_lsp.core.polish.text import filled_lines, says_something
 
 
 def cut_at_control(text: str, around: Around) -> str:
-    """Cut at a control token that was decoded as text, unless the code itself speaks of such tokens."""
+    """Cut at a control token that was decoded as text, unless the code itself contains that token."""
     token = _CONTROL.search(text)
     if token is None or any(token[0] in near for near in (around.before, around.after, around.old)):
         return text
     cut = text[: token.start()]
-    # A string that is cut in two says that the token was part of it.
+    # If the cut adds an error, the token was part of a string.
     return text if around.is_worse(cut, text) else cut
 
 
 def cut_at_fence(text: str, around: Around) -> str:
-    """Take the text out of a Markdown fence, and cut at one that is closed but was never opened."""
+    """Extract the text from a Markdown fence, and cut at a closing fence that was never opened."""
     if around.document.language in ("", "markdown"):
         return text
     fences = list(_FENCE.finditer(text))
     if fences and not text[: fences[0].start()].strip():
         end = fences[1].start() if len(fences) > 1 else len(text)
         return text[fences[0].end() : end].removesuffix("\n").removeprefix("\n")
-    # Fences in pairs are part of a comment or a string that shows an example.
+    # Paired fences belong to a comment or a string that shows an example.
     return text[: fences[0].start()] if len(fences) % 2 else text
 
 
 def cut_at_line_end(text: str, around: Around) -> str:
-    """Cut an answer within a line at the end of that line."""
+    """Cut the answer at its first line end, unless the hole is a block."""
     return text if around.hole.block else text.partition("\n")[0]
 
 
@@ -47,14 +47,14 @@ def cut_repeated_rest(text: str, around: Around) -> str:
         return text
     if around.is_worse(text, cut):
         return cut
-    # `g(x)` before the `)` of `f(…)` ends like the rest of its line and yet repeats nothing. Words do, also where the rest is
-    # the end of one: with it the answer reads as it was written.
+    # `g(x)` before the `)` of `f(…)` ends like the rest of its line, but repeats nothing. Words do repeat, also if the
+    # rest is only the end of a word: after the cut, the answer and the rest read as the model wrote them.
     repeats = literals.first_closer(trimmed, around.document.language) is not None or says_something(rest)
     return cut if repeats else text
 
 
 def cut_repeated_lines(text: str, around: Around) -> str:
-    """Cut where the answer goes on with the lines that follow the hole."""
+    """Cut where the answer continues with the lines that follow the hole."""
     following = filled_lines(around.after.partition("\n")[2])
     lines = text.split("\n")
     for idx in range(1 if not around.starts_line else 0, len(lines)):
@@ -63,7 +63,7 @@ def cut_repeated_lines(text: str, around: Around) -> str:
             continue
         rest = [line.rstrip(), *filled_lines("\n".join(lines[idx + 1 :]))]
         same = _common(rest, following)
-        # The last line may have been cut off by the end of the canvas.
+        # The end of the canvas may have cut the last line short.
         ends = same == len(rest) or (same == len(rest) - 1 and same < len(following) and following[same].startswith(rest[-1]))
         if (ends or same > 1) and any(says_something(line) for line in rest[:same]):
             return "\n".join(lines[:idx])
@@ -71,7 +71,7 @@ def cut_repeated_lines(text: str, around: Around) -> str:
 
 
 def cut_at_dedent(text: str, around: Around) -> str:
-    """Cut at the first line that is indented less than the block, where the document is no worse for it."""
+    """Cut at the first line that is indented less than the block, if the cut adds no syntax error."""
     if not around.hole.block or around.hole.kind in ("selection", "error"):
         return text
     depth = len(around.hole.indent.expandtabs(4))
@@ -84,7 +84,7 @@ def cut_at_dedent(text: str, around: Around) -> str:
     language = languages.get(around.document.language)
     if language is not None and language.outdents:
         shallow = [line for line in shallow if not re.match(language.outdents, line.text)]
-    # A here document stands further left as well, and ends nothing; a few tries tell.
+    # A here document is indented less but ends nothing, so a few of the lines are tried.
     for line in shallow[:4]:
         cut = text[: line.start].rstrip()
         if not around.is_worse(cut, text):
@@ -93,7 +93,7 @@ def cut_at_dedent(text: str, around: Around) -> str:
 
 
 def cut_at_closer(text: str, around: Around) -> str:
-    """Cut at a bracket that closes what the hole stands in, where the document closes it already."""
+    """Cut at a bracket that closes an outer construct, if the document already closes that construct."""
     language = around.document.language
     closer = literals.first_closer(text, language)
     if closer is None or literals.first_closer(around.old, language) is not None:
@@ -106,15 +106,15 @@ def cut_at_closer(text: str, around: Around) -> str:
 
 
 def cut_next_line(text: str, around: Around) -> str:
-    """Cut the last line where it is the next one, though indented otherwise: the answer went on too far."""
+    """Cut the last line if it repeats the next line with other indentation: the answer continued too far."""
     *first_lines, last = text.rstrip().split("\n")
     following = next(iter(filled_lines(around.after.partition("\n")[2])), "").strip()
     repeats = first_lines and not around.rest.strip() and last.strip() == following and says_something(last)
     return "\n".join(first_lines).rstrip() if repeats else text
 
 
-# The tokens of the embedded checkpoint, of Gemma, and of the common fill-in-the-middle models; not those that are also
-# tags of HTML, and not the `<eos>` of `Vec<eos>`.
+# Control tokens of the embedded checkpoint, of Gemma, and of common fill-in-the-middle models. Excluded are tokens that
+# are also HTML tags, and the `<eos>` of `Vec<eos>`.
 _CONTROL = re.compile(
     r"(?<![^\W\d])<(?:pad|eos|bos|unk|delete|suf|eom|EOT)>"
     r"|<(?:unused\d+|\w+_of_turn|fim_\w+|file_sep|\|(?:turn|channel)|(?:turn|channel)\||\|[\w-]{2,40}\|)>"
@@ -124,6 +124,6 @@ _FENCE = re.compile(r"^[ \t]*```[\w+#.-]*[ \t]*$", re.MULTILINE)
 
 
 def _common(left: list[str], right: list[str]) -> int:
-    """Return how many first lines are the same."""
+    """Return how many lines at the start are the same in both lists."""
     pairs = zip(left, right, strict=False)
     return next((idx for idx, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))

@@ -1,4 +1,4 @@
-"""Drop answers that are of no use, whatever their syntax."""
+"""Drop useless answers, whatever their syntax."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from dg_lsp.core.values import Document
 
 
 def drop_unreadable(text: str, around: Around) -> str | None:
-    """Drop what holds characters that no source file has: half of a character, control characters."""
+    """Drop an answer with characters that no source file has: control characters, or half of a surrogate pair."""
     bad = set(_UNREADABLE.findall(text))
     return None if bad.difference(around.before, around.after) else text
 
 
 def drop_blank(text: str, around: Around) -> str | None:
-    """Drop what is empty, and documentation without a word; code that is selected may be deleted where that is allowed."""
+    """Drop an empty answer, or documentation without a word.
+
+    An empty answer is kept if it deletes selected code and that is allowed.
+    """
     if around.allow_shrink and around.hole.kind == "selection" and around.old.strip():
         return text
     is_documentation = around.hole.kind == "cursor" and around.hole.lead.strip()
@@ -31,20 +34,21 @@ def drop_blank(text: str, around: Around) -> str | None:
 
 
 def drop_unchanged(text: str, around: Around) -> str | None:
-    """Drop what is there already."""
+    """Drop an answer that changes nothing."""
     new = around.hole.lead + text + around.hole.trail
     return None if new.strip() == with_newlines(around.old).strip() else text
 
 
 def drop_shrunk(text: str, around: Around) -> str | None:
-    """Drop what replaces working code by a placeholder, by comments or by nothing, unless that is allowed."""
+    """Drop an answer that replaces working code by a placeholder, by comments or by nothing, unless that is allowed."""
     return text if around.allow_shrink or not shrinks(around.old, text, around.document.language) else None
 
 
 def drop_repetition(text: str, around: Around) -> str | None:
-    """Drop whole lines that are the same as those just before or just after, and these again and again.
+    """Drop whole lines that repeat the lines just before or just after the hole, once or several times.
 
-    The end of a line is dropped where it makes the line the same as the next, but for brackets and commas at their ends.
+    An answer within a line is dropped if it makes that line the same as the next, ignoring brackets and commas at their
+    ends.
     """
     if not around.starts_line and not around.hole.block:
         line = (around.before.rpartition("\n")[2] + text + around.rest).strip()
@@ -54,7 +58,8 @@ def drop_repetition(text: str, around: Around) -> str | None:
     if not around.starts_line or around.rest.strip():
         return text
     if not says_something(text):
-        # `end` and `}` come again and again where blocks are closed; where none are, a short line does not.
+        # `end` and `}` often repeat where they close blocks. In a language that closes blocks by indentation, a short
+        # line does not.
         language = languages.get(around.document.language)
         following = next(iter(filled_lines(around.after)), "").strip()
         repeats = language is not None and language.by_indentation and text.strip() == following
@@ -70,9 +75,10 @@ def drop_repetition(text: str, around: Around) -> str | None:
 
 
 def drop_placeholder(text: str, around: Around) -> str | None:
-    """Drop what only says again that something is yet to be written.
+    """Drop an answer that is only a placeholder.
 
-    At a cursor that is all of a function's body, unless the function is abstract: an `except` may well have a `pass`.
+    At a cursor, it is dropped only if it is the whole body of a function that is not abstract: an `except` may well
+    contain `pass`.
     """
     kind = around.hole.kind
     if around.filled is None or not text or (kind in ("selection", "error") and around.allow_shrink):
@@ -89,7 +95,7 @@ def drop_placeholder(text: str, around: Around) -> str | None:
 
 
 def _is_abstract(function: Node, facts: Facts) -> bool:
-    """Return whether the function is abstract, or its class is one whose functions are."""
+    """Return whether the function is abstract, or is in a class whose functions all are."""
     node: Node | None = function
     while node is not None:
         if facts.has("abstract", node) or facts.has("abstract.members", node):
@@ -99,9 +105,11 @@ def _is_abstract(function: Node, facts: Facts) -> bool:
 
 
 def drop_comments(text: str, around: Around) -> str | None:
-    """Drop an answer that is comments alone where a block of code belongs, or that leaves a hole of its own."""
+    """Drop an answer that adds a FILL comment, or that is only comments where a block of code belongs."""
     language = languages.get(around.document.language)
-    if len(holes.markers(Document("", "", text), None)) > len(holes.markers(Document("", "", around.old), None)):
+    # The marker of the hole itself is what the answer replaces; a selection may hold markers that stay.
+    n_old = 0 if around.hole.kind == "marker" else len(holes.markers(Document("", "", around.old), None))
+    if len(holes.markers(Document("", "", text), None)) > n_old:
         return None
     takes_code = around.hole.kind in ("body", "marker") or (around.hole.kind == "cursor" and around.hole.block)
     if language is None or not takes_code:
@@ -117,7 +125,7 @@ def drop_comments(text: str, around: Around) -> str | None:
 
 
 def drop_description(text: str, around: Around) -> str | None:
-    """Drop an answer to a body or a marker that describes and does nothing, such as a docstring alone or above a `pass`."""
+    """Drop an answer to a body or a marker that has only words, such as a docstring alone or above a `pass`."""
     hole = around.hole
     wants_words = hole.kind == "marker" and _ASKS_WORDS.search(hole.instruction)
     if around.filled is None or hole.kind not in ("body", "marker") or wants_words:
@@ -134,7 +142,7 @@ def drop_description(text: str, around: Around) -> str | None:
 
 
 _ENDS = ")]},;"
-# What a marker says that wants text and not code.
+# The words of an instruction that asks for text, not code.
 _ASKS_WORDS = re.compile(r"\b(?:doc|comment|descri)", re.IGNORECASE)
-# Tab, newline and form feed are all the control characters that source has; U+FFFD stands for bytes that are no UTF-8.
+# Source files have no control characters but tab, newline and form feed. U+FFFD replaces bytes that are not valid UTF-8.
 _UNREADABLE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\ud800-\udfff]")

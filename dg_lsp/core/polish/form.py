@@ -1,4 +1,4 @@
-"""Give an answer the form of the file: its indentation, and no white space at the ends of lines."""
+"""Format an answer like the file: its indentation, and no trailing white space."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dg_lsp.core.polish.around import Around
 
 
 def restore_start(text: str, around: Around) -> str:
-    """Leave out blank lines and indentation that the document already has before the hole."""
+    """Remove leading blank lines, and indentation that the document already has before the hole."""
     head = around.before.rpartition("\n")[2]
     if head.strip():
         return text
     body = re.sub(r"\A(?:[ \t\f]*\n)+", "", text) if around.hole.block else text
     start = len(body) - len(body.lstrip(" \t"))
     missing = around.hole.indent.removeprefix(head) if around.hole.indent.startswith(head) else ""
-    # At the very start of a line the answer's own choice of a level counts.
+    # At the very start of a line, the answer's own indentation counts.
     return missing + body[start:] if head and start > len(missing) else body
 
 
 def restore_indent(text: str, around: Around) -> str:
-    """Indent new lines with tabs or spaces, whichever the file has; what a string or an alignment holds stays."""
+    """Indent new lines with tabs or spaces as the file does. White space in strings and alignment stays."""
     unit = _unit(around)
     lines = literals.split_lines(text, around.document.language)
     if unit.startswith(" "):
@@ -35,7 +35,7 @@ def restore_indent(text: str, around: Around) -> str:
 
 
 def trim_end(text: str, around: Around) -> str:
-    """Trim white space at the ends of lines, strings excepted."""
+    """Trim trailing white space of each line, except in strings."""
     code = literals.mask(text, around.document.language)
     lines, at = [], 0
     for line in text.split("\n"):
@@ -48,12 +48,12 @@ def trim_end(text: str, around: Around) -> str:
 
 
 def _unit(around: Around) -> str:
-    """Return one level of indentation as the text next to the hole writes it, or "" where it has none or mixes them."""
+    """Return one indentation level as the text near the hole uses it, or "" if it has none or mixes tabs and spaces."""
     nearby = around.before + "\n" + around.after
     indents = re.findall(r"^(?: *\t|  )", f"{nearby}\n{around.hole.indent}", re.MULTILINE)
     n_tabs = sum("\t" in indent for indent in indents)
     if "\t" in around.hole.indent or (n_tabs and not around.hole.indent):
-        # Beside tabs, spaces align; a few lines of them do not make a file mixed.
+        # Spaces next to tabs are alignment. A few such lines do not make the file mixed.
         return "\t" if (len(indents) - n_tabs) * 10 <= len(indents) else ""
     if n_tabs or not indents:
         return ""
@@ -62,12 +62,12 @@ def _unit(around: Around) -> str:
 
 
 def _tabbed(lines: list[literals.Line], base: str) -> list[str]:
-    """Return the lines' indentation with tabs for spaces, unless the answer knows tabs: then its spaces align."""
+    """Return the lines' indentation with tabs for spaces. If the answer uses tabs, its spaces are alignment and stay."""
     inner = [line.indent.removeprefix(base) for line in lines]
     own_indents = [indent for indent, line in zip(inner[1:], lines[1:], strict=True) if line.is_code and indent]
     if any("\t" in indent for indent in own_indents):
         return [line.indent for line in lines]
-    # Lines that do not begin with the block's own tabs write its level in spaces too.
+    # If no line begins with the block's own tabs, the answer writes the block's level in spaces too.
     levels = 0 if any(line.indent.startswith(base) for line in lines[1:] if line.is_code and line.text) else base.count("\t")
     width = _width([len(indent) for indent in own_indents], levels)
     return [
@@ -77,7 +77,7 @@ def _tabbed(lines: list[literals.Line], base: str) -> list[str]:
 
 
 def _width(widths: list[int], levels: int) -> int:
-    """Return how many spaces the answer writes for a level, given its lines' widths and the level of its block."""
+    """Return how many spaces the answer uses per level, given the widths of its lines and the level of its block."""
     least = min(widths, default=4)
     for width in (least // levels, least) if levels and least % levels == 0 else (least,):
         if width in (2, 3, 4, 8) and all(other % width == 0 for other in widths):

@@ -1,4 +1,4 @@
-"""Drop answers that spoil the code right next to them on their line."""
+"""Drop answers that break the code next to them on their line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME_AT_START = re.compile(r"\w+")
 
 
 def drop_comment_before_code(text: str, around: Around) -> str | None:
-    """Drop what starts a comment that swallows the code behind it on its line."""
+    """Drop an answer that starts a comment and so comments out the code after it on its line."""
     language = languages.get(around.document.language)
     if language is None or not around.rest.strip(" \t)]};,") or around.rest.lstrip().startswith(language.line_comments):
         return text
@@ -27,11 +27,11 @@ def drop_comment_before_code(text: str, around: Around) -> str | None:
 
 
 def drop_glued(text: str, around: Around) -> str | None:
-    """Drop what runs into a name next to it without completing it to one that is known.
+    """Drop an answer that merges with a name next to it, unless the merged name is known.
 
-    In front of more code a name that is whole already is not completed to a new one: what is typed at the end of a line
-    may be the beginning of any. An answer that ends with the rest of its line wrote that name itself, and a cursor inside
-    a name asks for a part of it.
+    The rule applies only before more code on the line: at the end of a line, what is typed may be the beginning of any
+    name. An answer that ends with the rest of its line wrote that name itself. At a cursor inside a name, the answer is
+    part of that name.
     """
     language = languages.get(around.document.language)
     if language is None or text.rstrip().endswith(around.rest.rstrip()) or not around.rest.strip(" \t)]};,"):
@@ -58,7 +58,7 @@ def _is_known(name: str, around: Around, language: Language) -> bool:
 
 
 def _n_places(name: str, around: Around) -> int:
-    """Return how often the whole word is in the document, not counting the hole's own place."""
+    """Return how often the whole word occurs in the document, except next to the hole."""
     text, span = around.document.text, around.hole.span
     matches = re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)
     return sum(match.end() != span.start and match.start() != span.end for match in matches)
@@ -66,7 +66,7 @@ def _n_places(name: str, around: Around) -> int:
 
 @cache
 def _words(language: Language) -> frozenset[str]:
-    """Return the keywords of the language's grammar, and what Python has built in."""
+    """Return the keywords of the language's grammar, and for Python also its builtins."""
     try:
         grammar = languages.grammar(language)
     except GrammarError:

@@ -1,4 +1,4 @@
-"""Ask Python's own compiler about the document that a candidate leaves."""
+"""Check the document with a candidate's edits by Python's own compiler."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from dg_lsp.core.polish.whole import PLAIN, Whole, plain_edits
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Edit, Span
 
-# How far back a function may begin that is broken.
+# How many characters back the start of a broken function is searched for.
 _FUNCTION_CHARS = 12_000
-# Beginnings that fit most holes in Python, behind `if`, `from`, `for x` and `def` too.
+# Plain answers that fit most holes in Python, also after `if`, `from`, `for x` and `def`.
 _PLAIN_BEGINNINGS = (*PLAIN, "x:", "x():", "x import x", "in x:")
 
 
 def compiles(whole: Whole) -> bool:
-    """Return whether the language's own compiler takes it where it takes the holes as they are, or plainly filled.
+    """Return whether Python compiles the edits, or also rejects the holes as they are and with plain answers.
 
-    Only Python's is at hand. Its grammar takes much that Python refuses, such as `return` outside a function, or an
-    argument without a name behind one with a name. Where the code is broken in any case, it has to take it as the
-    beginning of something, up to the end of the answer's line, where it takes one of the others so.
+    Other languages have no compiler here, and pass. tree-sitter's grammar accepts much that Python rejects, such as
+    `return` outside a function, or a positional argument after a keyword argument. If the code is broken in any case,
+    the compiler must accept it up to the end of the answer's line as the beginning of a program, if it accepts the code
+    with a plain answer that way.
     """
     if whole.document.language != "python":
         return True
     for region, edits in _by_statement(whole):
-        # What the parser passed over is far off, and takes long to compile.
+        # Text that the parser skipped is far away, and takes long to compile.
         gaps = [Edit(span, "") for span in whole.before.gaps(region)]
         if not _compiles(_inside(whole.document.text, region, [*edits, *gaps])):
             others = ([], *(plain_edits(whole, edits, plain) for plain in PLAIN))
@@ -40,9 +41,9 @@ def compiles(whole: Whole) -> bool:
 
 
 def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
-    """Return the stretches of the module that hold edits, each with its edits.
+    """Return the stretches of the module that contain edits, each with its edits.
 
-    A few statements are enough to ask a compiler about, and take no longer as the file grows.
+    Compiling only these few statements takes the same time however long the file is.
     """
     regions: list[tuple[Span, list[Edit]]] = []
     for edit in whole.edits:
@@ -56,13 +57,13 @@ def _by_statement(whole: Whole) -> list[tuple[Span, list[Edit]]]:
 
 
 def _statements(tree: Syntax, span: Span) -> Span:
-    """Return the lines of the module's statements from the one that the hole is in or behind, up to the hole's end."""
+    """Return the lines of the module's statements, from the statement that holds or precedes the hole to the hole's end."""
     start, end = tree.offsets.to_byte(span.start), tree.offsets.to_byte(span.end)
     nodes = [node for node in tree.tree.root_node.children if node.type != "comment" and node.start_byte <= end]
     first = max((node.start_byte for node in nodes if node.start_byte <= start), default=start)
     last = max((node.end_byte for node in nodes), default=end)
     lines = tree.lines
-    # A hole between \r and \n reaches beyond what its line holds.
+    # A hole between \r and \n ends after its line's content.
     return Span(
         lines.starts[lines.at(tree.offsets.to_point(first))],
         max(lines.ends[lines.at(tree.offsets.to_point(max(last, end)))], span.end),
@@ -75,9 +76,9 @@ def _inside(text: str, region: Span, edits: list[Edit]) -> str:
 
 
 def _ends_nowhere(whole: Whole, region: Span, edits: list[Edit]) -> bool:
-    """Return whether no program begins as the code around the edits does with them, though one does with plain ones.
+    """Return whether no program can begin like the code with the edits, though one can with plain answers.
 
-    Judged from the function or class around, up to the end of the last edit's line.
+    The code is compiled from the enclosing function or class to the end of the last edit's line.
     """
     text = whole.document.text
     nearest = max(0, edits[0].span.start - _FUNCTION_CHARS)
@@ -97,7 +98,7 @@ def _ends_nowhere(whole: Whole, region: Span, edits: list[Edit]) -> bool:
 
 
 def _compiles(source: str, *, unfinished: bool = False) -> bool:
-    """Return whether Python takes the source; if it may be `unfinished`, as the beginning of something it would take."""
+    """Return whether Python compiles the source or, if `unfinished`, accepts it as the beginning of a program."""
     flags = ast.PyCF_ONLY_AST | _ALLOW_UNFINISHED if unfinished else 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -105,11 +106,11 @@ def _compiles(source: str, *, unfinished: bool = False) -> bool:
             compile(source, "hole", "exec", flags, dont_inherit=True)
         except SyntaxError as error:
             return unfinished and "incomplete input" in str(error.msg)
-        # Deep nesting and lone surrogates are not syntax errors to Python, but it does not compile them either.
+        # Python raises no SyntaxError for deep nesting and lone surrogates, but does not compile them either.
         except (ValueError, OverflowError, RecursionError, MemoryError):
             return False
     return True
 
 
 _DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]", re.MULTILINE)
-_ALLOW_UNFINISHED = 0x4000  # what the compiler calls PyCF_ALLOW_INCOMPLETE_INPUT
+_ALLOW_UNFINISHED = 0x4000  # the compiler's PyCF_ALLOW_INCOMPLETE_INPUT, which `ast` does not export

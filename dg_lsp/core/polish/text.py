@@ -1,4 +1,4 @@
-"""Look at lines of text: which hold something, and which say more than brackets."""
+"""Functions on lines of text: which are not blank, and which have more than brackets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def filled_lines(text: str) -> list[str]:
-    """Return the lines that are not blank, without the white space at their ends."""
+    """Return the lines that are not blank, without trailing white space."""
     return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 

@@ -1,4 +1,4 @@
-"""A candidate whose texts are all polished, and the document with plain answers in its place to compare it with."""
+"""A candidate after all filters, and the document with plain answers to compare it with."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dg_lsp.core.values import Document, Edit, Hole, Span
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A candidate whose texts are all polished: the edits, the document before them, and its syntax before and after.
+    """A candidate after all filters: its edits, the document, and its syntax before and after the edits.
 
-    `is_file` says that the document is all of a file, so that a name which nothing in it binds may count as unbound.
+    `is_file` is true if the document is a whole file, so that a name that nothing in it binds may count as unbound.
     """
 
     edits: tuple[Edit, ...]
@@ -26,7 +26,7 @@ class Whole:
     is_file: bool = False
 
     def answers(self) -> Iterator[tuple[Span, str]]:
-        """Yield for each edit where its text is in the document after, without white space, and the text it replaced."""
+        """Yield for each edit the span of its text in the edited document, without white space, and the text it replaced."""
         shift = 0
         for edit in self.edits:
             text = edit.text.strip()
@@ -35,10 +35,10 @@ class Whole:
             shift += len(edit.text) - (edit.span.end - edit.span.start)
 
 
-# Returns whether the candidate is of use.
+# Returns whether to keep the candidate.
 Check = Callable[[Whole], bool]
 
-# Fillings that fit most holes; the errors they leave are the document's own.
+# Plain answers that fit most holes. The errors that they leave are the document's own.
 PLAIN = ("", "x", "pass")
 
 
@@ -49,6 +49,6 @@ def plainly_filled(whole: Whole, plain: str) -> Syntax:
 
 
 def plain_edits(whole: Whole, edits: Iterable[Edit], plain: str) -> list[Edit]:
-    """Return the edits with a plain answer instead of their own."""
+    """Return the edits with a plain answer in place of their own."""
     holes = (whole.holes[whole.edits.index(edit)] for edit in edits)
     return [edit_of(plain, hole, nearest_line_end(whole.document.text, hole.span)) for hole in holes]

@@ -14,7 +14,7 @@
 ((throw_statement) @placeholder
   (#match? @placeholder "(?i)(todo|(not|un)[ _-]?(yet[ _-]?)?implemented|implement (me|this))"))
 
-; Meant to be empty: a constructor without parameters or whose work its initializers do, an exception, a destructor
+; Meant to be empty: a constructor without parameters or with initializers, an exception, a destructor
 (function_definition !type declarator: (function_declarator parameters: (parameter_list . "(" . ")" .))) @empty
 (function_definition (field_initializer_list)) @empty
 (class_specifier (base_class_clause) @_base (#match? @_base "(error|Error|exception|Exception)\\b")) @empty

@@ -14,7 +14,7 @@
 (generator_function body: (statement_block . "{" @opener "}" @closer .) @body) @closure
 (arrow_function body: (statement_block . "{" @opener "}" @closer .) @body) @closure
 
-; A closure that gets a name is a function
+; A closure that is bound to a name is a function
 (lexical_declaration (variable_declarator name: (_) @name
   value: [(arrow_function body: (statement_block . "{" @opener "}" @closer .) @body)
           (function_expression body: (statement_block . "{" @opener "}" @closer .) @body)])) @function
@@ -45,5 +45,5 @@
   (#eq? @_name "constructor")) @empty
 (class_declaration (class_heritage) @_base (#match? @_base "(Error|Exception)\\b")) @empty
 
-; A declaration in code that can't be parsed around it
+; A declaration inside code that can't be parsed
 (ERROR (function_expression name: (_) @name body: (statement_block . "{" @opener "}" @closer .) @body) @function)

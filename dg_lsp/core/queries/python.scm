@@ -40,7 +40,7 @@
 (class_definition
   superclasses: (argument_list) @_bases
   (#match? @_bases "(Error|Exception|Warning|KeyboardInterrupt|SystemExit|Protocol|\\bABC)\\b")) @empty
-; Commands that only hold other commands
+; Command groups, whose functions need no body
 (decorated_definition
   (decorator) @_decorator
   definition: (function_definition) @empty

@@ -27,5 +27,5 @@
   (#eq? @_name "panic")
   (#match? @_says "(?i)(todo|(not|un)[ _-]?(yet[ _-]?)?implemented|implement (me|this))")) @placeholder
 
-; Meant to be empty: what a trait gives its implementors by default, and marks such as `impl Trait for Type {}`
+; Meant to be empty: default methods of a trait, and markers such as `impl Trait for Type {}`
 (trait_item) @abstract.members

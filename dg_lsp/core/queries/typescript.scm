@@ -3,7 +3,7 @@
 (type_alias_declaration name: (_) @name) @type
 (enum_declaration name: (_) @name) @type
 
-; Meant to be empty: a constructor that only declares fields, or only forbids to be called
+; Meant to be empty: a constructor that only declares fields, or only prevents calls
 (method_definition
   name: (property_identifier) @_name
   parameters: (formal_parameters [(required_parameter (accessibility_modifier)) (optional_parameter (accessibility_modifier))])

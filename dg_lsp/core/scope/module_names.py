@@ -1,6 +1,6 @@
-"""Tell which names a Python module binds at its top level, line by line, so that broken code hides none of them.
+"""Find the names that a Python module binds at its top level, line by line, so that broken code hides none of them.
 
-In doubt a name counts as bound. Needs no tree, since a tree of broken code may miss statements.
+In doubt a name counts as bound. No tree is used, because a tree of broken code may miss statements.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from itertools import pairwise
 
 @lru_cache(maxsize=32)
 def find(text: str, *, in_block: bool = False) -> frozenset[str] | None:
-    """Return the names that the lines bind at the module's level; None where they may bind any, as `import *` does.
+    """Return the names that the lines bind at module level, or None if they may bind any name, as `import *` does.
 
-    Lines before the first one without indentation belong to something that starts above: they are skipped, unless they
-    are `in_block`, such as the rest of an `if` of the module. The result is cached, because the text before and behind
-    the code that is being written rarely changes.
+    Lines before the first unindented one belong to a construct that starts above, and are skipped. With `in_block`,
+    they belong to a block of the module, such as the rest of an `if`, and count. The result is cached, because the text
+    before and after the edited code rarely changes.
     """
     if binds_anything(text):
         return None
@@ -38,12 +38,12 @@ def find(text: str, *, in_block: bool = False) -> frozenset[str] | None:
 
 
 def binds_anything(text: str) -> bool:
-    """Return whether the lines may bind names that they do not spell, as `import *` does."""
+    """Return whether the lines may bind names that they do not spell out, as `import *` does."""
     return any(word in text and pattern.search(text) for word, pattern in _BINDS_ANYTHING)
 
 
 def _bound_in_block(text: str) -> Iterator[str]:
-    """Yield the names that any line of a block binds, at whatever depth."""
+    """Yield the names that any line of a block binds, at any depth."""
     for match in _LINE.finditer(text):
         line = match[0]
         if definition := _DEFINITION.match(line):
@@ -53,20 +53,20 @@ def _bound_in_block(text: str) -> Iterator[str]:
         elif _BLOCK.match(line):
             for target in _BLOCK_TARGET.finditer(line):
                 yield from _NAME.findall(target[0])
-            # A statement may follow the head of the block on its line.
+            # A statement may follow the head of the block on the same line.
             yield from _bound_by_statement(line.rpartition(":")[2].lstrip())
         else:
-            # The head of a `with` may be several lines long.
+            # The head of a `with` may span several lines.
             yield from (alias[1] for alias in _ALIAS.finditer(line))
             yield from _bound_by_statement(text[match.start() :])
 
 
 def _bound_by_statement(text: str) -> Iterator[str]:
-    """Yield the names that the statement binds which the text starts with; it is not the head of a block."""
+    """Yield the names that the statement at the start of the text binds. The statement must not be the head of a block."""
     if statement := _IMPORT.match(text):
         yield from _imported(statement[1] or statement[2])
         return
-    # The targets of an assignment that starts with a bracket may stand on several lines.
+    # The targets of an assignment that starts with a bracket may span several lines.
     line = text.partition("\n")[0]
     yield from (match[1] for match in _WALRUS.finditer(line))
     if annotated := _ANNOTATED.match(line):
@@ -77,7 +77,7 @@ def _bound_by_statement(text: str) -> Iterator[str]:
         if alias := _TYPE_ALIAS.match(simple):
             yield alias[1]
         for target in _EQUALS.split(simple)[:-1]:
-            # What stands in brackets that are still open is no target but an argument.
+            # Inside brackets that are still open, a name is an argument, not a target.
             if any(target.count(left) != target.count(right) for left, right in ("()", "[]", "{}")):
                 break
             yield from _FREE_NAME.findall(target.partition(":")[0] if ":" in _SUBSCRIPT.sub("", target) else target)
@@ -100,7 +100,7 @@ _BLOCK_TARGET = re.compile(r"\bfor\b.+?\bin\b|\bas\b[^:]+|\w+[ \t]*:=")
 _IMPORT = re.compile(r"(?:from[^\n]+?)?\bimport\b[ \t]*(?:\(([^)]*)\)?|((?:[^\\\n]|\\\n?)*))")
 _TYPE_ALIAS = re.compile(r"type[ \t]+(\w+)[^=\n]*=")
 _ALIAS = re.compile(r"\bas[ \t]+(\w+)")
-# An annotation that ends on another line.
+# An annotation that ends on a later line.
 _ANNOTATED = re.compile(r"(\w+)[ \t]*:[^\n]*[\[(][ \t]*(?:#[^\n]*)?$")
 _WALRUS = re.compile(r"(\w+)[ \t]*:=")
 _EQUALS = re.compile(r"(?:[-+*/%&|^@]|//|\*\*|<<|>>)?(?<![=!<>:])=(?!=)")
@@ -108,7 +108,7 @@ _SUBSCRIPT = re.compile(r"\[[^\]]*\]")
 _COMMENT = re.compile(r"#[^\n]*")
 _GLOBAL = re.compile(r"^[ \t]+global[ \t]+([^\n]+)", re.MULTILINE)
 _BUILTIN = re.compile(r"\bbuiltins\.(\w+)[ \t]*=(?!=)")
-# What binds names that no line spells: words that must be in the text, which are found fast, and what then has to match.
+# Code that binds names without spelling them: a text that must occur, which is fast to find, and a pattern that must match.
 _BINDS_ANYTHING = (
     ("import", re.compile(r"^[ \t]*from\b[^\n#]*\bimport[ \t]*\(?[ \t]*\*", re.MULTILINE)),
     ("globals()", re.compile(r"\bglobals\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update|\.setdefault)")),

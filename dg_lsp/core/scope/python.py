@@ -1,9 +1,10 @@
-"""Find unbound names in Python by pyflakes, in the function around an answer only, and with the module's names given.
+"""Find unbound names in Python with pyflakes, which checks only the function around an answer and is given the module's names.
 
-Pyflakes and not the compiler's symbol tables, because it knows the order of statements in a class, names in annotations
-that are strings, `__all__`, `del`, and what is guarded by `except NameError`. All of a file would take it too long for each
-key, so it sees the function or statement of the module that the answer is in. The symbol tables of the whole file have the
-last word, where there are some: they are asked only when a name seems to be unbound.
+Pyflakes is used instead of the compiler's symbol tables because it knows the order of statements in a class, names in
+string annotations, `__all__`, `del`, and code guarded by `except NameError`. Checking a whole file after each key would
+take too long, so pyflakes sees only the function or module statement that contains the answer.
+
+A name that pyflakes reports is checked against the symbol tables of the whole file, if the file compiles.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from dg_lsp.core.scope import module_names, uses
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 
-# A function that is longer takes too long to look at.
+# Checking a longer region takes too long.
 MAX_CHARS = 40_000
-# What parses in most places, and names nothing.
+# Answers that parse in most places and use no name.
 _PLAIN = ("", "0", "pass")
-# What a region that is indented stands in.
+# The line that an indented region is put below.
 _CLASS, _BLOCK = "class _:", "if 1:"
 
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """What pyflakes looks at: whole lines around an answer, up to it and behind it, and the line that makes them parse.
+    """The code that pyflakes checks: the whole lines around an answer, and a line above that makes them parse.
 
-    In a class, other functions and classes are left out. `span` is where the lines are in the file.
+    `head` is the code before the answer, `tail` the code after it. In a class, other functions and classes are reduced
+    to their names. `span` is the position of the lines in the file.
     """
 
     span: Span
@@ -75,18 +77,21 @@ def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozense
     else:
         new = names.difference(scope.unbound(plain) or ())
         whole = filled.text[: answer.start] + plain + filled.text[answer.end :]
-    # What the module binds behind a statement that runs at once is there too late.
+    # A statement that runs at once can't use what the module binds after it.
     late = frozenset[str]() if region.is_function else new & bound_behind
     return late | (new - late - _bound_or_unbound_elsewhere(filled, region, new, whole))
 
 
 def _is_module(text: str, uri: str) -> bool:
-    """Return whether the file is a module: in a build file, which editors take for Python too, the tool binds more names."""
+    """Return whether the file is a Python module.
+
+    In a build file, which editors take for Python too, the build tool binds more names.
+    """
     return uri.endswith((".py", ".pyw", ".pyi")) or re.match(r"#!.*python", text) is not None
 
 
 def _region(filled: Syntax, answer: Span) -> _Region:
-    """Return the outermost function that the answer is in the body of, else its class, else its statements of the module."""
+    """Return the outermost function whose body contains the answer, else its class, else its statements of the module."""
     node: Node | None = filled.node_at(answer)
     function: Node | None = None
     block: Node | None = None
@@ -117,7 +122,7 @@ def _region(filled: Syntax, answer: Span) -> _Region:
 
 
 def _in_class(filled: Syntax, block: Node, answer: Span) -> _Region:
-    """Return the statements of the class, with no more than the names of the functions and classes in it."""
+    """Return the statements of the class, with its functions and classes reduced to their names."""
     span = _whole_lines(filled, filled.span(block))
     span = Span(min(span.start, answer.start), max(span.end, answer.end))
     head, tail, head_end, tail_end = "", "", span.start, answer.end
@@ -141,7 +146,7 @@ def _whole_lines(filled: Syntax, span: Span) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """A region with the names that the module binds before and behind it."""
+    """A region, and the names that the module binds before and after it."""
 
     region: _Region
     bound_before: frozenset[str]
@@ -150,7 +155,7 @@ class _Scope:
     uri: str
 
     def unbound(self, answer: str) -> frozenset[str] | None:
-        """Return the names that the region uses and nothing binds with the answer in it; None where it does not parse."""
+        """Return the names that the region with the answer uses and nothing binds; None if it does not parse."""
         source = f"{self.region.head}{answer}{self.region.tail}"
         opener = "from __future__ import annotations\n" if self.has_future else ""
         opener += f"{self.region.opener}\n" if source[:1].isspace() and self.region.opener else ""
@@ -158,12 +163,12 @@ class _Scope:
         if tree is None:
             return None
         words = set(_WORD.findall(source))
-        # Pyflakes expects to have seen where `__all__` is bound.
+        # Pyflakes needs to see the statement that binds `__all__`.
         available, later = ((names & words) - {"__all__"} for names in (self.bound_before, self.bound_behind))
         if self.region.is_function:
             available |= later
         else:
-            # What is bound behind is there for functions that are called later, and not yet for what runs at once.
+            # Later names exist for functions that are called later, but not for code that runs at once.
             tree.body += [_assignment(name) for name in later]
         faults = _check(tree, self.uri.rpartition("/")[2], available)
         bound = self.bound_before | self.bound_behind
@@ -184,16 +189,16 @@ def _check(tree: ast.Module, filename: str, available: Set[str]) -> list[message
         warnings.simplefilter("ignore")
         try:
             faults: list[messages.Message] = checker.Checker(tree, filename=filename, builtins=available).messages
-        # It is made for whole modules: what it trips over in a piece of one says nothing about an answer.
+        # Pyflakes is made for whole modules. An exception on a piece of one says nothing about the answer.
         except Exception:
             return []
     return faults
 
 
 def _bound_or_unbound_elsewhere(filled: Syntax, region: _Region, names: frozenset[str], whole: str) -> frozenset[str]:
-    """Return which of the names the symbol tables know as the module's, or as unbound outside the region already.
+    """Return the names that the module binds according to its symbol tables, or that were unbound outside the region already.
 
-    `whole` is the file with something plain for the answer, where that parses: candidates share the tables of it.
+    `whole` is the file with a plain answer, if that parses, so that all candidates share its cached tables.
     """
     outside = filled.text[: region.span.start], filled.text[region.span.end :]
     doubtful = frozenset(name for name in names if any(re.search(rf"(?<!\w){name}(?!\w)", text) for text in outside))
@@ -208,7 +213,7 @@ def _bound_or_unbound_elsewhere(filled: Syntax, region: _Region, names: frozense
 
 
 def _used_globals(table: symtable.SymbolTable, first: int, last: int) -> Iterator[str]:
-    """Yield each name that a function or class which does not start on the lines takes from the module."""
+    """Yield the global names used by functions and classes that do not start between the two lines."""
     for child in table.get_children():
         if not first <= child.get_lineno() <= last:
             yield from (symbol.get_name() for symbol in child.get_symbols() if symbol.is_global() and symbol.is_referenced())

@@ -1,7 +1,7 @@
-"""Find names that a file only ever uses, in any language whose uses of a name can be told from what binds it.
+"""Find names that a file uses and never binds, in any language whose syntax tells uses from bindings.
 
-A name all of whose places in the file are uses is bound by nothing in that file. Rough, but sound: a place that is not
-surely a use counts as one that binds the name.
+If every occurrence of a name in a file is a use, nothing in that file binds it. The method is rough but safe: an
+occurrence that is not certainly a use counts as a binding.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from tree_sitter import Node
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 
-# A name with more places than this is bound somewhere, or costs too much to look at.
+# A name with more occurrences counts as bound: it probably is, and checking each one takes too long.
 MAX_PLACES = 40
 
 
 def unbound_names(filled: Syntax, answers: Sequence[Span]) -> frozenset[str]:
-    """Return the names used in the answers that no place in the file binds."""
+    """Return the names that the answers use and that nothing in the file binds."""
     language = filled.language.name
     if language not in _USES:
         return frozenset()
     text = filled.text
-    # An answer may complete the name that stands before it.
+    # An answer may complete the name before it.
     spans = [Span(word_start(text, answer.start), word_end(text, answer.end)) for answer in answers]
     names = {match[0] for span in spans for match in _WORD.finditer(text, span.start, span.end)}
     return frozenset(name for name in names - _GIVEN[language] if _is_only_used(name, filled, spans))
 
 
 def word_start(text: str, offset: int) -> int:
-    """Return where the word starts that the offset is in or behind, or the offset."""
+    """Return the start of the word around or before the offset, or the offset if there is none."""
     while offset > 0 and (text[offset - 1].isalnum() or text[offset - 1] in "_$"):
         offset -= 1
     return offset
 
 
 def word_end(text: str, offset: int) -> int:
-    """Return where the word ends that the offset is in or before, or the offset."""
+    """Return the end of the word around or after the offset, or the offset if there is none."""
     while offset < len(text) and (text[offset].isalnum() or text[offset] in "_$"):
         offset += 1
     return offset
 
 
 def _is_only_used(name: str, filled: Syntax, answers: Sequence[Span]) -> bool:
-    """Return whether every place of the name in the file is a use, and only answers have one."""
+    """Return whether every occurrence of the name in the file is a use, and all of them are in answers."""
     n_uses = 0
     places = re.finditer(rf"(?<![\w$]){re.escape(name)}(?![\w$])", filled.text)
     for number, match in enumerate(places):
@@ -57,14 +57,14 @@ def _is_only_used(name: str, filled: Syntax, answers: Sequence[Span]) -> bool:
             return False
         if role == "uses":
             if not any(answer.start <= span.start and span.end <= answer.end for answer in answers):
-                # It was unbound before.
+                # The name was unbound before the answer.
                 return False
             n_uses += 1
     return n_uses > 0
 
 
 def _role(node: Node, span: Span, filled: Syntax) -> Literal["uses", "binds", "nothing"]:
-    """Return what the place does with the name; "binds" wherever that is not sure."""
+    """Return whether the occurrence uses or binds the name; in doubt "binds"."""
     facts, ancestors = filled.facts_near(span), list(_ancestors(node))
     if any(facts.has("comment", each) for each in ancestors):
         return "nothing"
@@ -74,7 +74,7 @@ def _role(node: Node, span: Span, filled: Syntax) -> Literal["uses", "binds", "n
         return "nothing"
     if node.type not in ("identifier", "shorthand_property_identifier"):
         is_text = any(facts.has("string", each) for each in ancestors)
-        # The path that Go imports ends with the name that it binds.
+        # A Go import path ends with the name that it binds.
         return "nothing" if is_text and not any("import" in each.type for each in ancestors) else "binds"
     child, parent = node, node.parent
     while parent is not None and parent.type == "expression_list":
@@ -100,11 +100,11 @@ def _field(child: Node, parent: Node) -> str | None:
 
 
 _WORD = re.compile(r"(?<![\w$])[^\W\d][\w$]*")
-# Names that are looked up in a value and not in a scope.
+# Names that are looked up in a value, not in a scope.
 _MEMBERS = frozenset({"property_identifier", "private_property_identifier", "field_identifier", "statement_identifier"})
 _MEMBER_FIELDS = frozenset({("attribute", "attribute"), ("keyword_argument", "name")})
 
-# For each kind of node, the fields in which a name is a use; all of them where none is named.
+# For each kind of node, the fields in which a name is a use; an empty tuple means all fields.
 _Uses = Mapping[str, tuple[str, ...]]
 _PYTHON: _Uses = {
     "call": ("function",),
@@ -189,7 +189,7 @@ _USES: Mapping[str, _Uses] = {
     "go": _GO,
 }
 
-# What the environment gives: the language's own names, and those of the platforms that it runs on.
+# Names that the environment provides: those of the language and of the platforms that it runs on.
 _SCRIPT_GLOBALS = frozenset(
     """
     AbortController AbortSignal AggregateError Array ArrayBuffer Atomics BigInt BigInt64Array BigUint64Array Blob Boolean

@@ -1,4 +1,4 @@
-"""The one stretch in which two texts differ, so that only what changed is parsed again."""
+"""Find the one range in which two texts differ, so that only the change is parsed again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dg_lsp.core.values import Span
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The one stretch of bytes in which two sources differ: where it starts, and where it ends in either."""
+    """The byte range in which two sources differ: its start, and its end in each of them."""
 
     start: int
     old_end: int
@@ -22,10 +22,10 @@ class Change:
 
 
 def difference(before: bytes, source: bytes) -> Change:
-    """Return where the two sources differ, at whole characters."""
+    """Return the range in which the two sources differ, widened to whole characters."""
     start = _common_start(before, source)
     rest = _common_end(before, source, min(len(before), len(source)) - start)
-    # Both ends of the stretch move outwards to where a character starts.
+    # Move both ends outwards to the start of a character.
     while start and start < max(len(before), len(source)) and _continues(before, source, start):
         start -= 1
     while rest and _continues(before, source, -rest):
@@ -34,9 +34,9 @@ def difference(before: bytes, source: bytes) -> Change:
 
 
 def edited_tree(previous: Syntax, change: Change, source: bytes) -> tree_sitter.Tree:
-    """Return the previous tree, told of the change."""
+    """Return a copy of the previous tree with the change applied to its positions."""
     before, start = previous.offsets.source, change.start
-    # The lines are known already more often than not, and counting them takes longer than what is parsed anew.
+    # The previous text's lines are usually known. Counting lines again takes longer than parsing the change.
     line = previous.lines.at(previous.offsets.to_point(start))
     at = (line, start - previous.offsets.to_byte(previous.lines.starts[line]))
     tree = previous.tree.copy()
@@ -46,7 +46,7 @@ def edited_tree(previous: Syntax, change: Change, source: bytes) -> tree_sitter.
 
 
 def edited_lines(previous: Syntax, change: Change, syntax: Syntax) -> Lines:
-    """Return the lines of a text that differs in one stretch; a lone carriage return ends a line as a line feed does."""
+    """Return the lines of a text that differs in one range. A lone carriage return ends a line, as a line feed does."""
     old, new = previous.offsets, syntax.offsets
     old_span = Span(old.to_point(change.start), old.to_point(change.old_end))
     inserted = syntax.text[new.to_point(change.start) : new.to_point(change.new_end)]
@@ -54,7 +54,7 @@ def edited_lines(previous: Syntax, change: Change, syntax: Syntax) -> Lines:
 
 
 def moved_parts(previous: Syntax, change: Change, offsets: ByteOffsets) -> tuple[Span, ...]:
-    """Return where the parts of the earlier text are now; one holds all that changed."""
+    """Return the new positions of the earlier text's parsed parts; one of them contains the whole change."""
     to_byte, to_point = previous.offsets.to_byte, offsets.to_point
     shift = change.new_end - change.old_end
     ranges = [(change.start, change.new_end)]
@@ -67,7 +67,7 @@ def moved_parts(previous: Syntax, change: Change, offsets: ByteOffsets) -> tuple
 
 
 def _after(at: tuple[int, int], text: bytes) -> tuple[int, int]:
-    """Return the line and the byte in it behind a text that starts there."""
+    """Return the line and the byte column after a text that starts at `at`."""
     n_lines = text.count(b"\n")
     return at[0] + n_lines, len(text) - text.rfind(b"\n") - 1 + (0 if n_lines else at[1])
 
@@ -77,7 +77,7 @@ def _continues(before: bytes, source: bytes, at: int) -> bool:
 
 
 def _common_start(left: bytes, right: bytes) -> int:
-    """Return how many bytes the two start with in common; comparing halves lets C do the work."""
+    """Return the length of the common prefix in bytes. Comparing halves leaves the work to C."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
@@ -89,7 +89,7 @@ def _common_start(left: bytes, right: bytes) -> int:
 
 
 def _common_end(left: bytes, right: bytes, most: int) -> int:
-    """Return how many bytes the two end with in common, `most` at most."""
+    """Return the length of the common suffix in bytes, at most `most`."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

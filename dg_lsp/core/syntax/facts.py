@@ -1,4 +1,4 @@
-"""What a language's query says of a tree: its functions and classes, comments, strings and placeholders."""
+"""Run a language's query on a tree: its functions and classes, comments, strings and placeholders."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from dg_lsp.core.values import Span
 
 @dataclass(frozen=True, eq=False)
 class Owner:
-    """Something with a body: a function, a class or a closure. `inside` reaches from its opener to its closer.
+    """A function, class or closure with a body.
 
-    Without slots, so that its items are found when first asked for: a class may have thousands.
+    `inside` is the span between its opener and its closer. The class has no slots, so that its items can be computed on
+    first use: a class may have thousands.
     """
 
     kind: str
@@ -29,20 +30,21 @@ class Owner:
     inside: Span
     closed: bool
     within: tuple[int, int]
-    """`inside` in bytes, and `bodies` the ids of the nodes that only group its statements."""
+    """`inside` in bytes."""
     bodies: frozenset[int]
+    """The ids of the nodes that only group the statements of the body."""
 
     @cached_property
     def items(self) -> tuple[Node, ...]:
-        """What stands in the body, in order."""
+        """The nodes in the body, in order."""
         return tuple(_items(self.node, self.within, self.bodies))
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the query says of a tree: the node ids of each capture, and the owners and comments in the order of the text.
+    """The captured nodes of a tree by capture name and node id, and its owners in document order.
 
-    Without slots, so that what is derived from them is computed once, when first asked for.
+    The class has no slots, so that derived values can be computed on first use.
     """
 
     nodes: dict[str, dict[int, Node]] = field(default_factory=dict)
@@ -50,25 +52,25 @@ class Facts:
 
     @cached_property
     def named(self) -> dict[int, Owner]:
-        """The functions and classes by the ids of their nodes."""
+        """The functions and classes by their nodes' ids."""
         return {owner.node.id: owner for owner in self.owners if owner.kind != "closure"}
 
     @cached_property
     def heirs(self) -> tuple[Owner, ...]:
-        """The classes that name others as their bases."""
+        """The classes that have base classes."""
         return tuple(owner for owner in self.owners if owner.kind == "class" and owner.bases)
 
     def has(self, capture: str, node: Node) -> bool:
-        """Return whether the node was captured under that name."""
+        """Return whether the query captured the node under that name."""
         return node.id in self.nodes.get(capture, {})
 
     def all(self, capture: str) -> tuple[Node, ...]:
-        """Return the nodes captured under that name, in the order of the text."""
+        """Return the nodes captured under that name, in document order."""
         return tuple(sorted(self.nodes.get(capture, {}).values(), key=lambda node: (node.start_byte, -node.end_byte)))
 
 
 def find(tree: tree_sitter.Tree, language: Language, offsets: ByteOffsets, byte_range: tuple[int, int] | None = None) -> Facts:
-    """Return what the language's query says of the tree, or only of the nodes that touch the range."""
+    """Return the captures of the language's query in the whole tree, or only in nodes that touch the byte range."""
     cursor = tree_sitter.QueryCursor(languages.query(language))
     if byte_range is not None:
         cursor.set_byte_range(*byte_range)
@@ -82,7 +84,7 @@ def find(tree: tree_sitter.Tree, language: Language, offsets: ByteOffsets, byte_
             if kind in captures:
                 owner = _owner(kind, captures, offsets)
                 key = captures.get("closer", captures[kind])[0].id
-                # A pattern with optional parts matches more than once, and a closure that has a name is a function.
+                # A pattern with optional parts matches more than once, and a named closure is also matched as a function.
                 if key not in owners or _precedence(owner) < _precedence(owners[key]):
                     owners[key] = owner
     return Facts(nodes, tuple(sorted(owners.values(), key=lambda owner: (owner.inside.start, -owner.inside.end))))

@@ -1,4 +1,4 @@
-"""Parse a text, or what changed of it."""
+"""Parse a text, or only what changed in it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def parse(
     parts: Sequence[Span] | None = None,
     lines: Lines | None = None,
 ) -> Syntax:
-    """Return the text's syntax; with that of an earlier text of the same language, only what changed is parsed again.
+    """Return the text's syntax; with the syntax of an earlier text in the same language, only the change is parsed again.
 
-    Whoever has the text's `lines` already can pass them on: finding them in a long text takes longer than to parse a change.
-    With `parts`, in order and apart from each other, the rest of the text is passed over as if it were not there; without
-    them, what was passed over in the earlier text is so here too. Never fails on broken code: what can't be parsed is an
-    error node in the tree. Raises GrammarError when the language's grammar can't be loaded.
+    `lines` are the text's lines, for a caller that already has them: finding them in a long text takes longer than
+    parsing a change. With `parts`, in order and without overlaps, the parser skips the rest of the text as if it were
+    not there. Without them, the text that was skipped before is skipped again.
+
+    Broken code does not raise: what can't be parsed becomes an error node. Raises GrammarError if the language's
+    grammar can't be loaded.
     """
     offsets = positions.byte_offsets(_LONE_RETURN.sub("\n", text) if "\r" in text else text)
     parser = tree_sitter.Parser(languages.grammar(language))
@@ -50,7 +52,7 @@ def parse(
 
 
 def of(document: Document, previous: Syntax | None = None, lines: Lines | None = None) -> Syntax | None:
-    """Return the document's syntax, or None where its language isn't in the table; see `parse`."""
+    """Return the document's syntax, or None if its language is not in the table; see `parse`."""
     language = languages.get(document.language)
     return parse(document.text, language, previous, lines=lines) if language else None
 
@@ -60,5 +62,5 @@ _LONE_RETURN = re.compile("\r(?!\n)")
 
 def _range(span: Span, offsets: ByteOffsets) -> tree_sitter.Range:
     start, end = offsets.to_byte(span.start), offsets.to_byte(span.end)
-    # Nothing reads the lines and columns of these trees.
+    # The zeros are safe because nothing reads the rows and columns of these trees.
     return tree_sitter.Range((0, 0), (0, 0), start, end)

@@ -1,4 +1,4 @@
-"""A text with its tree, and what can be asked of the two in code points."""
+"""A text with its syntax tree, and queries on both in code points."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from dg_lsp.core.syntax import facts
 from dg_lsp.core.syntax.facts import Facts
 from dg_lsp.core.values import Span
 
-# A signature longer than this says more than an outline should; the same for the lines of a type's definition.
+# The limits of what an outline shows: the length of a signature, and the lines of a type's definition.
 _SIGNATURE_CHARS = 400
 _TYPE_LINES = 12
 
 
 @dataclass(frozen=True, eq=False)
 class Syntax:
-    """A text and its tree, which may be of some parts of it only.
+    """A text and its syntax tree, which may cover only parts of the text.
 
-    Without slots, so that what is derived from them is computed once, when first asked for.
+    The class has no slots, so that derived values can be computed on first use.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Syntax:
     tree: tree_sitter.Tree
     offsets: ByteOffsets
     parts: tuple[Span, ...] = ()
-    """What of the text was parsed, in order (see `local`); all of it where there is none."""
+    """The parts of the text that were parsed, in order (see `local`); empty if all of it was."""
 
     @cached_property
     def lines(self) -> Lines:
@@ -42,11 +42,11 @@ class Syntax:
 
     @cached_property
     def parsed(self) -> str:
-        """What of the text was parsed."""
+        """The text that was parsed."""
         return "".join(self.text[part.start : part.end] for part in self.parts) if self.parts else self.text
 
     def gaps(self, span: Span) -> tuple[Span, ...]:
-        """Return what was passed over within the span, in order."""
+        """Return the ranges within the span that the parser skipped, in order."""
         if not self.parts:
             return ()
         starts = [span.start, *(part.end for part in self.parts)]
@@ -59,35 +59,35 @@ class Syntax:
 
     @cached_property
     def facts(self) -> Facts:
-        """What the language's query says of the whole tree."""
+        """The captures of the language's query in the whole tree."""
         return self._facts(None)
 
     @cached_property
     def errors(self) -> tuple[Span, ...]:
-        """The spans that could not be parsed, outermost only, and empty ones where a token is missing; in order."""
+        """The outermost spans that could not be parsed, in order; an empty span is a missing token."""
         return tuple(self.span(node) for node in _error_nodes(self.tree.root_node))
 
     @cached_property
     def n_errors(self) -> int:
-        """How many places could not be parsed, nested ones counted too."""
+        """The number of syntax errors, including nested ones."""
         return sum(1 for _ in _error_nodes(self.tree.root_node, nested=True))
 
     def facts_near(self, span: Span) -> Facts:
-        """Return what the query says of nodes that touch the span; far cheaper than all of a long file."""
+        """Return the query's captures in nodes that touch the span; in a long file much cheaper than `facts`."""
         return self._facts(span)
 
     def span(self, node: Node) -> Span:
-        """Return the node's span, without the line end that some grammars count to a comment."""
+        """Return the node's span, without the line end that some grammars include in a comment."""
         start, end = self.offsets.to_point(node.start_byte), self.offsets.to_point(node.end_byte)
         return Span(start, max(start, start + len(self.text[start:end].rstrip("\r\n"))))
 
     def node_at(self, span: Span) -> Node:
-        """Return the smallest node that holds the whole span."""
+        """Return the smallest node that contains the whole span."""
         start, end = self.offsets.to_byte(span.start), self.offsets.to_byte(span.end)
         return self.tree.root_node.descendant_for_byte_range(start, end) or self.tree.root_node
 
     def token_ends(self, span: Span) -> tuple[int, ...]:
-        """Return where the tokens end that lie within the span, in order."""
+        """Return the end of each token within the span, in order."""
         start, end = self.offsets.to_byte(span.start), self.offsets.to_byte(span.end)
         ends, todo = list[int](), [self.node_at(span)]
         while todo:
@@ -111,7 +111,7 @@ class Syntax:
         return min(around, key=lambda span: span.end - span.start, default=None)
 
     def outline(self) -> tuple[tuple[Span, str], ...]:
-        """Return the signature of each function, class and type with its span, in order and indented as in the text."""
+        """Return the signature and span of each function, class and type, in order and indented as in the text."""
         heads = [(self._head(owner.node, owner.inside.start)) for owner in self.facts.owners if owner.kind != "closure"]
         heads += [self._definition(node) for node in self.facts.all("type")]
         return tuple((span, self.text[span.start : span.end]) for span in sorted(heads))
@@ -130,14 +130,14 @@ class Syntax:
     def _facts(self, span: Span | None) -> Facts:
         if span is None:
             return facts.find(self.tree, self.language, self.offsets)
-        # A query's range that is empty means all of the tree.
+        # An empty range would query the whole tree.
         start = self.offsets.to_byte(max(span.start - 1, 0))
         end = max(self.offsets.to_byte(span.end + 1), start + 1)
         return facts.find(self.tree, self.language, self.offsets, (start, end))
 
 
 def adds_errors(after: Syntax, before: Syntax) -> bool:
-    """Return whether more stretches can't be parsed than before; within one, more text is not more errors."""
+    """Return whether there are more broken stretches than before; a longer one does not count as more."""
     return len(after.errors) > len(before.errors)
 
 
