@@ -1,9 +1,10 @@
-"""What the user has configured: one TOML file, one in the workspace that may say less, and the environment over both.
+"""Read the configuration: the user's TOML file, a limited file in the workspace, and the environment, which overrides both.
 
-Front ends and the engine read the same file, so this is shared. A bad value never stops the reading: it is left out, and
-a sentence names the file, the key and what is allowed. The workspace's file comes with other people's repositories: it
-may not say where code is sent, with which key, or what is run. Knows files and sources; which settings there are is
-declared in `settings`.
+Front ends and the engine read the same file, so this module is shared. A wrong value never stops the reading: it is
+left out, and a message names the file, the key and what is allowed.
+
+The workspace's file comes with a repository that the user may not have written. It must not choose where code is sent,
+which API key is used, or what is run. This module knows files and sources; `settings` declares the settings.
 """
 
 from __future__ import annotations
@@ -26,24 +27,27 @@ WORKSPACE_FILE = ".dg-lsp.toml"
 FILE_VARIABLE = "DG_LSP_CONFIG"
 KEY_VARIABLE = "DG_LSP_API_KEY"
 MAX_BYTES = 1 << 20
+# A workspace's file is untrusted, and the TOML parser's time grows with the square of the number of parts in a key.
+MAX_WORKSPACE_BYTES = 64 << 10
+MAX_DOTS = 100
 
-# The end of a sentence, no password.
+# The lint takes this end of a sentence for a password.
 NO_PASSWORD = "must hold no user name or password, which logs and process lists would show. Put a key into [keys]."  # noqa: S105
 VARIABLES = (FILE_VARIABLE, KEY_VARIABLE, *(setting.variable for setting in schema.ALL if setting.variable))
 
 Origin = Literal["user", "workspace"]
-# What no header can hold is no key.
+# A key is sent in a header, so it needs characters that a header can hold.
 _KEY = re.compile(r"\s*[!-~]+\s*")
 _HOST = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?")
 
 
 class ConfigError(Exception):
-    """The configuration is wrong; the message says in which file, which key, and what is allowed."""
+    """The configuration is wrong. The message names the file, the key and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What was configured; `keys` maps hosts to API keys."""
+    """The configuration; `keys` maps hosts to API keys."""
 
     settings: Settings = field(default_factory=Settings)
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -55,7 +59,7 @@ class Config:
 
 
 def load(workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Return what is configured; raise ConfigError when something in it is wrong."""
+    """Return the configuration; raise ConfigError if anything in it is wrong."""
     config, problems = read(workspace, file=file, environ=environ)
     if problems:
         raise ConfigError(" ".join(problems))
@@ -65,23 +69,24 @@ def load(workspace: Path | None = None, *, file: Path | None = None, environ: Ma
 def read(
     workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[Config, tuple[str, ...]]:
-    """Return what is configured, and a sentence for each thing in it that is wrong and was left out.
+    """Return the configuration, and a message for each wrong value that was left out.
 
-    `workspace` is a folder whose own file counts too. Where nobody can tell which files should stay local, all do.
+    `workspace` is a folder whose own file is read too. If a file can't be read, its `privacy.local_only` is unknown, so
+    every file stays local.
     """
     environ = os.environ if environ is None else environ
-    named = environ.get(FILE_VARIABLE, "")
+    file_variable = environ.get(FILE_VARIABLE, "")
     config, problems = Config(), list[str]()
     files = sources(workspace, file=file, environ=environ)
     (users, _), *_ = files
     own_model = config.settings.model
     for path, origin in files:
-        stated, problem = _load(path, needed=bool(named) and origin == "user")
+        settings_object, problem = _load(path, origin, needed=bool(file_variable) and origin == "user")
         if problem:
             problems.append(problem)
             config = replace(config, settings=schema.layered(config.settings, {"local_only": EVERYTHING}))
-        keys, wrong_keys = _keys(stated.pop("keys", {}), origin, str(path), users)
-        values, wrong = schema.parse(stated, str(path))
+        keys, wrong_keys = _keys(settings_object.pop("keys", {}), origin, str(path), users)
+        values, wrong = schema.parse(settings_object, str(path))
         values, wrong_model = _with_model(values, path.parent, f"engine.model in {path}")
         problems += [*wrong_keys, *wrong, *wrong_model]
         if origin == "workspace":
@@ -99,59 +104,73 @@ def read(
 def sources(
     workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[tuple[Path, Origin], ...]:
-    """Return the files that `read` looks into, whether they are there or not, and whose they are."""
-    named = (os.environ if environ is None else environ).get(FILE_VARIABLE, "")
-    users = file or (expanded(named) if named else user_file())
+    """Return the files that `read` reads, existing or not, each with its origin."""
+    file_variable = (os.environ if environ is None else environ).get(FILE_VARIABLE, "")
+    users = file or (expanded(file_variable) if file_variable else user_file())
     files: tuple[tuple[Path, Origin], ...] = ((users, "user"),)
     return files if workspace is None else (*files, (workspace / WORKSPACE_FILE, "workspace"))
 
 
 def workspace_of(path: Path) -> Path:
-    """Return the folder that a file or folder belongs to: the nearest with a `.dg-lsp.toml` or a repository, or its own."""
-    # Not what Path has for it, which raises for names that are too long, and where nobody may look.
+    """Return the nearest folder with a `.dg-lsp.toml` or a repository, else the path's own folder."""
+    # `os.path` returns False for names that are too long or folders that can't be read, where Path raises.
     own = path if os.path.isdir(path) else path.parent  # noqa: PTH112
     marks = (WORKSPACE_FILE, ".git")
     return next((folder for folder in (own, *own.parents) if any(os.path.exists(folder / mark) for mark in marks)), own)  # noqa: PTH110
 
 
 def user_file() -> Path:
-    """Return where the user's file is, if there is one."""
-    import platformdirs  # only this function needs it, and front ends start fast
+    """Return the path of the user's configuration file, which may not exist."""
+    import platformdirs  # imported here because only this function needs it, and front ends must start fast
 
     return Path(platformdirs.user_config_dir("dg-lsp", appauthor=False)) / FILE
 
 
-def _load(path: Path, *, needed: bool) -> tuple[dict[str, Any], str]:
-    """Return what a TOML file states, or why it can't be told."""
+def _load(path: Path, origin: Origin, *, needed: bool) -> tuple[dict[str, Any], str]:
+    """Return the content of a TOML file, and a message if it can't be read."""
+    limit = MAX_BYTES if origin == "user" else MAX_WORKSPACE_BYTES
     try:
-        with open(path, "rb", opener=_opener) as opened:
+        with open(path, "rb", opener=_open_users if origin == "user" else _open_workspace) as opened:
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return {}, "" if str(path) == os.devnull else f"{path} is not a regular file."
             if status.st_uid not in (os.getuid(), 0):
-                return {}, f"{path} belongs to another user and does not count. Remove it, or make it your own (chown)."
-            data = opened.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            return {}, f"{path} is larger than {MAX_BYTES >> 20} MiB, which no configuration is."
-        stated: dict[str, Any] = tomllib.loads(data.decode("utf-8").removeprefix("\ufeff"))
+                return {}, f"{path} belongs to another user and is ignored. Remove it, or make it your own (chown)."
+            data = opened.read(limit + 1)
+        if len(data) > limit:
+            return {}, f"{path} is larger than {limit >> 10} KiB, the limit for a configuration."
+        if origin == "workspace" and any(line.count(b".") > MAX_DOTS for line in data.split(b"\n")):
+            return {}, f"{path} has a line with more than {MAX_DOTS} dots, which may take too long to read. Split the line."
+        values: dict[str, Any] = tomllib.loads(data.decode("utf-8").removeprefix("\ufeff"))
     except (FileNotFoundError, NotADirectoryError):
         return {}, f"{path}, which {FILE_VARIABLE} names, does not exist." if needed else ""
     except OSError as error:
+        # Unlike Path.is_symlink, this does not fail where the name is too long or a folder above can't be read.
+        if origin == "workspace" and os.path.islink(path):  # noqa: PTH114
+            return {}, f"{path} is a link, which is not followed. Replace it with a file."
         return {}, f"{path} can't be read: {(error.strerror or str(error)).lower()}."
     except UnicodeDecodeError:
         return {}, f"{path} is not UTF-8."
     except (ValueError, RecursionError) as error:
         return {}, f"{path} is not valid TOML: {error}."
-    return stated, ""
+    return values, ""
 
 
-def _opener(path: str, flags: int) -> int:
-    # A named pipe in a cloned repository would otherwise be waited for.
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+def _open_users(path: str, flags: int) -> int:
+    # Without O_NONBLOCK, opening a named pipe would wait for a writer.
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+
+
+def _open_workspace(path: str, flags: int) -> int:
+    # A link in a cloned repository may point to a device or a slow network folder.
+    return _open_users(path, flags | os.O_NOFOLLOW)
 
 
 def _with_model(values: dict[str, object], folder: Path, what: str) -> tuple[dict[str, object], list[str]]:
-    """Return the values with the model's folder by its full path, which begins at `folder` where it is relative."""
+    """Return the values with the model's folder as a full path, and a message if the model's URL holds a password.
+
+    A relative path starts at `folder`.
+    """
     model = values.get("model")
     if not isinstance(model, str):
         return values, []
@@ -160,24 +179,27 @@ def _with_model(values: dict[str, object], folder: Path, what: str) -> tuple[dic
     return {**values, "model": str(model_names.folder_of(model, folder) or model)}, []
 
 
-def _keys(stated: object, origin: Origin, where: str, users: Path) -> tuple[dict[str, str], list[str]]:
-    """Return API keys by host; nothing that goes wrong repeats one."""
-    if not stated:
+def _keys(keys_object: object, origin: Origin, where: str, users: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the API keys by host, and messages, which never repeat a key."""
+    if not keys_object:
         return {}, []
     if origin == "workspace":
-        return {}, [f"keys must not stand in {where}, where others read them. Move them to {users}."]
-    hosts = dict(schema.flat(stated, any_table=True)) if isinstance(stated, Mapping) else {}
+        return {}, [f"keys must not be in {where}, where others can read them. Move them to {users}."]
+    hosts = dict(schema.flat(keys_object, any_table=True)) if isinstance(keys_object, Mapping) else {}
     if not hosts or not all(isinstance(key, str) and _KEY.fullmatch(key) for key in hosts.values()):
-        return {}, [f'keys in {where} must be a table of texts by host, as in "api.deepseek.com" = "…".']
+        return {}, [f'keys in {where} must be a table of hosts and their keys, as in "api.deepseek.com" = "…".']
     return {host.casefold(): str(key).strip() for host, key in hosts.items()}, []
 
 
-def _environment_key(stated: str, own_model: str) -> tuple[dict[str, str], list[str]]:
-    """Return the environment's API key by its host: the one it names, as in HOST=KEY, or that of the user's own model."""
-    host, _, key = stated.partition("=")
-    # What is left of a key that ends with base64's padding is no key.
+def _environment_key(variable: str, own_model: str) -> tuple[dict[str, str], list[str]]:
+    """Return the environment's API key by host, and messages.
+
+    The host is the one in HOST=KEY, or else the host of the user's own model.
+    """
+    host, _, key = variable.partition("=")
+    # If only `=` signs follow, they are the base64 padding at the end of a plain key.
     if not _HOST.fullmatch(host) or not key.strip("="):
-        host, key = _host_of(own_model), stated
+        host, key = _host_of(own_model), variable
     if key and not _KEY.fullmatch(key):
         return {}, [f"{KEY_VARIABLE} in {schema.ENVIRONMENT} must be a key, or HOST=KEY."]
     return ({host.casefold(): key.strip()} if host and key else {}), []
@@ -185,7 +207,8 @@ def _environment_key(stated: str, own_model: str) -> tuple[dict[str, str], list[
 
 def _host_of(model: str) -> str:
     try:
-        address = model_names.parse_remote(model).address if model_names.is_remote(model) else None
+        addresses = model_names.parse_remote(model).addresses if model_names.is_remote(model) else ()
     except model_names.ModelNameError:
         return ""
-    return address.name if address is not None else ""
+    # With several servers, it is unknown which one the key is for.
+    return addresses[0].name if len(addresses) == 1 and addresses[0] is not None else ""

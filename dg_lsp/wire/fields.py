@@ -1,6 +1,6 @@
-"""Read a JSON object whose sender is not trusted: each value has the type that was asked for, or there is a sentence.
+"""Read a JSON object from an untrusted sender: a value of another type than expected raises an error with a clear message.
 
-Unknown fields are ignored, so that a newer sender can be understood. Knows no message by name.
+Unknown fields are ignored, so that messages of a newer sender can be read. This module knows no message by name.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 
 class WireError(ValueError):
-    """A message that can't be understood; the text is a sentence that names the field."""
+    """A message is malformed. The error's text names the field."""
 
 
 _REQUIRED = object()
 _KINDS = {
     dict: "an object",
     list: "a list",
-    str: "a text",
+    str: "a string",
     bool: "true or false",
     type(None): "null",
     int: "a number",
@@ -28,7 +28,7 @@ _KINDS = {
 
 
 def parse(data: bytes | str) -> Fields:
-    """Return the fields of a JSON object; raise WireError when it is none."""
+    """Return the fields of a JSON object; raise WireError if the data is not one."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -37,7 +37,7 @@ def parse(data: bytes | str) -> Fields:
 
 
 def of(value: object, what: str) -> Fields:
-    """Return a value as an object's fields; raise WireError, with `what` in the sentence, when it is no object."""
+    """Return the fields of a value; raise WireError, naming `what`, if it is not an object."""
     if not isinstance(value, dict):
         raise WireError(f"{what} must be an object, but is {_kind(value)}")
     return Fields(value, "" if what == "the message" else what)
@@ -45,57 +45,57 @@ def of(value: object, what: str) -> Fields:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """One JSON object, and where it stands in the message."""
+    """One JSON object, and its path in the message."""
 
     values: Mapping[str, object]
     where: str = ""
 
     def has(self, name: str) -> bool:
-        """Return whether a field is there and not null."""
+        """Return whether a field is present and not null."""
         return self.values.get(name) is not None
 
     def text(self, name: str, default: object = _REQUIRED) -> str:
-        """Return a text."""
+        """Return a field that is a string."""
         value = self._get(name, default)
         if not isinstance(value, str):
-            raise self._wrong(name, "a text", value)
+            raise self._wrong(name, "a string", value)
         return value
 
     def flag(self, name: str, default: object = _REQUIRED) -> bool:
-        """Return true or false."""
+        """Return a field that is true or false."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self._wrong(name, "true or false", value)
         return value
 
     def integer(self, name: str, default: object = _REQUIRED, *, low: int = 0, high: int = 2**53) -> int:
-        """Return a whole number from `low` to `high`; a float without a fraction counts as one."""
+        """Return a field that is a whole number from `low` to `high`; a float without a fraction counts as one."""
         value = self._get(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             raise self._wrong(name, "a whole number", value)
         if not low <= value <= high:
-            raise WireError(f"{self._path(name)} must lie between {low} and {high}")
+            raise WireError(f"{self._path(name)} must be between {low} and {high}")
         return value
 
     def number(self, name: str, default: object = _REQUIRED) -> float:
-        """Return a finite number."""
+        """Return a field that is a finite number."""
         value = self._get(name, default)
-        # Python reads integers of any size, and an integer beyond the floats can't become one.
+        # Python reads integers of any size, and one beyond the range of floats can't be converted.
         if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e300 or math.isnan(value):
             raise self._wrong(name, "a number", value)
         return float(value)
 
-    def choice(self, name: str, allowed: tuple[str, ...], default: object = _REQUIRED) -> str:
-        """Return one of the allowed texts."""
+    def choice(self, name: str, choices: tuple[str, ...], default: object = _REQUIRED) -> str:
+        """Return a field that is one of the allowed strings."""
         value = self.text(name, default)
-        if value not in allowed:
-            raise WireError(f"{self._path(name)} must be one of {', '.join(allowed)}")
+        if value not in choices:
+            raise WireError(f"{self._path(name)} must be one of {', '.join(choices)}")
         return value
 
     def items(self, name: str, default: object = _REQUIRED, *, high: int = 1024) -> tuple[object, ...]:
-        """Return a list of at most `high` values."""
+        """Return a field that is a list of at most `high` values."""
         value = self._get(name, default)
         if not isinstance(value, (list, tuple)):
             raise self._wrong(name, "a list", value)
@@ -104,27 +104,27 @@ class Fields:
         return tuple(value)
 
     def texts(self, name: str, default: object = _REQUIRED, *, high: int = 1024) -> tuple[str, ...]:
-        """Return a list of texts."""
+        """Return a field that is a list of strings."""
         values = self.items(name, default, high=high)
         for value in values:
             if not isinstance(value, str):
-                raise self._wrong(name, "a list of texts", value, has=True)
+                raise self._wrong(name, "a list of strings", value, has=True)
         return tuple(str(value) for value in values)
 
     def numbers(self, name: str, default: object = _REQUIRED, *, high: int = 65536) -> tuple[float, ...]:
-        """Return a list of finite numbers."""
+        """Return a field that is a list of finite numbers."""
         return tuple(Fields({name: value}, self.where).number(name) for value in self.items(name, default, high=high))
 
     def integers(self, name: str, default: object = _REQUIRED, *, high: int = 65536) -> tuple[int, ...]:
-        """Return a list of whole numbers, none of them negative."""
+        """Return a field that is a list of whole numbers, none of them negative."""
         return tuple(Fields({name: value}, self.where).integer(name) for value in self.items(name, default, high=high))
 
     def inner(self, name: str) -> Fields:
-        """Return an object's fields; an absent one has none."""
+        """Return the fields of a field that is an object; an absent object counts as empty."""
         return of(self._get(name, {}), self._path(name))
 
     def objects(self, name: str, default: object = _REQUIRED, *, high: int = 1024) -> tuple[Fields, ...]:
-        """Return a list of objects."""
+        """Return a field that is a list of objects."""
         return tuple(of(value, f"{self._path(name)}[{idx}]") for idx, value in enumerate(self.items(name, default, high=high)))
 
     def _get(self, name: str, default: object) -> object:
@@ -139,7 +139,7 @@ class Fields:
         return f"{self.where}.{name}" if self.where else name
 
     def _wrong(self, name: str, expected: str, value: object, *, has: bool = False) -> WireError:
-        verb = "holds" if has else "is"
+        verb = "contains" if has else "is"
         return WireError(f"{self._path(name)} must be {expected}, but {verb} {_kind(value)}")
 
 

@@ -1,47 +1,55 @@
-"""Replace a file wholly or not at all, and open files that other people chose.
+"""Replace a file atomically, and open untrusted files safely.
 
-Such a file is never opened through a link, never waited for and never read beyond a limit. Looking at a path first and
-opening it then leaves time to exchange it, so what was opened is looked at. Knows files and bytes; nothing of what is in them.
+An untrusted file is not opened through a link, does not block, and is read only up to a limit. The type is checked
+after opening, because a check before would leave time to exchange the file. This module knows files and bytes, and
+nothing of their content.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
+
+_SUFFIX = ".dg-lsp"
+_N_RANDOM = 8  # characters that `tempfile` puts between a prefix and a suffix
 
 
 class NotRegularError(OSError):
-    """What is there is a link, a folder, a device, a pipe or a socket."""
+    """The path is not a regular file but a link, folder, device, pipe or socket."""
 
     def __str__(self) -> str:
-        """Return the end of a sentence about the file."""
+        """Return the message, which completes a sentence that begins with the file."""
         return "is not a regular file"
 
 
 class TooLargeError(OSError):
-    """The file is larger than it may be."""
+    """The file is larger than its limit."""
 
     def __init__(self, limit: int) -> None:
-        """Name the limit, in bytes."""
+        """Store the limit, in bytes."""
         super().__init__(errno.EFBIG, os.strerror(errno.EFBIG))
         self.limit = limit
 
     def __str__(self) -> str:
-        """Return the end of a sentence about the file."""
+        """Return the message, which completes a sentence that begins with the file."""
         return f"is larger than {self.limit >> 10} KiB"
 
 
 def replace(path: Path, data: bytes, *, finish: Callable[[Path], None] = lambda _: None, is_durable: bool = False) -> None:
-    """Write a file so that a reader, a full disk or a crash sees the old content or the new, whole; raise OSError.
+    """Write a file atomically: a reader sees the old content or the new one, also after a crash; raise OSError on failure.
 
-    The data is written beside the file and moved over it. The new file is private to the user; `finish` may change that
-    before the move. With `is_durable` the data is on the disk before the move, so that a power cut leaves no empty file.
+    The data is written to a temporary file in the same folder, which is then moved over the file. The new file is
+    private to the user; `finish` may change its permissions before the move. With `is_durable` the data is flushed to
+    the disk before the move, so that a power failure leaves no empty file.
     """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name[:32]}.", suffix=".dg-lsp", dir=path.parent)  # made 0600
+    handle, name = tempfile.mkstemp(prefix=_prefix(path), suffix=_SUFFIX, dir=path.parent)  # created with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -53,6 +61,35 @@ def replace(path: Path, data: bytes, *, finish: Callable[[Path], None] = lambda 
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(path: Path, *, before: float) -> None:
+    """Remove the temporary files that `replace` left beside a file when its process was killed.
+
+    They are regular files of this user's, named after the file, and unchanged since `before`, in seconds since 1970.
+    """
+    for leftover in _leftovers(path.parent, before):
+        if leftover.name.startswith(_prefix(path)) and len(leftover.name) == len(_prefix(path)) + _N_RANDOM + len(_SUFFIX):
+            with contextlib.suppress(OSError):
+                leftover.unlink()
+
+
+@lru_cache(maxsize=16)
+def _leftovers(folder: Path, before: float) -> tuple[Path, ...]:
+    """Return a folder's temporary files; cached, because a folder may have thousands of files to replace."""
+    own = os.getuid() if sys.platform != "win32" else 0
+    leftovers = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") and entry.name.endswith(_SUFFIX):
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and status.st_uid == own and status.st_mtime < before:
+                    leftovers.append(folder / entry.name)
+    return tuple(leftovers)
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name[:32]}."
 
 
 def read_regular(path: Path, limit: int) -> bytes:
@@ -68,7 +105,7 @@ def read_start(path: Path, size: int) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
-        # A link, and a socket or a device without a driver.
+        # The errors for a link, and for a socket or a device without a driver.
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV):
             raise NotRegularError(*error.args) from error
         raise

@@ -1,6 +1,7 @@
-"""Look at an engine from outside, without starting it, holding it or keeping it alive.
+"""Query a running engine without starting it or keeping it alive.
 
-Knows where engines are met and asks over HTTP; nothing of how to run one. Imports no torch.
+This module knows where engines' files are and sends HTTP requests. It knows nothing of how to run an engine, and
+imports no torch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dg_lsp.wire.meeting import Place, State
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An engine's files, and what it answers; `info` is None when nothing answers, `state` when no engine has its lock."""
+    """An engine's files, and its answer. `info` is None if it does not answer, `state` if no engine holds its lock."""
 
     place: Place
     state: State | None
@@ -24,9 +25,9 @@ class Seen:
 
 
 def look(place: Place) -> Seen:
-    """Return what there is of an engine; nothing is started or kept alive by looking.
+    """Return an engine's files, state and answer, without starting it or keeping it alive.
 
-    Raises MeetingError when its socket is someone else's.
+    Raises MeetingError if its socket belongs to another user.
     """
     state = meeting.read_state(place)
     if state is None:
@@ -34,12 +35,12 @@ def look(place: Place) -> Seen:
     try:
         return Seen(place, state, request(state, "GET", "/v1/info"))
     except (httpx.HTTPError, OSError, WireError):
-        # What a killed engine left names a process that may be somebody else's by now.
+        # The state of a killed engine may name a process id that another process has now.
         return Seen(place, state if meeting.is_held(place.lock) else None, None)
 
 
 def request(state: State, method: str, path: str, body: dict[str, object] | None = None) -> Fields:
-    """Return an engine's answer; raise what httpx raises, OSError, MeetingError or WireError when there is none."""
+    """Return an engine's answer; raise httpx.HTTPError, OSError, MeetingError or WireError if the request fails."""
     meeting.check_owner(state.address)
     by_socket = state.address.startswith("/")
     transport = httpx.HTTPTransport(uds=state.address if by_socket else None)

@@ -1,6 +1,6 @@
-"""The messages between front ends and the engine: a request with its envelope, and the events that answer it.
+"""The messages between front ends and the engine: a request in its envelope, and the events that answer it.
 
-Values of `core` become JSON and come back equal. Knows the shapes and checks them; does no I/O.
+Values of `core` are written as JSON and read back equal. This module knows the shapes and checks them; it does no I/O.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dg_lsp.wire.fields import Fields, WireError, of
 __all__ = ["WireError"]
 
 PROTOCOL_MAJOR = 1
-"""Engines of different majors live side by side: the number is part of their name."""
+"""Engines of different majors can run at the same time, because the number is part of their name."""
 PROTOCOL_MIN = 2
-"""The oldest protocol that this code still speaks."""
+"""The oldest protocol that this code supports."""
 PROTOCOL_MAX = 2
-"""The newest one (2: a candidate states a probability or a rank); two processes use the highest that both speak."""
+"""The newest protocol; two processes use the highest that both support. Since 2, a candidate has a probability or a rank."""
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_CANDIDATES = 64
@@ -39,9 +39,10 @@ ErrorCode = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request and who asks. A newer ask of the same client and document replaces the older; no document, no replacing.
+    """A request, and the client and document that it is for.
 
-    `drafts` asks for the canvas as it reads while it is denoised, `early` for the best answer as soon as one is scored.
+    A newer ask replaces an older one of the same client and document; without a document, nothing is replaced. `drafts`
+    asks for the canvas while it is denoised, `early` for the best answer as soon as one is scored.
     """
 
     request: InfillRequest
@@ -55,7 +56,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The engine will answer; `ahead` requests wait or run before this one."""
+    """The engine accepted the request; `ahead` requests wait or run before it."""
 
     id: str
     ahead: int = 0
@@ -63,7 +64,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """How the best canvas reads now, one text for each hole."""
+    """The current text of the best canvas, one for each hole."""
 
     texts: tuple[str, ...]
     step: int = 0
@@ -71,7 +72,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One answer; they come best first. Those that are `early` come before, and are no part of what comes at the end."""
+    """One candidate; they are sent best first. An `early` one is sent before them, and is not part of the final list."""
 
     candidate: Candidate
     early: bool = False
@@ -79,7 +80,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Milliseconds that a request spent in each stage."""
+    """The milliseconds that a request spent in each stage."""
 
     queue_ms: float = 0.0
     prefill_ms: float = 0.0
@@ -90,7 +91,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """Tokens of the prefix, and how many of them were not computed again."""
+    """The number of prefix tokens, and how many of them the cache provided."""
 
     tokens: int = 0
     reused: int = 0
@@ -98,7 +99,7 @@ class CacheUse:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The end of an answer."""
+    """The end of a successful answer."""
 
     reason: Reason = "finished"
     steps: int = 0
@@ -108,7 +109,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The end of an answer that could not be given; the message is a sentence for the user."""
+    """The end of a failed answer. The message is a sentence for the user."""
 
     code: ErrorCode
     message: str
@@ -116,7 +117,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the engine is doing, told to those who hold a lease; `fraction` is of the loading."""
+    """The engine's state, sent to clients that hold a lease. `fraction` is the part of the model loaded so far."""
 
     state: EngineState
     message: str = ""
@@ -125,7 +126,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The engine ends on purpose; a stream that ends without this one was cut by a crash."""
+    """The engine shuts down as intended. A stream that ends without this event was cut by a crash."""
 
     message: str = ""
 
@@ -159,7 +160,7 @@ def encode_ask(ask: Ask) -> dict[str, object]:
 
 
 def decode_ask(fields: Fields) -> Ask:
-    """Return the ask that a body holds; raise WireError when it holds none."""
+    """Return the ask in a body; raise WireError if it is malformed."""
     return Ask(
         request=_decode_request(of(fields.values.get("request"), "request")),
         client=fields.text("client", ""),
@@ -196,7 +197,7 @@ def encode_event(event: Event) -> tuple[str, dict[str, object]]:
 
 
 def decode_event(name: str, fields: Fields) -> Event | None:
-    """Return the event; None for a name that only a newer engine knows; raise WireError when the data is malformed."""
+    """Return the event, or None for a name that only a newer engine knows; raise WireError if the data is malformed."""
     match name:
         case "accepted":
             return Accepted(fields.text("id"), fields.integer("ahead", 0))
@@ -227,25 +228,25 @@ def decode_event(name: str, fields: Fields) -> Event | None:
 
 
 def encode_problem(problem: Problem) -> dict[str, object]:
-    """Return the body of an error, in the shape that OpenAI's clients read."""
+    """Return the body of an error in the format of OpenAI's API."""
     return {"error": {"message": problem.message, "type": problem.code, "param": None, "code": problem.code}}
 
 
 def decode_problem(fields: Fields) -> Problem:
-    """Return the problem that a body holds; a code that we do not know reads as `engine_failed`."""
+    """Return the problem in a body; an unknown code becomes `engine_failed`."""
     inner = of(fields.values.get("error"), "error")
     code = inner.text("code", "engine_failed")
     return Problem(cast("ErrorCode", code if code in get_args(ErrorCode) else "engine_failed"), inner.text("message"))
 
 
 def to_sse(event: Event) -> bytes:
-    """Return an event as server-sent bytes, in ASCII, so that lines break only where we break them."""
+    """Return an event as a server-sent event, in ASCII, so that no text in it can break a line."""
     name, data = encode_event(event)
     return f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n".encode()
 
 
 def common_protocol(other_min: int, other_max: int) -> int | None:
-    """Return the highest protocol that we and the other side speak; None when there is none."""
+    """Return the highest protocol that both sides support, or None."""
     highest = min(PROTOCOL_MAX, other_max)
     return highest if highest >= max(PROTOCOL_MIN, other_min) else None
 
@@ -330,7 +331,7 @@ def _decode_candidate(fields: Fields) -> Candidate:
 
 
 def _encode_confidence(confidence: Confidence) -> dict[str, object]:
-    """Return `probability`, and where it is null, the candidate's `rank` and whether it is `doubted`."""
+    """Return the fields `probability`, `rank` and `doubted`; one of the first two is null."""
     match confidence:
         case Calibrated(probability):
             return {"probability": probability, "rank": None, "doubted": False}
@@ -348,10 +349,10 @@ def _decode_confidence(fields: Fields) -> Confidence:
 
 
 def _finite(value: float) -> float:
-    # JSON has no word for these, and a model that produced one has no confidence worth telling.
+    # JSON can't express these values, and a model that produced one has no meaningful confidence.
     return float(value) if math.isfinite(value) else 0.0
 
 
 def as_json(data: Mapping[str, object]) -> bytes:
-    """Return a message as bytes, in ASCII and without spaces between its parts: llama.vim takes no other answer."""
+    """Return a message as ASCII bytes without spaces between its parts, the only form that llama.vim accepts."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).encode()

@@ -1,8 +1,7 @@
-"""What a model's name means: the embedded model, a folder, a model of the hub, or a server and where it is.
+"""Parse a model's name: the embedded model, a folder, a hub id, or a server with its address.
 
-A folder is written as a path, with `/`, `./`, `../` or `~` at its start: a hub id must never turn into a folder because
-the current folder, maybe a cloned repository, has one of that name.
-Knows names alone, and asks no server.
+A folder is written as a path that begins with `/`, `./`, `../` or `~`. Otherwise a folder in the current directory,
+which may be a cloned repository, could shadow a hub id. This module parses names only; it contacts no server.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from pathlib import Path
 
 from dg_lsp.wire.settings import EMBEDDED
 
-REMOTE = ("vllm:", "fim:")
-HELP = "vllm:URL[#MODEL], or fim:DIALECT[:URL][#MODEL]"
+REMOTE = ("vllm:", "chat:", "fim:")
+HELP = "vllm:URL[#MODEL], chat:URL[#MODEL], or fim:DIALECT[:URL][#MODEL]"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 USUAL_URLS = {
@@ -26,20 +25,26 @@ USUAL_URLS = {
     "llama": "http://127.0.0.1:8080",
     "ollama": "http://127.0.0.1:11434",
 }
-"""Where the server of a dialect is when no URL names another."""
+"""The default URL of each dialect's server."""
 
+# A comma separates URLs only before `http://` or `https://`, because a URL's path may contain commas.
+_NEXT_URL = re.compile(r",(?=https?://)")
 _PORTS = {"http": 80, "https": 443}
-# Narrower than URLs are: what two parsers could read as two hosts is no address here.
+# Stricter than URLs in general: an address that two parsers could read as two hosts is rejected.
 _URL = re.compile(r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(?:/[!-~]*)?")
 
 
 class ModelNameError(ValueError):
-    """A model's name can't be understood; the message is a sentence."""
+    """A model's name can't be parsed. The message is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A remote model's name, taken apart. `url` is "" for a dialect's usual server, `model` "" for the server's own choice."""
+    """The parts of a remote model's name.
+
+    `url` is "" for the dialect's default server, or names several servers of the same model, separated by commas. `model`
+    is "" for the server's default model.
+    """
 
     backend: str
     dialect: str
@@ -47,14 +52,19 @@ class Remote:
     model: str
 
     @property
-    def address(self) -> Address | None:
-        """Where the server is; None where that can't be told."""
-        return address_of(self.url or USUAL_URLS.get(self.dialect.casefold(), ""))
+    def urls(self) -> tuple[str, ...]:
+        """The servers that the name lists; empty for the dialect's default server."""
+        return urls_of(self.url)
+
+    @property
+    def addresses(self) -> tuple[Address | None, ...]:
+        """Each server's address; None for a URL without one."""
+        return tuple(map(address_of, self.urls or (USUAL_URLS.get(self.dialect.casefold(), ""),)))
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server's address. `is_clear` means that what is sent there crosses a network unencrypted."""
+    """A server's address."""
 
     scheme: str
     host: str
@@ -62,42 +72,55 @@ class Address:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this machine."""
+        """Whether the server is on this machine."""
         return self.host in LOOPBACK
 
     @property
     def is_clear(self) -> bool:
-        """Whether what is sent there crosses a network unencrypted."""
+        """Whether requests cross a network unencrypted."""
         return self.scheme == "http" and not self.is_here
 
     @property
     def name(self) -> str:
-        """The host, with its port where that is not the usual one."""
+        """The host, with its port unless that is the scheme's default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def is_remote(model: str) -> bool:
-    """Return whether a model's name means that code leaves this process for a server, be it on this machine."""
+    """Return whether the model's name means that code is sent to a server, even one on this machine."""
     return model.startswith(REMOTE)
 
 
 def parse_remote(name: str) -> Remote:
-    """Return what a remote model's name says; raise ModelNameError when it says nothing of the kind."""
+    """Return the parts of a remote model's name; raise ModelNameError if it is not one."""
     address, _, model = name.partition("#")
     backend, _, rest = address.partition(":")
     dialect, url = "", rest
     if backend == "fim":
         dialect, _, url = rest.partition(":")
         if not dialect or "/" in dialect or dialect in _PORTS:
-            raise ModelNameError(f"{without_password(name)} names no dialect; a remote model is named {HELP}")
-    elif backend != "vllm" or not url:
-        raise ModelNameError(f"{without_password(name)} is no remote model; one is named {HELP}")
+            raise ModelNameError(f"{without_password(name)} names no dialect; write {HELP}")
+    elif backend not in ("vllm", "chat") or not url:
+        raise ModelNameError(f"{without_password(name)} is not a remote model; write {HELP}")
     return Remote(backend, dialect, url.rstrip("/"), model.strip())
 
 
+def urls_of(text: str) -> tuple[str, ...]:
+    """Return the URLs in a comma-separated text, without trailing slashes."""
+    return tuple(each.rstrip("/") for each in _NEXT_URL.split(text)) if text else ()
+
+
+def n_servers(model: str) -> int:
+    """Return how many servers share a model's requests; 0 for a local model or an invalid name."""
+    try:
+        return max(1, len(parse_remote(model).urls)) if is_remote(model) else 0
+    except ModelNameError:
+        return 0
+
+
 def address_of(url: str) -> Address | None:
-    """Return a URL's address; None where it is no URL of a server, or holds a password."""
+    """Return a URL's address, or None if it is not a server's URL or holds a password."""
     match = _URL.fullmatch(url)
     if match is None:
         return None
@@ -106,19 +129,20 @@ def address_of(url: str) -> Address | None:
 
 
 def has_password(model: str) -> bool:
-    """Return whether a remote model's URL holds a user's name or password, which logs and process lists would show."""
-    return is_remote(model) and "@" in model.partition("#")[0].partition("//")[2].partition("/")[0]
+    """Return whether a remote model's URL holds a user name or password, which logs and process lists would show."""
+    urls = model.partition("#")[0].split("//")[1:]
+    return is_remote(model) and any("@" in url.partition("/")[0] for url in urls)
 
 
 def without_password(model: str) -> str:
-    """Return a model's name for people, without what its URL may say before the host."""
+    """Return a model's name without the user name and password of its URL, for messages."""
     return re.sub(r"(//)[^/#]*@", r"\1", model)
 
 
 def folder_of(model: str, beside: Path | None = None) -> Path | None:
-    """Return the folder that a model's name means, by its full path, whether it exists or not; None for other names.
+    """Return the full path of the folder that a model's name means, existing or not; None for other names.
 
-    A relative path begins at `beside`, or else at the current folder.
+    A relative path starts at `beside`, or else at the current folder.
     """
     path = expanded(model)
     if is_remote(model) or not (path.is_absolute() or model in (".", "..") or model.startswith(("./", "../"))):
@@ -127,11 +151,11 @@ def folder_of(model: str, beside: Path | None = None) -> Path | None:
 
 
 def expanded(name: str) -> Path:
-    """Return the path with a home folder in place of its ~; as it is where nobody is called so."""
-    return Path(os.path.expanduser(name))  # noqa: PTH111 -- that of Path raises for a user that there is not
+    """Return the path with `~` replaced by the home folder; unchanged if that user is unknown."""
+    return Path(os.path.expanduser(name))  # noqa: PTH111 -- Path.expanduser raises for an unknown user
 
 
 def comes_with_the_package(model: str) -> bool:
-    """Return whether a model's name means the embedded model or another folder of this package."""
+    """Return whether the name means the embedded model or another folder inside this package."""
     folder = folder_of(model)
     return model == EMBEDDED or (folder is not None and folder.is_relative_to(Path(__file__).resolve().parents[1]))

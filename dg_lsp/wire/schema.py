@@ -1,8 +1,8 @@
-"""Read settings from any source by their declaration: which keys there are, what a value must be, and what to say if not.
+"""Read settings from any source by their declaration: the known keys, the valid values, and the messages for wrong ones.
 
-msgspec checks types and ranges, and gives their JSON schema. What it can't say stands here or in the declaration:
-patterns, lists in environment variables, keys in several spellings, and sentences that name the key and the source.
-Knows nothing of files, and no setting by name but the one that adds up.
+msgspec checks types and ranges, and generates their JSON schema. This module and the declarations add what msgspec
+can't express: patterns, lists in environment variables, keys in several spellings, and messages that name the key and
+the source. It knows nothing of files, and no setting by name except `local_only`, whose values add up.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import msgspec
 from dg_lsp.wire.settings import DEFAULTS, About, BadValueError, Settings
 
 SECTION = "dgLsp"
-"""The section of our settings in an editor."""
+"""The section of the server's settings in an editor."""
 EDITOR = "the editor's settings"
 ENVIRONMENT = "the environment"
 AUTO = "auto"
-"""How None is written in files and editors."""
-# Groups whose settings have a variable in the environment, named after the last part of the key.
+"""How None is written in files and in editors."""
+# The groups whose settings have an environment variable, named after the last part of the key.
 _WITH_VARIABLE = ("engine", "batch", "privacy")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as declared: the field that holds it, its type, and what is said about it."""
+    """One declared setting: its field in `Settings`, its type, and its description."""
 
     field: str
     kind: Any
@@ -38,40 +38,40 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """The key in files."""
+        """The key in configuration files."""
         return self.about.key
 
     @property
     def editor_key(self) -> str:
-        """The key in editors' settings, without their section."""
+        """The key in editors' settings, without the section."""
         return re.sub(r"_(\w)", lambda match: match[1].upper(), self.key)
 
     @property
     def variable(self) -> str:
-        """The variable in the environment; "" where there is none."""
+        """The environment variable, or "" if there is none."""
         group, _, name = self.key.rpartition(".")
         return f"DG_LSP_{name.upper()}" if group in _WITH_VARIABLE else ""
 
     @property
     def default(self) -> object:
-        """What holds where nothing is said, as it is written in a file."""
+        """The default value, as it is written in a file."""
         value = getattr(DEFAULTS, self.field)
         return AUTO if value is None else list(value) if isinstance(value, tuple | frozenset) else value
 
     @property
     def allowed(self) -> str:
-        """What a value must be, for the end of a sentence."""
+        """What a value must be: the end of a sentence."""
         return _allowed(msgspec.inspect.type_info(self.kind), self.about.items)
 
     @property
     def if_wrong(self) -> dict[str, object]:
-        """The field with the value that is safe instead of a wrong one; empty where a wrong one is left out."""
+        """The field with the safe value that replaces a wrong one; empty if a wrong value is left out."""
         return {} if self.about.if_wrong is None else {self.field: self.about.if_wrong}
 
     def parse(self, value: object, *, is_text: bool = False) -> object:
-        """Return the field's value; raise BadValueError, which says what is allowed.
+        """Return the field's value; raise BadValueError, which says what is allowed, for a wrong one.
 
-        The environment has texts alone (`is_text`): numbers are read from them, and lists are separated by commas.
+        With `is_text`, for the environment, numbers are parsed from text, and lists are separated by commas.
         """
         if value is None:
             return getattr(DEFAULTS, self.field)
@@ -79,7 +79,7 @@ class Setting:
             return None
         if is_text and self.about.items:
             value = [part.strip() for part in str(value).split(",") if part.strip()]
-        # JSON has one kind of number.
+        # JSON has only one number type.
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         try:
@@ -116,7 +116,7 @@ OF_EDITORS = tuple(setting for setting in ALL if setting.about.in_editors)
 
 
 def squeezed(key: str) -> str:
-    """Return a key as it is compared: it reads the same in camelCase, in snake_case and with hyphens."""
+    """Return a key without case, underscores and hyphens, so that all its spellings are equal."""
     return key.replace("_", "").replace("-", "").lower()
 
 
@@ -128,7 +128,7 @@ _GROUPS = frozenset(key.partition(".")[0] for key in _ALL if "." in key)
 def flat(data: Mapping[Any, Any], prefix: str = "", *, any_table: bool = False) -> Iterator[tuple[str, object]]:
     """Yield each key with its value. Groups may be nested or written with dots: `{"engine": {"model": …}}`.
 
-    Of tables only our groups are taken apart, or `any_table`.
+    Only tables of known groups are flattened, or all tables with `any_table`.
     """
     for name, value in data.items():
         key = f"{prefix}{re.sub(r'[^ -~]', '?', str(name))}"
@@ -141,17 +141,18 @@ def flat(data: Mapping[Any, Any], prefix: str = "", *, any_table: bool = False) 
 def parse(
     data: Mapping[Any, Any], where: str = EDITOR, *, in_editor: bool = False, defaults_count: bool = True
 ) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Return the values of a table by field, and a sentence for each that is wrong and was left out.
+    """Return the values of a table by field, and a message for each wrong value that was left out.
 
-    `where` names the table in sentences. `null` means the default; unless `defaults_count`, another default says nothing.
+    `where` names the table in messages. `null` means the default. Unless `defaults_count`, a value that equals the
+    default is left out, so that it overrides nothing.
     """
-    known, prefix = (_OF_EDITORS, f"{SECTION}.") if in_editor else (_ALL, "")
+    settings_by_key, prefix = (_OF_EDITORS, f"{SECTION}.") if in_editor else (_ALL, "")
     values: dict[str, object] = {}
     problems: list[str] = []
     for key, value in flat(data):
-        setting = known.get(squeezed(key))
+        setting = settings_by_key.get(squeezed(key))
         if setting is None:
-            problems.append(f"Unknown key {prefix}{key} in {where}. {_instead(key, known, in_editor=in_editor)}")
+            problems.append(f"Unknown key {prefix}{key} in {where}. {_instead(key, settings_by_key, in_editor=in_editor)}")
             continue
         try:
             parsed = setting.parse(value)
@@ -165,7 +166,7 @@ def parse(
 
 
 def parse_environment(environ: Mapping[str, str]) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Return the values of the environment's variables by field, and a sentence for each that is wrong."""
+    """Return the values of the environment's variables by field, and a message for each wrong one."""
     values: dict[str, object] = {}
     problems: list[str] = []
     for setting in ALL:
@@ -179,24 +180,24 @@ def parse_environment(environ: Mapping[str, str]) -> tuple[dict[str, object], tu
 
 
 def layered(base: Settings, values: Mapping[str, object]) -> Settings:
-    """Return the settings with the values of a later source; what one source keeps local, another may only add to."""
+    """Return the settings with the values of a later source. A later source can add to `local_only` but not remove from it."""
     more: dict[str, Any] = dict(values)
     if "local_only" in more:
         more["local_only"] = tuple(dict.fromkeys((*base.local_only, *more["local_only"])))
     return replace(base, **more)
 
 
-def _instead(key: str, known: Mapping[str, Setting], *, in_editor: bool) -> str:
-    """Return a sentence that names the key that was meant, or those of its group."""
+def _instead(key: str, settings_by_key: Mapping[str, Setting], *, in_editor: bool) -> str:
+    """Return a sentence that suggests the key that was probably meant, or lists the keys of its group."""
 
     def spelled(setting: Setting) -> str:
         return f"{SECTION}.{setting.editor_key}" if in_editor else setting.key
 
-    if close := difflib.get_close_matches(squeezed(key), known, n=1, cutoff=0.8):
-        return f"Did you mean {spelled(known[close[0]])}?"
+    if close := difflib.get_close_matches(squeezed(key), settings_by_key, n=1, cutoff=0.8):
+        return f"Did you mean {spelled(settings_by_key[close[0]])}?"
     group = squeezed(key).partition(".")[0]
-    same = [setting for name, setting in known.items() if name.startswith(f"{group}.")]
-    return f"Known keys: {', '.join(sorted(map(spelled, same or known.values())))}."
+    same = [setting for name, setting in settings_by_key.items() if name.startswith(f"{group}.")]
+    return f"Known keys: {', '.join(sorted(map(spelled, same or settings_by_key.values())))}."
 
 
 def _allowed(kind: msgspec.inspect.Type, items: str) -> str:
@@ -212,13 +213,13 @@ def _allowed(kind: msgspec.inspect.Type, items: str) -> str:
         case msgspec.inspect.LiteralType(values):
             return " or ".join(json.dumps(value) for value in values)
         case msgspec.inspect.StrType():
-            return "a text that is not empty"
+            return "a string that is not empty"
         case _:
             return f"a list of {items}"
 
 
 def _shown(value: object) -> str:
-    """Return a wrong value for people, on one short line."""
+    """Return a wrong value as one short line for messages."""
     if isinstance(value, Mapping):
         return "a table"
     if isinstance(value, list | tuple):

@@ -1,11 +1,11 @@
 """Every setting, declared once: its type and range, its default, what it does, and when to change it.
 
-The configuration file's keys, the environment's variables, what editors send and the messages about wrong values come
-from here through `schema`; VS Code's schema and the tables in the documentation through `settings_pages`.
-Knows nothing of files, and nothing of what the settings do.
+`schema` derives from it the keys of configuration files, environment variables, editors' settings and the messages
+about wrong values. `settings_pages` derives VS Code's schema and the tables in the documentation. This module knows
+nothing of files, or of what the settings do.
 """
 
-# Annotations are evaluated here, not postponed: `schema` reads them as types when a front end starts.
+# Annotations are not postponed in this module, because `schema` reads them as types when a front end starts.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,25 +16,27 @@ from msgspec import Meta
 from dg_lsp.core.confidence import Threshold
 
 EMBEDDED = "embedded"
-"""The model that comes with the package; no folder of that name is meant."""
+"""The model that comes with the package. The name never means a folder."""
 EVERYTHING = ("*",)
-"""The pattern of all files, for `local_only` where nobody can tell which files should stay here."""
+"""The pattern that matches every file; used for `local_only` when the user's patterns can't be read."""
 MAX_S = 1_000_000
 
 Trigger = Literal["auto", "manual"]
+Precision = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int4"]
 Check = Callable[[Any], None]
 
 
 class BadValueError(ValueError):
-    """A value is not allowed; the message ends a sentence that begins with its key."""
+    """A value is not allowed. The message completes a sentence that begins with its key."""
 
 
 def check_patterns(patterns: tuple[str, ...]) -> None:
-    """Raise BadValueError for what is no list of patterns for `privacy.local_only`."""
-    # What one place keeps local, another must not give away.
+    """Raise BadValueError if the patterns are not valid for `privacy.local_only`."""
+    # A later source must not cancel a pattern of an earlier one.
     if any(pattern.lstrip().startswith("!") for pattern in patterns):
         raise BadValueError("must be a list of patterns that do not begin with !")
-    from dg_lsp.core import gitignore  # most configurations have no pattern, and front ends start fast
+    # imported here because most configurations have no pattern, and front ends must start fast
+    from dg_lsp.core import gitignore
 
     try:
         gitignore.covers(patterns, "any")
@@ -44,10 +46,10 @@ def check_patterns(patterns: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What people read about a setting, and where it may stand. `items` names the entries of a list.
+    """The description of a setting, and which sources may set it. `items` names the entries of a list.
 
-    `per_machine` settings belong to the machine, not to one workspace, in editors that tell the two apart. A wrong value
-    is left out, but where `if_wrong` is the safe one. What `is_users_own` does not count where a workspace says it.
+    In editors that distinguish them, a `per_machine` setting belongs to the machine, not to a workspace. A wrong value
+    is left out, or replaced by `if_wrong` if that is set. A workspace's value for an `is_users_own` setting is ignored.
     """
 
     key: str
@@ -69,7 +71,7 @@ Seconds = Annotated[int, Meta(ge=0, le=MAX_S)]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that can be chosen. Times are in milliseconds, those of the engine in seconds."""
+    """All settings. Times are in milliseconds; the engine's are in seconds."""
 
     enable: Annotated[
         bool,
@@ -84,7 +86,7 @@ class Settings:
         About(
             "engine.model",
             "The model: `embedded`, a folder (`./NAME`, `~/NAME`, `/NAME`), a hub id (`OWNER/NAME`), "
-            "`vllm:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
+            "`vllm:URL[#MODEL]`, `chat:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
             "Change it when you have a GPU or a model server.",
             per_machine=True,
         ),
@@ -95,6 +97,23 @@ class Settings:
             "engine.device",
             "Where the model runs: `auto`, `cpu`, `cuda` or `mps`.",
             "Change it to keep the model off a GPU, or to choose one of several.",
+            per_machine=True,
+        ),
+    ] = "auto"
+    dtype: Annotated[
+        Precision,
+        About(
+            "engine.dtype",
+            "How wide the weights are kept: `auto`, `float32`, `bfloat16`, `float16`, `fp8` (8 bits) or `int4` (4 bits).",
+            "Change it to save memory for other programs, or to load a model that is refused; `dg-lsp doctor` says what fits.",
+            choices=(
+                "the widest that fits",
+                "32 bits",
+                "16 bits",
+                "16 bits, on cards without bfloat16",
+                "8 bits",
+                "4 bits (needs dg-lsp[quant])",
+            ),
             per_machine=True,
         ),
     ] = "auto"
@@ -123,7 +142,8 @@ class Settings:
         Seconds,
         About(
             "engine.unload_after",
-            "Seconds without a request after which the engine frees the model's memory; 0 means never.",
+            "Seconds without a request after which the engine frees the model's memory; 0 means never. On a GPU it keeps the "
+            "memory as long as an editor is open; `dg-lsp engine stop --now` frees it.",
             "Lower it when memory is short; raise it when the model takes long to load.",
             per_machine=True,
         ),
@@ -319,11 +339,11 @@ class Settings:
 
     @property
     def gate(self) -> Threshold:
-        """What counts as sure in the editor, for an unprompted suggestion and for the words of a code action."""
+        """The threshold for an unprompted suggestion and for the wording of a code action."""
         return Threshold(self.threshold, self.uncalibrated_best)
 
     def asks_in(self, language_id: str) -> bool:
-        """Return whether suggestions are wanted in a language."""
+        """Return whether suggestions are enabled for a language."""
         return language_id not in self.disabled_languages
 
 

@@ -14,6 +14,14 @@ from pathlib import Path
 from dg_lsp.wire import schema
 from dg_lsp.wire.schema import SECTION, Setting
 
+# The heading in VS Code for each group of settings, in display order.
+GROUPS = {
+    "completion": "Suggestions",
+    "engine": "Model",
+    "actions": "Fills and context",
+    "context": "Fills and context",
+    "statistics": "Suggestions",
+}
 BEGIN, END = "<!-- settings: written by `make settings` -->", "<!-- end of settings -->"
 
 
@@ -41,13 +49,25 @@ def protocol_page(text: str) -> str:
 
 
 def code_manifest(text: str) -> str:
-    """Return VS Code's package.json with the server's settings as they are declared; the client's own stay behind them."""
+    """Return VS Code's package.json with the server's settings rewritten; the client's own settings follow them."""
     manifest = json.loads(text)
-    configuration = manifest["contributes"]["configuration"]
     own = (f"{SECTION}.client.", f"{SECTION}.trace.")
-    kept = {key: value for key, value in configuration["properties"].items() if key.startswith(own)}
-    ours = {f"{SECTION}.{setting.editor_key}": _property(setting) for setting in schema.OF_EDITORS}
-    configuration["properties"] = {**ours, **kept}
+    own_properties = {
+        key: value
+        for group in manifest["contributes"]["configuration"]
+        for key, value in group["properties"].items()
+        if key.startswith(own)
+    }
+    groups: dict[str, dict[str, dict[str, object]]] = {title: {} for title in GROUPS.values()}
+    for setting in schema.OF_EDITORS:
+        title = GROUPS.get(setting.editor_key.partition(".")[0], GROUPS["completion"])
+        groups[title][f"{SECTION}.{setting.editor_key}"] = _property(setting)
+    groups["This editor"] = own_properties
+    manifest["contributes"]["configuration"] = [
+        # Without an order, VS Code would sort the settings by name.
+        {"title": title, "properties": {key: {**each, "order": place} for place, (key, each) in enumerate(group.items())}}
+        for title, group in groups.items()
+    ]
     return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -1,8 +1,8 @@
-"""What settings may say that come with a workspace or through an editor, which may have read them from one.
+"""Limit what settings from a workspace or an editor may choose; an editor may have read its settings from the workspace.
 
-A cloned repository must not choose where code is sent or which weights are loaded. So those sources may name a model
-only if it comes with the package, or if `engine.allow` in the user's own configuration covers it. This is the one
-place that decides. Knows models' names and the user's list; nothing of files.
+A cloned repository must not choose where code is sent or which weights are loaded. So these sources may name a model
+only if it comes with the package, or if `engine.allow` in the user's own configuration covers it. Only this module
+decides that. It knows models' names and the user's list, and nothing of files.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from dg_lsp.wire.settings import Settings
 def admit(
     values: dict[str, object], base: Settings, where: str, user_file: Path, *, prefix: str = ""
 ) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Return the values of a source that is not the user's own as far as they count, and a sentence for each that does not.
+    """Return the allowed values of a source that is not the user's own, and a message for each value that was removed.
 
-    `base` is what was configured before; the model there is allowed already. `where` names the source, `prefix` stands
-    before its keys in sentences, and `user_file` is where the user may allow more.
+    `base` is the configuration so far, whose model is already allowed. `where` names the source, `prefix` is put before
+    its keys in messages, and `user_file` is where the user may allow more.
     """
     admitted, problems = dict(values), []
     for setting in schema.ALL:
         if setting.about.is_users_own and setting.field in admitted:
             del admitted[setting.field]
-            problems.append(f"{prefix}{setting.key} in {where} does not count. Move it to {user_file}.")
+            problems.append(f"{prefix}{setting.key} in {where} is ignored. Move it to {user_file}.")
     if isinstance(model := admitted.get("model"), str):
-        # By its full path, so that the folder that was looked at is the one that is loaded.
+        # The full path, so that the folder that was checked is the one that is loaded.
         model = str(model_names.folder_of(model) or model)
         entry = None if model == base.model else unallowed(model, base.allow)
         if entry is None:
             admitted["model"] = model
         else:
             del admitted["model"]
-            problems.append(f"{prefix}engine.model in {where} does not count: {_reason(model, entry, user_file)}")
+            problems.append(f"{prefix}engine.model in {where} is ignored: {_reason(model, entry, user_file)}")
     return admitted, tuple(problems)
 
 
 def unallowed(model: str, allow: Sequence[str]) -> str | None:
-    """Return what would have to be in the user's list for a model; "" where nothing helps, None where it is allowed."""
+    """Return the entry that the user's list lacks for a model; "" if no entry can help, None if the model is allowed."""
     if model_names.comes_with_the_package(model):
         return None
     if model_names.is_remote(model):
@@ -50,38 +50,44 @@ def unallowed(model: str, allow: Sequence[str]) -> str | None:
     folder = model_names.folder_of(model)
     if folder is None:
         return None if model in allow else model
-    # A relative entry would mean whatever folder the command was started in.
+    # Only absolute entries: a relative one would depend on the folder that the command was started in.
     folders = (Path(os.path.realpath(path)) for each in allow if (path := model_names.expanded(each)).is_absolute())
     return None if any(folder.is_relative_to(each) for each in folders) else str(folder)
 
 
 def _unallowed_server(model: str, allow: Sequence[str]) -> str | None:
-    remote, address = _address(model)
-    if remote is None or address is None:
+    remote = _remote(model)
+    if remote is None:
         return ""
-    if not any(_covers(each, address) for each in allow):
-        return f"http://{address.name}" if address.is_clear else address.name
-    # Of vLLM, what follows the # is a folder or a hub id whose tokenizer is loaded here.
+    # Each server must be allowed, because any of them may receive the code.
+    for address in remote.addresses:
+        if address is None:
+            return ""
+        if not any(_covers(each, address) for each in allow):
+            return f"http://{address.name}" if address.is_clear else address.name
+    # For vLLM, the part after the # is a folder or a hub id whose tokenizer is loaded on this machine.
     return unallowed(remote.model, allow) if remote.backend == "vllm" and remote.model else None
 
 
 def _reason(model: str, entry: str, user_file: Path) -> str:
     if not entry:
-        return "its URL is no server's."
+        return "its URL is not the URL of a server."
     verb = "send code to" if model_names.is_remote(model) else "load"
     return f'it would {verb} {entry}. To allow that, add "{entry}" to engine.allow in {user_file}.'
 
 
-def _address(model: str) -> tuple[Remote | None, Address | None]:
+def _remote(model: str) -> Remote | None:
     try:
-        remote = model_names.parse_remote(model)
+        return model_names.parse_remote(model)
     except model_names.ModelNameError:
-        return None, None
-    return remote, remote.address
+        return None
 
 
 def _covers(entry: str, address: Address) -> bool:
-    """Return whether an entry of the user's list is this server's; without a scheme it means https, or any on this machine."""
+    """Return whether an entry of the user's list covers the address.
+
+    An entry without a scheme means https, or any scheme on this machine.
+    """
     if "://" not in entry:
         entry = f"{address.scheme if address.is_here else 'https'}://{entry}"
     return address_of(entry) == address

@@ -1,4 +1,4 @@
-"""A file is replaced wholly or not at all."""
+"""A file is replaced atomically."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_replaced_file_is_private_and_nothing_is_left_beside_it(tmp_path: Path
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_what_fails_before_the_move_leaves_the_old_file_alone(tmp_path: Path) -> None:
+def test_a_failure_before_the_move_keeps_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     target.write_bytes(b"old")
 

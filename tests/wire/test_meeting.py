@@ -1,4 +1,4 @@
-"""Where engines are met, on machines that lack what it takes."""
+"""Finding engines on systems that lack a runtime directory, disk space or permissions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dg_lsp.wire import meeting
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
 
 
-def test_a_session_without_a_directory_of_its_own_is_no_news(tmp_path: Path) -> None:
+def test_a_missing_runtime_directory_gives_no_warning(tmp_path: Path) -> None:
     code = "from dg_lsp.wire import meeting; print(meeting.runtime_dir())"
     unset = ("XDG_RUNTIME_DIR", meeting.RUNTIME_DIR_VARIABLE)
     environment = {name: value for name, value in os.environ.items() if name not in unset}
@@ -28,24 +28,24 @@ def test_a_session_without_a_directory_of_its_own_is_no_news(tmp_path: Path) -> 
     assert Path(found.stdout.strip()).name == "dg-lsp"
 
 
-def test_no_directory_at_all_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_usable_runtime_directory_raises_an_error_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> NoReturn:
         raise PermissionError("runtime directory belongs to another user; set XDG_RUNTIME_DIR instead")
 
     monkeypatch.delenv(meeting.RUNTIME_DIR_VARIABLE, raising=False)
     monkeypatch.setattr(platformdirs, "user_runtime_dir", refused)
-    with pytest.raises(MeetingError, match="no private directory to use: runtime directory belongs to another user; "):
+    with pytest.raises(MeetingError, match="no private directory is available: runtime directory belongs to another user; "):
         meeting.runtime_dir()
 
 
-def test_a_lock_that_can_not_be_made_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_created_raises_an_error_for_the_user(tmp_path: Path) -> None:
     with pytest.raises(MeetingError, match=r"x\.lock can't be used: No such file or directory; set "):
         meeting.hold(tmp_path / "nowhere" / "x.lock")
     with pytest.raises(MeetingError, match="can't be used: Is a directory; set "):
         meeting.hold(tmp_path)
 
 
-def test_a_log_that_can_not_be_written_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_raises_an_error_for_the_user(tmp_path: Path) -> None:
     place = Place(tmp_path, "engine-x")
     place.log.mkdir()
     with pytest.raises(MeetingError, match=r"engine-x\.log can't be used: Is a directory; set "):
@@ -67,7 +67,7 @@ def test_a_log_that_can_not_be_written_is_said_in_a_sentence(tmp_path: Path) -> 
         ("token", "ü"),
     ],
 )
-def test_a_state_that_no_engine_writes_is_none(tmp_path: Path, name: str, value: object) -> None:
+def test_an_invalid_state_is_ignored(tmp_path: Path, name: str, value: object) -> None:
     place = Place(tmp_path, "engine-x")
     state = State(1, "127.0.0.1:80", "secret", "0.1")
     meeting.write_state(place, state)
@@ -76,7 +76,7 @@ def test_a_state_that_no_engine_writes_is_none(tmp_path: Path, name: str, value:
     assert meeting.read_state(place) is None
 
 
-def test_a_state_that_is_no_file_or_another_users_is_none(tmp_path: Path) -> None:
+def test_a_state_that_is_not_a_file_or_belongs_to_another_user_is_ignored(tmp_path: Path) -> None:
     place = Place(tmp_path, "engine-x")
     meeting.write_state(place, State(1, "127.0.0.1:80", "secret", "0.1"))
     elsewhere = place.state.rename(tmp_path / "elsewhere")
@@ -93,7 +93,7 @@ def test_a_state_that_is_no_file_or_another_users_is_none(tmp_path: Path) -> Non
         assert meeting.read_state(place) is None
 
 
-def test_asking_for_a_lock_leaves_it_as_it_is(tmp_path: Path) -> None:
+def test_checking_a_lock_does_not_change_it(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     assert not meeting.is_held(path)
     assert not path.exists()
@@ -108,7 +108,7 @@ def test_asking_for_a_lock_leaves_it_as_it_is(tmp_path: Path) -> None:
     again.release()
 
 
-def test_a_folder_below_the_home_of_nobody_is_no_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_user_in_a_path_raises_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, "~nobody-of-that-name/engines")
     with contextlib.suppress(MeetingError):
@@ -116,7 +116,7 @@ def test_a_folder_below_the_home_of_nobody_is_no_error_of_ours(tmp_path: Path, m
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to be had")
-def test_a_disk_that_is_full_is_said_before_an_engine_is_started(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_an_engine_starts(tmp_path: Path) -> None:
     place = Place(tmp_path, "engine-x")
     place.log.symlink_to("/dev/full")
     with pytest.raises(MeetingError, match=r"engine-x\.log can't be used: No space left on device; set "):

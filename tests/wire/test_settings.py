@@ -1,4 +1,4 @@
-"""The table of settings, and what is made of it: pages, variables, editors' schema, messages."""
+"""The table of settings, and what is generated from it: pages, variables, editors' schema, messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_page_shows_the_settings_as_they_are_declared() -> None:
 
 
 @pytest.mark.parametrize("name", settings_pages.PAGES)
-def test_a_page_that_says_something_else_is_out_of_date(tmp_path: Path, name: str) -> None:
+def test_a_page_that_differs_from_the_settings_is_out_of_date(tmp_path: Path, name: str) -> None:
     for page in settings_pages.PAGES:
         (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / page).write_text((ROOT / page).read_text("utf-8"), "utf-8")
@@ -51,13 +51,13 @@ def test_keys_and_variables_are_distinct() -> None:
 
 
 @pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.key)
-def test_every_default_is_allowed_and_read_back(setting: Setting) -> None:
+def test_every_default_is_valid_and_parses(setting: Setting) -> None:
     assert setting.parse(setting.default) == getattr(DEFAULTS, setting.field)
     assert setting.parse(None) == getattr(DEFAULTS, setting.field)
 
 
 @pytest.mark.parametrize("setting", OF_EDITORS, ids=lambda setting: setting.key)
-def test_the_editors_schema_allows_what_is_allowed(setting: Setting) -> None:
+def test_the_editors_schema_accepts_exactly_the_valid_values(setting: Setting) -> None:
     """The schema's bounds are accepted, and the values just outside are not."""
     stated: Any = setting.schema()
     for name, step in (("minimum", -1), ("maximum", 1)):
@@ -76,20 +76,20 @@ def test_the_editors_schema_allows_what_is_allowed(setting: Setting) -> None:
         ("engine.threads", 1.5, "must be a whole number from 0 to 1024, not 1.5"),
         ("engine.threads", {}, "must be a whole number from 0 to 1024, not a table"),
         ("completion.threshold", float("nan"), "must be a number from 0 to 1, not NaN"),
-        ("engine.device", "x" * 0, 'must be a text that is not empty, not ""'),
+        ("engine.device", "x" * 0, 'must be a string that is not empty, not ""'),
         ("completion.trigger", "x" * 99, 'must be "auto" or "manual", not "xxx'),
-        ("engine.model", "auto" * 0, "must be a text that is not empty"),
+        ("engine.model", "auto" * 0, "must be a string that is not empty"),
         ("privacy.local_only", [" "], "must be a list of patterns as in .gitignore"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_allowed(key: str, value: object, message: str) -> None:
+def test_a_wrong_value_is_reported_with_the_valid_values(key: str, value: object, message: str) -> None:
     with pytest.raises(BadValueError) as raised:
         by_key(key).parse(value)
     assert str(raised.value).startswith(message)
     assert len(str(raised.value)) < 120
 
 
-def test_the_settings_cost_a_front_end_no_library_of_weight() -> None:
+def test_the_settings_import_no_slow_library() -> None:
     code = (
         "import sys, dg_lsp.wire.schema; print(sorted({'httpx', 'pathspec', 'pydantic', 'pygls', 'torch'} & set(sys.modules)))"
     )

@@ -1,8 +1,10 @@
-"""Where the processes of one user find each other: a private directory with a lock, a socket, a state and a log per engine.
+"""How the processes of one user find each other: a private directory with a lock, socket, state and log for each engine.
 
-The engine holds its lock for life, so the kernel releases it however the engine ends, and nobody guesses from process ids.
-A starter holds another lock while it starts one, so two starters at the same moment start one engine.
-Knows nothing of what is said over the socket.
+An engine holds its lock as long as it runs. The kernel releases the lock however the engine ends, so nothing is guessed
+from process ids. A starter holds a second lock while it starts an engine, so that two starters at the same moment start
+only one.
+
+This package knows nothing of the messages sent over the socket.
 """
 
 from dg_lsp.wire.meeting.locks import Lock, hold, is_held

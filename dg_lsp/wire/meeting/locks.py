@@ -1,4 +1,4 @@
-"""Locks on files, which the kernel releases however their process ends. Knows nothing of what a lock stands for."""
+"""File locks that the kernel releases however their process ends. This module knows nothing of what a lock protects."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from dg_lsp.wire.meeting.runtime import unusable
 
 
 class Lock:
-    """An operating system's lock on a file, held until `release` or the end of the process."""
+    """A lock on a file by the operating system, held until `release` or the end of the process."""
 
     def __init__(self, path: Path, handle: int) -> None:
-        """Take over a handle that is locked already; `hold` makes these."""
+        """Take over a handle that is already locked; use `hold` to get a lock."""
         self.path = path
         self._handle = handle
 
     def release(self) -> None:
-        """Remove the file and let go. Whoever waited on the removed file finds out in `hold`, and tries the new one."""
+        """Remove the file and release the lock. A process that waits on the removed file notices in `hold`, and retries."""
         with contextlib.suppress(OSError):
             self.path.unlink()
         os.close(self._handle)
 
 
 def hold(path: Path) -> Lock | None:
-    """Return the lock, or None when another process has it; raise MeetingError when the file can't be made or locked."""
+    """Return the lock, or None if another process holds it; raise MeetingError if the file can't be created or locked."""
     try:
         while (handle := _locked(path)) is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -40,7 +40,7 @@ def hold(path: Path) -> Lock | None:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process has the lock. Asking takes it for a moment where it is free."""
+    """Return whether a process holds the lock. The check takes a free lock for a moment."""
     try:
         handle = os.open(path, os.O_RDWR)
     except OSError:
@@ -54,7 +54,7 @@ def is_held(path: Path) -> bool:
 
 
 def _locked(path: Path) -> int | None:
-    """Return a handle of the file, made if need be, with the lock on it; None when another process has the lock."""
+    """Return a locked handle of the file, created if missing; None if another process holds the lock."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if _try_lock(handle):

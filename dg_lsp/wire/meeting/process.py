@@ -1,4 +1,4 @@
-"""The engine's process and its log: start it detached, read the end of its log, ask whether a process exists."""
+"""The engine's process and its log: start it detached, read the end of the log, check whether a process exists."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MAX_LOG_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How an engine is run, other than what makes it different from the others. Seconds; 0 means never.
+    """How an engine runs, apart from what identifies it (see `Which`). Times are in seconds; 0 means never.
 
-    `rows` bounds the canvases of one pass of the model, be they of one request or of several.
+    `rows` limits the canvases in one pass of the model, whether they belong to one request or to several.
     """
 
     threads: int = DEFAULTS.threads
@@ -33,9 +33,10 @@ class Settings:
 def start_engine(
     command: Sequence[str], place: Place, which: Which, settings: Settings, more: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Return a new engine process, detached from this one and its terminal, its output in the log; raise MeetingError.
+    """Return a new engine process, detached from this process and its terminal; raise MeetingError if it can't be started.
 
-    `command` runs an engine; what the engine is to be like is added to it as options.
+    `command` runs an engine; the settings and `more` are added to it as options. The process writes its output to the
+    log.
     """
     options = {
         "model": which.place_of_model,
@@ -56,9 +57,9 @@ def start_engine(
     except OSError as error:
         raise unusable(place.log, error) from error
     try:
-        # A log that takes nothing, as where the disk is full, could not say later why the engine ended.
-        said = f"{time.strftime('%Y-%m-%d %H:%M:%S')} an engine for {which.model} is started\n"
-        os.write(handle, said.encode("utf-8", "backslashreplace"))
+        # If the log can't be written, as on a full disk, nothing could later say why the engine ended.
+        log_line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} starting an engine for {which.model}\n"
+        os.write(handle, log_line.encode("utf-8", "backslashreplace"))
     except OSError as error:
         os.close(handle)
         raise unusable(place.log, error) from error
@@ -73,16 +74,16 @@ def start_engine(
             start_new_session=True,
         )
     except OSError as error:
-        raise MeetingError(f"the engine could not be started: {error.strerror}") from error
+        raise MeetingError(f"the engine can't be started: {error.strerror}") from error
     finally:
         os.close(handle)
-    # An engine that ends before its starter would stay in the process table until somebody asks for its exit status.
+    # Without this wait, an engine that ends before its starter would stay in the process table as a zombie.
     threading.Thread(target=process.wait, name="dg-lsp-reaper", daemon=True).start()
     return process
 
 
 def log_tail(place: Place, n_lines: int = 5) -> tuple[str, ...]:
-    """Return the last lines of the engine's log that are not blank."""
+    """Return the last lines of the engine's log, without blank ones."""
     try:
         with place.log.open("rb") as file:
             file.seek(max(0, place.log.stat().st_size - 64 * 1024))
@@ -93,7 +94,7 @@ def log_tail(place: Place, n_lines: int = 5) -> tuple[str, ...]:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process of this id exists."""
+    """Return whether a process with this id exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

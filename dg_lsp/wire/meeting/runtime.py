@@ -1,4 +1,4 @@
-"""Which engine is meant, and where its files are: the private directory and the names in it."""
+"""What identifies an engine, and where its files are: the private directory and the names in it."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from dg_lsp.wire.settings import DEFAULTS
 
 RUNTIME_DIR_VARIABLE = "DG_LSP_RUNTIME_DIR"
 MAX_SOCKET_PATH = 100
-"""Bytes; the smallest limit among the systems we know is 104, with its closing zero."""
+"""In bytes. The smallest limit among the supported systems is 104, including the closing zero byte."""
 
 
 class MeetingError(Exception):
-    """The private directory can't be used; the message is a sentence for the user."""
+    """The private directory can't be used. The message is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """What makes two engines different. `filler` names another loader than the usual one, as `module:function`."""
+    """Identifies an engine. `filler` names another loader than the default, as `module:function`."""
 
     model: str = DEFAULTS.model
     revision: str = ""
-    dtype: str = "auto"
+    dtype: str = DEFAULTS.dtype
     device: str = DEFAULTS.device
     filler: str = ""
 
     @property
     def place_of_model(self) -> str:
-        """Return the model, a folder by its full path: it is the same from whichever directory it was named."""
+        """Return the model's name; a folder by its full path, which is the same from every working directory."""
         return str(model_names.folder_of(self.model) or self.model)
 
     @property
     def name(self) -> str:
-        """Return a short name that is the same for equal engines of one protocol major."""
+        """Return a short name, the same for equal engines of one protocol major."""
         parts = [PROTOCOL_MAJOR, self.place_of_model, self.revision, self.dtype, self.device, self.filler]
         return f"engine-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
@@ -55,7 +55,7 @@ class Place:
 
     @property
     def lock(self) -> Path:
-        """The file that the engine locks for its life."""
+        """The file that the engine locks while it runs."""
         return self.directory / f"{self.name}.lock"
 
     @property
@@ -65,7 +65,7 @@ class Place:
 
     @property
     def state(self) -> Path:
-        """The file where the engine tells its address."""
+        """The file in which the engine publishes its address."""
         return self.directory / f"{self.name}.json"
 
     @property
@@ -75,38 +75,38 @@ class Place:
 
 
 def runtime_dir() -> Path:
-    """Return the private directory, made if need be; raise MeetingError when it can't be private."""
-    named = os.environ.get(RUNTIME_DIR_VARIABLE)
-    if named:
-        return _private(model_names.expanded(named).absolute())
-    import platformdirs  # only this function needs it, and front ends start fast
+    """Return the private directory, created if missing; raise MeetingError if it can't be made private."""
+    directory_variable = os.environ.get(RUNTIME_DIR_VARIABLE)
+    if directory_variable:
+        return _private(model_names.expanded(directory_variable).absolute())
+    import platformdirs  # imported here because only this function needs it, and front ends must start fast
 
     with warnings.catch_warnings():
-        # A session without such a directory is nothing to warn of: the one used instead is private all the same.
+        # The warning about a missing runtime directory does not matter: the fallback is private too.
         warnings.simplefilter("ignore")
         try:
             usual = Path(platformdirs.user_runtime_dir("dg-lsp", appauthor=False))
         except OSError as error:
             raise MeetingError(
-                f"there is no private directory to use: {error.strerror or error}; set {RUNTIME_DIR_VARIABLE}"
+                f"no private directory is available: {error.strerror or error}; set {RUNTIME_DIR_VARIABLE} to one"
             ) from error
     return _private(usual)
 
 
 def place(which: Which) -> Place:
-    """Return the files of an engine; raise MeetingError when there is no private directory for them."""
+    """Return the files of an engine; raise MeetingError if there is no private directory."""
     return Place(runtime_dir(), which.name)
 
 
 def places() -> tuple[Place, ...]:
-    """Return the files of all engines that have left a state or a log."""
+    """Return the files of all engines that left a state or a log."""
     directory = runtime_dir()
     names = {path.stem for pattern in ("engine-*.json", "engine-*.log") for path in directory.glob(pattern)}
     return tuple(Place(directory, name) for name in sorted(names))
 
 
 def socket_path(place: Place) -> Path:
-    """Return where the engine's socket goes: beside its other files, or in a short directory where that path is too long."""
+    """Return the path of the engine's socket: next to its other files, or in a short directory if that path is too long."""
     path = place.directory / f"{place.name}.sock"
     if len(os.fsencode(path)) < MAX_SOCKET_PATH:
         return path
@@ -115,18 +115,18 @@ def socket_path(place: Place) -> Path:
 
 
 def unusable(path: Path, error: OSError) -> MeetingError:
-    """Return the error that says that a file can't be used, and what to do about it."""
+    """Return the error for a file that can't be used, with advice."""
     return MeetingError(f"{path} can't be used: {error.strerror}; set {RUNTIME_DIR_VARIABLE} to another directory")
 
 
 def _private(directory: Path) -> Path:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = directory.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise MeetingError(f"{directory} belongs to someone else; set {RUNTIME_DIR_VARIABLE} to a directory of your own")
-        # Not mended by a chmod: the directory may be one that others have a right to.
-        if found.st_mode & 0o077:
+        status = directory.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            raise MeetingError(f"{directory} belongs to another user; set {RUNTIME_DIR_VARIABLE} to a directory of your own")
+        # Not fixed by a chmod: other users may need access to the directory.
+        if status.st_mode & 0o077:
             raise MeetingError(
                 f"{directory} is open to other users; make it private (chmod 700), or set {RUNTIME_DIR_VARIABLE}"
             )

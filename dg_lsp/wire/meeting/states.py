@@ -1,4 +1,4 @@
-"""What a running engine writes about itself: its process, its address and its token, read and written whole."""
+"""A running engine's state file: its process, address and token, read and written atomically."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOKEN = re.compile(r"[!-~]+")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a running engine tells about itself. `address` is a socket's path, or `127.0.0.1:port`."""
+    """What a running engine publishes about itself. `address` is a socket's path, or `127.0.0.1:port`."""
 
     pid: int
     address: str
@@ -34,23 +34,23 @@ class State:
 
 
 def is_token(text: str) -> bool:
-    """Return whether a text can be a token: it travels in a header, and is a word there."""
+    """Return whether a text can be a token: it is sent in a header, so it must be printable ASCII without spaces."""
     return _TOKEN.fullmatch(text) is not None
 
 
 def read_state(place: Place) -> State | None:
-    """Return what the engine last told; None when there is no readable state. The engine may be gone all the same."""
+    """Return the state that the engine last wrote, or None if it can't be read. The engine may have ended since."""
     try:
         with open(place.state, "rb", opener=_opener) as file:
             status = os.fstat(file.fileno())
-            # Another user's would send our code to their process.
+            # The state of another user could direct our code to their process.
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
                 return None
             fields = parse(file.read(MAX_STATE_BYTES))
         which = fields.inner("which")
         protocol = fields.inner("protocol")
         address, token = fields.text("address"), fields.text("token")
-        # What no engine writes would be an error of its own in whatever is done with it.
+        # An address or token that no engine writes would cause other errors later.
         if not _ADDRESS.fullmatch(address) or not is_token(token):
             return None
         return State(
@@ -71,9 +71,9 @@ def _opener(path: str, flags: int) -> int:
 
 
 def write_state(place: Place, state: State) -> None:
-    """Write the state so that a reader sees the old one or the new one, whole, and no other user sees any.
+    """Write the state atomically, readable only by this user.
 
-    Raises MeetingError when it can't be written.
+    Raises MeetingError if it can't be written.
     """
     data = {
         "pid": state.pid,
@@ -84,7 +84,7 @@ def write_state(place: Place, state: State) -> None:
         "which": asdict(state.which),
     }
     try:
-        handle, name = tempfile.mkstemp(dir=place.directory, prefix=f".{place.name}-")  # made 0600
+        handle, name = tempfile.mkstemp(dir=place.directory, prefix=f".{place.name}-")  # created with mode 0600
         try:
             with os.fdopen(handle, "w", encoding="ascii") as file:
                 json.dump(data, file)
@@ -97,9 +97,9 @@ def write_state(place: Place, state: State) -> None:
 
 
 def check_owner(address: str) -> None:
-    """Raise MeetingError when a socket is not ours: whoever listens there would read the user's code."""
+    """Raise MeetingError if a socket belongs to another user, whose process would then read the user's code."""
     if not address.startswith("/"):
         return
-    found = Path(address).lstat()
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
-        raise MeetingError(f"{address} belongs to someone else; dg-lsp does not talk to it")
+    status = Path(address).lstat()
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.getuid():
+        raise MeetingError(f"{address} belongs to another user; dg-lsp does not connect to it")

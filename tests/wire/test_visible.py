@@ -1,0 +1,44 @@
+"""Control characters are escaped in messages and in logs."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dg_lsp.engine.logs import Discreet
+from dg_lsp.wire.visible import LogFormatter, visible
+
+
+@given(st.text())
+def test_all_control_characters_are_escaped(text: str) -> None:
+    shown = visible(text)
+    assert all(char.isprintable() or char in "\n\t" for char in shown)
+    if text.isprintable():
+        assert shown == text
+
+
+@pytest.mark.parametrize("make", [LogFormatter, Discreet])
+@pytest.mark.parametrize("text", ["a\x1b]0;owned\x07.py", "a\x9b2J", "a\rb", "a\u202eb", "a\udcff"])
+def test_a_log_line_has_no_terminal_escape_sequences(make: type[logging.Formatter], text: str) -> None:
+    try:
+        raise ValueError(text)
+    except ValueError:
+        record = logging.LogRecord("name", logging.ERROR, "", 0, "can't read %s", (text,), sys.exc_info())
+    line = make("%(levelname)s %(message)s").format(record)
+    assert line == visible(line)
+    assert "a\\" in line
+
+
+@pytest.mark.parametrize("make", [LogFormatter, Discreet])
+def test_a_name_cannot_forge_a_log_line(make: type[logging.Formatter]) -> None:
+    log, written = logging.Logger("test"), io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(make("%(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.warning("skipped %s", "a\nERROR b")
+    assert written.getvalue() == "WARNING skipped a\n  ERROR b\n"
