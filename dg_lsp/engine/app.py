@@ -1,7 +1,7 @@
-"""The engine's routes: our own protocol, three that other clients speak, and what tells of the engine's health.
+"""The engine's HTTP routes: dg-lsp's own protocol, three protocols of other clients, and health and metrics.
 
 A handler converts, awaits and converts back. Closing a response cancels its work within one step.
-Knows nothing of sockets and processes (`daemon`), nor of how the work is done (`scheduler`).
+Knows nothing of sockets and processes (`daemon`), nor of how requests are scheduled (`scheduler`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dg_lsp.wire.messages import (
 )
 from dg_lsp.wire.model_names import is_remote
 
-# Dresses OpenAI's answer, or a chunk of one, for a relative.
+# Turns a response in OpenAI's shape, or one chunk of it, into a related API's shape.
 Shape = Callable[[dict[str, object], Literal["message", "delta"]], dict[str, object]]
 
 PING_EVERY_S = 5.0
@@ -53,7 +53,7 @@ STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "protocol": 
 def build(
     get_service: Callable[[], Service], token: str, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]
 ) -> ASGIApp:
-    """Return the application; the service exists once the lifespan has begun."""
+    """Return the application. `get_service` is called only after the lifespan has started."""
     routes = Routes(get_service)
     app = Starlette(
         routes=[
@@ -82,10 +82,9 @@ def build(
 
 
 class Routes:
-    """The handlers, over one service."""
+    """The route handlers of one service."""
 
     def __init__(self, get_service: Callable[[], Service]) -> None:
-        """Take where to find the service."""
         self._get_service = get_service
         self._ids = itertools.count(1)
 
@@ -95,11 +94,11 @@ class Routes:
 
     @property
     def _choice(self) -> int:
-        # Most servers are asked once for each answer, and paid for it.
+        # Most remote servers need one call per candidate, and charge for each.
         return 1 if is_remote(self._service.which.model) else compat.CHOICE
 
     async def infill(self, request: Request) -> Response:
-        """Stream `accepted`, `draft` if asked, `candidate`, and `done` or `error`."""
+        """Stream `accepted`, `draft` if requested, `candidate`, then `done` or `error`."""
         ask = decode_ask(await gate.read(request))
         low, high = self._service.protocol
         if not low <= ask.protocol <= high:
@@ -108,37 +107,37 @@ class Routes:
         return Events(_infill_events(inbox), lambda: self._service.cancel(job))
 
     async def completions(self, request: Request) -> Response:
-        """Answer in OpenAI's shape, whole or streamed."""
+        """Return a completion in OpenAI's shape, whole or streamed."""
         return await self._complete(request, lambda body, _: body)
 
     async def mistral_completions(self, request: Request) -> Response:
-        """Answer in the shape of Mistral's completions with a suffix, whole or streamed."""
+        """Return a completion in the shape of Mistral's fill-in-the-middle API, whole or streamed."""
         return await self._complete(request, compat.to_mistral)
 
     async def llama_infill(self, request: Request) -> Response:
-        """Answer in llama.cpp's shape, whole or streamed."""
+        """Return an infill in llama.cpp's shape, whole or streamed."""
         wish = compat.from_llama(await gate.read(request), self._choice)
         model = self._service.which.model
         if wish.max_tokens == 0:
-            # Editors send these to have the context read ahead of time.
+            # Editors send `n_predict` 0 to warm the prompt cache.
             self._service.scheduler.warm()
             self._service.scheduler.expect(wish.ask.request)
-            return Told(compat.to_llama(wish, Outcome((), Done()), model))
+            return AsciiJSONResponse(compat.to_llama(wish, Outcome((), Done()), model))
         if wish.stream:
             return self._streamed(wish, lambda outcome: _llama_stream(wish, outcome, model))
-        return Told(compat.to_llama(wish, await self._outcome(request, wish.ask), model))
+        return AsciiJSONResponse(compat.to_llama(wish, await self._outcome(request, wish.ask), model))
 
     async def models(self, request: Request) -> Response:
-        """List the one model there is."""
+        """Return a list with the engine's only model."""
         model = {"id": self._service.which.model, "object": "model", "created": 0, "owned_by": "dg-lsp"}
         return JSONResponse({"object": "list", "data": [model]})
 
     async def info(self, request: Request) -> Response:
-        """Tell all about the engine."""
+        """Return facts about the engine: version, model, state, memory and users."""
         return JSONResponse(self._service.info())
 
     async def health(self, request: Request) -> Response:
-        """Tell whether requests are served; nothing is loaded for it, and it keeps nothing alive."""
+        """Return whether the engine serves requests. This neither loads the model nor counts as use of the engine."""
         status = self._service.scheduler.status()
         if status.state in ("ready", "unloaded"):
             return JSONResponse({"status": "ok", "state": status.state})
@@ -146,23 +145,23 @@ class Routes:
         return JSONResponse(body, 503)
 
     async def metrics(self, request: Request) -> Response:
-        """Tell counts in Prometheus' format."""
+        """Return the metrics in Prometheus' text format."""
         return PlainTextResponse(self._service.metrics(), media_type="text/plain; version=0.0.4")
 
     async def lease(self, request: Request) -> Response:
-        """Count a user for as long as the response is open, and tell it how the model's state changes."""
-        if request.method == "HEAD":  # comes with GET, and would count a user whose response never goes on
+        """Stream the model's state. The open response counts as one user of the engine."""
+        if request.method == "HEAD":  # Starlette adds HEAD to GET, and its response never closes the lease
             raise HTTPException(405)
         inbox = self._service.take_lease(warm=request.query_params.get("warm") == "1")
         return Events(_lease_events(inbox), lambda: self._service.end_lease(inbox))
 
     async def shutdown(self, request: Request) -> Response:
-        """End at once, or when nobody holds a lease and nothing is under way."""
+        """Stop the engine now, or once it has no leases and no requests."""
         service = self._service
         when = (await gate.read(request)).choice("when", ("idle", "now"), "idle")
         running, waiting = service.scheduler.load_of()
         if when == "now":
-            service.stop("the engine was told to end")
+            service.stop("the engine received a shutdown request")
         else:
             service.stop_when_idle = True
             service.changed.set()
@@ -174,9 +173,9 @@ class Routes:
         if wish.stream:
             return self._streamed(wish, lambda outcome: _openai_stream(wish, outcome, facts, self._pieces, shape))
         outcome = await self._outcome(request, wish.ask)
-        return Told(shape(compat.to_openai(wish, outcome, facts, self._pieces), "message"))
+        return AsciiJSONResponse(shape(compat.to_openai(wish, outcome, facts, self._pieces), "message"))
 
-    def _streamed(self, wish: Wish, tell: Callable[[Outcome], Iterator[bytes]]) -> Response:
+    def _streamed(self, wish: Wish, to_chunks: Callable[[Outcome], Iterator[bytes]]) -> Response:
         job, inbox = self._service.submit(wish.ask)
 
         async def events() -> AsyncIterator[bytes]:
@@ -185,48 +184,46 @@ class Routes:
             except RefusalError as refusal:
                 yield b"data: " + as_json({"error": {"message": refusal.message, "code": refusal.code}}) + b"\n\n"
                 return
-            for chunk in tell(outcome):
+            for chunk in to_chunks(outcome):
                 yield chunk
 
         return Events(events(), lambda: self._service.cancel(job))
 
     async def _outcome(self, request: Request, ask: Ask) -> Outcome:
-        """Return the answer; stop working on it when the client hangs up, which a plain response would not notice."""
+        """Return the outcome of an ask. Cancel the work when the client disconnects; a plain response would not notice."""
         job, inbox = self._service.submit(ask)
         gathering = asyncio.ensure_future(_gather(inbox))
-        hanging_up = asyncio.ensure_future(_hung_up(request))
+        disconnection = asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait((gathering, hanging_up), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((gathering, disconnection), return_when=asyncio.FIRST_COMPLETED)
             if not gathering.done():
-                raise RefusalError(400, "bad_request", "the client hung up")
+                raise RefusalError(400, "bad_request", "the client disconnected")
             return gathering.result()
         finally:
             self._service.cancel(job)
-            await _let_go(gathering, hanging_up)
+            await _cancel_all(gathering, disconnection)
 
     def _pieces(self, text: str) -> tuple[str, ...]:
         filler = self._service.scheduler.filler()
         return filler.pieces(text) if filler else ()
 
 
-class Told(JSONResponse):
-    """JSON in ASCII: a client's text may hold what UTF-8 has no bytes for, such as half of a pair of surrogates."""
+class AsciiJSONResponse(JSONResponse):
+    """JSON in ASCII only, because a client's text may hold a lone surrogate, which UTF-8 can't encode."""
 
     def render(self, content: Mapping[str, object]) -> bytes:
-        """Return the body's bytes."""
         return as_json(content)
 
 
 class Events(StreamingResponse):
-    """Server-sent events. However they end, also before they begin, `on_close` is called."""
+    """Server-sent events that call `on_close` however they end, even if they end before the first event."""
 
     def __init__(self, events: AsyncIterator[bytes], on_close: Callable[[], None]) -> None:
-        """Send the events' bytes as they come."""
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all events, or as many as the client stays for."""
+        """Send events until they end or the client disconnects."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -239,7 +236,7 @@ async def _infill_events(inbox: Inbox) -> AsyncIterator[bytes]:
         if event is None:
             yield PING
             continue
-        # Who can't keep up with the drafts wants the latest of them, not all.
+        # A client that reads slowly skips drafts, so that it never shows an old one.
         if not (isinstance(event, Draft) and inbox.is_slow()):
             yield to_sse(event)
         if is_last(event):
@@ -268,12 +265,12 @@ async def _gather(inbox: Inbox) -> Outcome:
                 pass
 
 
-async def _hung_up(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _let_go(*futures: asyncio.Future[object] | asyncio.Future[None] | asyncio.Future[Outcome]) -> None:
+async def _cancel_all(*futures: asyncio.Future[object] | asyncio.Future[None] | asyncio.Future[Outcome]) -> None:
     for future in futures:
         future.cancel()
     for future in futures:
@@ -316,7 +313,7 @@ async def _on_unavailable(_: Request, error: Exception) -> Response:
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    sentences = {404: "there is no such address here", 405: "this address does not take that method"}
+    sentences = {404: "no such path", 405: "this path does not accept that method"}
     return gate.to_response(RefusalError(error.status_code, "bad_request", sentences.get(error.status_code, str(error.detail))))
 
 

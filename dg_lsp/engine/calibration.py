@@ -1,7 +1,7 @@
-"""From what a backend knows of its candidates to their confidence, by one way for all backends.
+"""Turn a backend's evidence about its candidates into confidence, in the same way for all backends.
 
-A backend gives numbers by name for each candidate. Where a calibration was fitted for the model, they become a probability;
-without one they only say the order. Pure. Knows nothing of backends, files and tensors.
+A backend gives named numbers for each candidate. With a calibration fitted for the model, they become a probability.
+Without one, they only rank the candidates. Pure. Knows nothing of backends, files and tensors.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Literal, get_args
 from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
 
-# Where a hole stands decides what an answer's signs are worth: a block, the rest of a line, a whole line, or a part of
-# a line whose end is there already.
+# The weight of each feature depends on the hole's position: a block, the end of a line, a whole line, or the inside of a
+# line that continues after the hole.
 HolePosition = Literal["block", "end", "line", "inside"]
 POSITIONS: tuple[HolePosition, ...] = get_args(HolePosition)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A logistic model of "this candidate is what stood there", fitted by `dg-lsp calibrate`.
+    """A logistic model of the probability that a candidate equals the original text, fitted by `dg-lsp calibrate`.
 
-    `weights` name features; a feature without a weight counts nothing.
+    `weights` are by feature name. A feature without a weight has no effect.
     """
 
     intercept: float
@@ -33,10 +33,10 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A candidate whose confidence is still to be stated, and what its backend knows of it.
+    """A candidate without a confidence, and what its backend knows of it.
 
-    `order` is larger for a better candidate; it counts where there is no calibration. `features` are those of
-    `for_position`. `doubted` is that of `core.confidence.Ranked`.
+    `order` ranks candidates without a calibration; larger is better. `features` come from `for_position`. `doubted` is that
+    of `core.confidence.Ranked`.
     """
 
     candidate: Candidate
@@ -46,7 +46,7 @@ class Evidence:
 
 
 def position(request: InfillRequest) -> HolePosition:
-    """Return where the hole of a request stands."""
+    """Return the position of the request's hole in its line or block."""
     if any(hole.block for hole in request.holes):
         return "block"
     if request.suffix.partition("\n")[0].strip():
@@ -54,13 +54,13 @@ def position(request: InfillRequest) -> HolePosition:
     return "end" if request.prefix.rpartition("\n")[2].strip() else "line"
 
 
-def for_position(named: Mapping[str, float], where: HolePosition) -> dict[str, float]:
-    """Return the numbers that a calibration weighs: each for all holes, and again for holes of this position."""
-    return {**named, **{f"{where}: {name}": value for name, value in named.items()}, where: 1.0}
+def for_position(features: Mapping[str, float], where: HolePosition) -> dict[str, float]:
+    """Return the features for a calibration: each under its own name, and again under a name with this position."""
+    return {**features, **{f"{where}: {name}": value for name, value in features.items()}, where: 1.0}
 
 
 def linear(features: Mapping[str, float], calibration: Calibration) -> float:
-    """Return the weighted sum of the features, from -40 to 40; -40 where it is no number."""
+    """Return the weighted sum of the features, clamped to -40..40; -40 if it is not a number."""
     z = calibration.intercept + sum(weight * features.get(name, 0.0) for name, weight in calibration.weights.items())
     return -40.0 if math.isnan(z) else max(-40.0, min(40.0, z))
 
@@ -71,15 +71,15 @@ def probability(features: Mapping[str, float], calibration: Calibration) -> floa
 
 
 def stated(evidence: Sequence[Evidence], calibration: Calibration | None) -> tuple[Candidate, ...]:
-    """Return each distinct candidate once with its confidence, best first."""
+    """Return each distinct candidate once, with its confidence, best first."""
     return tuple(item.candidate for item in best_first(evidence, calibration))
 
 
 def best_first(evidence: Sequence[Evidence], calibration: Calibration | None) -> tuple[Evidence, ...]:
-    """Return the evidence with confidences stated, each distinct text once, best first; equals stay in their order."""
+    """Return the evidence with confidences, each distinct text once, best first; ties keep their order."""
     strengths = [probability(item.features, calibration) if calibration else item.order for item in evidence]
     distinct: dict[tuple[str, ...], int] = {}
-    # What is doubted ranks last, but a measured probability knows better.
+    # Without a calibration, doubted candidates rank last. A calibrated probability overrides the doubt.
     for index in sorted(range(len(evidence)), key=lambda at: (calibration is None and evidence[at].doubted, -strengths[at])):
         distinct.setdefault(evidence[index].candidate.texts, index)
     ranked = []

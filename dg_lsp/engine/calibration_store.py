@@ -1,4 +1,4 @@
-"""The calibrations of the user's models: one file for each model and revision, in the user's data folder.
+"""Store the calibrations of the user's models: one file per model and revision, in the user's data folder.
 
 Knows files. Knows nothing of how a calibration is fitted or used.
 """
@@ -20,48 +20,48 @@ from typing import Any
 from dg_lsp.engine.calibration import Calibration
 
 FORMAT = 1
-"""Grows when a backend's features change their meaning, so that older fits are left alone."""
+"""Increase this when a backend's features change their meaning, so that older fits are ignored."""
 MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ModelId:
-    """Which model a calibration is of: its name as users write it, and what tells its versions apart."""
+    """The model that a calibration belongs to: its name as users write it, and its revision."""
 
     name: str
     revision: str = ""
 
 
 class Calibrations:
-    """The calibration in use for one loaded model: the user's own where there is one, else the one that came with it."""
+    """The calibration of one loaded model: the user's own if there is one, otherwise the one shipped with the model."""
 
     def __init__(self, shipped: Calibration | None = None) -> None:
         self.shipped = shipped
         self.model: ModelId | None = None
-        self._seen: tuple[int, int] | None = None
+        self._own_version: tuple[int, int] | None = None
         self._own: Calibration | None = None
 
     def watch(self, model: ModelId) -> None:
-        """Use the user's calibration of this model from now on, also one that is written later."""
-        self.model, self._seen, self._own = model, None, None
+        """Use the user's calibration of this model from now on, including one that is written later."""
+        self.model, self._own_version, self._own = model, None, None
 
     def current(self) -> Calibration | None:
-        """Return the calibration to use now, None where the model has none."""
+        """Return the current calibration, or None if the model has none."""
         if self.model is None:
             return self.shipped
         try:
             facts = path(self.model).stat()
         except OSError:
-            self._seen, self._own = None, None
+            self._own_version, self._own = None, None
             return self.shipped
-        if self._seen != (seen := (facts.st_mtime_ns, facts.st_ino)):
-            self._seen, self._own = seen, read(self.model)
+        if self._own_version != (version := (facts.st_mtime_ns, facts.st_ino)):
+            self._own_version, self._own = version, read(self.model)
         return self._own or self.shipped
 
 
 def folder() -> Path:
-    """Return the folder of all calibrations."""
-    import platformdirs  # only this function needs it, and front ends start fast
+    """Return the folder that holds all calibrations."""
+    import platformdirs  # imported here, so that front ends start fast
 
     return Path(platformdirs.user_data_dir("dg-lsp", appauthor=False)) / "calibration"
 
@@ -74,30 +74,49 @@ def path(model: ModelId) -> Path:
 
 
 def read(model: ModelId) -> Calibration | None:
-    """Return the user's calibration of a model; None where there is none that can be read."""
+    """Return the user's calibration of a model, or None if there is none that can be read."""
     try:
         with path(model).open("rb") as opened:
-            stated = json.loads(opened.read(MAX_BYTES))
-        return parse(stated["calibration"])
+            values = json.loads(opened.read(MAX_BYTES))
+        return parse(values["calibration"])
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
         return None
 
 
-def parse(stated: Mapping[str, Any]) -> Calibration:
-    """Return the calibration that a JSON object states; raise ValueError, TypeError or LookupError for anything else."""
-    weights = {str(name): float(weight) for name, weight in dict(stated["weights"]).items()}
-    calibration = Calibration(float(stated["intercept"]), weights)
+def shares() -> dict[str, tuple[float, int]]:
+    """Return, by model name, the share of correct answers and the number of answers in the user's latest measurement."""
+    shares_by_name: dict[str, tuple[float, int]] = {}
+    try:
+        files = sorted(folder().glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+    except OSError:
+        return shares_by_name
+    for file in files:
+        try:
+            with file.open("rb") as opened:
+                values = json.loads(opened.read(MAX_BYTES))
+            reliability = values["facts"]["reliability"]
+            shares_by_name[str(values["model"]["name"])] = float(reliability["base_rate"]), int(reliability["n"])
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
+            # The file has no measurement, or is not a calibration.
+            continue
+    return shares_by_name
+
+
+def parse(values: Mapping[str, Any]) -> Calibration:
+    """Return the calibration in a JSON object; raise ValueError, TypeError or LookupError if it is invalid."""
+    weights = {str(name): float(weight) for name, weight in dict(values["weights"]).items()}
+    calibration = Calibration(float(values["intercept"]), weights)
     if not all(map(math.isfinite, (calibration.intercept, *weights.values()))):
-        raise ValueError("a weight is no finite number")
+        raise ValueError("a weight is not a finite number")
     return calibration
 
 
 def write(model: ModelId, calibration: Calibration, facts: Mapping[str, object]) -> Path:
-    """Write a model's calibration with facts about its fit, in one step, and return the file. Raises OSError."""
-    stated = {"model": asdict(model), "calibration": as_object(calibration), "facts": dict(facts)}
+    """Write a model's calibration and the facts about its fit atomically, and return the file. Raises OSError."""
+    values = {"model": asdict(model), "calibration": as_object(calibration), "facts": dict(facts)}
     target = path(model)
     target.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(target, json.dumps(stated, indent=2) + "\n")
+    replace_text(target, json.dumps(values, indent=2) + "\n")
     return target
 
 
@@ -111,12 +130,12 @@ def forget(model: ModelId) -> bool:
 
 
 def as_object(calibration: Calibration) -> dict[str, object]:
-    """Return the calibration as JSON's values."""
+    """Return the calibration as a JSON object."""
     return {"intercept": calibration.intercept, "weights": dict(calibration.weights)}
 
 
 def replace_text(target: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new one, never a part. Raises OSError."""
+    """Write a file atomically: a reader sees the old text or the new one, never a part. Raises OSError."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as opened:

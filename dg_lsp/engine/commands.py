@@ -1,4 +1,8 @@
-"""`dg-lsp engine run | start | stop | status | logs`: the resident engine by hand. Front ends do the same by themselves."""
+"""The commands `dg-lsp engine run | start | pull | stop | status | logs | token`.
+
+Front ends start and use the resident engine without these commands. Knows options, processes and the terminal.
+Knows nothing of models and requests.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +20,29 @@ import httpx
 import typer
 
 from dg_lsp.engine.entry import ENGINE_COMMAND
+from dg_lsp.engine.progress_line import Progress
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting, model_names
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.look import Seen, look, request
 from dg_lsp.wire.meeting import MeetingError, Place, Settings, Which
-from dg_lsp.wire.settings import DEFAULTS, MAX_S
+from dg_lsp.wire.settings import DEFAULTS, EMBEDDED, MAX_S
+from dg_lsp.wire.visible import visible
 
 
-class Plain(typer.core.TyperGroup):
-    """Commands that say in one sentence when the engines' folder can't be used."""
+class EngineCommands(typer.core.TyperGroup):
+    """The engine commands. They report errors of the runtime folder or of an engine's response in one sentence."""
 
-    def invoke(self, ctx: Any) -> Any:  # click's own context, or the one that a newer typer brings
-        """Run the command that was named."""
+    def invoke(self, ctx: Any) -> Any:  # click's context class, or the copy of it in newer typer versions
+        """Run the selected command."""
         try:
             return super().invoke(ctx)
         except MeetingError as error:
             _fail(str(error))
         except WireError as error:
-            _fail(f"the engine's answer can't be understood: {error}; end it with: dg-lsp engine stop --now")
+            _fail(f"the engine sent an invalid response: {error}; stop it with: dg-lsp engine stop --now")
 
 
-app = typer.Typer(cls=Plain, help="The resident engine: one warm process for every editor.", no_args_is_help=True)
+app = typer.Typer(cls=EngineCommands, help="The resident engine: one warm process for every editor.", no_args_is_help=True)
 
 T = TypeVar("T")
 
@@ -46,13 +52,13 @@ Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 
 
 
 def which_engine(
-    model: Annotated[str, typer.Option(help="embedded, a folder, or a hub id.")] = DEFAULTS.model,
+    model: Annotated[str, typer.Option(help="Model: embedded, a folder, or a hub id.")] = DEFAULTS.model,
     revision: Annotated[str, typer.Option(help="Revision of a hub model.")] = "",
-    dtype: Annotated[str, typer.Option(help="auto, or a torch dtype such as bfloat16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = DEFAULTS.device,
+    dtype: Annotated[str, typer.Option(help="Precision: auto, float32, bfloat16, float16, fp8 or int4.")] = DEFAULTS.dtype,
+    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda or mps.")] = DEFAULTS.device,
     filler: Annotated[str, typer.Option(hidden=True, help="Another loader, as module:function.")] = "",
 ) -> Which:
-    """Return which engine the options of a command mean."""
+    """Return the engine that a command's options select."""
     if model_names.has_password(model):
         _fail(f"--model {config.NO_PASSWORD}")
     return Which(model, revision, dtype, device, filler)
@@ -60,19 +66,19 @@ def which_engine(
 
 def how_to_run(
     threads: Annotated[
-        int, typer.Option(help="CPU threads; 0: half of the cores, for a small model two at most.", min=0)
+        int, typer.Option(help="CPU threads; 0: half of the cores, at most two for a small model.", min=0)
     ] = DEFAULTS.threads,
     unload_after: Annotated[
-        float, typer.Option(help="Seconds without work before the weights are dropped; 0: never.", min=0, max=MAX_S)
+        float, typer.Option(help="Seconds without requests before the model is unloaded; 0: never.", min=0, max=MAX_S)
     ] = DEFAULTS.unload_after,
     exit_after: Annotated[
-        float, typer.Option(help="Seconds without users before the process ends; 0: never.", min=0, max=MAX_S)
+        float, typer.Option(help="Seconds without users before the process exits; 0: never.", min=0, max=MAX_S)
     ] = DEFAULTS.exit_after,
     rows: Annotated[
-        int, typer.Option(help="Rows of one pass of the model at most; fewer where memory is short.", min=1)
+        int, typer.Option(help="Maximum number of rows in one forward pass; fewer if memory is short.", min=1)
     ] = DEFAULTS.rows,
 ) -> Settings:
-    """Return how the options of a command say that an engine is run."""
+    """Return the run settings in a command's options."""
     return Settings(threads, unload_after, exit_after, rows)
 
 
@@ -80,7 +86,7 @@ _SHARED: Mapping[str, Callable[..., object]] = {"which": which_engine, "settings
 
 
 def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the options of `which_engine` in place of its `which`, and those of `how_to_run` of `settings`."""
+    """Return the command with the options of `which_engine` for `which`, and those of `how_to_run` for `settings`."""
     own = inspect.signature(command, eval_str=True).parameters
     makers = {name: maker for name, maker in _SHARED.items() if name in own}
     options = {name: inspect.signature(maker, eval_str=True).parameters for name, maker in makers.items()}
@@ -89,8 +95,8 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run_with(**values: object) -> None:
-        made = {name: maker(**{key: values.pop(key) for key in options[name]}) for name, maker in makers.items()}
-        command(**made, **values)
+        shared_values = {name: maker(**{key: values.pop(key) for key in options[name]}) for name, maker in makers.items()}
+        command(**shared_values, **values)
 
     # Typer reads the options from here.
     run_with.__signature__ = inspect.Signature(all_options)  # type: ignore[attr-defined]
@@ -100,17 +106,18 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @app.callback()
 def configure(context: typer.Context) -> None:
-    """Take from the user's configuration what the command line does not say."""
+    """Use the user's configuration as the default of each option."""
     configured, problems = config.read()
     for problem in problems:
-        typer.echo(f"dg-lsp engine: {problem}", err=True)
-    chosen = {
+        typer.echo(visible(f"dg-lsp engine: {problem}"), err=True)
+    option_defaults = {
         name: getattr(configured.settings, name)
-        for name in ("model", "device", "threads", "unload_after", "exit_after", "rows")
+        for name in ("model", "dtype", "device", "threads", "unload_after", "exit_after", "rows")
     }
-    # Keyed by command; each takes what it has an option for.
+    # A command ignores the defaults for which it has no option.
     context.default_map = dict.fromkeys(
-        (str(command.name or command.callback.__name__) for command in app.registered_commands if command.callback), chosen
+        (str(command.name or command.callback.__name__) for command in app.registered_commands if command.callback),
+        option_defaults,
     )
 
 
@@ -120,20 +127,23 @@ def run(
     which: Which,
     settings: Settings,
     port: Port = -1,
-    running: Annotated[int, typer.Option(help="Requests of one priority under way at once.", min=1)] = 8,
-    queued: Annotated[int, typer.Option(help="Requests that may wait.", min=1)] = 64,
-    protocol: Annotated[str, typer.Option(hidden=True, help="Speak MIN:MAX.")] = f"{PROTOCOL_MIN}:{PROTOCOL_MAX}",
-    detached: Annotated[bool, typer.Option(hidden=True, help="Standard error is the log.")] = False,
+    running: Annotated[int, typer.Option(help="Maximum number of running requests of one priority.", min=1)] = 8,
+    queued: Annotated[int, typer.Option(help="Maximum number of waiting requests.", min=1)] = 64,
+    protocol: Annotated[
+        str, typer.Option(hidden=True, help="Protocol versions, as MIN:MAX.")
+    ] = f"{PROTOCOL_MIN}:{PROTOCOL_MAX}",
+    detached: Annotated[bool, typer.Option(hidden=True, help="Write standard output and error to the log file.")] = False,
 ) -> None:
-    """Run an engine here, until it is told to stop or nobody needs it. DG_LSP_ENGINE_TOKEN sets its token."""
-    from dg_lsp.engine import daemon  # the other commands need no server
+    """Run an engine in the foreground until it is stopped or unused. DG_LSP_ENGINE_TOKEN sets its token."""
+    from dg_lsp.engine import daemon  # imported here, because the other commands need no server
     from dg_lsp.engine.scheduler import Limits
 
     low, _, high = protocol.partition(":")
+    n_servers = max(1, model_names.n_servers(which.model))
     options = daemon.Options(
         which=which,
         settings=settings,
-        limits=Limits(running, queued, settings.rows),
+        limits=Limits(running * n_servers, queued * n_servers, settings.rows),
         port=port,
         protocol=(int(low), int(high)),
         detached=detached,
@@ -151,51 +161,74 @@ def start(
     settings: Settings,
     port: Port = -1,
 ) -> None:
-    """Start an engine in the background, and wait until it has loaded its model."""
+    """Start an engine in the background and wait until it has loaded its model."""
     place = meeting.place(which)
-    seen = _started(place, which, settings, port)
-    if _state(seen) not in ("ready", "unloaded"):
-        reason = seen.info.text("message", "") if seen.info else ""
+    report = _ensure_started(place, which, settings, port)
+    if _state(report) not in ("ready", "unloaded"):
+        reason = report.info.text("message", "") if report.info else ""
         _fail_with_log(place, reason or "the engine did not start")
-    told = f"The engine for {which.model} is {_state(seen)} (process {seen.state.pid if seen.state else '?'})."
-    url = seen.info.text("url", "") if seen.info else ""
+    summary = f"The engine for {which.model} is {_state(report)} (process {report.state.pid if report.state else '?'})."
+    url = report.info.text("url", "") if report.info else ""
     if port >= 0 and not url:
-        _fail(f"{told} It was started before without a port for other clients; end it with: dg-lsp engine stop")
-    typer.echo(f"{told} Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else told)
+        _fail(f"{summary} It already ran, without a port for other clients; stop it with: dg-lsp engine stop")
+    typer.echo(
+        f"{summary} Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else summary
+    )
+
+
+@app.command()
+def pull(
+    model: Annotated[str, typer.Argument(help="A hub id (OWNER/NAME); default: the configured model.")] = "",
+    revision: Annotated[str, typer.Option(help="Revision of the model.")] = "",
+) -> None:
+    """Fetch a model from the hub ahead of its first use. Files in the cache are not fetched again."""
+    from dg_lsp.engine.weights import fetch
+
+    elsewhere = model == EMBEDDED or model_names.is_remote(model) or model_names.folder_of(model) is not None
+    if elsewhere or model.count("/") != 1:
+        _fail(f"{model or 'an empty name'} can't be fetched; give a hub id (OWNER/NAME)")
+    progress = Progress()
+    try:
+        folder = fetch.snapshot(model, revision, lambda text, _share: progress.say(text))
+    except fetch.FetchError as error:
+        progress.end()
+        _fail(str(error))
+    progress.end()
+    typer.echo(f"{model} is in {folder}")
 
 
 @app.command()
 @with_shared_options
 def stop(
     which: Which,
-    now: Annotated[bool, typer.Option("--now", help="At once, whoever uses it.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="All engines, not only this model's.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Stop at once, even if it is in use.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Stop all engines, not only this model's.")] = False,
 ) -> None:
-    """Stop an engine: when nobody uses it any more, or at once with --now."""
+    """Stop an engine once it is unused, or at once with --now."""
     places = meeting.places() if everything else (meeting.place(which),)
-    everywhere = [look(place) for place in places]
-    running = [seen for seen in everywhere if seen.info is not None and seen.state is not None]
-    silent = [seen.state.pid for seen in everywhere if seen.info is None and seen.state is not None]
+    reports = [look(place) for place in places]
+    running = [each for each in reports if each.info is not None and each.state is not None]
+    silent = [each.state.pid for each in reports if each.info is None and each.state is not None]
     if not running and not silent:
         typer.echo("No engine is running.")
-    for seen in running:
-        assert seen.state is not None
+    for report in running:
+        assert report.state is not None
         try:
-            answer = request(seen.state, "POST", "/v1/shutdown", {"when": "now" if now else "idle"})
+            answer = request(report.state, "POST", "/v1/shutdown", {"when": "now" if now else "idle"})
         except (httpx.HTTPError, OSError):
-            continue  # it ended in between
+            continue  # it has ended meanwhile
         n_users, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
         if not now and (n_users or n_requests):
             typer.echo(
-                f"Process {seen.state.pid} is used by {n_users} clients and has {n_requests} requests; "
-                "it ends after the last of them. To end it at once: --now"
+                f"Process {report.state.pid} has {n_users} clients and {n_requests} requests; "
+                "it stops after the last of them. To stop it at once, add --now"
             )
             continue
-        lock = _wait(partial(meeting.hold, seen.place.lock), STOP_PATIENCE_S)
+        lock = _wait(partial(meeting.hold, report.place.lock), STOP_PATIENCE_S)
         if lock is None:
-            _fail(f"process {seen.state.pid} has not ended yet; it is in the middle of a step")
+            _fail(f"process {report.state.pid} has not stopped yet; it is still working on a step")
         lock.release()
-        typer.echo(f"Process {seen.state.pid} has ended.")
+        typer.echo(f"Process {report.state.pid} has stopped.")
     if silent:
         _fail("; ".join(map(_silence, silent)))
 
@@ -205,21 +238,21 @@ def stop(
 def status(
     which: Which,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One object: pid, state, model, device, leases, memory, and more.")
+        bool, typer.Option("--json", help="Print a JSON object: pid, state, model, device, leases, memory, and more.")
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="All engines; with --json a list.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all engines; with --json, a list.")] = False,
 ) -> None:
-    """Tell whether an engine runs, and what it does. Exits with 1 when it does not run."""
+    """Show whether an engine runs, and its state. Exits with 1 if it does not run."""
     places = meeting.places() if everything else (meeting.place(which),)
-    found = [_told(look(place), which.model if not everything else "") for place in places]
+    facts_by_engine = [_facts(look(place), which.model if not everything else "") for place in places]
     if as_json:
-        typer.echo(json.dumps(found if everything else found[0], indent=2))
+        typer.echo(json.dumps(facts_by_engine if everything else facts_by_engine[0], indent=2))
     else:
-        for told in found:
-            typer.echo(_line(told))
-        if not found:
+        for facts in facts_by_engine:
+            typer.echo(visible(_line(facts)))
+        if not facts_by_engine:
             typer.echo("No engine is running.")
-    if all(told["state"] in ("absent", "silent") for told in found):
+    if all(facts["state"] in ("absent", "silent") for facts in facts_by_engine):
         raise typer.Exit(1)
 
 
@@ -227,18 +260,18 @@ def status(
 @with_shared_options
 def logs(
     which: Which,
-    n_lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.", min=1)] = 50,
-    path: Annotated[bool, typer.Option("--path", help="Only tell where the log is.")] = False,
+    n_lines: Annotated[int, typer.Option("--lines", "-n", help="Number of lines to print, from the end.", min=1)] = 50,
+    path: Annotated[bool, typer.Option("--path", help="Print only the path of the log.")] = False,
 ) -> None:
-    """Print the end of an engine's log. It holds no code."""
+    """Print the end of an engine's log. The log contains no code."""
     place = meeting.place(which)
     if path:
         typer.echo(str(place.log))
         return
     if not place.log.exists():
-        typer.echo(f"dg-lsp engine: no engine for {which.model} has left a log yet", err=True)
+        typer.echo(f"dg-lsp engine: no log for {which.model} yet", err=True)
     for line in meeting.log_tail(place, n_lines):
-        typer.echo(line)
+        typer.echo(visible(line))
 
 
 @app.command()
@@ -246,23 +279,31 @@ def logs(
 def token(
     which: Which,
 ) -> None:
-    """Print the token that an engine wants from other clients, as their API key."""
-    seen = look(meeting.place(which))
-    # The file of one that was killed is still there.
-    if seen.state is None or seen.info is None:
+    """Print the token that other clients of a running engine use as their API key."""
+    report = look(meeting.place(which))
+    # A killed engine leaves its state file behind, so the file alone proves nothing.
+    if report.state is None or report.info is None:
         _fail(f"no engine for {which.model} is running")
-    typer.echo(seen.state.token)
+    typer.echo(report.state.token)
 
 
-def _started(place: Place, which: Which, settings: Settings, port: int) -> Seen:
-    """Return the engine once it has loaded its model or failed to, started if there is none; say why when it ends before."""
+def _ensure_started(place: Place, which: Which, settings: Settings, port: int) -> Seen:
+    """Return the engine's report once the model is loaded or has failed to load; start an engine if none runs.
+
+    Exit with the reason if the engine ends while it starts.
+    """
     process: subprocess.Popen[bytes] | None = None
     give_up = time.monotonic() + START_PATIENCE_S
-    while _state(seen := look(place)) in ("loading", "absent"):
-        if seen.info is None and process is not None and process.poll() is not None:
+    progress, message = Progress(), ""
+    while _state(report := look(place)) in ("loading", "absent"):
+        if report.info is not None and (new_message := report.info.text("message", "")) != message:
+            # A download may take long. While its progress changes, the timeout starts again.
+            message, give_up = new_message, time.monotonic() + START_PATIENCE_S
+            progress.say(message)
+        if report.info is None and process is not None and process.poll() is not None:
             _fail_with_log(place, "the engine ended while starting")
-        # Whoever holds the lock is starting it just now, and may fail to; then it is ours to try.
-        if seen.info is None and process is None and (starting := meeting.hold(place.starting)) is not None:
+        # Another process that holds this lock is starting the engine. If that fails, the lock is free and we try.
+        if report.info is None and process is None and (starting := meeting.hold(place.starting)) is not None:
             try:
                 if look(place).info is None:
                     process = meeting.start_engine(ENGINE_COMMAND, place, which, settings, {"port": str(port)})
@@ -273,63 +314,64 @@ def _started(place: Place, which: Which, settings: Settings, port: int) -> Seen:
             break
         else:
             time.sleep(0.1)
-    return seen
+    progress.end()
+    return report
 
 
 def _is_decided(place: Place, process: subprocess.Popen[bytes]) -> bool:
-    """Return whether an engine answers, or the one that we started has ended."""
+    """Return whether an engine responds or the process we started has ended."""
     return look(place).info is not None or process.poll() is not None
 
 
-def _told(seen: Seen, model: str) -> dict[str, object]:
-    if seen.info is None:
+def _facts(report: Seen, model: str) -> dict[str, object]:
+    if report.info is None:
         nothing = {
-            "pid": seen.state.pid if seen.state else None,
-            "state": "silent" if seen.state else "absent",
-            "model": model or seen.place.name,
+            "pid": report.state.pid if report.state else None,
+            "state": "silent" if report.state else "absent",
+            "model": model or report.place.name,
             "device": None,
             "leases": 0,
             "memory": None,
         }
-        return {**nothing, "log": str(seen.place.log)}
-    first = {name: seen.info.values.get(name) for name in ("pid", "state", "model", "device", "leases", "memory")}
-    address = seen.state.address if seen.state else None
-    return {**first, **seen.info.values, "address": address, "log": str(seen.place.log)}
+        return {**nothing, "log": str(report.place.log)}
+    first = {name: report.info.values.get(name) for name in ("pid", "state", "model", "device", "leases", "memory")}
+    address = report.state.address if report.state else None
+    return {**first, **report.info.values, "address": address, "log": str(report.place.log)}
 
 
-def _line(told: dict[str, object]) -> str:
-    if told["pid"] is None:
-        return f"{told['model']}: no engine is running"
-    if told["state"] == "silent":
-        return f"{told['model']}: {_silence(told['pid'])}"
-    memory = told["memory"]
+def _line(facts: dict[str, object]) -> str:
+    if facts["pid"] is None:
+        return f"{facts['model']}: no engine is running"
+    if facts["state"] == "silent":
+        return f"{facts['model']}: {_silence(facts['pid'])}"
+    memory = facts["memory"]
     rss = memory.get("rss_bytes", 0) if isinstance(memory, dict) else 0
-    message = f" ({told['message']})" if told.get("message") else ""
+    message = f" ({facts['message']})" if facts.get("message") else ""
     return (
-        f"{told['model']}: {told['state']}{message}, process {told['pid']}, device {told['device']}, "
-        f"{told['leases']} users, {rss / 1024**2:.0f} MiB"
+        f"{facts['model']}: {facts['state']}{message}, process {facts['pid']}, device {facts['device']}, "
+        f"{facts['leases']} users, {rss / 1024**2:.0f} MiB"
     )
 
 
 def _silence(pid: object) -> str:
-    return f"process {pid} does not answer; end it with: kill -9 {pid}"
+    return f"process {pid} does not respond; end it with: kill -9 {pid}"
 
 
-def _state(seen: Seen) -> str:
-    return seen.info.text("state", "absent") if seen.info else "absent"
+def _state(report: Seen) -> str:
+    return report.info.text("state", "absent") if report.info else "absent"
 
 
 def _wait(check: Callable[[], T], patience_s: float) -> T:
-    """Return the first true value of a check, or its last one when patience ends."""
+    """Return the first true value of a check, or its last value after the timeout."""
     give_up, pause_s = time.monotonic() + patience_s, 0.02
-    while not (found := check()) and time.monotonic() < give_up:
+    while not (value := check()) and time.monotonic() < give_up:
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.25)
-    return found
+    return value
 
 
 def _fail(sentence: str) -> NoReturn:
-    typer.echo(f"dg-lsp engine: {sentence}", err=True)
+    typer.echo(visible(f"dg-lsp engine: {sentence}"), err=True)
     raise typer.Exit(2)
 
 

@@ -1,7 +1,7 @@
-"""Requests and answers in the shapes that other clients know: completions as of OpenAI and Mistral, and llama.cpp's infill.
+"""Requests and responses in the shapes of other APIs: OpenAI's and Mistral's completions, and llama.cpp's infill.
 
-Pure: from fields to an ask, and from an answer to a JSON value. What those interfaces offer and a canvas has no use for
-(temperature, samplers, penalties) is accepted and ignored.
+Pure: converts JSON fields to an ask, and an outcome to a JSON value. Parameters that a canvas can't use (temperature,
+samplers, penalties) are accepted and ignored. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dg_lsp.wire.messages import MAX_CANDIDATES, Ask, Done
 
 SEED_RANGE = {"low": -(2**63), "high": 2**63 - 1}
 MAX_LOGPROBS = 1024
-# How many candidates there are to choose from at least, as some may be of no use; to a local model these are no more work.
+# Ask for at least this many candidates, because polishing may reject some. A local model does not work longer for more.
 CHOICE = 3
-# What Continue sends to Inception's models for the suffix where only blanks follow.
+# The suffix that Continue sends to Inception's models when only whitespace follows the cursor.
 NO_SUFFIX = "<|endoftext|>"
 Pieces = Callable[[str], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What another client asked for: our ask, and how it wants its answer."""
+    """A request of another client: our ask, and the options of the response."""
 
     ask: Ask
     n: int = 1
@@ -46,7 +46,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The candidates of a request, and how they came about."""
+    """The candidates of a request, and the event that ended it."""
 
     candidates: tuple[Candidate, ...]
     done: Done
@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A text cut to what the client wanted, and why it ends where it does: `stop`, `length` or `end`."""
+    """A text truncated as the client asked, and why it ends there: `stop`, `length` or `end`."""
 
     text: str
     why: str
@@ -63,15 +63,15 @@ class Cut:
 
 
 def from_openai(fields: Fields, choice: int = CHOICE) -> Wish:
-    """Return the wish in the body of `POST /v1/completions`, or of Mistral's like it; raise WireError.
+    """Return the wish in the body of `POST /v1/completions` or `POST /v1/fim/completions`; raise WireError.
 
-    At least `choice` candidates are asked for.
+    It asks for at least `choice` candidates.
     """
     prompt = fields.values.get("prompt", "")
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
     if not isinstance(prompt, str):
-        raise WireError("prompt must be one text; tokens and several prompts are not supported")
+        raise WireError("prompt must be one string; token lists and several prompts are not supported")
     stops = _stops(fields)
     options = fields.inner("stream_options")
     max_tokens = fields.integer("max_tokens", -1, low=-1)
@@ -99,13 +99,13 @@ def from_openai(fields: Fields, choice: int = CHOICE) -> Wish:
 def from_llama(fields: Fields, choice: int = CHOICE) -> Wish:
     """Return the wish in the body of `POST /infill`; raise WireError.
 
-    `prompt` is how the gap begins: what stands between the prefix and the cursor. `choice` candidates are asked for.
+    `prompt` is the text between the prefix and the cursor. The wish asks for `choice` candidates.
     """
     stops = _stops(fields)
     extra = fields.objects("input_extra", ())
     n_predict = fields.integer("n_predict", -1, low=-2)
     seed = fields.integer("seed", 0, **SEED_RANGE)
-    # Two limits there, one for reading and one for writing; the deadline of a canvas is their sum.
+    # llama.cpp has one limit for reading and one for writing. Our deadline is their sum.
     ms = sum(max(0, fields.integer(name, 0, low=-1)) for name in ("t_max_prompt_ms", "t_max_predict_ms"))
     request = _request(
         fields.text("input_prefix", "") + fields.text("prompt", ""),
@@ -125,9 +125,9 @@ def from_llama(fields: Fields, choice: int = CHOICE) -> Wish:
 
 
 def cut(candidate: Candidate, wish: Wish) -> Cut:
-    """Return a candidate's text up to the first stop and within the tokens wanted.
+    """Return a candidate's text, truncated at the first stop and at the maximum number of tokens.
 
-    The cut for length is by characters, in proportion: a canvas's tokens carry no text of their own here.
+    Truncation by tokens is proportional in characters, because a candidate does not carry its tokens' texts.
     """
     text = "".join(candidate.texts)
     n_tokens = sum(map(len, candidate.confidences)) or math.ceil(len(text) / 4)
@@ -144,22 +144,22 @@ def cut(candidate: Candidate, wish: Wish) -> Cut:
 
 
 def to_openai(wish: Wish, outcome: Outcome, facts: Mapping[str, object], pieces: Pieces) -> dict[str, object]:
-    """Return the body that answers a completion; `facts` are its id, time and model."""
+    """Return the body of a completion; `facts` are its id, time and model."""
     cuts = _cuts(wish, outcome)
     choices = [
         {
             "index": idx,
-            "text": wish.echo + made.text,
-            "finish_reason": "length" if made.why == "length" else "stop",
-            "logprobs": _logprobs(candidate, made, len(wish.echo), pieces) if wish.logprobs else None,
+            "text": wish.echo + cut_text.text,
+            "finish_reason": "length" if cut_text.why == "length" else "stop",
+            "logprobs": _logprobs(candidate, cut_text, len(wish.echo), pieces) if wish.logprobs else None,
         }
-        for idx, (candidate, made) in enumerate(cuts)
+        for idx, (candidate, cut_text) in enumerate(cuts)
     ]
     return {**facts, "object": "text_completion", "choices": choices, "usage": _usage(outcome, cuts)}
 
 
 def to_openai_chunks(wish: Wish, outcome: Outcome, facts: Mapping[str, object], pieces: Pieces) -> list[dict[str, object]]:
-    """Return the same as chunks: a canvas is right only when it is done, so a choice comes in one."""
+    """Return the completion as chunks, one per choice, because a canvas is final only when it is complete."""
     whole = to_openai(wish, outcome, facts, pieces)
     choices = whole["choices"]
     assert isinstance(choices, list)
@@ -170,9 +170,9 @@ def to_openai_chunks(wish: Wish, outcome: Outcome, facts: Mapping[str, object], 
 
 
 def to_mistral(body: dict[str, object], place: Literal["message", "delta"]) -> dict[str, object]:
-    """Return an answer in OpenAI's shape, or a chunk of one, as Mistral has it: the text is what an assistant says.
+    """Return a completion in OpenAI's shape, or one chunk of it, in Mistral's shape: the text is an assistant's message.
 
-    `text` stays in each choice, as Inception has the same address and OpenAI's shape.
+    `text` stays in each choice, because Inception uses OpenAI's shape on the same path.
     """
     choices = body["choices"]
     assert isinstance(choices, list)
@@ -181,7 +181,7 @@ def to_mistral(body: dict[str, object], place: Literal["message", "delta"]) -> d
 
 
 def to_llama(wish: Wish, outcome: Outcome, model: str) -> dict[str, object]:
-    """Return the body that answers an infill; with `response_fields`, only those, under the names they were asked by."""
+    """Return the body of an infill; with `response_fields`, only those fields, under the requested names."""
     cut_text = _cuts(wish, outcome)[0][1]
     done = outcome.done
     n_prompt = done.cache.tokens - done.cache.reused
@@ -225,16 +225,16 @@ def _request(
 ) -> InfillRequest:
     line = prefix.rpartition("\n")[2]
     indent = line[: len(line) - len(line.lstrip(" \t"))]
-    # With code right of the cursor, or a stop at the line's end, more lines are not wanted.
+    # With code right of the cursor, or a line end as a stop, the client wants one line only.
     block = not suffix.partition("\n")[0].strip() and "\n" not in stops
     hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=indent, block=block)
-    # None of these interfaces has a field for it.
+    # None of these APIs has a field for the language.
     language = guess.language(prefix, suffix, [snippet.path for snippet in related])
     return InfillRequest(prefix, suffix, (hole,), language=language, related=related, budget=budget, seed=seed)
 
 
 def _wants_logprobs(fields: Fields) -> bool:
-    # A number there; but newer clients, and other servers, know it as a flag.
+    # OpenAI defines a number here, but newer clients and other servers use a flag.
     if isinstance(fields.values.get("logprobs"), bool):
         return fields.flag("logprobs")
     return fields.has("logprobs") and fields.integer("logprobs", high=MAX_LOGPROBS) >= 0
@@ -253,7 +253,7 @@ def _cuts(wish: Wish, outcome: Outcome) -> list[tuple[Candidate, Cut]]:
     polished = (_polished(candidate, request, document, tree) for candidate in outcome.candidates)
     useful = (candidate for candidate in polished if candidate is not None)
     candidates = tuple(itertools.islice(useful, wish.n))
-    # These clients read the first choice without asking whether there is one.
+    # These clients read the first choice without checking that there is one.
     return [
         (candidate, cut(candidate, wish))
         for candidate in candidates or (Candidate(("",), Ranked(doubted=True), finished=False),)
@@ -261,7 +261,7 @@ def _cuts(wish: Wish, outcome: Outcome) -> list[tuple[Candidate, Cut]]:
 
 
 def _syntax(document: Document, offset: int) -> Syntax | None:
-    """Return the syntax of the document, of a long one that of the lines around the offset."""
+    """Return the syntax of the document, or of the lines around the offset if it is long."""
     language, text = languages.get(document.language), document.text
     if language is None:
         return None
@@ -272,17 +272,20 @@ def _syntax(document: Document, offset: int) -> Syntax | None:
     try:
         return syntax.parse(text, language, parts=parts)
     except GrammarError:
-        return None  # as for a language that is not known
+        return None  # the same as for an unknown language
 
 
 def _polished(candidate: Candidate, request: InfillRequest, document: Document, tree: Syntax | None) -> Candidate | None:
-    """Return a candidate as our own front ends would show it, or None where they would not: these clients don't polish."""
+    """Return the candidate as our own front ends would show it, or None if they would reject it.
+
+    Other clients do not polish, so the engine does it for them.
+    """
     edits = polish.to_edits(candidate, request.holes, document, syntax=tree).edits
-    return _kept(candidate, "".join(edit.text for edit in edits)) if edits else None
+    return _with_text(candidate, "".join(edit.text for edit in edits)) if edits else None
 
 
-def _kept(candidate: Candidate, text: str) -> Candidate:
-    """Return a candidate with what polish left of its text, and with the tokens that this text has."""
+def _with_text(candidate: Candidate, text: str) -> Candidate:
+    """Return the candidate with its polished text and the confidences of that text's tokens."""
     whole = "".join(candidate.texts)
     if text == whole:
         return candidate
@@ -290,9 +293,9 @@ def _kept(candidate: Candidate, text: str) -> Candidate:
     lengths = [length for row in candidate.lengths for length in row]
     start = whole.find(text)
     if start < 0 or len(lengths) != len(chances):
-        # Nobody can tell which tokens are left, only how many.
-        left = range(math.ceil(len(chances) * min(1.0, len(text) / max(len(whole), 1))))
-        return replace(candidate, texts=(text,), confidences=(tuple(chances[idx] for idx in left),), lengths=())
+        # Which tokens are left is unknown. Only their number can be estimated.
+        token_indexes = range(math.ceil(len(chances) * min(1.0, len(text) / max(len(whole), 1))))
+        return replace(candidate, texts=(text,), confidences=(tuple(chances[idx] for idx in token_indexes),), lengths=())
     ends = list(itertools.accumulate(lengths))
     tokens = [idx for idx, end in enumerate(ends) if end > start and end - lengths[idx] < start + len(text)]
     return replace(
@@ -304,7 +307,7 @@ def _kept(candidate: Candidate, text: str) -> Candidate:
 
 
 def _usage(outcome: Outcome, cuts: list[tuple[Candidate, Cut]]) -> dict[str, object]:
-    n_prompt, n_written = outcome.done.cache.tokens, sum(made.n_tokens for _, made in cuts)
+    n_prompt, n_written = outcome.done.cache.tokens, sum(cut_text.n_tokens for _, cut_text in cuts)
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_written,
@@ -313,17 +316,17 @@ def _usage(outcome: Outcome, cuts: list[tuple[Candidate, Cut]]) -> dict[str, obj
     }
 
 
-def _logprobs(candidate: Candidate, made: Cut, offset: int, pieces: Pieces) -> dict[str, object]:
-    """Return a log-probability for each token; for the text as a whole where it can't be taken apart as the model did."""
+def _logprobs(candidate: Candidate, cut_text: Cut, offset: int, pieces: Pieces) -> dict[str, object]:
+    """Return a log-probability for each token, or one for the whole text if its tokens are not known."""
     chances = [chance for row in candidate.confidences for chance in row]
     tokens = pieces("".join(candidate.texts))
     if len(tokens) != len(chances) or not chances:
         if not chances:
-            return _unknown(made, offset)
-        tokens, chances = (made.text,), [math.prod(chances)]
+            return _unknown(cut_text, offset)
+        tokens, chances = (cut_text.text,), [math.prod(chances)]
     offsets, at, n_tokens = [], 0, 0
     for token in tokens:
-        if at + len(token) > len(made.text):
+        if at + len(token) > len(cut_text.text):
             break
         offsets.append(offset + at)
         at, n_tokens = at + len(token), n_tokens + 1
@@ -331,9 +334,9 @@ def _logprobs(candidate: Candidate, made: Cut, offset: int, pieces: Pieces) -> d
     return {"tokens": list(tokens[:n_tokens]), "token_logprobs": logs, "top_logprobs": None, "text_offset": offsets}
 
 
-def _unknown(made: Cut, offset: int) -> dict[str, object]:
-    """Return the text as one token without a log-probability, which a model that tells none has none of."""
-    return {"tokens": [made.text], "token_logprobs": [None], "top_logprobs": None, "text_offset": [offset]}
+def _unknown(cut_text: Cut, offset: int) -> dict[str, object]:
+    """Return the text as one token without a log-probability, for a model that reports none."""
+    return {"tokens": [cut_text.text], "token_logprobs": [None], "top_logprobs": None, "text_offset": [offset]}
 
 
 def _at(value: object, path: list[str]) -> object:

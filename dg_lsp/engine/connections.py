@@ -1,8 +1,7 @@
-"""Keep connections from using up the process: how many there are, and how long each may take to say what it wants.
+"""Limit the number of connections, and the time in which each must send its request.
 
-Front ends come through the Unix socket and other clients through the port; each kind has a budget of its own, so that
-neither can lock out the other. A connection that does nothing makes room for a new one. Knows uvicorn's connections;
-knows nothing of requests.
+Front ends use the Unix socket and other clients use the port. Each kind has its own budget, so neither can lock out the
+other. An idle connection is closed when a new one needs its place. Knows uvicorn's connections; knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 log = logging.getLogger("dg_lsp.engine")
 
-# A client writes its headers at once, and a body of 2 MB in less than a second.
+# Generous: a client sends its headers at once, and a body of 2 MB in less than a second.
 HEAD_S = 10.0
 BODY_S = 30.0
-# At most so many connections are accepted in one go, each for a moment beyond the budget.
+# The server accepts at most this many connections at a time. Each exceeds the budget only briefly.
 BACKLOG = 32
 MAX_PORT_CONNECTIONS = 64
 MAX_SOCKET_CONNECTIONS = 256
@@ -29,32 +28,32 @@ MAX_SOCKET_CONNECTIONS = 256
 
 @dataclass(slots=True)
 class Budget:
-    """How many connections of one kind there may be, and those that there are, the longest idle first."""
+    """The limit for one kind of connection, and its open connections, longest idle first."""
 
     limit: int
     members: dict[Connection, None] = field(default_factory=dict)
 
     def admit(self, new: Connection) -> bool:
-        """Take a connection in, in place of an idle one where the budget is used up; return whether there is room."""
+        """Add a connection and return True; close an idle one if the budget is full. Return False if all are busy."""
         if len(self.members) >= self.limit:
             idle = [member for member in self.members if not member.is_busy]
             if not idle:
                 return False
-            # One that has asked before will ask again; one that never did has less to lose.
+            # Close a connection that has never sent a request first: a client that sent one will probably send another.
             idle = [member for member in idle if member.is_new] or idle
             self.remove(idle[0])
-            idle[0].drop("there are too many connections")
+            idle[0].drop("too many connections")
         self.members[new] = None
         return True
 
     def touch(self, member: Connection) -> None:
-        """Note that a connection has just been busy."""
+        """Move a connection to the end of the order, because it was just busy."""
         if member in self.members:
             del self.members[member]
             self.members[member] = None
 
     def remove(self, member: Connection) -> None:
-        """Forget a connection."""
+        """Remove a connection, if it is present."""
         self.members.pop(member, None)
 
 
@@ -67,13 +66,13 @@ class Budgets:
 
     @classmethod
     def for_process(cls) -> Budgets:
-        """Return budgets that leave most of what this process may open for everything else."""
+        """Return budgets that leave most of this process's file descriptors for other uses."""
         n_files = _most_files()
         return cls(Budget(min(MAX_SOCKET_CONNECTIONS, n_files // 4)), Budget(min(MAX_PORT_CONNECTIONS, n_files // 8)))
 
 
 class Connection(H11Protocol):
-    """A connection within a budget, which ends when its client does not come to the point."""
+    """A connection that counts in a budget and closes when its request does not arrive in time."""
 
     budgets: Budgets
 
@@ -83,53 +82,53 @@ class Connection(H11Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request has come and its answer is not complete."""
+        """Whether a request has arrived and its response is incomplete."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def is_new(self) -> bool:
-        """Whether no request has come yet."""
+        """Whether no request has arrived yet."""
         return self.cycle is None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, or end at once where there is no room."""
+        """Start the connection, or close it at once if the budget is full."""
         super().connection_made(transport)
-        used = transport.get_extra_info("socket")
-        is_unix = sys.platform != "win32" and used is not None and used.family == socket.AF_UNIX
+        raw_socket = transport.get_extra_info("socket")
+        is_unix = sys.platform != "win32" and raw_socket is not None and raw_socket.family == socket.AF_UNIX
         budget = self.budgets.unix if is_unix else self.budgets.port
         if not budget.admit(self):
-            log.warning("a connection is refused: all %d are busy", budget.limit)
+            log.warning("refused a connection: all %d connections are busy", budget.limit)
             transport.abort()
             return
         self._budget = budget
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Read data, and restart the timeout."""
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Mark the connection as idle, and wait for the next request."""
         super().on_response_complete()
         if self._budget is not None:
             self._budget.touch(self)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Remove the connection from its budget, and stop its timeout."""
         if self._budget is not None:
             self._budget.remove(self)
         self._stop_watch()
         super().connection_lost(exc)
 
     def drop(self, why: str) -> None:
-        """End the connection without an answer."""
-        log.info("a connection is closed: %s", why)
+        """Close the connection without a response, and log the reason."""
+        log.info("closed a connection: %s", why)
         self.transport.abort()
 
     def _watch(self) -> None:
-        """Have the connection end in time, unless what was to come has come."""
+        """Start a timeout for the part of the request that is due now, or stop the timeout if none is."""
         phase = self._awaited()
         if phase == self._phase:
             return
@@ -137,16 +136,16 @@ class Connection(H11Protocol):
         self._phase = phase
         if phase:
             patience_s = HEAD_S if phase == "headers" else BODY_S
-            why = f"its {phase} did not come within {patience_s:g} s"
+            why = f"its {phase} did not arrive within {patience_s:g} s"
             self._timer = self.loop.call_later(patience_s, self.drop, why)
 
     def _awaited(self) -> str:
-        """Return what the client has to send now, "" for nothing."""
+        """Return the part of a request that the client must send now: "headers", "body", or "" for nothing."""
         if self.transport.is_closing():
             return ""
         if self.conn.their_state is h11.SEND_BODY:
             return "body"
-        # Between two requests a client may take its time, but not in the middle of one, nor before the first.
+        # A client may pause between two requests, but neither within a request nor before its first one.
         is_begun = self.is_new or bool(self.conn.trailing_data[0])
         return "headers" if self.conn.their_state is h11.IDLE and is_begun else ""
 
@@ -158,7 +157,7 @@ class Connection(H11Protocol):
 
 
 def within(budgets: Budgets) -> type[Connection]:
-    """Return the class of connections within these budgets, which uvicorn makes itself."""
+    """Return a subclass of Connection with these budgets, because uvicorn creates the connections itself."""
     return type("Connection", (Connection,), {"budgets": budgets})
 
 

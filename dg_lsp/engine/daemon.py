@@ -1,7 +1,7 @@
-"""The engine as a process: one for each configuration and user, private, found by its state file, gone when nobody needs it.
+"""The engine process: one per configuration and user. Clients find it by its state file, and it exits when it is unused.
 
-Binds before it loads, so that whoever waits can watch the loading. Knows sockets, files and signals; knows nothing of
-requests (`app`) or models (`scheduler` is given a loader).
+It listens before it loads the model, so that clients can watch the loading. Knows sockets, files and signals. Knows nothing of
+requests (`app`) or models (`scheduler` receives a loader).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DaemonError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What an engine process is told. `port` adds a loopback port for clients that know no Unix socket; -1: none, 0: any."""
+    """The options of an engine process. `port` adds a loopback port for clients without Unix sockets; -1: none, 0: any."""
 
     which: Which = field(default_factory=Which)
     settings: Settings = field(default_factory=Settings)
@@ -63,7 +63,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What decides whether the process goes on: who uses it, and since when nobody does."""
+    """The facts that decide whether the process unloads its model or exits. Times are in seconds of one clock."""
 
     state: EngineState
     n_leases: int
@@ -71,10 +71,11 @@ class Moment:
     last_lease: float
     last_used: float
     stop_when_idle: bool = False
+    is_on_gpu: bool = False
 
 
 def next_action(moment: Moment, settings: Settings, now: float) -> tuple[Literal["wait", "unload", "exit"], float | None]:
-    """Return what to do, and for `wait` after how many seconds to ask again (None: when something changes)."""
+    """Return the action, and for `wait` the seconds until the next check (None: check when something changes)."""
     if moment.n_jobs or moment.state == "loading":
         return "wait", None
     waits: list[float] = []
@@ -82,12 +83,13 @@ def next_action(moment: Moment, settings: Settings, now: float) -> tuple[Literal
         if moment.stop_when_idle:
             return "exit", None
         idle_since = max(moment.last_lease, moment.last_used)
-        # An engine that could not load is of no use, but its starter must have time to read why.
+        # An engine that failed to load is useless, but the client that started it needs time to read the reason.
         linger_s = FAILED_LINGER_S if moment.state == "failed" else settings.exit_after_s
         if linger_s and now >= idle_since + linger_s:
             return "exit", None
         waits += [idle_since + linger_s - now] if linger_s else []
-    if settings.unload_after_s and moment.state == "ready":
+    # While an editor is open, the model stays on its GPU: loading a large model again after a pause takes too long.
+    if settings.unload_after_s and moment.state == "ready" and not (moment.is_on_gpu and moment.n_leases):
         if now >= moment.last_used + settings.unload_after_s:
             return "unload", None
         waits.append(moment.last_used + settings.unload_after_s - now)
@@ -95,7 +97,7 @@ def next_action(moment: Moment, settings: Settings, now: float) -> tuple[Literal
 
 
 def run(options: Options) -> None:
-    """Serve until told to stop or no longer needed; raise DaemonError when the engine can't run."""
+    """Serve requests until a shutdown request or until unused; raise DaemonError when the engine can't run."""
     try:
         place = meeting.place(options.which)
         logs.write_to(place, detached=options.detached)
@@ -115,21 +117,21 @@ def _run(place: Place, options: Options) -> None:
         address, listeners = _listen(place, options)
         token = os.environ.get(TOKEN_VARIABLE) or secrets.token_hex(32)
         if not meeting.is_token(token):
-            raise DaemonError(f"{TOKEN_VARIABLE} must be of letters, digits and signs of ASCII, without spaces")
+            raise DaemonError(f"{TOKEN_VARIABLE} must consist of ASCII letters, digits and punctuation, without spaces")
         if len(token) < MIN_TOKEN_CHARS:
-            raise DaemonError(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARS} characters; {MAKE_TOKEN} makes one")
+            raise DaemonError(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARS} characters; create one with {MAKE_TOKEN}")
         meeting.write_state(place, State(os.getpid(), address, token, __version__, *options.protocol, options.which))
-        log.info("process %d listens for %s", os.getpid(), options.which.model)
-        _serve(options, token, listeners, gone=lambda: _remove(place, address))
+        log.info("process %d serves %s", os.getpid(), options.which.model)
+        _serve(options, token, listeners, on_shutdown=lambda: _remove(place, address))
     finally:
         _remove(place, address)
         for listener in listeners:
             listener.close()
-        log.info("process %d ends", os.getpid())
+        log.info("process %d exits", os.getpid())
 
 
 def loader(which: Which, settings: Settings) -> Load:
-    """Return what loads the model; it imports torch only when called, and for a model that runs here."""
+    """Return the function that loads the model. It imports torch only when called, and only for a local model."""
 
     def load(say: Callable[[str, float], None]) -> Filler:
         module, _, function = (which.filler or USUAL_FILLER).partition(":")
@@ -141,34 +143,34 @@ def loader(which: Which, settings: Settings) -> Load:
             raise DaemonError(f"{name} is not installed; install the engine's parts with: {ENGINE_INSTALL}") from error
 
     def make(function: Callable[..., Filler], say: Callable[[str, float], None]) -> Filler:
-        chosen = {"revision": which.revision, "dtype": "" if which.dtype == "auto" else which.dtype}
-        more = {name: value for name, value in chosen.items() if value}
-        for name in more:
+        settings_by_name = {"revision": which.revision, "dtype": "" if which.dtype == "auto" else which.dtype}
+        options = {name: value for name, value in settings_by_name.items() if value}
+        for name in options:
             if name not in inspect.signature(function).parameters:
-                raise DaemonError(f"a {name} can't be chosen for this model")
-        # A model that runs elsewhere has its own bounds.
-        bound = {"rows": settings.rows} if "rows" in inspect.signature(function).parameters else {}
-        return function(which.model, device=which.device, threads=settings.threads, say=say, **more, **bound)
+                raise DaemonError(f"this model does not support the option {name}")
+        # Remote models set their own row limit.
+        row_limit = {"rows": settings.rows} if "rows" in inspect.signature(function).parameters else {}
+        return function(which.model, device=which.device, threads=settings.threads, say=say, **options, **row_limit)
 
     return load
 
 
 class Server(uvicorn.Server):
-    """A server that lets its users and its model's thread go before it waits for its connections to end."""
+    """A server that ends all streams and the model's thread before it waits for connections to close."""
 
     service: Service | None = None
-    gone: Callable[[], None]
+    on_shutdown: Callable[[], None]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End all streams, then shut down as usual."""
-        self.gone()
+        """End all streams and the model's thread, then shut down uvicorn."""
+        self.on_shutdown()
         if self.service is not None:
-            self.service.stop("the engine ends")
+            self.service.stop("the engine is stopping")
             await asyncio.to_thread(self.service.scheduler.close)
         await super().shutdown(sockets)
 
 
-def _serve(options: Options, token: str, listeners: list[socket.socket], gone: Callable[[], None]) -> None:
+def _serve(options: Options, token: str, listeners: list[socket.socket], on_shutdown: Callable[[], None]) -> None:
     def get_service() -> Service:
         assert server.service is not None
         return server.service
@@ -203,15 +205,15 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], gone: C
         access_log=False,
         server_header=False,
         date_header=False,
-        # A client that reuses a connection just when we close it would take that for a crash.
+        # If we closed a connection while a client reuses it, the client would report a crash.
         timeout_keep_alive=24 * 3600,
         timeout_graceful_shutdown=3,
     )
     server = Server(config)
-    server.gone = gone
-    # After its own shutdown uvicorn raises the signal again, for handlers that were there before: files remain to be removed.
+    server.on_shutdown = on_shutdown
+    # uvicorn raises the signal again after its shutdown. Ignore it, because our files still have to be removed.
     for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, _outlive)
+        signal.signal(name, _ignore_signal)
     server.run(sockets=listeners)
 
 
@@ -225,6 +227,7 @@ async def _watch(service: Service, server: uvicorn.Server) -> None:
             last_lease=service.last_lease,
             last_used=scheduler.last_used(),
             stop_when_idle=service.stop_when_idle,
+            is_on_gpu=(filler := scheduler.filler()) is not None and filler.is_on_gpu(),
         )
         action, wait_s = next_action(moment, service.settings, time.monotonic())
         if action == "exit":
@@ -238,7 +241,7 @@ async def _watch(service: Service, server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def _outlive(_signal: int, _frame: FrameType | None) -> None:
+def _ignore_signal(_signal: int, _frame: FrameType | None) -> None:
     pass
 
 
@@ -246,10 +249,10 @@ def _take_lock(place: Place, options: Options) -> meeting.Lock:
     give_up = time.monotonic() + (LOCK_PATIENCE_S if options.detached else 0.0)
     while (lock := meeting.hold(place.lock)) is None:
         state = meeting.read_state(place)
-        # The one that has it may be about to end, as our starter could not reach it; but not one that listens.
+        # The lock's owner may be exiting, because our client could not reach it. An owner that listens is not exiting.
         if time.monotonic() >= give_up or (state is not None and _listens(state.address)):
             who = f" (process {state.pid})" if state else ""
-            raise DaemonError(f"an engine for {options.which.model} is running already{who}")
+            raise DaemonError(f"an engine for {options.which.model} is already running{who}")
         time.sleep(0.05)
     return lock
 
@@ -263,12 +266,12 @@ def _listens(address: str) -> bool:
 
 
 def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
-    """Return the address that the state file tells, and the sockets, which listen already."""
+    """Return the address for the state file and the listening sockets; raise DaemonError or MeetingError."""
     path = meeting.socket_path(place)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        # We hold the lock, so whoever left a socket here is gone.
+        # We hold the lock, so the process that left this socket has ended.
         path.unlink(missing_ok=True)
         listener.bind(str(path))
     except OSError as error:
@@ -278,7 +281,7 @@ def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
         os.umask(before)
     address, listeners = str(path), [listener]
     if options.port >= 0:
-        # With its protocol named, asyncio turns off Nagle's algorithm, which would cost 40 ms an answer.
+        # asyncio disables Nagle's algorithm, which costs 40 ms per answer, only if the socket names its protocol.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -295,7 +298,7 @@ def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
 
 
 def _remove(place: Place, address: str) -> None:
-    # Whoever can't be removed was not ours, or is in a folder that is gone.
+    # A file that can't be removed is not ours, or its folder no longer exists.
     for path in (place.state, *([Path(address)] if address.startswith("/") else [])):
         with contextlib.suppress(OSError):
             path.unlink()

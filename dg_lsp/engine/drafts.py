@@ -1,4 +1,4 @@
-"""Drafts that cost no model: what followed the longest match of the prefix in the file, what an earlier answer left.
+"""Find drafts without a model: the text after the longest match of the prefix in the file, or an earlier answer's rest.
 
 Knows text. Knows nothing of tokens or tensors.
 """
@@ -16,25 +16,27 @@ LINE_CHARS = 200
 BLOCK_CHARS = 1500
 BLOCK_LINES = 12
 MAX_PLACES = 1000
-MAX_RIGHT = 24  # what agrees with the suffix counts no further
+MAX_RIGHT = 24  # more agreement with the suffix than this many characters does not count
+SOLID = 8  # this many visible characters of the suffix do not end an answer by chance
+MAX_HEAD = 400  # the characters of the suffix to compare a draft with
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Text that stood after a match: `left` characters before it agree with the prefix, `right` after it with the suffix."""
+    """The text after a match. `left` characters before it agree with the prefix, `right` after it with the suffix."""
 
     text: str
     left: int
     right: int
 
 
-# Returns the copy that begins at an offset of a text, which agrees with the prefix so far on the left.
+# Returns the copy at an offset of a text; the third argument is the number of agreeing characters before the offset.
 Take = Callable[[str, int, int], "Copy | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """A part of a text to copy from, and the offset in the text that is no place to copy from."""
+    """A part of a text to copy from. `skip` is the one offset in the text to ignore."""
 
     text: str
     start: int
@@ -42,55 +44,105 @@ class _Stretch:
     skip: int
 
 
-def copies(prefix: str, suffix: str, *, block: bool, indent: str = "", most: int = 2) -> list[Copy]:
-    """Return the best distinct continuations found in the file itself, longest agreement first.
+def copies(
+    prefix: str, suffix: str, *, block: bool, indent: str = "", most: int = 2, related: Sequence[str] = ()
+) -> list[Copy]:
+    """Return the best distinct continuations in the file itself and in `related` texts, longest agreement first.
 
-    Of those that are equally good the first is the one whose text stands first. White space at the prefix's end stands
-    again in each indentation, thousands of times in a long file; so the places that agree longest are looked at first, and
-    only as many as can still be among the best, `MAX_PLACES` at most.
+    Ties keep the order of their texts. White space at the prefix's end matches every indentation, thousands of places in a
+    long file. So the search starts with the places that agree longest, stops when no other place can be among the best,
+    and visits at most `MAX_PLACES` places.
     """
-    file = (_Stretch(prefix, 0, len(prefix), len(prefix)), _Stretch(suffix, 0, len(suffix), -1))
+    own = (_Stretch(prefix, 0, len(prefix), len(prefix)), _Stretch(suffix, 0, len(suffix), -1))
+    file = (*own, *(_Stretch(text, 0, len(text), -1) for text in related))
     take, most_right, near = _block(suffix, indent, file) if block else _line(suffix, file)
-    found: dict[str, Copy] = {}
-    longest, known, n_places = _longest(file, prefix), "", 0
+    copy_by_text: dict[str, Copy] = {}
+    longest, searched, n_places = _longest(file, prefix), "", 0
     while longest >= MIN_MATCH and n_places < MAX_PLACES:
-        enough = _enough(found, most)
+        enough = _enough(copy_by_text, most)
         if longest + most_right < enough:
             break
         least = longest - longest // 4
         for source, at in _places(near if longest < enough else file, prefix[-least:]):
-            # Those that agree longer were looked at before.
-            if known and source.endswith(known, 0, at):
+            # Places with a longer agreement were already visited.
+            if searched and source.endswith(searched, 0, at):
                 continue
             copy = take(source, at, _agreement(source, at, prefix, least, longest))
-            if copy and copy.text.strip() and (copy.text not in found or _rank(copy) > _rank(found[copy.text])):
-                found[copy.text] = copy
+            if copy and copy.text.strip() and (copy.text not in copy_by_text or _rank(copy) > _rank(copy_by_text[copy.text])):
+                copy_by_text[copy.text] = copy
             n_places += 1
             if n_places == MAX_PLACES:
                 break
-        longest, known = least - 1, prefix[-least:]
-    ranked = sorted(found.values(), key=_rank, reverse=True)
-    return _as_they_stand(ranked, most, _places(file, prefix[-MIN_MATCH:]), take)
+        longest, searched = least - 1, prefix[-least:]
+    ranked = sorted(copy_by_text.values(), key=_rank, reverse=True)
+    return _in_text_order(ranked, most, _places(file, prefix[-MIN_MATCH:]), take)
 
 
 def kept(previous: str, *, block: bool) -> str:
-    """Return what an earlier answer would still write, no longer than a copy: for a hole that is no block, one line."""
+    """Return the rest of an earlier answer, no longer than a copy; one line only for a hole that is not a block."""
     if block:
         return "\n".join(previous[:BLOCK_CHARS].split("\n")[:BLOCK_LINES])
     return previous[:LINE_CHARS].split("\n", 1)[0]
+
+
+def before_suffix(text: str, suffix: str, solid: int = SOLID) -> str:
+    """Return a draft up to where it continues with the suffix, which is the longest run of the suffix's start in it.
+
+    A run counts if it contains the suffix's first line with text. It also needs `solid` visible characters, unless the draft
+    ends with it, because an answer may contain a line such as `}`. If the suffix starts with several line ends, they
+    count as one.
+    """
+    if suffix.startswith("\n"):
+        start = _suffix_start(text, f"\n{suffix.lstrip(chr(10))[:MAX_HEAD]}", solid)
+        return text if start is None else text[:start].rstrip("\n")
+    return text[: _suffix_start(text, suffix[:MAX_HEAD], solid)]
+
+
+def _suffix_start(text: str, suffix: str, solid: int) -> int | None:
+    """Return the offset of the longest run of the suffix's start in a text; None if no run counts."""
+    blank = len(suffix) - len(suffix.lstrip())
+    first_line = suffix[: blank + len(suffix[blank:].split("\n", 1)[0])]
+    if len(first_line) == blank:
+        return None
+    longest, start, at = 0, None, text.find(first_line)
+    while at >= 0:
+        run = _n_common(text[at:], suffix)
+        is_suffix = at + run == len(text) or run == len(suffix) or _n_visible(suffix[:run]) >= solid
+        if is_suffix and run > longest:
+            longest, start = run, at
+        at = text.find(first_line, at + 1)
+    for run in range(min(len(text), len(first_line) - 1), max(longest, blank), -1):  # the run may end within the first line
+        if text.endswith(suffix[:run]) and _n_visible(suffix[:run]) >= solid:
+            return len(text) - run
+    return start
+
+
+def _n_common(first: str, second: str) -> int:
+    return next((n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+
+
+def _n_visible(text: str) -> int:
+    return sum(not character.isspace() for character in text)
+
+
+def rest_of_line(text: str, suffix: str) -> str:
+    """Return the draft's first line, without the rest of the hole's line if the draft repeats it."""
+    line, end, _ = text.partition("\n")
+    rest = suffix.split("\n", 1)[0]
+    return line.removesuffix(rest) if end and rest.strip() else line
 
 
 def _rank(copy: Copy) -> tuple[int, int, int]:
     return (copy.left + min(copy.right, MAX_RIGHT), copy.left, -len(copy.text))
 
 
-def _enough(found: dict[str, Copy], most: int) -> int:
-    """Return what a copy's agreement must come to for it to be among the best."""
-    return heapq.nlargest(most, map(_rank, found.values()))[-1][0] if len(found) >= most else 0
+def _enough(copy_by_text: dict[str, Copy], most: int) -> int:
+    """Return the agreement that a copy needs to be among the best."""
+    return heapq.nlargest(most, map(_rank, copy_by_text.values()))[-1][0] if len(copy_by_text) >= most else 0
 
 
 def _longest(file: Sequence[_Stretch], prefix: str) -> int:
-    """Return how many characters of the prefix's end stand elsewhere, with text behind them, `MAX_MATCH` at most."""
+    """Return the length of the longest end of the prefix that occurs elsewhere before other text, at most `MAX_MATCH`."""
     low, high = 0, min(len(prefix), MAX_MATCH)
     while low < high:
         middle = (low + high + 1) // 2
@@ -102,7 +154,7 @@ def _longest(file: Sequence[_Stretch], prefix: str) -> int:
 
 
 def _places(stretches: Sequence[_Stretch], tail: str) -> Iterator[tuple[str, int]]:
-    """Yield the text and the offset behind each place where the tail stands that ends within a stretch."""
+    """Yield the text and the end offset of each occurrence of the tail that ends within a stretch."""
     for part in stretches:
         at = part.text.find(tail, max(0, part.start - len(tail)), part.end)
         while at >= 0:
@@ -112,7 +164,7 @@ def _places(stretches: Sequence[_Stretch], tail: str) -> Iterator[tuple[str, int
 
 
 def _agreement(source: str, at: int, prefix: str, low: int, high: int) -> int:
-    """Return how many characters before the offset agree with the prefix's end: at least `low`, at most `high`."""
+    """Return the number of characters before the offset that agree with the prefix's end, from `low` to `high`."""
     while low < high:
         middle = (low + high + 1) // 2
         if source.endswith(prefix[-middle:], 0, at):
@@ -122,8 +174,8 @@ def _agreement(source: str, at: int, prefix: str, low: int, high: int) -> int:
     return low
 
 
-def _as_they_stand(ranked: list[Copy], most: int, places: Iterable[tuple[str, int]], take: Take) -> list[Copy]:
-    """Return the best of the ranked copies, those of the same rank in the order in which their texts stand first."""
+def _in_text_order(ranked: list[Copy], most: int, places: Iterable[tuple[str, int]], take: Take) -> list[Copy]:
+    """Return the best of the ranked copies; copies of equal rank are in the order of their first occurrence."""
     best = ranked[:most]
     n_equal = Counter(map(_rank, ranked))
     n_missing = Counter(rank for rank in map(_rank, best) if n_equal[rank] > 1)
@@ -143,9 +195,9 @@ def _as_they_stand(ranked: list[Copy], most: int, places: Iterable[tuple[str, in
 
 
 def _line(suffix: str, file: Sequence[_Stretch]) -> tuple[Take, int, Sequence[_Stretch]]:
-    """Return what takes the continuation up to where the rest of the suffix's line stands again, at most one line.
+    """Return a function that copies at most one line, up to the next occurrence of the rest of the suffix's line.
 
-    With it, how much its copies can agree with the suffix, and where they can do so at all.
+    Also return the most characters in which its copies can agree with the suffix, and the stretches where they can.
     """
     remainder = suffix.split("\n", 1)[0].rstrip()
     lengths = [length for length in sorted({len(remainder), 16, 8, 4, 2, 1}, reverse=True) if length <= len(remainder)]
@@ -164,7 +216,7 @@ def _line(suffix: str, file: Sequence[_Stretch]) -> tuple[Take, int, Sequence[_S
 
 
 def _block(suffix: str, indent: str, file: Sequence[_Stretch]) -> tuple[Take, int, Sequence[_Stretch]]:
-    """Return what takes the continuation up to the suffix's first line, or else to the end of the block; and as `_line`."""
+    """Return a function that copies up to the suffix's first line, or else to the block's end; the rest as in `_line`."""
     anchor = suffix.lstrip("\n")[:80].split("\n", 1)[0]
     is_whole = suffix.startswith(("\n", "\r")) or not suffix
 
@@ -172,22 +224,22 @@ def _block(suffix: str, indent: str, file: Sequence[_Stretch]) -> tuple[Take, in
         text = source[at : at + BLOCK_CHARS]
         lines = text.split("\n", BLOCK_LINES + 1)
         if is_whole:
-            taken = [lines[0]]
+            copied = [lines[0]]
             for line in lines[1:BLOCK_LINES]:
                 if line.strip() and (not line.startswith(indent) or not indent or line == anchor):
                     break
-                taken.append(line)
-            right = len(anchor) if len(taken) < len(lines) and lines[len(taken)] == anchor else 0
-            return Copy("\n".join(taken).rstrip(), left, right)
-        if anchor.strip() and (stop := text.find("\n" + anchor)) >= 0:  # the hole ends where a line begins
+                copied.append(line)
+            right = len(anchor) if len(copied) < len(lines) and lines[len(copied)] == anchor else 0
+            return Copy("\n".join(copied).rstrip(), left, right)
+        if anchor.strip() and (stop := text.find("\n" + anchor)) >= 0:  # the hole ends at a line's start
             return Copy(text[: stop + 1], left, len(anchor))
         return Copy(lines[0] + "\n", left, 0) if len(lines) > 1 else None
 
-    return take, min(len(anchor), MAX_RIGHT), tuple(_before(file, "\n" + anchor))
+    return take, min(len(anchor), MAX_RIGHT), tuple(_ends(file, "\n" + anchor))
 
 
-def _before(file: Sequence[_Stretch], mark: str) -> Iterator[_Stretch]:
-    """Yield the stretches that end with the mark and are as long as a block may be, those that overlap as one."""
+def _ends(file: Sequence[_Stretch], mark: str) -> Iterator[_Stretch]:
+    """Yield the stretches of a block's maximum length that end with the mark, with overlapping ones merged."""
     for part in file:
         start, end = 0, -1
         at = part.text.find(mark)

@@ -1,7 +1,7 @@
-"""The command that runs an engine, for front ends to pass to the client that starts it. Imports nothing of the engine."""
+"""The command that runs an engine (`wire.entry`), re-exported for engine code. Imports nothing else."""
 
 from __future__ import annotations
 
-import sys
+from dg_lsp.wire.entry import ENGINE_COMMAND
 
-ENGINE_COMMAND = (sys.executable, "-m", "dg_lsp.engine.commands", "run")
+__all__ = ["ENGINE_COMMAND"]

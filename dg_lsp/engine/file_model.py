@@ -1,61 +1,100 @@
-"""What a file's own text says comes next: a cache of its token runs, mixed into the causal model.
+"""Predict the next token from repetitions in the file and in related files, to mix into the causal model.
 
-A small model has seen little, the file at hand says much: names that only it uses, phrases that it repeats. Where the
-last tokens stood in the file before, what followed them there is a prediction whose worth grows with the length of
-the match (cache models: Grave et al., arXiv 1612.04426; the weight by match length is fitted on files of the training
-packages). Knows token ids. Knows nothing of tensors.
+A small model knows little, but the file itself contains its own names and repeated phrases. If the last tokens occurred
+before in the file, the token after them is a prediction. Its weight grows with the length of the match (cache models: Grave
+et al., arXiv 1612.04426). The weight by match length is fitted on files of the training packages. Knows token ids. Knows
+nothing of tensors.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 MAX_MATCH = 16
 MAX_PLACES = 96
+NO_TOKEN = -1  # separates the two sides of the hole, and files
+OUTSIDE = -2
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Tokens that followed the longest match with their shares, and the weight that they deserve beside the model."""
+    """The tokens after the matches with their shares, and their weight beside the model."""
 
     shares: dict[int, float]
     weight: float
 
 
+NOTHING = Guess({}, 0.0)
+
+
 class FileModel:
-    """The tokens of one file, around the hole, by what stands before them."""
+    """The tokens of one file around the hole and of `related` files, searchable by the tokens before them."""
 
-    def __init__(self, before: Sequence[int], after: Sequence[int], *, full: float = 0.5, half_at: float = 4.0) -> None:
-        # A token that is no token parts the two sides: nothing follows across the hole.
-        self._ids = [*before, -1, *after]
-        self._gap = len(before)
+    def __init__(
+        self,
+        before: Sequence[int],
+        after: Sequence[int],
+        *,
+        related: Sequence[Sequence[int]] = (),
+        full: float = 0.5,
+        half_at: float = 4.0,
+    ) -> None:
+        self._before = tuple(before[-MAX_MATCH:])
+        # Separators prevent matches across the hole or across files. The file itself comes last, because later places win.
+        others = [token for text in related for token in (*text, NO_TOKEN)]
+        self._ids = np.array([*[OUTSIDE] * MAX_MATCH, *others, *before, NO_TOKEN, *after], dtype=np.int64)
         self._full, self._half_at = full, half_at
-        self._places: dict[int, list[int]] = defaultdict(list)
-        for place, token in enumerate(self._ids[:-1]):
-            if place + 1 != self._gap and place != self._gap:
-                self._places[token].append(place)
+        self._places: dict[int, NDArray[np.int64]] = {}
+        self._guesses: dict[tuple[int, ...], Guess] = {}
 
-    def guess(self, written: Sequence[int]) -> Guess:
-        """Return what may come after the text before the hole and the tokens written so far."""
-        tail = [*self._ids[max(0, self._gap - MAX_MATCH) : self._gap], *written][-MAX_MATCH:]
-        if not tail:
-            return Guess({}, 0.0)
-        best, lengths = 0, []
-        for place in reversed(self._places.get(tail[-1], ())[-MAX_PLACES:]):
-            length = 1
-            while length < len(tail) and place - length >= 0 and self._ids[place - length] == tail[-1 - length]:
-                length += 1
-            lengths.append((length, self._ids[place + 1]))
-            best = max(best, length)
-        if not best:
-            return Guess({}, 0.0)
+    def guess(self, gap_ids: Sequence[int]) -> Guess:
+        """Return a guess of the next token, after the text before the hole and the tokens `written` in it."""
+        tail = (*self._before, *gap_ids)[-MAX_MATCH:]
+        guess = self._guesses.get(tail)
+        if guess is None:
+            guess = self._guesses[tail] = self._guess(tail) if tail else NOTHING
+        return guess
+
+    def continuation(self, gap_ids: Sequence[int], *, most: int, least_chance: float, stops: Collection[int]) -> list[int]:
+        """Return at most `most` next tokens, as long as their joint weight is at least `least_chance`."""
+        ahead: list[int] = []
+        chance = 1.0
+        while len(ahead) < most:
+            guess = self.guess([*gap_ids, *ahead])
+            chance *= guess.weight
+            if chance < least_chance:
+                break
+            ahead.append(max(guess.shares, key=guess.shares.__getitem__))
+            if ahead[-1] in stops:
+                break
+        return ahead
+
+    def _guess(self, tail: tuple[int, ...]) -> Guess:
+        places = self._ends_of(tail[-1])
+        if not len(places):
+            return NOTHING
+        # The length of each place's agreement with the tail, backwards from its last token.
+        stretches = self._ids[places[:, None] - np.arange(len(tail))]
+        lengths = np.logical_and.accumulate(stretches == np.array(tail[::-1]), axis=1).sum(axis=1)
+        best = int(lengths.max())
         counts: dict[int, float] = defaultdict(float)
-        for length, token in lengths:
-            # Shorter matches still count, each token of match less to a fourth of the weight.
+        for length, token in zip(lengths.tolist(), self._ids[places + 1].tolist(), strict=True):
+            # Shorter matches count too; each missing token divides the weight by four.
             counts[token] += 4.0 ** (length - best)
         total = sum(counts.values())
         certainty = max(counts.values()) / total
         weight = self._full * best / (best + self._half_at) * certainty
         return Guess({token: count / total for token, count in counts.items()}, weight)
+
+    def _ends_of(self, token: int) -> NDArray[np.int64]:
+        """Return the last places of the token that have a next token, latest first."""
+        places = self._places.get(token)
+        if places is None:
+            places = np.flatnonzero(self._ids[:-1] == token)
+            places = self._places[token] = places[self._ids[places + 1] != NO_TOKEN][-MAX_PLACES:][::-1]
+        return places

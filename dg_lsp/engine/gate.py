@@ -1,6 +1,6 @@
-"""Who may ask: the bearer of the token, from this machine, with a JSON body of a bounded size. A browser's page never is.
+"""Decide which requests the engine serves: with its token, from this machine, with a JSON body of limited size.
 
-Knows headers and status codes; knows nothing of what is asked.
+Web pages are always refused. Knows headers and status codes; knows nothing of what is requested.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class RefusalError(Exception):
-    """A request that is not served, and the sentence that says why."""
+    """A request is refused; the message is a sentence for the user."""
 
     def __init__(self, status: int, code: ErrorCode, message: str) -> None:
-        """Hold the status of the response, and its problem."""
         super().__init__(message)
         self.status = status
         self.code: ErrorCode = code
@@ -32,13 +31,13 @@ class RefusalError(Exception):
 
 
 def refused(method: str, headers: Mapping[str, str], token: str) -> RefusalError | None:
-    """Return why a request is refused by its headers alone, or None.
+    """Return the reason to refuse a request with these headers, or None to serve it.
 
-    A page in a browser can reach a loopback port and may guess at a name that resolves to it, but its browser adds an
-    `Origin` and can't add our token.
+    A web page can reach a loopback port, also through a host name that resolves to it. But its browser adds an `Origin`,
+    and the page does not know our token.
     """
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+    scheme, _, request_token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(request_token.strip().encode(), token.encode()):
         return RefusalError(
             401, "unauthorized", "the request needs the header `Authorization: Bearer TOKEN` with this engine's token"
         )
@@ -56,12 +55,12 @@ def refused(method: str, headers: Mapping[str, str], token: str) -> RefusalError
 
 
 def too_large() -> RefusalError:
-    """Return the refusal of a body beyond the bound."""
+    """Return the refusal of a body over the size limit."""
     return RefusalError(413, "bad_request", f"the body is larger than {MAX_BODY_BYTES // 1024**2} MB")
 
 
 def to_response(refusal: RefusalError) -> JSONResponse:
-    """Return a refusal as a response in the shape of all our errors."""
+    """Return the response for a refusal, in the shape of all our errors."""
     headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
     if refusal.code == "busy":
         headers["Retry-After"] = "1"
@@ -69,15 +68,14 @@ def to_response(refusal: RefusalError) -> JSONResponse:
 
 
 class Gate:
-    """An application that lets only those through who may ask."""
+    """An ASGI application that passes only permitted requests to the application behind it."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
-        """Stand before an application."""
         self._app = app
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve or refuse one request."""
+        """Pass one permitted request on, or send the refusal."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -90,7 +88,7 @@ class Gate:
 
 
 async def read(request: Request) -> Fields:
-    """Return the JSON object in a request's body; raise RefusalError or WireError when there is none to be had."""
+    """Return the JSON object in a request's body; raise RefusalError or WireError if it has none."""
     body = bytearray()
     try:
         async for chunk in request.stream():

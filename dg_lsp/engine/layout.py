@@ -1,14 +1,17 @@
-"""How a request is written as tokens: what the encoder reads, and what stands on the canvas.
+"""Lay a request out as tokens: the encoder's input, and the fixed tokens of the canvas.
 
-Two layouts, chosen by the checkpoint. *infill-trained*: the encoder reads `BOS <path> name <suf> S <pre> P`, suffix
-first, so that typing only extends the cache (SPM order, arXiv 2207.14255); where the vocabulary has tokens for the kinds of
-hole, that of the hole stands before `<pre>`. *instruct*: a chat turn that shows the
-file with a hole marker, then the model's turn opened with an empty thought channel, a code fence and the last lines
-before the hole, so that the canvas continues the code. Token ids are built here: a chat template trims the text it is
-given. Knows nothing of tensors.
+The checkpoint's profile selects one of two layouts.
 
-A canvas is `gap | fixed | gap | … | held head of the suffix`. The first gap may begin inside a token: its first
-token then has to begin with the characters already typed (token healing, FIM-SE, arXiv 2405.17103).
+*infill-trained*: the encoder reads `BOS <path> name <suf> S <pre> P`. The suffix comes first, so that typing only extends
+the cached tokens (SPM order, arXiv 2207.14255). If the vocabulary has tokens for the kinds of hole, the hole's kind comes
+before `<pre>`.
+
+*instruct*: the user's turn holds related files, the suffix and last the prefix. The model's turn starts with an empty
+thought channel, a code fence and the last lines before the hole. So the canvas continues the code, and typing appends to
+the encoded tokens. The turns are built from token ids, because a chat template would trim the text.
+
+A canvas is `gap | fixed | gap | … | held head of the suffix`. The first gap may start inside a token. Its first token must
+then start with the characters that are already typed (token healing, FIM-SE, arXiv 2405.17103). Knows nothing of tensors.
 """
 
 from __future__ import annotations
@@ -18,23 +21,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dg_lsp.core import context, languages
+from dg_lsp.core import context
 from dg_lsp.core.values import Hole, InfillRequest
+from dg_lsp.engine import question
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
 
-PREFIX_STEP = 128  # a long prefix is cut at multiples of so many tokens: the cache survives a keystroke
-PREFIX_CHARS = 2048  # the same, before the text is made into tokens at all
-INSTRUCT_LINES = 12  # how many lines before the hole the model's own turn repeats
-HOLE_MARK = "<|fim_hole|>"
+PREFIX_STEP = 128  # a long prefix is truncated in steps of this many tokens, so that a keystroke keeps the cache valid
+PREFIX_CHARS = 2048  # the same in characters, before the text is encoded
+REPEATED_LINES = 8  # the model's turn repeats this many lines of the user's, and adds at most as many new ones
+STRETCH = 2  # the held suffix may be this many times its limit to include a line with text
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A request as tokens: the encoder's `kv` ids, the fixed ids between gaps, and the held ids after the last.
+    """A request as tokens: the encoder's `kv` ids, the fixed ids between gaps, and the held ids after the last gap.
 
-    `heal` are bytes at the end of the prefix that were taken off the encoder's ids; the first gap starts with them.
-    `delete` is the token that shrinks a gap, where the checkpoint has one.
+    `heal` are the prefix's last bytes, removed from the encoder's ids; the first gap starts with them. `heal_ids` are their
+    ids. `delete` is the token that shrinks a gap, and `end` the token that ends a causal draft, if the checkpoint has them.
+    `closing` are the tokens that end the model's turn. `tail` holds whole lines of the suffix if the profile says so. It
+    ends with the tokens that end an answer only if the file ends there.
     """
 
     kv: tuple[int, ...]
@@ -43,39 +49,41 @@ class Sheet:
     heal: bytes = b""
     heal_ids: tuple[int, ...] = ()
     delete: int | None = None
-    end: int | None = None  # closes a causal draft
+    end: int | None = None
+    closing: tuple[int, ...] = ()
 
 
 class Layout(Protocol):
-    """Writes requests of up to `Profile.gaps_per_canvas` holes."""
+    """Lays out requests of up to `Profile.gaps_per_canvas` holes."""
 
     def lay_out(self, request: InfillRequest) -> Sheet:
         """Return the request as tokens."""
 
 
 def for_profile(profile: Profile, vocabulary: Vocabulary) -> Layout:
-    """Return the layout that the profile names; raise ValueError when the vocabulary lacks a token it needs."""
+    """Return the profile's layout; raise ValueError if the vocabulary lacks a token that it needs."""
     return InfillTrained(profile, vocabulary) if profile.layout == "infill-trained" else Instruct(profile, vocabulary)
 
 
 class InfillTrained:
-    """Suffix first, then the kind of hole, prefix last, delete tokens; the layout of the embedded model and of fine-tunes.
+    """The layout of the embedded model and of fine-tunes: suffix, kind of hole, prefix, and delete tokens.
 
-    Has no place for related snippets: no such model has been trained with any.
+    It omits related snippets, because no such model was trained with any.
     """
 
     def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
         self.profile, self.vocabulary = profile, vocabulary
         names = ("<bos>", "<eos>", "<path>", "<suf>", "<pre>", "<eom>", "<delete>")
-        self.bos, self.eos, self.path, self.suf, self.pre, self.eom, self.delete = _needed(vocabulary, names)
-        # A checkpoint from before the kinds of hole had tokens has none of them.
+        self.bos, self.eos, self.path, self.suf, self.pre, self.eom, self.delete = _required_ids(vocabulary, names)
+        # Older checkpoints have no tokens for the kinds of hole.
         self.kinds = {kind: vocabulary.id(f"<{kind}>") for kind in ("span", "line", "lines", "block", "body")}
 
     def lay_out(self, request: InfillRequest) -> Sheet:
         """Return the request as tokens."""
         encode, profile = self.vocabulary.encode, self.profile
-        suffix = _suffix_ids(self.vocabulary, request.suffix, profile.suffix_tokens + profile.held_tokens)
-        if len(suffix) < profile.suffix_tokens + profile.held_tokens:
+        n_read = profile.suffix_tokens + profile.held_tokens
+        suffix, is_end = _suffix_ids(self.vocabulary, request.suffix, n_read)
+        if is_end and len(suffix) < n_read:
             suffix.append(self.eos)
         name = encode("/".join(request.path.split("/")[-2:]))[:12] if request.path else []
         prefix, heal, heal_ids = _healed(
@@ -89,60 +97,55 @@ class InfillTrained:
             self.pre,
         ]
         between = tuple(tuple(encode(text)) for text in request.between)
-        return Sheet((*head, *prefix), between, tuple(suffix[: profile.held_tokens]), heal, heal_ids, self.delete, self.eom)
+        tail = suffix[: profile.held_tokens]
+        if profile.line_ends:
+            tail = _whole_lines(self.vocabulary, suffix, profile.held_tokens, is_end=is_end)
+        return Sheet((*head, *prefix), between, tuple(tail), heal, heal_ids, self.delete, self.eom)
 
 
 class Instruct:
-    """A chat turn and an opened answer; the layout of `google/diffusiongemma-26B-A4B-it`."""
+    """The layout of `google/diffusiongemma-26B-A4B-it`: a user's turn and the start of the model's turn."""
 
     def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
         self.profile, self.vocabulary = profile, vocabulary
         names = ("<bos>", "<eos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>")
-        self.bos, self.eos, self.turn, self.end_turn, self.channel, self.end_channel = _needed(vocabulary, names)
+        self.bos, self.eos, self.turn, self.end_turn, self.channel, self.end_channel = _required_ids(vocabulary, names)
 
     def lay_out(self, request: InfillRequest) -> Sheet:
         """Return the request as tokens."""
         encode, profile = self.vocabulary.encode, self.profile
-        language = languages.get(request.language) if request.language else None
-        fence = language.fence if language else ""
+        fence = question.fence_name(request)
         prefix, heal, heal_ids = _healed(self.vocabulary, request.prefix, request.holes[0], profile.prefix_tokens)
-        suffix = _suffix_ids(self.vocabulary, request.suffix, profile.suffix_tokens)
-        lines = self.vocabulary.decode(prefix).split("\n")
-        shown = self.vocabulary.decode(prefix) + heal.decode("utf-8", "ignore")
-        window = shown + HOLE_MARK + "".join(text + HOLE_MARK for text in request.between) + self.vocabulary.decode(suffix)
-        related = self._related(request, fence)
-        wish = next((hole.instruction for hole in request.holes if hole.instruction), "")
-        asked = (
-            f"{related}Write the code that belongs at {HOLE_MARK} in {request.path or 'this file'}. "
-            f"{f'It should do this: {wish}. ' if wish else ''}"
-            f"Answer with the code around the hole, the hole filled, and nothing else.\n```{fence}\n{window}\n```"
-        )
-        opening = "\n".join(lines[-INSTRUCT_LINES:])
+        suffix, is_end = _suffix_ids(self.vocabulary, request.suffix, profile.suffix_tokens)
+        user_lines, opening = _split_prefix(self.vocabulary.decode(prefix))
         kv = [
-            *(self.bos, self.turn, *encode(f"user\n{asked}"), self.end_turn, *encode("\n")),
-            *(self.turn, *encode("model\n"), self.channel, *encode("thought\n"), self.end_channel),
-            *encode(f"```{fence}\n"),
+            # These are the turns of `chat_turns`.
+            *(self.bos, self.turn, *encode(f"user\n{self._question(request, suffix, user_lines, fence)}")),
+            *(self.end_turn, *encode("\n"), self.turn, *encode("model\n")),
+            *(self.channel, *encode("thought\n"), self.end_channel, *encode(f"```{fence}\n")),
             *encode(opening),
         ]
-        held = suffix[: profile.held_tokens]
-        closing = [*encode("\n```"), self.end_turn, self.eos]
+        tail = _whole_lines(self.vocabulary, suffix, profile.held_tokens, is_end=is_end)
+        if is_end and len(tail) == len(suffix):  # the suffix ends here, so the model's turn ends too
+            closed = "```" if self.vocabulary.decode(tail).endswith("\n") else "\n```"
+            tail = [*tail, *encode(closed), self.end_turn, self.eos]
         between = tuple(tuple(encode(text)) for text in request.between)
-        return Sheet(tuple(kv), between, (*held, *closing), heal, heal_ids)
+        return Sheet(tuple(kv), between, tuple(tail), heal, heal_ids, closing=(self.end_turn, self.eos))
 
-    def _related(self, request: InfillRequest, fence: str) -> str:
-        """Return the snippets that fit the profile's budget, in their order."""
-        shown, left = "", self.profile.related_tokens
-        for item in request.related:
-            text = f"File {item.path}:\n```{fence}\n{item.text}\n```\n"
-            left -= len(self.vocabulary.encode(text))
-            if left < 0:
-                break
-            shown += text
-        return shown
+    def _question(self, request: InfillRequest, suffix: Sequence[int], user_lines: str, fence: str) -> str:
+        """Return the user's turn with the snippets that fit the profile's budget."""
+        room = self.profile.related_tokens
+        related = question.related_files(request.related, fence, room, lambda text: len(self.vocabulary.encode(text)))
+        return question.ask(request, user_lines, self.vocabulary.decode(suffix), related, fence)
+
+
+def chat_turns(user_turn: str) -> tuple[str, str]:
+    """Return the chat of the instruct layout as text: the user's turn with the model's opened one, and its empty thought."""
+    return f"<bos><|turn>user\n{user_turn}<turn|>\n<|turn>model\n", "<|channel>thought\n<channel|>"
 
 
 def _kind(request: InfillRequest) -> str:
-    """Return what the first hole of a request is: a function's body, an indented block, whole lines, a line's rest, a span."""
+    """Return the kind of the request's first hole: "body", "block", "lines", "line" (the rest of a line) or "span"."""
     hole = request.holes[0]
     if hole.kind == "body":
         return "body"
@@ -153,32 +156,61 @@ def _kind(request: InfillRequest) -> str:
 
 
 def allowed_first(vocabulary: Vocabulary, heal: bytes) -> tuple[int, ...]:
-    """Return the ids that a gap may start with when `heal` is already typed; empty when anything may."""
+    """Return the ids that a gap may start with if `heal` is already typed; empty means any."""
     return vocabulary.starting_with(heal) if heal else ()
 
 
 def answer(vocabulary: Vocabulary, ids: Sequence[int], heal: bytes) -> str:
-    """Return the text of a gap's ids without what was already typed."""
+    """Return the text of a gap's ids, without the bytes that were already typed."""
     raw = b"".join(vocabulary.pieces[token] for token in ids)
     return raw.removeprefix(heal).decode("utf-8", "ignore")
 
 
-def _needed(vocabulary: Vocabulary, names: tuple[str, ...]) -> list[int]:
-    found = [vocabulary.id(name) for name in names]
-    if None in found:
-        raise ValueError(f"the checkpoint's tokenizer has no token {names[found.index(None)]}, which its layout needs")
-    return [token for token in found if token is not None]
+def _required_ids(vocabulary: Vocabulary, names: tuple[str, ...]) -> list[int]:
+    ids = [vocabulary.id(name) for name in names]
+    if None in ids:
+        raise ValueError(f"the checkpoint's tokenizer has no token {names[ids.index(None)]}, which its layout needs")
+    return [token for token in ids if token is not None]
 
 
-def _suffix_ids(vocabulary: Vocabulary, suffix: str, limit: int) -> list[int]:
-    # Tokens are at most a dozen characters long on average: there is no need to encode the rest of a long file.
-    return vocabulary.encode(suffix[: limit * 16])[:limit]
+def _suffix_ids(vocabulary: Vocabulary, suffix: str, limit: int) -> tuple[list[int], bool]:
+    """Return at most `limit` leading ids of the suffix, and whether that is the whole suffix."""
+    # Tokens have at most about twelve characters on average, so the rest of a long file need not be encoded.
+    ids = vocabulary.encode(suffix[: limit * 16])
+    return ids[:limit], len(suffix) <= limit * 16 and len(ids) <= limit
+
+
+def _whole_lines(vocabulary: Vocabulary, suffix: Sequence[int], limit: int, *, is_end: bool) -> list[int]:
+    """Return the whole lines at the start of the suffix that fit in `limit` tokens.
+
+    With `is_end`, the end of `suffix` counts as a line end. If all these lines are empty, the first line with text is added,
+    up to `STRETCH` times the limit. The result is empty if no line ends within the limit.
+    """
+    ends = [index + 1 for index, token in enumerate(suffix) if vocabulary.pieces[token].endswith(b"\n")]
+    if is_end:
+        ends.append(len(suffix))
+    n_held = max((end for end in ends if end <= limit), default=0)
+    if not vocabulary.decode(suffix[:n_held]).strip():
+        longer = (end for end in ends if n_held < end <= STRETCH * limit)
+        n_held = next((end for end in longer if vocabulary.decode(suffix[:end]).strip()), n_held)
+    return list(suffix[:n_held])
+
+
+def _split_prefix(prefix: str) -> tuple[str, str]:
+    """Return the lines of the prefix for the user's turn, and the lines that start the model's turn.
+
+    The user's turn grows by several lines at once, so that most keystrokes change only the end of the model's turn.
+    """
+    lines = prefix.split("\n")
+    n_shown = (len(lines) - 1) // REPEATED_LINES * REPEATED_LINES
+    user_lines = "".join(f"{line}\n" for line in lines[:n_shown])
+    return user_lines, "\n".join(lines[max(0, n_shown - REPEATED_LINES) :])
 
 
 def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> tuple[list[int], bytes, tuple[int, ...]]:
-    """Return the prefix's ids within the limit, and what was taken off its end for the canvas to write again."""
+    """Return the prefix's ids within the limit, and the bytes and ids removed from its end for the canvas to rewrite."""
     begin = -(-max(len(prefix) - limit * 16, 0) // PREFIX_CHARS) * PREFIX_CHARS
-    if begin:  # as below: a cut that does not move with every keystroke, at a line's start
+    if begin:  # start at a line's start, at an offset that does not move with every keystroke
         begin = prefix.find("\n", begin - 1) + 1 or begin
     ids = vocabulary.encode(prefix[begin:])
     heal: tuple[int, ...] = ()
@@ -193,12 +225,12 @@ def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> tupl
 
 
 def _is_seam(vocabulary: Vocabulary, ids: list[int]) -> bool:
-    """Return whether no token could reach across the end: after a line end, and after an indent."""
+    """Return whether no token can span the end of the ids, as after a line end or an indent."""
     last = vocabulary.pieces[ids[-1]]
     before = vocabulary.pieces[ids[-2]] if len(ids) > 1 else b"\n"
     return last.endswith(b"\n") or (not last.strip() and before.endswith(b"\n"))
 
 
 def expected_confidence(length: int) -> float:
-    """Return how sure the first step is of a gap of that length on average (CAL, arXiv 2602.00476, fitted curve)."""
+    """Return the first step's average confidence for a gap of this length (CAL, arXiv 2602.00476, fitted curve)."""
     return math.exp(-1.77 * length) + 0.56 * math.exp(-0.06 * length) + 0.24

@@ -1,4 +1,4 @@
-"""The engine's log: no code in it, private, bounded while it is written, and not flooded by one error.
+"""The engine's log: private, without the user's code, limited in size and in repeated lines.
 
 Knows files and logging; knows nothing of what is logged.
 """
@@ -19,17 +19,18 @@ from types import TracebackType
 
 from dg_lsp.wire import meeting
 from dg_lsp.wire.meeting import Place
+from dg_lsp.wire.visible import LogFormatter
 
-# So many lines that begin alike are written in a minute; how many more there were is said with the next.
+# At most this many lines with the same start are written per minute. The next line says how many were omitted.
 MAX_ALIKE = 20
 ALIKE_S = 60.0
 ALIKE_CHARS = 40
 
 
-class Discreet(logging.Formatter):
-    """Lines that hold no code of the user's: of an error, its type and where it was raised, not what it says."""
+class Discreet(LogFormatter):
+    """A formatter that logs an error's type and frames only, because its message may contain the user's code."""
 
-    def formatException(  # noqa: N802 -- the name is logging's
+    def formatException(  # noqa: N802 -- logging defines the name
         self,
         ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
     ) -> str:
@@ -40,57 +41,55 @@ class Discreet(logging.Formatter):
 
 
 class Seldom(logging.Filter):
-    """Lets so many records through that are alike, and then counts them until the minute is over."""
+    """A filter that passes the first MAX_ALIKE similar records of each minute and counts the rest."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with none."""
         super().__init__()
         self._clock = clock
         self._since: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is written."""
-        # Another handler has asked about this very record.
+        """Return whether to write the record."""
+        # Another handler has already filtered this record.
         if "is_seldom" in record.__dict__:
             return bool(record.__dict__["is_seldom"])
         key = (record.name, record.levelno, str(record.msg)[:ALIKE_CHARS])
         now = self._clock()
-        begun, n_alike = self._since.get(key, (now, 0))
-        n_left_out = 0
-        if now - begun >= ALIKE_S:
-            begun, n_left_out, n_alike = now, max(n_alike - MAX_ALIKE, 0), 0
-        self._since[key] = (begun, n_alike + 1)
+        start, n_alike = self._since.get(key, (now, 0))
+        n_omitted = 0
+        if now - start >= ALIKE_S:
+            start, n_omitted, n_alike = now, max(n_alike - MAX_ALIKE, 0), 0
+        self._since[key] = (start, n_alike + 1)
         while len(self._since) > 1_000:
             del self._since[next(iter(self._since))]
-        if n_left_out:
-            record.msg = f"{record.msg} ({n_left_out} more like it were not written)"
+        if n_omitted:
+            record.msg = f"{record.msg} ({n_omitted} similar lines were omitted)"
         record.__dict__["is_seldom"] = n_alike < MAX_ALIKE
         return n_alike < MAX_ALIKE
 
 
 class Rolling(logging.handlers.RotatingFileHandler):
-    """A private file that makes place for a new one when it is full; with `takes_output` our output goes there too."""
+    """A private log file, rotated when it is full. With `takes_output`, standard output and error go there too."""
 
     def __init__(self, path: Path, *, takes_output: bool) -> None:
-        """Open the file."""
         self._takes_output = takes_output
         super().__init__(path, maxBytes=meeting.MAX_LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace")
 
-    def doRollover(self) -> None:  # noqa: N802 -- the name is logging's
-        """Begin a new file."""
+    def doRollover(self) -> None:  # noqa: N802 -- logging defines the name
+        """Start a new file, and redirect standard output and error to it if `takes_output` is set."""
         super().doRollover()
         if self._takes_output and self.stream is not None:
-            # What the interpreter says itself would go on into the old one.
+            # Otherwise the interpreter's own messages would still go to the old file.
             for number in (1, 2):
                 os.dup2(self.stream.fileno(), number)
 
     def _open(self) -> io.TextIOWrapper:
         handle = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o600)
-        return open(handle, "a", encoding=self.encoding, errors=self.errors)  # noqa: PTH123 -- it is open already
+        return open(handle, "a", encoding=self.encoding, errors=self.errors)  # noqa: PTH123 -- it opens a descriptor, not a path
 
 
 def write_to(place: Place, *, detached: bool) -> None:
-    """Log to the place's file from now on, and to standard error where somebody sees it."""
+    """Log to the engine's log file, and to standard error unless `detached`. Raises MeetingError."""
     try:
         handlers: list[logging.Handler] = [Rolling(place.log, takes_output=detached)]
     except OSError as error:
@@ -102,5 +101,5 @@ def write_to(place: Place, *, detached: bool) -> None:
         handler.setFormatter(Discreet("%(asctime)s %(levelname)s %(message)s"))
         handler.addFilter(seldom)
     logging.basicConfig(level=logging.INFO, handlers=handlers)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it repeats what is said above
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its information repeats our own lines
     faulthandler.enable()

@@ -1,4 +1,4 @@
-"""How much memory this process uses, and how much there still is for it. Imports no torch: knows the system alone."""
+"""Measure the memory that this process uses and the memory still available. Imports no torch; knows only the system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def resident_bytes() -> int:
-    """Return how much memory the process uses now, or used at most where the system does not tell the former."""
+    """Return the bytes that the process uses now, or its peak if the system does not report the current use."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -22,12 +22,12 @@ def resident_bytes() -> int:
 
 
 def free_bytes() -> int | None:
-    """Return how much memory the process can still get, within a container's limit; None where nobody can tell."""
-    sizes = [bytes_ for bytes_ in (_of_the_system(), _of_the_group()) if bytes_ is not None]
+    """Return the bytes that the process can still allocate, within a container's limit; None if unknown."""
+    sizes = [bytes_ for bytes_ in (_system_bytes(), _container_bytes()) if bytes_ is not None]
     return max(0, min(sizes)) if sizes else None
 
 
-def _of_the_system() -> int | None:
+def _system_bytes() -> int | None:
     try:
         lines = MEMINFO.read_text(encoding="ascii").splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
@@ -39,19 +39,19 @@ def _of_the_system() -> int | None:
         return None
 
 
-def _of_the_group() -> int | None:
-    """Return what a container's limit leaves, its file cache not counted as used; None without a limit."""
+def _container_bytes() -> int | None:
+    """Return the bytes left below a container's limit, counting its file cache as free; None without a limit."""
     limit = _number(CGROUP / "memory.max")
-    used = _number(CGROUP / "memory.current")
-    if limit is None or used is None:
+    current = _number(CGROUP / "memory.current")
+    if limit is None or current is None:
         return None
-    return limit - used + _file_cache(CGROUP / "memory.stat")
+    return limit - current + _file_cache(CGROUP / "memory.stat")
 
 
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # there is no such group, or its limit is called "max"
+    except (OSError, ValueError):  # there is no such file, or the limit is "max"
         return None
 
 

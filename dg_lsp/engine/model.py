@@ -1,12 +1,13 @@
 """Load a checkpoint: weights, tokenizer, profile.
 
-The model is transformers' `DiffusionGemmaForBlockDiffusion`, from a local folder or a hub id, safetensors only, never
-remote code. Knows files. Knows nothing of requests.
+The model is transformers' `DiffusionGemmaForBlockDiffusion`, from a local folder or a hub id, with safetensors only and
+without remote code. Knows files. Knows nothing of requests.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,16 +17,22 @@ from typing import Any
 
 import torch
 
-from dg_lsp.engine import checkpoint, profile
+from dg_lsp.engine import chat_template, checkpoint, dense, fit, packed, profile, room
+from dg_lsp.engine.fit import machine
+from dg_lsp.engine.fit.choice import CHOSEN, SMALL
+from dg_lsp.engine.fit.needs import Precision
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.task import Say
 from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.weights import adapter, fetch, reading, skeleton
+from dg_lsp.engine.weights.progress import Meter
+from dg_lsp.wire import config, model_names, trust
 from dg_lsp.wire.model_names import folder_of
 
+log = logging.getLogger("dg_lsp.engine")
+
 EMBEDDED = "embedded"
-SMALL = 20_000_000  # parameters below which bf16 gains nothing on a CPU
-CHOSEN = "it was asked for"
 FINGERPRINT_BYTES = 1 << 16
 
 
@@ -35,7 +42,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model ready to run, and what belongs to it. `why` says why it runs so: the ends of sentences, by name."""
+    """A loaded model with its vocabulary and profile. `why` gives the reasons for `device`, `dtype` and `threads`."""
 
     name: str
     passes: Passes
@@ -46,7 +53,7 @@ class Loaded:
     revision: str = ""
     threads: int = 0
     why: Mapping[str, str] = field(default_factory=dict)
-    fingerprint: str = ""  # other weights have another one
+    fingerprint: str = ""  # identifies the weights
 
 
 def load(
@@ -57,57 +64,97 @@ def load(
     revision: str = "",
     dtype: str = "",
     say: Say = lambda _text, _share: None,
+    trainable: bool = False,
 ) -> Loaded:
-    """Return the model called `name`: "embedded", a folder, or a hub id, of a `revision` where one is named.
+    """Load and return the model `name`: "embedded", a folder, or a hub id with an optional `revision`.
 
-    `say` hears what is being done and how much of it is done. Raises LoadError with a sentence.
+    `say` receives the progress: a message and a fraction. Weights of a `trainable` model are not copied into a form that only
+    computes. Raises LoadError with a sentence.
     """
     why: dict[str, str] = {}
     device, why["device"] = _device(device)
     say("finding the checkpoint", 0.0)
-    folder = find(name, revision)
-    if threads or device == "cpu":
-        threads, why["threads"] = (threads, CHOSEN) if threads else _threads(folder)
-        torch.set_num_threads(threads)
-    say("reading the tokenizer", 0.1)
     try:
-        vocabulary, loaded_profile = Vocabulary.from_file(folder / "tokenizer.json"), profile.load(folder)
-    except Exception as error:
-        raise LoadError(f"{folder} holds no tokenizer and profile that can be read: {error}") from error
-    say("reading the weights", 0.2)
-    try:
-        from transformers import DiffusionGemmaForBlockDiffusion
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()  # the engine says itself how far it is
-
-        wide, why["dtype"] = (_named_dtype(dtype), CHOSEN) if dtype else _dtype(folder, device)
-        config = checkpoint.configuration(folder)
-        checkpoint.check(folder, config)
-        model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(
-            str(folder),
-            config=config,
-            dtype=wide,
-            # Only what the library computes itself; `passes` brings its own for what the engine does.
-            attn_implementation="sdpa",
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
+        folder = find(name, revision, say=lambda text, share: say(text, share / 2))
+        adapted, folder = folder, _base(folder, revision, say)
+        values = checkpoint.stated_values(folder)
+        shape = fit.of_config(values)
+        if threads or device == "cpu":
+            threads, why["threads"] = (threads, CHOSEN) if threads else _threads(shape)
+            torch.set_num_threads(threads)
+        say("reading the tokenizer", 0.5)
+        vocabulary, loaded_profile = _vocabulary(folder), _profile(adapted)
+        if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
+            log.warning("%s", warning)
+        use = fit.Use(loaded_profile.prefix_tokens + loaded_profile.suffix_tokens, loaded_profile.canvas_tokens)
+        choice = fit.choose(
+            name,
+            shape,
+            _machine(device, has_adapter=adapted != folder),
+            asked=_checked_dtype(dtype),
+            stored=checkpoint.stored_precision(folder, values),
+            use=use,
         )
-        model = model.eval().requires_grad_(False).to(device)
-    except LoadError:
-        raise
-    except checkpoint.CheckpointError as error:
+        why["dtype"] = choice.why
+        # Load the embedded weights without transformers, because its import takes longer than the rest of the start.
+        is_plain = name == EMBEDDED and device == "cpu" and adapted == folder and not trainable
+        model = dense.load(folder, reading.wide_dtype(choice.precision)) if is_plain else None
+        if model is None:
+            model = _with_weights(folder, device, choice.precision, say)
+        if adapted != folder:
+            adapter.attach(model, adapted, device)
+    except (adapter.AdapterError, checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError, reading.ReadError) as error:
         raise LoadError(str(error)) from error
-    except Exception as error:
-        raise LoadError(f"{name} can't be loaded as a DiffusionGemma checkpoint: {error}") from error
     say("ready", 1.0)
-    width = str(wide).removeprefix("torch.")
-    return Loaded(name, Passes(model), vocabulary, loaded_profile, device, width, revision, threads, why, _fingerprint(folder))
+    passes = packed.PackedPasses(model) if packed.suits(model) and not trainable else Passes(model)
+    return Loaded(
+        name, passes, vocabulary, loaded_profile, device, choice.precision, revision, threads, why, _fingerprint(adapted)
+    )
 
 
-def find(name: str, revision: str = "") -> Path:
-    """Return the folder of a model; a hub id is fetched when the network allows. Raises LoadError."""
+def _with_weights(folder: Path, device: str, precision: Precision, say: Say) -> Any:
+    """Return the folder's model with its weights on a device. The folder is validated before anything is allocated."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # the engine reports the progress itself
+    model, listed = checkpoint.check(folder, checkpoint.configuration(folder))
+    meter = Meter("reading the weights", listed.n_bytes, say, low=0.5)
+    dtype = reading.wide_dtype(precision)
+    model.config.dtype = model.config.text_config.dtype = dtype
+    try:
+        reading.fill(model, listed, device, precision, dtype, meter)
+        skeleton.read_generation_settings(model, folder)
+    except torch.OutOfMemoryError as error:
+        raise LoadError(
+            f"{device} ran out of memory while the weights were read, though enough was free before; "
+            "close other programs that use it, or choose a smaller model"
+        ) from error
+    except reading.ReadError:
+        raise
+    except Exception as error:  # the libraries may raise anything for values that they have not checked
+        raise LoadError(f"{folder} can't be loaded as a DiffusionGemma checkpoint: {error}") from error
+    return model.eval()
+
+
+def _vocabulary(folder: Path) -> Vocabulary:
+    try:
+        return Vocabulary.from_file(folder / "tokenizer.json")
+    except Exception as error:
+        raise LoadError(f"{folder} has no tokenizer that can be read: {error}") from error
+
+
+def _profile(folder: Path) -> Profile:
+    try:
+        return profile.load(folder)
+    except ValueError as error:
+        raise LoadError(str(error)) from error
+
+
+def find(name: str, revision: str = "", *, say: Say = lambda _text, _share: None) -> Path:
+    """Return the folder of a model; fetch a hub id, or use its cached files offline. Raises LoadError.
+
+    `say` receives the progress.
+    """
     if name == EMBEDDED:
         folder = Path(str(resources.files("dg_lsp.models"))) / EMBEDDED
         if not (folder / "config.json").exists():
@@ -116,8 +163,8 @@ def find(name: str, revision: str = "") -> Path:
     try:
         folder = Path(name).expanduser()
     except RuntimeError as error:
-        raise LoadError(f"there is no model folder {name}: nobody of that name is known here") from error
-    # Never what merely has the name of a hub id, in whatever folder the command was started.
+        raise LoadError(f"there is no model folder {name}: there is no user of that name") from error
+    # A folder in the working directory that has the name of a hub id must never shadow it.
     if folder_of(name) is not None and folder.is_dir():
         return folder
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
@@ -125,20 +172,16 @@ def find(name: str, revision: str = "") -> Path:
             f"there is no model folder {name}; give a folder as a path (./NAME), a hub id (OWNER/NAME), or {EMBEDDED}"
         )
     try:
-        from huggingface_hub import snapshot_download
-
-        return Path(
-            snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors", "tokenizer*"])
-        )
-    except Exception as error:
-        first = str(error).strip().split("\n")[0]
-        raise LoadError(f"{name} can't be fetched from the hub ({first}); write a folder as a path: ./{name}") from error
+        return fetch.snapshot(name, revision, say)
+    except fetch.FetchError as error:
+        raise LoadError(str(error)) from error
 
 
 def _fingerprint(folder: Path) -> str:
-    """Return what tells these weights from others: the size of each file, and what it begins and ends with."""
+    """Return an id of the folder's weights: a hash of each file's name, size, start and end."""
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
+    # Opening a pipe of that name would wait for a writer.
+    for path in sorted(path for path in folder.glob("*.safetensors") if path.is_file()):
         size = path.stat().st_size
         digest.update(f"{path.name} {size} ".encode())
         with path.open("rb") as opened:
@@ -149,52 +192,67 @@ def _fingerprint(folder: Path) -> str:
 
 
 def _device(name: str) -> tuple[str, str]:
-    """Return the device, and why."""
+    """Return the device, and the reason for it."""
     if name != "auto":
         if name.startswith("cuda") and not torch.cuda.is_available():
-            raise LoadError("no CUDA device is to be had here; use --device cpu, or auto")
+            raise LoadError("there is no CUDA device; use --device cpu, or auto")
         return name, CHOSEN
     if torch.cuda.is_available():
-        return "cuda", f"there is one: {torch.cuda.get_device_name()}"
+        return "cuda", f"this machine has one: {torch.cuda.get_device_name()}"
     if torch.backends.mps.is_available():
         return "mps", "this Mac has one"
     return "cpu", "torch finds neither a CUDA nor an MPS device"
 
 
-def _named_dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise LoadError(f"there is no dtype {name!r}; float32, bfloat16 and float16 are usual ones")
-    return dtype
+def _checked_dtype(name: str) -> str:
+    if name and name not in fit.PRECISIONS:
+        raise LoadError(f"unknown dtype {name!r}; choose {', '.join(fit.PRECISIONS[:-1])} or {fit.PRECISIONS[-1]}")
+    return name
 
 
-def _threads(folder: Path) -> tuple[int, str]:
-    """Return how many threads a model wants on this machine's CPU, and why.
+def _base(folder: Path, revision: str, say: Say) -> Path:
+    """Return the folder of an adapter's base model, or the folder itself if it holds no adapter.
 
-    Half of the cores, as an editor and its other servers need the rest: threads that wait for each other lose far more
-    than they gain when one of them has to wait for a core. A small model gains nothing beyond two.
+    Only the user decides which weights are loaded, so a base that is not part of the package must be in their
+    `engine.allow`. Raises LoadError, AdapterError or CheckpointError.
+    """
+    if not (folder / adapter.CONFIG).exists():
+        return folder
+    base = adapter.base_of(folder, checkpoint.read_json(folder, adapter.CONFIG))
+    if (folder / adapter.WEIGHTS).exists():  # `attach` reports a missing file
+        checkpoint.own_file(folder, adapter.WEIGHTS)
+    entry = trust.unallowed(base, config.read()[0].settings.allow)
+    if entry is not None or model_names.is_remote(base):
+        allow = f'add "{entry}" to engine.allow in {config.user_file()}' if entry else "there is no way to allow that"
+        raise LoadError(f"the adapter in {folder} belongs to {base}; to load that, {allow}")
+    base_folder = find(base, revision, say=lambda text, share: say(text, share / 2))
+    if (base_folder / adapter.CONFIG).exists():
+        raise LoadError(f"the adapter in {folder} belongs to {base}, which is an adapter itself; merge that one first")
+    return base_folder
+
+
+def _machine(device: str, *, has_adapter: bool = False) -> fit.Machine:
+    """Return the facts about a device that decide the precision."""
+    label = torch.cuda.get_device_name(device) if device.startswith("cuda") else ""
+    return fit.Machine(
+        kind=device.partition(":")[0],
+        free=room.free_bytes(device),
+        name=label,
+        multiplies_bf16=torch.cpu._is_avx512_bf16_supported(),  # no public name for it yet
+        installed=machine.installed(),
+        has_adapter=has_adapter,
+    )
+
+
+def _threads(shape: fit.Geometry) -> tuple[int, str]:
+    """Return the number of CPU threads for a model on this machine, and the reason.
+
+    It is half of the cores, because an editor and its other servers need the rest. With more threads, each pass waits for
+    the thread that has to share its core, and loses more than it gains. A small model gains nothing beyond two threads.
     """
     n_cores = os.cpu_count() or 2
     half = max(1, n_cores // 2)
-    why = f"half of the {n_cores} cores, as an editor needs the rest"
-    if _n_parameters(folder) < SMALL and half > 2:
+    why = f"half of the {n_cores} cores, because an editor needs the rest"
+    if shape.n_weights < SMALL and half > 2:
         return 2, f"{why}, and a small model gains nothing beyond 2"
     return half, why
-
-
-def _n_parameters(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) // 2
-
-
-def _dtype(folder: Path, device: str) -> tuple[torch.dtype, str]:
-    """Return the dtype, and why: bf16 on a GPU; on a CPU where the processor multiplies it and the model is not small.
-
-    Decided by what the processor can do, not by timing: the same machine must give the same text twice.
-    """
-    if device != "cpu":
-        return torch.bfloat16, "a GPU computes it fastest, and the weights are published in it"
-    if _n_parameters(folder) <= SMALL:
-        return torch.float32, "on a CPU a small model gains nothing from less"
-    if torch.cpu._is_avx512_bf16_supported():  # no public name for it yet
-        return torch.bfloat16, "this processor multiplies it"
-    return torch.float32, "this processor does not multiply bfloat16"

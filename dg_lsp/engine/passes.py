@@ -1,10 +1,10 @@
-"""DiffusionGemma's two passes, computed with the weights that transformers loaded.
+"""Compute DiffusionGemma's encoder and decoder passes with the weights of a loaded model.
 
-`Passes` reads a `DiffusionGemmaForBlockDiffusion` in place and computes what its encoder and decoder compute
-(transformers 5.23, `modeling_diffusion_gemma.py`), so that the loop around it can do what the library's own forward
-can't: keep full-length keys and values on every layer and crop them anywhere, take a sparse self-conditioning
-signal, ask for the logits of a few positions only, and skip the vision tower and an expert branch that is switched
-off. A test holds it equal to the library. Differentiable, so the trainer uses it too. Knows nothing of what tokens mean.
+`Passes` uses the weights of a `DiffusionGemmaForBlockDiffusion` in place and computes the same results as its encoder and
+decoder (transformers 5.23, `modeling_diffusion_gemma.py`). It can do what the library's own forward can't: keep full-length
+keys and values on every layer and crop them anywhere, take a sparse self-conditioning signal, compute the logits of a few
+positions only, and skip the vision tower and a disabled expert branch. A test checks that it equals the library. It is
+differentiable, so the trainer uses it too. Knows nothing of the tokens' meaning.
 
 Shapes: R rows, C canvas positions, L encoder positions, H hidden, D head dimension, V vocabulary.
 """
@@ -21,7 +21,7 @@ KV = list[tuple[Tensor, Tensor]]  # per layer: keys and values, each [R or 1, kv
 
 
 class Passes:
-    """The encoder's and the decoder's pass over one loaded model."""
+    """The encoder pass and the decoder pass of one loaded model."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -29,24 +29,28 @@ class Passes:
         self.encoder, self.decoder = model.model.encoder.language_model, model.model.decoder
         self.kinds: list[str] = list(self.config.layer_types)
         self.window: int = self.config.sliding_window
-        # A dense checkpoint switches its expert branch off with a norm of weight zero: the class has no other way.
+        # The number of queries that share a key; the same in all layers of a kind.
+        self._groups = {
+            kind: layer.self_attn.num_key_value_groups for kind, layer in zip(self.kinds, self.decoder.layers, strict=True)
+        }
+        # A dense checkpoint disables its expert branch with a norm of zero weight. The library's class has no other way.
         self.expert = [bool(layer.post_feedforward_layernorm_2.weight.any()) for layer in self.decoder.layers]
 
     def compile(self) -> None:
-        """Compile both passes' layers; the first call of each shape then takes long."""
-        # Few shapes, each met thousands of times: code for one shape is faster than code for any.
+        """Compile the layers of both passes. The first call with each shape is slow then."""
+        # There are few shapes, and each occurs thousands of times, so code for a single shape is faster.
         self._layers = torch.compile(self._layers, dynamic=False)  # type: ignore[method-assign]
 
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
-        """Return the last hidden states [R, L, H] of new tokens [R, L] and the keys and values of past and new together."""
+        """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""
         n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
         positions = torch.arange(n_past, n_past + n_new, device=ids.device)
         masks: dict[str, Tensor | None] = {"full_attention": None, "sliding_attention": None}
         if n_past or n_past + n_new > self.window:
             keys = torch.arange(n_past + n_new, device=ids.device)
-            seen = keys[None] <= positions[:, None]
-            masks["full_attention"] = seen[None, None]
-            masks["sliding_attention"] = (seen & (keys[None] > positions[:, None] - self.window))[None, None]
+            visible = keys[None] <= positions[:, None]
+            masks["full_attention"] = visible[None, None]
+            masks["sliding_attention"] = (visible & (keys[None] > positions[:, None] - self.window))[None, None]
         hidden = self.encoder.embed_tokens(ids)
         return self._layers(self.encoder, hidden, positions[None], past, masks)
 
@@ -60,27 +64,27 @@ class Passes:
         mask: Tensor | None = None,
         with_room: bool = False,
     ) -> Tensor:
-        """Return the decoder's last hidden states [R, C, H] for a canvas [R, C] that sees `kv` and itself.
+        """Return the decoder's last hidden states [R, C, H] for a canvas [R, C] that attends to `kv` and itself.
 
-        `soft` [R, C, H] is the self-conditioning signal: embeddings weighted by the last step's probabilities. `mask`
-        is a boolean [R, 1, C, L + C]; without one everything is seen. A sliding layer sees the last window - 1
-        encoder positions, as the library's cache keeps them. `with_room` says that the last C positions of `kv` are
-        there to be written over by the canvas's own keys and values, at each pass anew.
+        `soft` [R, C, H] is the self-conditioning signal: embeddings weighted by the last step's probabilities. `mask` is a
+        boolean [R, 1, C, L + C]; without it, everything is visible. A sliding layer sees the last window - 1 encoder
+        positions, like the library's cache. With `with_room`, each pass overwrites the last C positions of `kv` with the
+        canvas's own keys and values.
         """
         n_past = kv[0][0].shape[2] - (canvas.shape[1] if with_room else 0)
         if positions is None:
             positions = torch.arange(n_past, n_past + canvas.shape[1], device=canvas.device)[None]
         hidden, conditioning = self.decoder.embed_tokens(canvas), self.decoder.self_conditioning
         if soft is not None:
-            hidden = hidden + _mlp(conditioning, _norm(soft, conditioning.pre_norm))
+            hidden = hidden + self._condition(soft)
         hidden = _norm(hidden, conditioning.post_norm)
         near, near_mask = kv, mask
         if (dropped := n_past - (self.window - 1)) > 0:
             near = [(keys[:, :, dropped:], values[:, :, dropped:]) for keys, values in kv]
             near_mask = None if mask is None else mask[..., dropped:]
-        seen = [near[index] if kind == "sliding_attention" else kv[index] for index, kind in enumerate(self.kinds)]
+        kv_by_layer = [near[index] if kind == "sliding_attention" else kv[index] for index, kind in enumerate(self.kinds)]
         masks = {"full_attention": mask, "sliding_attention": near_mask}
-        return self._layers(self.decoder, hidden, positions, seen, masks, bidirectional=True, with_room=with_room)[0]
+        return self._layers(self.decoder, hidden, positions, kv_by_layer, masks, bidirectional=True, with_room=with_room)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the softcapped logits [..., V] in 32 bits."""
@@ -95,6 +99,23 @@ class Passes:
         scale: Tensor = embed.embed_scale
         return weighted * scale.to(vectors.dtype)
 
+    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
+        """Return the encoder's last hidden states [N, H] of new tokens [N], each at its own position [N].
+
+        The pass overwrites the last N places of `kv` with the new tokens' keys and values. Token n sees the places in
+        `mask` [N, L], whose positions are `key_positions` [L]. So one pass reads several continuations of a prefix, each of
+        which sees only the prefix and itself.
+        """
+        masks: dict[str, Tensor | None] = {"full_attention": mask[None, None]}
+        near = mask if len(key_positions) < self.window else mask & (key_positions[None] > positions[:, None] - self.window)
+        masks["sliding_attention"] = near[None, None]
+        hidden = self.encoder.embed_tokens(ids)[None]
+        return self._layers(self.encoder, hidden, positions[None], kv, masks, with_room=True)[0][0]
+
+    def _condition(self, soft: Tensor) -> Tensor:
+        conditioning = self.decoder.self_conditioning
+        return _mlp(conditioning, _norm(soft, conditioning.pre_norm))
+
     def _layers(
         self,
         stack: Any,
@@ -107,6 +128,7 @@ class Passes:
         with_room: bool = False,
     ) -> tuple[Tensor, KV]:
         rotary = {kind: stack.rotary_emb(hidden, positions, kind) for kind in set(self.kinds)}
+        masks = {kind: widened(masks[kind], groups) for kind, groups in self._groups.items()}
         kv: KV = []
         for index, layer in enumerate(stack.layers):
             kind = self.kinds[index]
@@ -118,7 +140,7 @@ class Passes:
             hidden = hidden + _norm(attended, layer.post_attention_layernorm)
             fed = _norm(_mlp(layer.mlp, _norm(hidden, layer.pre_feedforward_layernorm)), layer.post_feedforward_layernorm_1)
             if self.expert[index]:
-                fed = fed + _experts(layer, hidden)
+                fed = fed + experts(layer, hidden)
             hidden = (hidden + _norm(fed, layer.post_feedforward_layernorm)) * layer.layer_scalar
             kv.append((keys, values))
         return _norm(hidden, stack.norm), kv
@@ -146,7 +168,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, length = hidden.shape[:2]
     shape = (rows, length, -1, attention.head_dim)
-    queries = _rotate(_norm(attention.q_proj(hidden).view(shape), attention.q_norm), rotary).transpose(1, 2)
+    queries = _rotate(_norm(attention.q_proj(hidden).view(shape), attention.q_norm), rotary)
     raw = attention.k_proj(hidden).view(shape)
     keys = _rotate(_norm(raw, attention.k_norm), rotary).transpose(1, 2)
     values = raw if attention.v_proj is None else attention.v_proj(hidden).view(shape)
@@ -157,20 +179,44 @@ def _attend(
     elif past is not None:
         keys = torch.cat([past[0].expand(rows, -1, -1, -1), keys], dim=2)
         values = torch.cat([past[1].expand(rows, -1, -1, -1), values], dim=2)
-    mixed = F.scaled_dot_product_attention(
-        queries, keys, values, attn_mask=mask, is_causal=causal, scale=attention.scaling, enable_gqa=True
-    )
-    return attention.o_proj(mixed.transpose(1, 2).reshape(rows, length, -1)), keys, values
+    mixed = attention_over(queries, keys, values, mask, attention.scaling, causal=causal)
+    return attention.o_proj(mixed.reshape(rows, length, -1)), keys, values
+
+
+def attention_over(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float, *, causal: bool
+) -> Tensor:
+    """Return the attention of queries [R, T, heads, D] over keys and values [R, kv heads, L, D], as [R, T, heads, D].
+
+    Unless `causal`, the queries that share a key are folded into the query axis. Then no key is copied, and equal rows need
+    no mask, so that fast kernels apply. `mask` is a result of `widened`.
+    """
+    rows, length, n_heads, size = queries.shape
+    n_kv = keys.shape[1]
+    if causal:  # folding would give a token's queries different numbers of visible keys
+        mixed = F.scaled_dot_product_attention(
+            queries.transpose(1, 2), keys, values, is_causal=True, scale=scaling, enable_gqa=n_heads > n_kv
+        )
+        return mixed.transpose(1, 2)
+    folded = queries.view(rows, length, n_kv, -1, size).transpose(1, 2).reshape(rows, n_kv, -1, size)
+    mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling)
+    return mixed.view(rows, n_kv, length, -1, size).transpose(1, 2).flatten(2, 3)
+
+
+def widened(mask: Tensor | None, groups: int) -> Tensor | None:
+    """Return a mask [R, 1, T, L] with each token's row repeated for its `groups` queries."""
+    return mask if mask is None or groups == 1 else mask.repeat_interleave(groups, dim=-2)
 
 
 def _mlp(mlp: Any, hidden: Tensor) -> Tensor:
     return mlp.down_proj(F.gelu(mlp.gate_proj(hidden), approximate="tanh") * mlp.up_proj(hidden))  # type: ignore[no-any-return]
 
 
-def _experts(layer: Any, hidden: Tensor) -> Tensor:
+def experts(layer: Any, hidden: Tensor) -> Tensor:
+    """Return the output of a layer's experts for each token [R, T, H]."""
     flat = hidden.reshape(-1, hidden.shape[-1])
-    _, weights, chosen = layer.router(flat)
-    mixed = layer.experts(_norm(flat, layer.pre_feedforward_layernorm_2), chosen, weights)
+    _, weights, expert_ids = layer.router(flat)
+    mixed = layer.experts(_norm(flat, layer.pre_feedforward_layernorm_2), expert_ids, weights)
     return _norm(mixed.reshape(hidden.shape), layer.post_feedforward_layernorm_2)
 
 
@@ -184,5 +230,5 @@ def _norm(hidden: Tensor, norm: Any) -> Tensor:
 
 def _rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = rotary
-    left, right = heads.chunk(2, dim=-1)
-    return heads * cos.unsqueeze(2) + torch.cat((-right, left), dim=-1) * sin.unsqueeze(2)
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cos.unsqueeze(2) + torch.cat((-second, first), dim=-1) * sin.unsqueeze(2)

@@ -1,7 +1,7 @@
-"""Keys and values of prefixes that were encoded lately, so that a keystroke encodes only what it added.
+"""Cache the keys and values of recent prefixes, so that a keystroke encodes only its new tokens.
 
-Full-length keys and values are kept on every layer, sliding ones too, so that a prefix can be cut anywhere (the
-library's own sliding cache forgets what a crop beyond the window would need). Knows token ids. Knows nothing of text.
+Every layer, also a sliding one, keeps full-length keys and values, so that a prefix can be cropped anywhere. The library's
+own sliding cache drops positions that such a crop would need. Knows token ids. Knows nothing of text.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from dg_lsp.engine.passes import KV, crop
 from dg_lsp.engine.vocabulary import common_prefix
 
-LEAST_BYTES = 256 * 1024 * 1024  # of a cache, however small the model
-END = 64  # tokens at the end of a prefix that are not worth keeping all of it for a second time
+LEAST_BYTES = 256 * 1024 * 1024  # the smallest cache limit, however small the model
+END = 64  # a prefix is dropped when a new one differs in at most this many of its last tokens
 
 
 class PrefixCache:
-    """Encoded prefixes, bounded by bytes; the least recently used goes first."""
+    """Encoded prefixes, limited in bytes; the least recently used one is dropped first."""
 
     def __init__(self, max_bytes: int = LEAST_BYTES) -> None:
         self.max_bytes = max_bytes
         self.reused_tokens = self.asked_tokens = 0
-        self.bytes = 0  # how much memory the cache holds; other threads may read it at any time
+        self.bytes = 0  # the cache's size; other threads may read it at any time
         self._entries: OrderedDict[tuple[int, ...], KV] = OrderedDict()
         self._guess: tuple[int, ...] | None = None
 
     def longest(self, ids: Sequence[int], *, ahead: bool = False) -> tuple[int, KV | None]:
-        """Return how many leading ids are known, and their keys and values; what is looked up `ahead` is not counted."""
+        """Return the number of leading ids in the cache, and their keys and values. Lookups `ahead` are not counted."""
         best, length, ids = None, 0, tuple(ids)
         for key in self._entries:
             if (common := common_prefix(key, ids)) > length:
@@ -40,9 +40,9 @@ class PrefixCache:
         return length, crop(self._entries[best], length)
 
     def put(self, ids: Sequence[int], kv: KV, *, is_guess: bool = False) -> None:
-        """Remember a prefix; what it extends is forgotten, as it holds all of that, but for a short end at most.
+        """Add a prefix, and drop the prefixes that it contains, except for a short end at most.
 
-        A guess is a prefix that nobody asked for yet. It replaces nothing, and only the last one is remembered.
+        A guess is a prefix that no request has used yet. It replaces no other prefix, and only the last guess is kept.
         """
         key = tuple(ids)
         if self._guess is not None:
@@ -51,7 +51,7 @@ class PrefixCache:
         if is_guess:
             self._guess = key
         else:
-            self._forget([known for known in self._entries if _is_held_by(known, key)])
+            self._forget([cached_ids for cached_ids in self._entries if _is_contained(cached_ids, key)])
         self._forget([key] if key in self._entries else [])
         self._entries[key] = kv
         self.bytes += _size(kv)
@@ -59,7 +59,7 @@ class PrefixCache:
             self._forget([next(iter(self._entries))])
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all prefixes."""
         self._entries.clear()
         self._guess = None
         self.bytes = 0
@@ -69,8 +69,8 @@ class PrefixCache:
             self.bytes -= _size(self._entries.pop(key))
 
 
-def _is_held_by(known: tuple[int, ...], key: tuple[int, ...]) -> bool:
-    return len(known) - common_prefix(known, key) <= min(END, len(known) // 8)
+def _is_contained(cached_ids: tuple[int, ...], key: tuple[int, ...]) -> bool:
+    return len(cached_ids) - common_prefix(cached_ids, key) <= min(END, len(cached_ids) // 8)
 
 
 def _size(kv: KV) -> int:

@@ -1,7 +1,7 @@
-"""How one checkpoint wants to be used: its layout, budgets, sampler settings and calibration.
+"""The settings for one checkpoint: its layout, token budgets, sampler settings and calibration.
 
-Read from `dg_lsp.json` in the checkpoint's folder; a checkpoint without one is taken for Google's instruct model.
-Knows nothing of tensors.
+They are in `dg_lsp.json` in the checkpoint's folder. The default is the profile of Google's instruct model. Knows the file's
+format. Knows nothing of tensors.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from typing import Any, Literal
 
 from dg_lsp.engine import calibration_store
 from dg_lsp.engine.calibration import Calibration
+from dg_lsp.wire import files
 
 FILE = "dg_lsp.json"
+MAX_BYTES = 1 << 20
+# Defaults of infill-trained profiles without these settings: such checkpoints were trained before the settings existed.
+TRAINED = {"refine_steps": 0, "line_ends": False, "first": "drafts", "max_canvases": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The denoising loop's settings; defaults are the checkpoint's of Google (generation config of the 26B).
+    """The settings of the denoising loop. The defaults are those of Google's 26B checkpoint (its generation config).
 
     Temperatures run from `t_max` at the first step to `t_min` at the last. `entropy_bound` and `stop_entropy` are in
     nats. `line_steps` and `block_steps` bound a row's steps.
@@ -31,13 +35,13 @@ class Sampling:
     t_max: float = 0.8
     entropy_bound: float = 0.1
     stop_entropy: float = 0.02
-    conditioning_tokens: int = 64  # how many tokens a position's self-conditioning keeps
-    delete_entropy: float = 0.05  # a delete token surer than this, twice in a row, leaves the canvas
+    conditioning_tokens: int = 64  # the number of tokens in a position's self-conditioning
+    delete_entropy: float = 0.05  # a delete token below this entropy twice in a row leaves the canvas
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One checkpoint's needs. Lengths are tokens."""
+    """The settings for one checkpoint. Lengths are in tokens."""
 
     layout: Literal["infill-trained", "instruct"] = "instruct"
     prefix_tokens: int = 6144
@@ -51,36 +55,43 @@ class Profile:
     noise_rows: int = 1
     copy_rows: int = 2
     causal_rows: int = 1
-    file_weight: float = 0.0  # how much the file's own repetitions count beside the causal model; 0: not at all
-    file_half_at: float = 4.0  # the match length, in tokens, at which they count half of that
-    file_chars: int = 12_000  # how much of the file on each side is looked through
-    refine_steps: int = 0  # steps in which the canvas may correct a draft; 0 leaves drafts as they are
+    file_weight: float = 0.0  # the weight of the file's own repetitions beside the causal model; 0: none
+    file_half_at: float = 4.0  # the match length, in tokens, at which they have half of that weight
+    file_chars: int = 12_000  # the characters on each side of the hole that are searched for repetitions
+    refine_steps: int = 4  # steps in which the canvas may correct a draft; 0: drafts stay unchanged
+    line_ends: bool = True  # the held suffix ends at a line end, and a hole at a line's end may write the line end
+    first: Literal["drafts", "canvas"] = "canvas"  # "drafts" if a causal token is cheap compared with a canvas step
+    max_canvases: int = 4  # the most canvases, one after another, for one answer
     sampling: Sampling = field(default_factory=Sampling)
-    calibration: Calibration | None = None  # None: nobody has measured how often its candidates are right
+    calibration: Calibration | None = None  # None: its confidence was never measured
 
 
 def load(folder: Path) -> Profile:
     """Return the profile of a checkpoint's folder.
 
-    Raises ValueError, with a sentence, when the file is there but says something this version can't read.
+    Raises ValueError with a sentence if the file exists but this version can't read it.
     """
     path = folder / FILE
     if not path.exists():
         return Profile()
     try:
-        return parse(json.loads(path.read_text(encoding="utf-8")))
+        return parse(json.loads(files.read_regular(path.resolve(), MAX_BYTES)))
+    except (files.NotRegularError, files.TooLargeError) as error:
+        raise ValueError(f"{path} {error}") from error
     except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not a profile that this version reads: {error}") from error
+        raise ValueError(f"{path} is not a profile that this version can read: {error}") from error
 
 
-def parse(stated: dict[str, Any]) -> Profile:
-    """Return the profile that a JSON object states; raise ValueError or TypeError when it states something unknown."""
-    known = {item.name for item in fields(Profile)}
-    if unknown := set(stated) - known:
+def parse(settings: dict[str, Any]) -> Profile:
+    """Return the profile in a JSON object; raise ValueError or TypeError if it contains something unknown."""
+    names = {item.name for item in fields(Profile)}
+    if unknown := set(settings) - names:
         raise ValueError(f"unknown setting {sorted(unknown)[0]!r}")
-    if stated.get("layout", "instruct") not in ("infill-trained", "instruct"):
-        raise ValueError(f"unknown layout {stated['layout']!r}")
-    values = dict(stated)
+    if settings.get("layout", "instruct") not in ("infill-trained", "instruct"):
+        raise ValueError(f"unknown layout {settings['layout']!r}")
+    if settings.get("first", "canvas") not in ("canvas", "drafts"):
+        raise ValueError(f'unknown order {settings["first"]!r}: first is "canvas" or "drafts"')
+    values = {**(TRAINED if settings.get("layout") == "infill-trained" else {}), **settings}
     for name in ("line_gaps", "block_gaps"):
         if name in values:
             values[name] = tuple(values[name])
@@ -92,15 +103,16 @@ def parse(stated: dict[str, Any]) -> Profile:
 
 
 def as_instruct(profile: Profile) -> Profile:
-    """Return the profile of the same model used in the instruct layout.
+    """Return a profile for using the same model in the instruct layout.
 
-    That layout writes the window twice, in the question and, its last lines, in the answer: a third of the budget is
-    left for each. It has no delete token, so the lengths of gaps are those of a profile that was made for it.
+    That layout adds a question and repeats some lines, so only a third of the budget is left for the prefix. It has no
+    delete token, so the gap lengths are those of a default instruct profile.
     """
     plain, most = Profile(), max(profile.block_gaps)
     return replace(
         profile,
         layout="instruct",
+        line_ends=True,
         prefix_tokens=profile.prefix_tokens // 3,
         suffix_tokens=profile.suffix_tokens // 2,
         held_tokens=min(profile.held_tokens, 16),

@@ -1,7 +1,7 @@
-"""What is known of each row of a local model's canvas, as the numbers that rank it.
+"""Compute the features that rank the rows of a local model.
 
-A candidate's causal log-probability, how its canvas settled, how far a copied draft agrees with both sides, and how many
-rows agree. Knows numbers. Knows nothing of tensors.
+They are a candidate's causal log-probability, its canvas's entropy, how far a copied draft agrees with both sides, and how
+many rows agree. Knows numbers. Knows nothing of tensors.
 """
 
 from __future__ import annotations
@@ -14,61 +14,91 @@ from dg_lsp.core.values import Candidate, RowKind
 from dg_lsp.engine import calibration
 from dg_lsp.engine.calibration import Calibration, Evidence, HolePosition
 
-ORDER = Calibration(0.0, {"mean": 2.0, "after": 1.0})
-"""What ranks the candidates of a checkpoint that was never calibrated; no probability comes of it."""
+NEAR_LINES = 3
+ORDER = Calibration(0.0, {"joint": 1.0})
+"""The ranking of candidates for a checkpoint without a calibration. It gives an order, not a probability.
+
+It is the joint log-probability of the answer and the text after it. Only a sum compares answers of different lengths.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """One row's answer with what is known of it. Log-probabilities are natural; `None` where it was not computed.
+    """One row's answer and the numbers known about it. Log-probabilities are natural.
 
-    `tokens` are the causal log-probabilities of the answer's tokens, `after` that of what follows it: the end token
-    of an infill-trained checkpoint, or the mean over the suffix's head. `entropy` is the canvas's mean in nats.
+    `tokens` are the causal log-probabilities of the answer's tokens. `after` is that of the end token (infill-trained
+    checkpoints) or the mean over the suffix's head; `after_sum` is the same as a sum. `entropy` is the canvas's mean in
+    nats, None if not computed. `left` and `right` are those of a copy (`drafts.Copy`). `repeats` and `known` are shares of
+    the answer's lines (`repeated_lines`). `context` is the number of tokens that the model read.
     """
 
     text: str
     row: RowKind
     tokens: tuple[float, ...] = ()
     after: float = 0.0
+    after_sum: float = 0.0
     entropy: float | None = None
     left: int = 0
     right: int = 0
     position: HolePosition = "end"
+    repeats: float = 0.0
+    known: float = 0.0
+    context: int = 0
 
 
 def features(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
-    """Return the named numbers that the calibration weighs: each for all holes, and again for holes of its place."""
+    """Return the features of a row for a calibration, by name, also under names with the hole's position."""
     same = [other for other in others if other is not item and other.text == item.text]
     family = [item, *same]
     n_tokens = max(len(item.tokens), 1)
-    left = max((each.left for each in family if each.row == "copy"), default=0)
-    right = max((each.right for each in family if each.row == "copy"), default=0)
+    left_chars = max((each.left for each in family if each.row == "copy"), default=0)
+    right_chars = max((each.right for each in family if each.row == "copy"), default=0)
     settled = [each.entropy for each in family if each.entropy is not None]
     rows = {each.row for each in family}
-    named = {
+    values = {
         "sum": sum(item.tokens),
         "mean": sum(item.tokens) / n_tokens,
         "least": min(item.tokens, default=0.0),
         "after": item.after,
+        "joint": sum(item.tokens) + item.after_sum,
         "length": math.log1p(len(item.tokens)),
         "agree": math.log1p(len(same)),
         "copied": float("copy" in rows),
         "causal": float("causal" in rows),
         "noise": float("noise" in rows),
-        "left": math.log1p(left),
-        "right": math.log1p(min(right, 24)),
+        "left": math.log1p(left_chars),
+        "right": math.log1p(min(right_chars, 24)),
         "settled": -min(settled) if settled else 0.0,
         "blank": float(not item.text.strip()),
-        "whole": float(right > 0) * math.log1p(left),
+        "whole": float(right_chars > 0) * math.log1p(left_chars),
+        "repeats": item.repeats,
+        "known": item.known,
+        "context": math.log1p(item.context),
     }
-    return calibration.for_position(named, item.position)
+    return calibration.for_position(values, item.position)
+
+
+def repeated_lines(prefix: str, text: str, suffix: str) -> tuple[float, float]:
+    """Return the share of an answer's lines that repeat a line near the hole, and the share that repeat any line around it.
+
+    The first and last lines are compared together with the text left and right of the hole. Blank lines do not count.
+    """
+    above, _, head = prefix.rpartition("\n")
+    tail, _, below = suffix.partition("\n")
+    lines = [line.strip() for line in f"{head}{text}{tail}".split("\n")]
+    before = [line for each in above.split("\n") if (line := each.strip())]
+    after = [line for each in below.split("\n") if (line := each.strip())]
+    near, around = {*before[-NEAR_LINES:], *after[:NEAR_LINES]}, {*before, *after}
+    lines_with_text = [line for line in lines if line]
+    n = max(len(lines_with_text), 1)
+    return sum(line in near for line in lines_with_text) / n, sum(line in around for line in lines_with_text) / n
 
 
 def evidence(items: Sequence[RowResult], *, doubted: bool = False) -> list[Evidence]:
-    """Return what is known of each row's text as a candidate without more than its text and its row."""
-    known = []
+    """Return the evidence for each row; its candidate has only a text and a row kind."""
+    items_with_evidence = []
     for item in items:
-        named = features(item, items)
+        values = features(item, items)
         candidate = Candidate((item.text,), row=item.row)
-        known.append(Evidence(candidate, calibration.linear(named, ORDER), named, doubted))
-    return known
+        items_with_evidence.append(Evidence(candidate, calibration.linear(values, ORDER), values, doubted))
+    return items_with_evidence

@@ -1,7 +1,7 @@
-"""The engine's requests and its model, as the rest of the engine calls them, from any thread.
+"""The interface to the engine's requests and model; every method may be called from any thread.
 
-`queue_policy` decides whose turn it is, `job_queue` holds the requests behind a lock, `worker` works on them on a thread of
-its own. Knows listeners as functions. Knows nothing of HTTP or tensors.
+`queue_policy` decides which request runs next, `job_queue` holds the requests behind a lock, and `worker` runs them on its
+own thread. Knows listeners as functions. Knows nothing of HTTP or tensors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BusyError", "Job", "Limits", "Load", "Scheduler", "UnavailableError"
 
 
 class Scheduler:
-    """The queue, and the thread that works on it."""
+    """The request queue and its worker thread."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Scheduler:
         on_status: Callable[[Status], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the loader of the model; nothing is loaded before `warm` or the first request."""
+        """Create the queue and the thread. The model is loaded by `warm` or by the first request."""
         limits = limits or Limits()
         self._queue = JobQueue(limits, clock)
         self._worker = Worker(self._queue, load, max_rows=limits.rows, on_status=on_status, clock=clock)
@@ -43,51 +43,51 @@ class Scheduler:
         self._thread.start()
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Answer all jobs that the engine is stopping, and end the thread after its step."""
+        """Fail all jobs with "stopping", and end the thread after its current step."""
         self._queue.ask_for("close")
         self._thread.join(timeout_s)
 
     def warm(self) -> None:
-        """Load the model if it is not; return at once."""
+        """Start loading the model if it is unloaded; return at once."""
         self._queue.ask_for("load")
 
     def unload(self) -> None:
-        """Drop the model if no job is there; return at once."""
+        """Unload the model if there is no job; return at once."""
         self._queue.ask_for("unload")
 
     def expect(self, request: InfillRequest) -> None:
-        """Let the model read ahead, once it is loaded and idle, for a request that will probably come; return at once."""
+        """Have the model prepare for a probable request once it is loaded and idle; return at once."""
         self._queue.expect(request)
 
     def submit(self, ask: Ask, emit: Emit) -> Job:
-        """Return the job, whose events go to `emit` from any thread; raise BusyError or UnavailableError."""
+        """Return a new job. Its events go to `emit`, from any thread. Raises BusyError or UnavailableError."""
         return self._queue.submit(ask, emit)
 
     def cancel(self, job: Job) -> None:
-        """Stop work on a job within one step; a job that is over stays so."""
+        """Cancel a job within one step; do nothing if it is over."""
         self._queue.cancel(job)
 
     def sweep(self) -> None:
-        """End the jobs that wait for nothing any more and were never begun, while the thread may be busy loading."""
+        """End cancelled, superseded and overdue jobs that have not started, even while the thread is busy loading."""
         self._queue.sweep()
 
     @property
     def counts(self) -> Counter[str]:
-        """How requests ended, and what they took."""
+        """How requests ended, and the milliseconds they took, by name."""
         return self._queue.counts
 
     def status(self) -> Status:
-        """Return what the model's state is."""
+        """Return the model's state."""
         return self._queue.status
 
     def filler(self) -> Filler | None:
-        """Return the model, for questions that need no thread of its own; None when it is not loaded."""
+        """Return the model, for methods that are safe on any thread; None if it is not loaded."""
         return self._worker.filler
 
     def load_of(self) -> tuple[int, int]:
-        """Return how many jobs are under way, and how many wait."""
+        """Return the numbers of running and of waiting jobs."""
         return self._queue.sizes()
 
     def last_used(self) -> float:
-        """Return when a job was last worked on, by the scheduler's clock; now, while there are any."""
+        """Return the time of the last work on a job, by the scheduler's clock; the current time if there are jobs."""
         return self._queue.last_used()

@@ -1,6 +1,6 @@
-"""Several holes of one request: which share a canvas, and how those that don't are filled one after another.
+"""Several holes of one request: decide whether they share a canvas, and otherwise fill them in sequence.
 
-Knows requests and candidates. Knows nothing of who fills them, a local model or a remote one.
+Knows requests and candidates. Knows nothing of the model that fills them, whether local or remote.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.profile import Profile
 
-if TYPE_CHECKING:  # it needs a library that dialects without tokens do without
+if TYPE_CHECKING:  # it needs the tokenizers library, which remote dialects without tokens do not
     from dg_lsp.engine.vocabulary import Vocabulary
 
 
 def fits_one_canvas(request: InfillRequest, profile: Profile, vocabulary: Vocabulary, closing_tokens: int = 0) -> bool:
-    """Return whether the holes and the text between them stand on one canvas, each with room for an answer."""
+    """Return whether one canvas has room for the text between the holes and a smallest gap for each hole."""
     n_holes = len(request.holes)
     gaps = profile.block_gaps if any(hole.block for hole in request.holes) else profile.line_gaps
     fixed = sum(len(vocabulary.encode(text)) for text in request.between) + profile.held_tokens + closing_tokens
@@ -26,7 +26,7 @@ def fits_one_canvas(request: InfillRequest, profile: Profile, vocabulary: Vocabu
 
 
 def next_hole(request: InfillRequest, filled: Sequence[str]) -> InfillRequest:
-    """Return the request for the first hole that is not filled yet, alone, behind the texts of those that are."""
+    """Return the request for the first unfilled hole alone; the texts of the filled holes become part of its prefix."""
     index = len(filled)
     before = "".join(text + between for text, between in zip(filled, request.between, strict=False))
     return replace(
@@ -40,7 +40,7 @@ def next_hole(request: InfillRequest, filled: Sequence[str]) -> InfillRequest:
 
 
 def whole(parts: Sequence[Candidate]) -> Candidate:
-    """Return the candidates of single holes as one for all of them: probabilities multiply."""
+    """Return one candidate for all holes from the candidates of single holes. Its confidence is their product."""
     return Candidate(
         tuple(part.texts[0] for part in parts),
         confidence.joint(part.confidence for part in parts),

@@ -1,6 +1,6 @@
-"""One engine as the network sees it: its jobs, its leases, and what it tells about itself.
+"""One engine as its clients see it: jobs, leases, facts and metrics.
 
-Lives on the event loop; the scheduler's thread reaches it only through the loop. Knows nothing of routes or sockets.
+Runs on the event loop; the scheduler's thread reaches it only through the loop. Knows nothing of routes or sockets.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ MAX_WAITING_EVENTS = 16
 
 
 class Inbox:
-    """The events of one job or one lease, put by any thread, taken on the loop."""
+    """The event queue of one job or one lease. Any thread may put; only the loop takes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to a loop."""
         self._loop = loop
         self._events: asyncio.Queue[Event] = asyncio.Queue()
 
     def put(self, event: Event) -> None:
-        """Add an event, from any thread; once the loop is closed nobody listens."""
+        """Add an event from any thread. Do nothing once the loop is closed."""
         call_soon(self._loop, self._events.put_nowait, event)
 
     def is_slow(self) -> bool:
-        """Return whether the reader has fallen behind."""
+        """Return whether more than `MAX_WAITING_EVENTS` events wait for the reader."""
         return self._events.qsize() > MAX_WAITING_EVENTS
 
     async def take(self, timeout_s: float) -> Event | None:
-        """Return the next event, or None when none came in time."""
+        """Return the next event, or None after the timeout."""
         try:
             return await asyncio.wait_for(self._events.get(), timeout_s)
         except TimeoutError:
@@ -44,7 +43,7 @@ class Inbox:
 
 
 class Service:
-    """The engine behind the routes."""
+    """One engine: its scheduler, its leases and its settings."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class Service:
         *,
         url: str = "",
     ) -> None:
-        """Make the scheduler, which tells its state to this service; call from within the loop."""
+        """Create the scheduler, which reports its state to this service. Call this on the event loop."""
         self.which = which
         self.settings = settings
         self.token = token
@@ -73,33 +72,33 @@ class Service:
 
     @property
     def n_leases(self) -> int:
-        """How many users hold the engine."""
+        """The number of clients that hold a lease."""
         return len(self._leases)
 
     def submit(self, ask: Ask) -> tuple[Job, Inbox]:
-        """Return a new job and where its events arrive; raise BusyError or UnavailableError."""
+        """Return a new job and the inbox of its events; raise BusyError or UnavailableError."""
         inbox = Inbox(self._loop)
 
         def emit(event: Event) -> None:
             inbox.put(event)
             if is_last(event):
-                # A job whose asker is gone ends later than the asking, and nobody else would notice.
+                # A job may end after its client has disconnected. Only this wakes the shutdown check then.
                 call_soon(self._loop, self.changed.set)
 
         job = self.scheduler.submit(ask, emit)
         if ask.request.budget.ms:
-            # The thread that watches deadlines may be loading the model just then.
+            # The worker checks deadlines, but it may be busy loading the model.
             self._loop.call_later(ask.request.budget.ms / 1000, self.scheduler.sweep)
         return job, inbox
 
     def cancel(self, job: Job) -> None:
-        """Stop work on a job whose asker is gone."""
+        """Cancel a job whose client has disconnected."""
         if not job.over:
             self.scheduler.cancel(job)
         self.changed.set()
 
     def take_lease(self, *, warm: bool) -> Inbox:
-        """Return where a new user hears of the engine's state; `warm` loads the model if it is unloaded."""
+        """Return a new user's inbox, which receives the engine's states. `warm` loads the model if it is unloaded."""
         inbox = Inbox(self._loop)
         self._leases.add(inbox)
         inbox.put(self.scheduler.status())
@@ -108,13 +107,13 @@ class Service:
         return inbox
 
     def end_lease(self, inbox: Inbox) -> None:
-        """Forget a user."""
+        """Remove a user's lease."""
         self._leases.discard(inbox)
         self.last_lease = time.monotonic()
         self.changed.set()
 
     def stop(self, message: str) -> None:
-        """End as soon as possible: users are told, jobs are answered."""
+        """Stop as soon as possible: send each user `bye` with this message, and answer all jobs."""
         if not self.stopping.is_set():
             self.stopping.set()
             for inbox in self._leases:
@@ -122,7 +121,7 @@ class Service:
         self.changed.set()
 
     def info(self) -> dict[str, object]:
-        """Return what the engine tells about itself."""
+        """Return the facts that `GET /v1/info` sends."""
         status = self.scheduler.status()
         running, waiting = self.scheduler.load_of()
         filler = self.scheduler.filler()
@@ -157,42 +156,42 @@ class Service:
         }
 
     def metrics(self) -> str:
-        """Return counts in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         counts = self.scheduler.counts
         running, waiting = self.scheduler.load_of()
         lines: list[str] = []
 
-        def tell(name: str, kind: str, about: str, *samples: tuple[str, float]) -> None:
+        def add(name: str, kind: str, about: str, *samples: tuple[str, float]) -> None:
             lines.extend([f"# HELP dg_lsp_{name} {about}", f"# TYPE dg_lsp_{name} {kind}"])
             lines.extend(f"dg_lsp_{name}{labels} {float(value)}" for labels, value in samples)
 
         ends = ("finished", "deadline", "superseded", "cancelled")
         outcomes = [(f'{{outcome="{end}"}}', counts[f"done_{end}"]) for end in ends]
         outcomes += [('{outcome="failed"}', counts["failed"]), ('{outcome="refused"}', counts["refused"])]
-        tell("requests_total", "counter", "Requests, by how they ended.", *outcomes)
+        add("requests_total", "counter", "Requests, by how they ended.", *outcomes)
         stages = ("queue", "prefill", "draft", "denoise", "score")
-        spent = [(f'{{stage="{stage}"}}', counts[f"{stage}_ms"] / 1000) for stage in stages]
-        tell("stage_seconds_total", "counter", "Time that requests spent, by stage.", *spent)
-        tell("steps_total", "counter", "Uninterruptible steps done.", ("", counts["steps"]))
-        tell("prefix_tokens_total", "counter", "Tokens of prefixes asked for.", ("", counts["cache_tokens"]))
-        tell("prefix_tokens_reused_total", "counter", "Tokens of prefixes found in the cache.", ("", counts["cache_reused"]))
-        tell("jobs", "gauge", "Requests now.", ('{state="running"}', running), ('{state="waiting"}', waiting))
-        tell("leases", "gauge", "Users now.", ("", self.n_leases))
-        tell("loaded", "gauge", "Whether the model is loaded.", ("", self.scheduler.status().state == "ready"))
-        tell("resident_memory_bytes", "gauge", "Memory of the process.", ("", memory.resident_bytes()))
+        stage_seconds = [(f'{{stage="{stage}"}}', counts[f"{stage}_ms"] / 1000) for stage in stages]
+        add("stage_seconds_total", "counter", "Time that requests spent, by stage.", *stage_seconds)
+        add("steps_total", "counter", "Uninterruptible steps completed.", ("", counts["steps"]))
+        add("prefix_tokens_total", "counter", "Prefix tokens requested.", ("", counts["cache_tokens"]))
+        add("prefix_tokens_reused_total", "counter", "Prefix tokens found in the cache.", ("", counts["cache_reused"]))
+        add("jobs", "gauge", "Requests now.", ('{state="running"}', running), ('{state="waiting"}', waiting))
+        add("leases", "gauge", "Users now.", ("", self.n_leases))
+        add("loaded", "gauge", "Whether the model is loaded.", ("", self.scheduler.status().state == "ready"))
+        add("resident_memory_bytes", "gauge", "Memory of the process.", ("", memory.resident_bytes()))
         return "\n".join(lines) + "\n"
 
     def _on_status(self, status: Status) -> None:
-        call_soon(self._loop, self._spread, status)
+        call_soon(self._loop, self._send_to_leases, status)
 
-    def _spread(self, status: Status) -> None:
+    def _send_to_leases(self, status: Status) -> None:
         for inbox in self._leases:
             inbox.put(status)
         self.changed.set()
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
-    """Have the loop call a function, from any thread; do nothing once the loop is closed."""
+    """Schedule a function on the loop from any thread. Do nothing once the loop is closed."""
     try:
         loop.call_soon_threadsafe(function, *arguments)
     except RuntimeError:
@@ -201,5 +200,5 @@ def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], 
 
 
 def is_last(event: Event) -> bool:
-    """Return whether nothing follows an event on its stream."""
+    """Return whether this event is the last of its stream."""
     return isinstance(event, Done | Problem | Bye)

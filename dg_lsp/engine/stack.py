@@ -1,9 +1,9 @@
-"""One decoder pass for rows on one prefix or on several: prefixes of different lengths side by side, canvases too.
+"""Run one decoder pass for rows on one or several prefixes, with prefixes and canvases of different lengths.
 
-Prefixes are padded on the left, so that every row's canvas begins at the same place and a sliding layer's window is the
-same cut for all; canvases on the right, with positions that are not there. Both are masked, and positions are counted
-from each row's own prefix, so that a row computes what it would alone, to rounding. Knows passes and the denoiser's
-inputs. Knows nothing of requests.
+Prefixes are padded on the left, so that all canvases start at the same place, and a sliding layer's window has the same
+bounds for all rows. Canvases are padded on the right. Both paddings are masked, and positions count from each row's own
+prefix. So each row gets the same result as alone, up to rounding. Knows passes and the denoiser's inputs. Knows nothing of
+requests.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from dg_lsp.engine.passes import KV, Passes
 
 @dataclass(frozen=True, slots=True)
 class PrefixRows:
-    """Rows that share a prefix: its keys and values, [1, kv heads, L, D] on each layer, and how many rows they are."""
+    """The rows that share a prefix: its keys and values [1, kv heads, L, D] per layer, and the number of rows."""
 
     kv: KV
     rows: int
 
     @property
     def length(self) -> int:
-        """How many tokens the prefix has."""
+        """The number of tokens in the prefix."""
         return self.kv[0][0].shape[2]
 
 
 class Stack:
-    """Keys and values of the prefixes of several parts, a copy for each row, with room behind them for a canvas.
+    """The keys and values of several prefixes, one copy per row, followed by room for a canvas.
 
-    Made once for a set of rows and used at each of their steps.
+    A stack is built once for a set of rows and used in each of their steps.
     """
 
     def __init__(self, parts: Sequence[PrefixRows], width: int) -> None:
@@ -43,9 +43,9 @@ class Stack:
         device = parts[0].kv[0][0].device
         lengths = [part.length for part in parts for _ in range(part.rows)]
         self.lengths = torch.tensor(lengths, device=device)[:, None]  # [R, 1]
-        self.seen: Tensor | None = None  # [R, L] bool, where a row's own prefix stands; None: everywhere
+        self.own_prefix: Tensor | None = None  # [R, L] bool, the places of each row's own prefix; None: all
         if min(lengths) < longest:
-            self.seen = torch.arange(longest, device=device)[None] >= longest - self.lengths
+            self.own_prefix = torch.arange(longest, device=device)[None] >= longest - self.lengths
         self._kv: KV = []
         for pairs in zip(*(part.kv for part in parts), strict=True):
             first = pairs[0][0]
@@ -53,13 +53,13 @@ class Stack:
             at = 0
             for part, pair in zip(parts, pairs, strict=True):
                 for side, values in zip(sides, pair, strict=True):
-                    side[at : at + part.rows, :, : longest - part.length] = 0  # what is masked must still be a number
+                    side[at : at + part.rows, :, : longest - part.length] = 0  # masked values must still be finite
                     side[at : at + part.rows, :, longest - part.length : longest] = values
                 at += part.rows
             self._kv.append((sides[0], sides[1]))
 
     def serves(self, parts: Sequence[PrefixRows], width: int) -> bool:
-        """Return whether this is the stack of these rows; that of one prefix serves fewer rows too."""
+        """Return whether this stack fits these rows. A stack of one prefix also serves fewer rows."""
         if width != self.width or len(parts) != len(self.parts):
             return False
         pairs = list(zip(parts, self.parts, strict=True))
@@ -69,31 +69,47 @@ class Stack:
 
     @property
     def bytes(self) -> int:
-        """How much memory the stack takes."""
+        """The number of bytes of the stack."""
         return sum(2 * keys.numel() * keys.element_size() for keys, _ in self._kv)
 
     def logits(self, passes: Passes, decoder_input: DecoderInput, *, conditioned: bool) -> Tensor:
-        """Return logits [G, V] at the free positions of the stack's rows, with their self-conditioning or without."""
+        """Return logits [G, V] at the free positions of the stack's rows, with or without self-conditioning."""
         soft = passes.soft(decoder_input.top_ids, decoder_input.top_chances * float(conditioned))
         return self.decode(passes, decoder_input.ids, soft, decoder_input.used, decoder_input.free)
 
     def decode(self, passes: Passes, canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> Tensor:
         """Return logits [G, V] in 32 bits at the free positions of canvases [R, C]."""
+        canvas, soft, used, free = _compacted(canvas, soft, used, free)
         rows, width = canvas.shape
         lengths = self.lengths[:rows]
-        # Held positions must stand where they would if the deleted ones had never been.
+        # Deleted positions do not count, so that the others get the positions they would have without them.
         positions = lengths + (used.cumsum(1) - 1).clamp(min=0)
+        n_past = self._kv[0][0].shape[2] - self.width
         mask = None
-        if self.seen is not None or not bool(used.all()):
-            n_past = self._kv[0][0].shape[2] - width
-            seen = self.seen if self.seen is not None else torch.ones(rows, n_past, dtype=torch.bool, device=canvas.device)
-            mask = torch.cat([seen, used], 1)[:, None, None].expand(-1, 1, width, -1)
-        kv = [(keys[:rows], values[:rows]) for keys, values in self._kv]
+        if self.own_prefix is not None or not bool(used.all()):
+            prefix_mask = self.own_prefix
+            if prefix_mask is None:
+                prefix_mask = torch.ones(rows, n_past, dtype=torch.bool, device=canvas.device)
+            mask = torch.cat([prefix_mask, used], 1)[:, None, None].expand(-1, 1, width, -1)
+        kv = [(keys[:rows, :, : n_past + width], values[:rows, :, : n_past + width]) for keys, values in self._kv]
         return passes.logits(passes.decode(canvas, kv, soft, positions=positions, mask=mask, with_room=True)[free])
 
 
+def _compacted(canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the rows with unused positions removed, down to the length of the longest row, in the same order.
+
+    So deleted positions take no time, and rows of equal length need no mask.
+    """
+    longest = int(used.sum(1).max())
+    if longest == used.shape[1]:
+        return canvas, soft, used, free
+    order = (~used).to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
+    wide = order[..., None].expand(-1, -1, soft.shape[-1])
+    return canvas.gather(1, order), soft.gather(1, wide), used.gather(1, order), free.gather(1, order)
+
+
 class LocalDecoder:
-    """The decoder of a loaded model on one encoded prefix: the denoiser's, when its rows step alone."""
+    """The decoder of a loaded model on one encoded prefix, for rows that step without other requests."""
 
     def __init__(self, passes: Passes, kv: KV, *, conditioned: bool = True) -> None:
         self.passes, self.kv, self.conditioned = passes, kv, conditioned
@@ -107,13 +123,13 @@ class LocalDecoder:
         """Return logits [G, V] in 32 bits at the free positions."""
         parts = [PrefixRows(self.kv, len(canvas))]
         if self.stack is None or not self.stack.serves(parts, canvas.shape[1]):
-            self.stack = None  # there need not be room for two
+            self.stack = None  # free the old stack first, because memory may not have room for two
             self.stack = Stack(parts, canvas.shape[1])
         return self.stack.decode(self.passes, canvas, soft, used, free)
 
 
 def joined(inputs: Sequence[DecoderInput]) -> DecoderInput:
-    """Return the inputs as one, on canvases as wide as the widest: what is added is not there."""
+    """Return one input with the rows of all inputs, padded to the widest canvas with unused positions."""
     width = max(one.ids.shape[1] for one in inputs)
 
     def whole(tensors: Sequence[Tensor]) -> Tensor:

@@ -1,8 +1,8 @@
-"""Infilling the strongest way that transformers' own `generate` allows, to be measured against.
+"""Infill with transformers' own `generate`, as well as it allows, as a baseline for measurements.
 
-The starting canvas is given, held positions are made one-hot by a logits processor (so they are accepted at every
-step), control tokens are banned in the gap. Everything else is the library's: a canvas of the checkpoint's fixed
-length, the prompt encoded anew at each call, its sampler and its stopping rule. Knows the same layouts as the filler.
+We pass the starting canvas, a logits processor makes held positions one-hot (so that every step accepts them), and control
+tokens are banned in the gap. The rest is the library's: a canvas of the checkpoint's fixed length, encoding the prompt in
+each call, its sampler and its stopping rule. Knows the same layouts as the filler. Knows nothing of drafts or ranking.
 """
 
 from __future__ import annotations
@@ -11,25 +11,41 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import DiffusionGemmaForBlockDiffusion, LogitsProcessor, LogitsProcessorList
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import layout
-from dg_lsp.engine.model import Loaded
+from dg_lsp.engine.model import Loaded, find
 from dg_lsp.engine.task import Filler, Task
 
 STEPS = 48  # the library's default for this model
 
 
+def library_model(loaded: Loaded) -> Any:
+    """Return the loaded model as transformers' class; load it again with the library if it is our own class."""
+    if hasattr(loaded.passes.model, "generate"):
+        return loaded.passes.model
+    dtype = getattr(torch, loaded.dtype)
+    model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(
+        str(find(loaded.name, loaded.revision)),
+        dtype=dtype,
+        attn_implementation="sdpa",
+        use_safetensors=True,
+        local_files_only=True,
+    )
+    return model.eval().requires_grad_(False).to(loaded.device)
+
+
 class StockFiller(Filler):
-    """One loaded model behind the library's `generate`, one gap length, no drafts, no ranking."""
+    """A loaded model that fills with the library's `generate`: one gap length, no drafts, no ranking."""
 
     def __init__(self, loaded: Loaded, *, steps: int = STEPS) -> None:
         self.loaded, self.steps = loaded, steps
+        self.model = library_model(loaded)
         self.layout = layout.for_profile(loaded.profile, loaded.vocabulary)
 
     def start(self, request: InfillRequest) -> StockTask:
-        """Return the request as a task of a single step; raise ValueError when it has more than one hole."""
+        """Return a task with a single step; raise ValueError if the request has more than one hole."""
         if len(request.holes) > 1:
             raise ValueError("the library's generate fills one hole at a time")
         return StockTask(self, request)
@@ -43,13 +59,13 @@ class StockTask(Task):
         self._text = ""
 
     def step(self) -> bool:
-        """Do all of it at once: the library can't be interrupted."""
+        """Fill the hole in one step, because the library's `generate` can't be interrupted; return False."""
         loaded, request = self._filler.loaded, self._request
-        model, vocabulary, profile = loaded.passes.model, loaded.vocabulary, loaded.profile
+        model, vocabulary, profile = self._filler.model, loaded.vocabulary, loaded.profile
         sheet = self._filler.layout.lay_out(request)
         length: int = model.config.canvas_length
         gap = (profile.block_gaps if request.holes[0].block else profile.line_gaps)[0]
-        # The canvas can't be shorter than the checkpoint's: more of the suffix is held, then the end token.
+        # The canvas has the checkpoint's fixed length, so more of the suffix is held, then the end token.
         tail = vocabulary.encode(request.suffix[: length * 16])[: length - gap]
         tail += [vocabulary.id("<eos>") or 1] * (length - gap - len(tail))
         regular = torch.tensor(
@@ -76,11 +92,11 @@ class StockTask(Task):
         return False
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """Return the one answer."""
+        """Return the only candidate."""
         return (Candidate((self._text,)),)
 
     def drafts(self) -> tuple[str, ...]:
-        """Return the answer."""
+        """Return the filled text, or "" before the step."""
         return (self._text,)
 
 

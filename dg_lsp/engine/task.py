@@ -1,7 +1,7 @@
-"""What serving needs of a model: work that is done a step at a time.
+"""The interface between serving and a model: a filler starts tasks, and a task runs one step at a time.
 
-The server of requests (scheduler, app) knows only these two base classes. A model overrides the abstract methods, and of the
-rest what it can do; the defaults are those of a model that can do nothing more.
+The scheduler and the app know only these two base classes. A model overrides the abstract methods, and those of its optional
+abilities. The defaults suit a model without them. Knows nothing of queues, HTTP or tensors.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.calibration import Evidence
 from dg_lsp.engine.calibration_store import Calibrations
 
-# What several requests under way at once are to a model: "independent", as something else does the work; "joined" in one
-# pass; or "in turns", as each takes the same time beside others as alone.
+# How a model runs several requests: "independent", because another process or machine does the work; "joined" in one
+# pass; or "in turns", because running them together saves no time.
 Concurrency = Literal["independent", "joined", "in turns"]
-Say = Callable[[str, float], None]  # hears what is being loaded, and what share of it is
+Say = Callable[[str, float], None]  # reports progress: a message and a fraction
 
 
 class UserError(Exception):
-    """A request can't be served for a reason that the user can do something about.
+    """A request can't be served, for a reason that the user can fix.
 
-    The message is a sentence for them and holds no code; what serves requests passes it on as it is.
+    The message is a sentence for the user without any of their code. The worker sends it unchanged.
     """
 
 
 class Task(ABC):
-    """One request under way."""
+    """One running request."""
 
-    # How long the task spent in each stage: `prefill`, `draft`, `denoise`, `score`; empty where it does not tell.
+    # Milliseconds spent in each stage: `prefill`, `draft`, `denoise`, `score`; empty if not measured.
     milliseconds: Mapping[str, float] = MappingProxyType({})
 
     @abstractmethod
     def step(self) -> bool:
-        """Do one unit that is never interrupted (a prefill, a denoising step, a scoring pass); return whether more is to do.
+        """Do one uninterruptible unit (a prefill, a denoising step, a scoring pass); return whether more remains.
 
-        Raises UserError when what is needed can't be had.
+        Raises UserError.
         """
 
     @abstractmethod
@@ -47,69 +47,76 @@ class Task(ABC):
 
     @abstractmethod
     def drafts(self) -> tuple[str, ...]:
-        """Return one text for each hole as the best canvas reads now."""
+        """Return the current text of each hole in the best canvas."""
 
     def cache(self) -> Mapping[str, int]:
-        """Return how many `tokens` the prefix has, and how many of them were `reused`; empty where it does not tell."""
+        """Return the number of prefix `tokens`, and how many were `reused` from the cache; empty if not measured."""
         return {}
 
-    def hurry(self) -> None:  # noqa: B027 -- a task that can't score early does not
-        """Score drafts as soon as there are some; to be called before the first step."""
+    def hurry(self) -> None:  # noqa: B027 -- optional: not every task can score early
+        """Score drafts as soon as there are some. Call this before the first step."""
+
+    def finish_in(self, milliseconds: float) -> None:  # noqa: B027 -- optional: the queue ends a task at its deadline
+        """Plan the work so that it ends within this time. Call this before the first step."""
 
     def early(self) -> Candidate | None:
-        """Return the best of what is scored before the end, None when nothing is."""
+        """Return the best candidate scored before the end, or None."""
         return None
 
     def evidence(self) -> tuple[Evidence, ...]:
-        """Return what is known of each candidate for a single hole, after the end; empty where the task does not tell."""
+        """Return the evidence for each candidate of a single hole, after the end; empty if the task has none."""
         return ()
 
-    def close(self) -> None:  # noqa: B027 -- most tasks hold nothing that outlives them
-        """Let go of what the task shares with others, whether it has ended or not; no step follows."""
+    def close(self) -> None:  # noqa: B027 -- optional: most tasks share nothing
+        """Release what the task shares with others, whether it has finished or not. No step follows."""
 
 
 class Filler(ABC):
-    """A model that is ready to fill."""
+    """A loaded model that fills holes."""
 
     @property
     def calibrations(self) -> Calibrations | None:
-        """What turns evidence into confidence; None where the model states its own."""
+        """The calibrations that turn evidence into confidence; None if the model reports its own confidence."""
         return None
 
     @abstractmethod
     def start(self, request: InfillRequest) -> Task:
-        """Return the request as a task, not yet begun; raise ValueError, with a sentence, when it can't be served."""
+        """Return a new task for the request; raise ValueError with a sentence if it can't be served."""
 
     def about(self) -> Mapping[str, object]:
-        """Return facts by name: `device`, `dtype`, `threads` and `why` they are so; `device_bytes`, `device_free_bytes`."""
+        """Return facts by name: `device`, `dtype`, `threads`, `why` they were chosen, `device_bytes`, `device_free_bytes`."""
         return {}
 
     def pieces(self, text: str) -> tuple[str, ...]:
-        """Return a text's tokens as text; empty where the model does not tell."""
+        """Return the texts of a text's tokens; empty if they are not known."""
         return ()
 
     def concurrency(self) -> Concurrency:
-        """Return what several requests at once are to this model; where they take turns, ending one after another is best."""
+        """Return how this model runs several requests. With "in turns", the queue finishes one after another."""
         return "independent"
 
     def predict_together(self, tasks: Sequence[Task], max_rows: int) -> Sequence[int]:
-        """Do what the next `step` of the first task takes longest for, and that of others which fit beside it.
+        """Run one model pass for the next `step` of the first task and of others that fit in the same pass.
 
-        `max_rows` bounds the rows of the pass. Return which tasks it was done for, the first among them: their `step` has
-        to follow. None at all when the first task's next step is not of that kind, or stands alone.
+        The pass has at most `max_rows` rows. Return the indexes of the tasks it served, including the first; their `step`
+        must follow. Return none if the first task's next step needs no such pass, or can't share one.
         """
         return ()
 
-    def has_room(self) -> bool:
-        """Return whether memory admits one more request beside those under way."""
-        return True
-
-    def expect(self, request: InfillRequest) -> None:  # noqa: B027 -- a model that can't read ahead does not
-        """Take a request as the one that will probably come next."""
-
-    def foresee(self) -> bool:
-        """Do one short unit of what the expected request will need; return whether more is to do."""
+    def is_on_gpu(self) -> bool:
+        """Return whether the model's weights are on a GPU, so that loading them again takes long."""
         return False
 
-    def trim(self) -> None:  # noqa: B027 -- most models keep nothing
-        """Forget caches, and whatever else could be computed again."""
+    def has_room(self) -> bool:
+        """Return whether memory has room for another request beside the running ones."""
+        return True
+
+    def expect(self, request: InfillRequest) -> None:  # noqa: B027 -- optional: not every model can prepare
+        """Note a request that will probably come next."""
+
+    def foresee(self) -> bool:
+        """Do one short unit of preparation for the expected request; return whether more remains."""
+        return False
+
+    def trim(self) -> None:  # noqa: B027 -- optional: most models have no caches
+        """Drop caches, and everything else that can be computed again."""

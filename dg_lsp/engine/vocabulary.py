@@ -1,4 +1,4 @@
-"""Tokens and the bytes they stand for.
+"""Convert text to token ids and back, through the bytes of each token.
 
 Knows a `tokenizers` file. Knows nothing of models or layouts.
 """
@@ -11,14 +11,17 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-LONG_CHARS = 500  # texts worth remembering the tokens of
+from dg_lsp.wire import files
+
+MAX_BYTES = 256 << 20  # eight times the size of the largest known tokenizer file
+LONG_CHARS = 500  # the tokens of texts at least this long are cached
 
 
 class Vocabulary:
-    """Text to token ids and back; `pieces[id]` holds the bytes a token stands for, empty for special tokens."""
+    """A tokenizer. `pieces[id]` holds the bytes of a token, empty for special tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        # Code that reads `<pre>` is text: control tokens are written by their ids alone.
+        # The text `<pre>` in code must not become a control token. Layouts add control tokens by id.
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
         self.size = tokenizer.get_vocab_size()
@@ -29,40 +32,52 @@ class Vocabulary:
             b"" if i in special or token is None else _piece(token, byte_level) for i, token in enumerate(tokens)
         )
         self.special = frozenset(special) | {i for i, token in enumerate(tokens) if token is None}
-        # One fill asks for the same side of a file several times, and a keystroke leaves the other side as it was.
-        self._encode_long = lru_cache(maxsize=8)(self._encode)
+        # One fill encodes the same side of a file several times, and a keystroke changes only one side.
+        self._encode_long = lru_cache(maxsize=32)(self._encode)
 
     @classmethod
     def from_file(cls, path: Path) -> Vocabulary:
-        """Return the vocabulary of a `tokenizer.json`."""
-        return cls(Tokenizer.from_file(str(path)))
+        """Return the vocabulary of a `tokenizer.json`; raise ValueError if it is no regular file, or the library's own errors.
+
+        Reading a pipe or a device might never end. Links are followed, because folders of the hub's cache consist of links.
+        """
+        try:
+            data = files.read_regular(path.resolve(), MAX_BYTES)
+        except (files.NotRegularError, files.TooLargeError) as error:
+            raise ValueError(f"{path} {error}") from error
+        return cls(Tokenizer.from_buffer(data))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The library's own tokenizer, which encodes special tokens as text."""
+        return self._tokenizer
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, no special token added. Lone surrogates become U+FFFD: they are no text."""
+        """Return the ids of a text, without added special tokens. Lone surrogates become U+FFFD."""
         return list(self._encode_long(text) if len(text) >= LONG_CHARS else self._encode(text))
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; special tokens stand for nothing, a broken character at an end is dropped."""
+        """Return the text of ids, without special tokens and without incomplete characters."""
         return b"".join(self.pieces[token] for token in ids).decode("utf-8", "ignore")
 
     def lengths(self, ids: Iterable[int]) -> tuple[int, ...]:
-        """Return how many characters begin in each id's text; together they are the length of the text of all."""
+        """Return the number of characters that start in each id's bytes. Their sum is the length of the whole text."""
         return tuple(sum(byte & 0xC0 != 0x80 for byte in self.pieces[token]) for token in ids)
 
     def id(self, token: str) -> int | None:
-        """Return the id of a token by its name, or None where the vocabulary lacks it."""
+        """Return the id of a token by its name, or None if the vocabulary lacks it."""
         return self._tokenizer.token_to_id(token)
 
     @cached_property
     def with_newline(self) -> tuple[int, ...]:
-        """The ids of all tokens whose text has a line end."""
+        """The ids of all tokens that contain a line end."""
         return tuple(i for i, piece in enumerate(self.pieces) if b"\n" in piece or b"\r" in piece)
 
     def starting_with(self, head: bytes) -> tuple[int, ...]:
-        """Return the ids of all tokens whose bytes begin with `head`."""
+        """Return the ids of all tokens whose bytes start with `head`."""
         return _starting_with(self.pieces, head)
 
 
@@ -82,18 +97,18 @@ def _piece(token: str, byte_level: bool) -> bytes:
 
 @lru_cache(maxsize=1)
 def _byte_level_table() -> dict[str, int]:
-    """Return which byte each character of a byte-level token stands for (GPT-2's printable alphabet)."""
+    """Return the byte for each character of a byte-level token (GPT-2's printable alphabet)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in printable}
     others = (byte for byte in range(256) if byte not in set(printable))
     return table | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return how many leading ids two rows share, both of the same type."""
-    # Slices are compared much faster than one id after another: keystrokes ask this of every prefix that is known.
-    low, high = 0, min(len(left), len(right))
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return the number of leading ids that two sequences share. Both must have the same type."""
+    # Comparing slices is much faster than comparing ids one by one. Each keystroke compares with every cached prefix.
+    low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
+        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle - 1)
     return low

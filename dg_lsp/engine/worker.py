@@ -1,7 +1,7 @@
-"""Work on the queue's jobs one step at a time, on one thread: the only one that touches the model.
+"""Run the queue's jobs one step at a time, on the only thread that uses the model.
 
-A step is the only unit that is never interrupted; between steps the worker looks at cancellations, deadlines and the queue.
-It loads and unloads the model as well. Knows the model as a `Filler`. Knows nothing of HTTP or tensors.
+A step is never interrupted. Between steps, the worker checks cancellations, deadlines and the queue. It also loads and
+unloads the model. Knows the model as a `Filler`. Knows nothing of HTTP or tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Load = Callable[[Say], Filler]
 
 
 class Worker:
-    """The loaded model and the thread's loop around it."""
+    """The loaded model, and the loop that runs jobs on it."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Worker:
         self.filler: Filler | None = None
 
     def run(self) -> None:
-        """Work until the queue says to close."""
+        """Run jobs until the queue is closed."""
         while True:
-            # No variable of this loop holds the model: unloading frees it.
+            # No local variable may hold the model here, or unloading would not free it.
             concurrency = None if self.filler is None else self.filler.concurrency()
             work, job = self._queue.next_work(concurrency, self._has_room)
             if work == "close":
@@ -58,7 +58,7 @@ class Worker:
                 self._turn(job, self.filler)
 
     def _turn(self, job: Job | None, filler: Filler) -> None:
-        """End the jobs that are over, then do a step of the job whose turn it is and of those that step with it."""
+        """End the jobs that are due, then run one step of the selected job and of the jobs that share its pass."""
         for over, reason in self._queue.due():
             self._finish(over, reason)
         if job is not None and not job.over:
@@ -67,15 +67,15 @@ class Worker:
                     self._advance(each, filler)
 
     def _has_room(self) -> bool:
-        """Return whether the model's memory admits one more job; yes where it can't tell."""
+        """Return whether memory has room for another job; True if this can't be measured."""
         try:
             return self.filler is None or self.filler.has_room()
-        except Exception as error:  # a device that tells nothing fails the job that needs it, not all that follow
-            log.warning("how much memory is free could not be told", exc_info=error)
+        except Exception as error:  # a failed measurement must not stop all later jobs
+            log.warning("could not measure the free memory", exc_info=error)
             return True
 
     def _foresee(self) -> None:
-        """Do a short unit of what a next request may need; it counts as no use of the engine."""
+        """Do one short unit of preparation for the next request. It does not count as use of the engine."""
         expected = self._queue.take_expected()
         if self.filler is None:
             return
@@ -84,36 +84,36 @@ class Worker:
                 self.filler.expect(expected)
             if self.filler.foresee():
                 self._queue.foresee_more()
-        except Exception as error:  # nobody asked for it, so nobody needs to hear of it
-            log.warning("what a next request may need could not be done ahead", exc_info=error)
+        except Exception as error:  # no client waits for this, so only the log gets the error
+            log.warning("could not prepare for the next request", exc_info=error)
             if is_out_of_memory(error):
                 give_back_memory()
 
     def _predict_together(self, job: Job, filler: Filler) -> list[Job]:
-        """Return the jobs whose turn it is, it first: those that one pass was done for, or it alone."""
+        """Return the jobs to step now, `job` first: those that one shared pass was done for, or `job` alone."""
         if filler.concurrency() != "joined" or job.task is None:
             return [job]
         jobs = self._queue.company(job)
         tasks = [each.task for each in jobs if each.task is not None]
-        if len(tasks) < 2:  # nobody to share with
+        if len(tasks) < 2:  # no other job to share a pass with
             return [job]
         began = self._clock()
         try:
-            chosen = filler.predict_together(tasks, self._rows)
-        except Exception as error:  # whose fault it is shows when each steps alone
-            log.warning("a pass for %d requests failed; each goes on alone", len(tasks), exc_info=error)
+            shared_indexes = filler.predict_together(tasks, self._rows)
+        except Exception as error:  # each job steps alone next, which shows which one fails
+            log.warning("a shared pass for %d requests failed; each continues alone", len(tasks), exc_info=error)
             if is_out_of_memory(error):
                 self._rows = max(1, self._rows // 2)
                 give_back_memory()
             return [job]
         took_ms = 1000 * (self._clock() - began)
-        for index in chosen:
+        for index in shared_indexes:
             jobs[index].spent_ms += took_ms
             self._queue.count_turn(jobs[index])
-        return [jobs[index] for index in chosen] or [job]
+        return [jobs[index] for index in shared_indexes] or [job]
 
     def _advance(self, job: Job, filler: Filler) -> None:
-        """Do one step of a job, the first one after making its task; tell what there is to tell."""
+        """Run one step of a job and emit its events; create its task before the first step."""
         try:
             if job.task is None:
                 try:
@@ -121,9 +121,11 @@ class Worker:
                 except ValueError as error:
                     return self._queue.fail(job, "bad_request", str(error))
                 if job.priority == "interactive":
-                    filler.expect(job.ask.request)  # who types goes on typing
+                    filler.expect(job.ask.request)  # a user who types will probably send a similar request next
                 if job.ask.early:
                     job.task.hurry()
+                if job.due is not None:
+                    job.task.finish_in(1000 * (job.due - self._clock()))
             before = self._clock()
             has_more = job.task.step()
             job.spent_ms += 1000 * (self._clock() - before)
@@ -132,9 +134,9 @@ class Worker:
             if not has_more:
                 return self._finish(job, "finished")
             if job.ask.early and job.end is None:
-                _tell_early(job, job.task.early())
-            if job.ask.drafts and self._clock() - job.drafted >= DRAFT_EVERY_S and job.end is None:
-                job.drafted = self._clock()
+                _emit_early(job, job.task.early())
+            if job.ask.drafts and self._clock() - job.drafted_at >= DRAFT_EVERY_S and job.end is None:
+                job.drafted_at = self._clock()
                 job.emit(Draft(job.task.drafts(), job.steps))
         except Exception as error:  # one bad request must not end a process that took minutes to load
             self._fail_with(job, error)
@@ -170,47 +172,47 @@ class Worker:
             self._queue.fail(job, "engine_failed", message)
 
     def _get_model(self) -> None:
-        self._tell(Status("loading"))
+        self._set_status(Status("loading"))
         try:
-            self.filler = self._load(lambda text, fraction: self._tell(Status("loading", text, fraction)))
-        except Exception as error:  # whatever a loader raises, the user is told and the process ends in good order
-            log.exception("the model could not be loaded")
+            self.filler = self._load(lambda text, fraction: self._set_status(Status("loading", text, fraction)))
+        except Exception as error:  # whatever a loader raises, the user must see it and the process must end cleanly
+            log.exception("could not load the model")
             message = f"the model could not be loaded: {error or type(error).__name__}"
             if is_out_of_memory(error):
                 message = "the model could not be loaded: there is not enough memory for it"
-            self._tell(Status("failed", message))
+            self._set_status(Status("failed", message))
             self._queue.fail_all("not_loaded", message)
             return
         self._queue.touch()
-        self._rows = self._max_rows  # what was too much for the last model need not be for this one
-        self._tell(Status("ready", "", 1.0))
+        self._rows = self._max_rows  # the limit that ran out of memory was that of the last model
+        self._set_status(Status("ready", "", 1.0))
 
     def _drop_model(self) -> None:
         if self._queue.forget_foreseeing():
             self.filler = None
             give_back_memory()
-            self._tell(Status("unloaded", "unloaded after idling"))
+            self._set_status(Status("unloaded", "unloaded after idling"))
 
-    def _tell(self, status: Status) -> None:
+    def _set_status(self, status: Status) -> None:
         self._queue.status = status
         log.info("model %s%s", status.state, f": {status.message}" if status.message else "")
         self._on_status(status)
 
 
-def _tell_early(job: Job, candidate: Candidate | None) -> None:
-    """Tell the best candidate so far where it reads otherwise than the one told before."""
+def _emit_early(job: Job, candidate: Candidate | None) -> None:
+    """Emit the best candidate so far, if its text differs from the last one emitted."""
     if candidate is not None and (job.last_early is None or job.last_early.texts != candidate.texts):
         job.last_early = candidate
         job.emit(Found(replace(candidate, finished=False), early=True))
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether the error says that memory ran out; torch has a class of its own for a GPU and none for a CPU."""
+    """Return whether the error means out of memory. torch has an error class for this on a GPU, but none on a CPU."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 def give_back_memory() -> None:
-    """Collect what is unreachable, and let a GPU's allocator return what it keeps."""
+    """Collect garbage, and return the GPU allocator's cached memory to the device."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():

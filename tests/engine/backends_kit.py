@@ -60,8 +60,8 @@ def serving(routes: Mapping[str, Handler]) -> Iterator[str]:
 class Recorder:
     """A server that answers each POST with the next of its answers, the last one forever, and remembers what it was asked.
 
-    An answer is a body, or a status with one. A request counts as `dropped` when its asker hung up before the answer;
-    `hold` keeps answers back until it is set.
+    An answer is a body, a status with one, or a response. A request counts as `dropped` when its asker hung up before the
+    answer; `hold` keeps answers back until it is set.
     """
 
     answers: Sequence[Any]
@@ -86,6 +86,8 @@ class Recorder:
                 await asyncio.sleep(0.005)
         finally:
             self._now -= 1
+        if isinstance(answer, Response):
+            return answer
         status, body = answer if isinstance(answer, tuple) else (200, answer)
         if isinstance(body, bytes):
             return Response(body, status)
@@ -117,6 +119,7 @@ class StandIn:
     name: str = "tiny-diffusion"
     root: str = ""
     max_model_len: int = 4096
+    max_rows: int = 0  # what --max-num-seqs says; 0: started without --enable-scale-out, and so not told
     key: str = ""
     old: bool = False
     heedless: bool = False
@@ -130,6 +133,7 @@ class StandIn:
             "GET /v1/models": self._models,
             "POST /tokenize": self._tokenize,
             "POST /v1/completions": self._completions,
+            "POST /inference/v1/generate": self._generate,
         }
 
     async def _version(self, _: Request) -> Response:
@@ -145,6 +149,15 @@ class StandIn:
         body = await request.json()
         ids = self.vocabulary.encode(body["prompt"]) if self.tokens is None else self.tokens
         return JSONResponse({"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids})
+
+    async def _generate(self, request: Request) -> Response:
+        n = (await request.json())["sampling_params"]["n"]
+        if not self.max_rows:
+            message = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
+            return JSONResponse({"error": {"message": message, "type": "PermissionDeniedError", "code": 403}}, 403)
+        assert n > self.max_rows, "vLLM would do work for this"
+        message = f"sampling_params.n must be at most the server's max_num_seqs ({self.max_rows}), got {n}."
+        return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
 
     async def _completions(self, request: Request) -> Response:
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":

@@ -1,4 +1,4 @@
-"""Tiny real checkpoints, made fresh: one in each layout, and one with experts and a sliding window that is crossed."""
+"""Create tiny real checkpoints: one per layout, and one with experts and a sliding window shorter than its prefix."""
 
 from __future__ import annotations
 
@@ -56,8 +56,11 @@ def gemma_like_tokenizer() -> Tokenizer:
     """Return a small tokenizer built the way Gemma's is."""
     specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<image>", "<|turn>", "<turn|>", "<|channel>", "<channel|>"]
     words = ["▁", "▁▁", "▁▁▁▁", "\n", "\n\n", *(chr(code) for code in range(33, 127)), "de", "def", "re", "return", "▁+", "Ġ"]
-    vocabulary = {token: index for index, token in enumerate([*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *words])}
     merges = [("▁", "▁"), ("▁▁", "▁▁"), ("\n", "\n"), ("d", "e"), ("de", "f"), ("r", "e"), ("▁", "+")]
+    for word in ("```", "model", "thought", "python"):  # of a chat turn
+        words += [word[:n] for n in range(2, len(word) + 1)]
+        merges += [(word[:n], word[n]) for n in range(1, len(word))]
+    vocabulary = {token: index for index, token in enumerate([*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *words])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
@@ -88,7 +91,7 @@ def _save(folder: Path, shape: Shape) -> None:
 
 
 def _shake(model: Any) -> None:
-    """Move every norm off one, so that a forgotten norm shows."""
+    """Change every norm's weight from one, so that a test notices a missing norm."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1 and parameter.any():

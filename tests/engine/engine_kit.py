@@ -1,4 +1,4 @@
-"""Real engine processes around the toy model, for tests: started, watched and ended."""
+"""Start, watch and stop real engine processes with the toy model, for tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A private directory for engines; whoever is left in it at the end is killed."""
+    """Yield a private directory for engines; kill the engines that still run in it at the end."""
     # pytest's own directories have names too long for a socket.
     folder = Path(tempfile.mkdtemp(prefix="dg"))
     monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(folder))
@@ -49,7 +49,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def wait_until(check: Callable[[], T | None], patience_s: float = 30.0) -> T:
-    """Return the first true value of a check; fail when patience ends."""
+    """Return the first true value of a check; fail after the timeout."""
     give_up = time.monotonic() + patience_s
     while not (found := check()):
         assert time.monotonic() < give_up, "waited in vain"
@@ -58,7 +58,7 @@ def wait_until(check: Callable[[], T | None], patience_s: float = 30.0) -> T:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, or only waits for its parent to ask how."""
+    """Return whether a process has ended or is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def running(*options: str, model: str = "toy", filler: str = FILLER, wait_for: s
 
 
 def told_by(process: subprocess.Popen[bytes], place: Place) -> State | None:
-    """The state that this process told, not one that was killed before it."""
+    """Return the state file of this process, not that of a process killed before it."""
     assert process.poll() is None, "the engine ended while starting"
     state = meeting.read_state(place)
     return state if state is not None and state.pid == process.pid else None
@@ -118,7 +118,7 @@ def told_by(process: subprocess.Popen[bytes], place: Place) -> State | None:
 
 @dataclass
 class Gate:
-    """A file that lets as many steps through as it is long."""
+    """A file that permits as many steps as it has bytes."""
 
     path: Path
 
@@ -156,7 +156,7 @@ def events(lines: Iterator[str]) -> Iterator[Event]:
 
 
 def post(http: httpx.Client, data: dict[str, object]) -> list[Event]:
-    """All events that answer an infill."""
+    """Return all events of an infill's response."""
     with http.stream("POST", "/v1/infill", json=data) as response:
         assert response.status_code == 200, response.read()
         return list(events(response.iter_lines()))

@@ -35,7 +35,7 @@ def last(heard: list[Event]) -> Done:
     return heard[-1]
 
 
-def test_an_infill_streams_what_was_accepted_its_candidates_and_the_end(engine: Running) -> None:
+def test_an_infill_streams_accepted_then_candidates_then_done(engine: Running) -> None:
     heard = post(engine.http, body({"steps": 2, "text": "return 1\n"}, n=2))
     assert [type(event) for event in heard] == [Accepted, Found, Found, Done]
     assert [event.candidate.texts for event in heard if isinstance(event, Found)] == [("return 1\n",)] * 2
@@ -43,12 +43,12 @@ def test_an_infill_streams_what_was_accepted_its_candidates_and_the_end(engine: 
     assert (done.reason, done.steps, done.cache.reused) == ("finished", 2, 1)
 
 
-def test_drafts_are_streamed_to_those_who_ask(engine: Running) -> None:
+def test_drafts_are_streamed_only_on_request(engine: Running) -> None:
     heard = post(engine.http, body({"steps": 2}, drafts=True))
     assert Draft(("draft 1",), 1) in heard
 
 
-def test_a_deadline_gives_the_best_so_far_marked_as_such(engine: Running) -> None:
+def test_a_deadline_returns_unfinished_candidates(engine: Running) -> None:
     heard = post(engine.http, body({"steps": 10_000, "pause_s": 0.005}, ms=50))
     assert last(heard).reason == "deadline"
     assert [event.candidate.finished for event in heard if isinstance(event, Found)] == [False]
@@ -61,7 +61,7 @@ def cancelled(engine: Running) -> float:
     return engine.count('requests_total{outcome="cancelled"}')
 
 
-def test_closing_the_response_stops_the_work(engine: Running, tmp_path: Path) -> None:
+def test_closing_the_response_cancels_the_job(engine: Running, tmp_path: Path) -> None:
     journal, before = tmp_path / "journal", cancelled(engine)
     script = {**ENDLESS, "journal": str(journal), "name": "x"}
     with engine.http.stream("POST", "/v1/infill", json=body(script)) as response:
@@ -74,7 +74,7 @@ def test_closing_the_response_stops_the_work(engine: Running, tmp_path: Path) ->
     assert len(journal.read_text()) == n_steps
 
 
-def test_a_plain_answer_is_no_longer_worked_on_when_its_client_hangs_up(engine: Running) -> None:
+def test_a_client_that_disconnects_cancels_its_unstreamed_request(engine: Running) -> None:
     before = cancelled(engine)
     sent = json.dumps({"prompt": json.dumps(ENDLESS)}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {engine.state.token}\r\n"
@@ -99,7 +99,7 @@ def test_a_newer_request_of_the_same_document_replaces_the_older(engine: Running
         assert last(list(heard)).reason == "superseded"
 
 
-def test_a_full_queue_is_answered_at_once(engine: Running, tmp_path: Path) -> None:
+def test_a_full_queue_refuses_at_once(engine: Running, tmp_path: Path) -> None:
     stop = gate(tmp_path)
     with contextlib.ExitStack() as stack:
         for _ in range(1 + 4):  # one in its step, and as many as may wait
@@ -107,20 +107,20 @@ def test_a_full_queue_is_answered_at_once(engine: Running, tmp_path: Path) -> No
             assert stack.enter_context(sent).status_code == 200
             wait_until(lambda: engine.info()["running"] == 1)
         refused = engine.http.post("/v1/infill", json=body())
-        assert error(refused) == (429, "the engine is busy: 4 requests are waiting already")
+        assert error(refused) == (429, "the engine is busy: 4 requests are already waiting")
         assert refused.headers["retry-after"] == "1"
         stop.let(1)
     wait_until(lambda: (engine.info()["running"], engine.info()["waiting"]) == (0, 0))
 
 
-def test_a_request_that_fails_is_told_why_and_the_engine_goes_on(engine: Running) -> None:
+def test_a_failed_request_gets_the_reason_and_the_engine_continues(engine: Running) -> None:
     assert post(engine.http, body({"raise": "OutOfMemoryError"}))[-1] == Problem(
         "out_of_memory", "the engine ran out of memory on this request; a smaller model or context may fit"
     )
     assert last(post(engine.http, body())).reason == "finished"
 
 
-def test_the_log_holds_no_code(engine: Running) -> None:
+def test_the_log_contains_no_code(engine: Running) -> None:
     post(engine.http, body({"raise": "RuntimeError", "text": "secret"}))
     log = engine.place.log.read_text()
     assert "RuntimeError" in log
@@ -130,7 +130,7 @@ def test_the_log_holds_no_code(engine: Running) -> None:
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", "Basic TOKEN", "bearer\u00e9"])
 @pytest.mark.parametrize("path", ["/health", "/v1/info", "/metrics", "/v1/lease", "/nowhere"])
-def test_nothing_is_told_without_the_token(engine: Running, path: str, header: str) -> None:
+def test_every_route_requires_the_token(engine: Running, path: str, header: str) -> None:
     given = header.replace("TOKEN", engine.state.token).encode("latin-1")
     response = engine.http.get(path, headers={b"Authorization": given})
     assert response.status_code == 401
@@ -148,24 +148,24 @@ def test_nothing_is_told_without_the_token(engine: Running, path: str, header: s
         ({"Content-Type": "text/plain"}, 415, "the body must be JSON, with the header `Content-Type: application/json`"),
     ],
 )
-def test_browsers_and_strangers_are_refused(engine: Running, headers: dict[str, str], status: int, sentence: str) -> None:
+def test_web_pages_and_foreign_hosts_are_refused(engine: Running, headers: dict[str, str], status: int, sentence: str) -> None:
     response = engine.http.post("/v1/infill", content=b"{}", headers={**JSON, **headers})
     assert error(response) == (status, sentence)
 
 
-def test_a_large_body_is_refused_whether_its_length_is_told_or_not(engine: Running) -> None:
+def test_a_large_body_is_refused_with_or_without_content_length(engine: Running) -> None:
     large = b" " * 3_000_000
     assert error(engine.http.post("/v1/infill", content=large, headers=JSON)) == (413, "the body is larger than 2 MB")
     chunked = engine.http.post("/v1/infill", content=iter([large]), headers=JSON)
     assert error(chunked) == (413, "the body is larger than 2 MB")
 
 
-def test_unknown_addresses_and_methods_are_errors_in_json(engine: Running) -> None:
-    assert error(engine.http.get("/v2/infill")) == (404, "there is no such address here")
-    assert error(engine.http.get("/v1/infill")) == (405, "this address does not take that method")
+def test_unknown_paths_and_methods_are_json_errors(engine: Running) -> None:
+    assert error(engine.http.get("/v2/infill")) == (404, "no such path")
+    assert error(engine.http.get("/v1/infill")) == (405, "this path does not accept that method")
 
 
-def test_asking_for_the_head_of_a_lease_takes_none(engine: Running) -> None:
+def test_a_head_request_takes_no_lease(engine: Running) -> None:
     assert engine.http.head("/v1/lease").status_code == 405
     assert engine.http.head("/health").status_code == 200
     assert engine.info()["leases"] == 0
@@ -191,7 +191,7 @@ def test_two_thousand_malformed_requests_do_no_harm(engine: Running) -> None:
     assert last(post(engine.http, body())).reason == "finished"
 
 
-def test_bytes_that_are_no_http_do_no_harm(engine: Running) -> None:
+def test_bytes_that_are_not_http_do_no_harm(engine: Running) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(engine.state.address)
         client.sendall(b"\x00\xff not http\r\n\r\n")
@@ -199,7 +199,7 @@ def test_bytes_that_are_no_http_do_no_harm(engine: Running) -> None:
     assert engine.http.get("/health").json() == {"status": "ok", "state": "ready"}
 
 
-def test_info_and_models_tell_what_runs(engine: Running) -> None:
+def test_info_and_models_describe_the_running_engine(engine: Running) -> None:
     info = engine.info()
     assert {name: info[name] for name in ("pid", "state", "model", "device", "dtype", "leases", "protocol")} == {
         "pid": engine.process.pid,
@@ -255,21 +255,21 @@ def test_openai_streams(client: openai.OpenAI) -> None:
     assert chunks[-1].usage is not None
 
 
-def test_openai_cuts_and_echoes(client: openai.OpenAI) -> None:
+def test_openai_truncates_and_echoes(client: openai.OpenAI) -> None:
     script = prompt(text="abcdef")
     made = client.completions.create(model="toy", prompt=[script], max_tokens=3, echo=True)
     assert (made.choices[0].text, made.choices[0].finish_reason) == (script + "abc", "length")
 
 
-def test_text_that_utf8_has_no_bytes_for_comes_back_as_it_was_sent(engine: Running) -> None:
+def test_a_lone_surrogate_is_returned_unchanged(engine: Running) -> None:
     sent = json.dumps({"prompt": "\ud83d", "echo": True})
     response = engine.http.post("/v1/completions", content=sent.encode(), headers=JSON)
     assert response.status_code == 200, response.text
     assert response.json()["choices"][0]["text"].startswith("\ud83d")
 
 
-def test_openai_gets_its_own_errors(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="prompt must be one text"):
+def test_openai_package_raises_its_own_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="prompt must be one string"):
         client.completions.create(model="toy", prompt=[1, 2])
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="wrong").completions.create(model="toy", prompt="x")
@@ -301,13 +301,13 @@ def test_llama_fills_between_prefix_and_suffix(engine: Running) -> None:
     }
 
 
-def test_llama_gets_the_fields_it_asked_for_by_their_paths(engine: Running) -> None:
+def test_llama_response_fields_select_fields_by_path(engine: Running) -> None:
     made = llama(engine, input_prefix="a", input_suffix="", response_fields=["content", "timings/predicted_n", "no/such"])
     assert made == {"content": "answer", "timings/predicted_n": 6}
     assert llama(engine, input_prefix="a", input_suffix="", n_predict=0, response_fields=[""]) == {}
 
 
-def test_llama_stops_and_limits(engine: Running) -> None:
+def test_llama_stops_and_token_limits_apply(engine: Running) -> None:
     stopped = llama(engine, input_prefix=prompt(text="one\ntwo"), stop=["zero", "two"])
     assert (stopped["content"], stopped["stop_type"], stopped["stopping_word"]) == ("one\n", "word", "two")
     limited = llama(engine, input_prefix=prompt(text="abcdef"), n_predict=2)
@@ -316,7 +316,7 @@ def test_llama_stops_and_limits(engine: Running) -> None:
     assert late["content"] == "answer"
 
 
-def test_other_clients_get_texts_that_are_polished(engine: Running) -> None:
+def test_other_clients_get_polished_texts(engine: Running) -> None:
     repeated = llama(engine, input_prefix=prompt(text="x = 1\n\nfollowing()\n"), input_suffix="\n\nfollowing()\n")
     assert repeated["content"] == "x = 1"
     blank = llama(engine, input_prefix=prompt(text="  \n"), input_suffix="\n")

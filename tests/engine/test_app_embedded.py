@@ -67,7 +67,7 @@ def check(infilled: str) -> None:
     ast.parse(PREFIX + infilled + SUFFIX)
 
 
-def test_what_the_openai_package_gets_parses(embedded: Embedded) -> None:
+def test_code_from_the_openai_package_parses(embedded: Embedded) -> None:
     url = embedded.engine.info()["url"]
     with openai.OpenAI(base_url=f"{url}/v1", api_key=embedded.engine.state.token, max_retries=0) as client:
         made = client.completions.create(model="embedded", prompt=PREFIX, suffix=SUFFIX, n=2, logprobs=1)
@@ -76,7 +76,7 @@ def test_what_the_openai_package_gets_parses(embedded: Embedded) -> None:
         check("".join(choice.text for chunk in streamed for choice in chunk.choices))
 
 
-def test_what_curl_gets_in_the_shape_of_llama_parses(embedded: Embedded) -> None:
+def test_code_from_the_llama_route_parses(embedded: Embedded) -> None:
     sent = {"input_prefix": PREFIX, "input_suffix": SUFFIX, "prompt": "", "n_predict": 64, "input_extra": []}
     key = f"Authorization: Bearer {embedded.engine.state.token}"
     command = ["curl", "--silent", "--fail", "--header", key, "--header", "Content-Type: application/json"]
@@ -88,7 +88,7 @@ def test_what_curl_gets_in_the_shape_of_llama_parses(embedded: Embedded) -> None
 
 
 @pytest.mark.slow
-def test_what_other_clients_get_in_held_out_files_adds_no_syntax_error(embedded: Embedded) -> None:
+def test_fills_of_held_out_files_add_no_syntax_error(embedded: Embedded) -> None:
     """As it is in an editor, though these requests do not say that it is Python."""
     n_texts = 0
     transport = httpx.HTTPTransport(uds=embedded.engine.state.address)
@@ -178,7 +178,7 @@ def steps_and_cancels(journal: Path) -> tuple[dict[int, list[int]], dict[int, in
 
 
 @pytest.mark.slow
-def test_a_thousand_closed_responses_end_their_work_within_a_step_and_leave_nothing(embedded: Embedded) -> None:
+def test_a_thousand_closed_responses_cancel_their_work_within_a_step(embedded: Embedded) -> None:
     engine, rng = embedded.engine, random.Random(5)
     asyncio.run(cancel_many(engine, range(10_000, 10_600), rng))  # until its caches and its allocator have what they want
     wait_until(lambda: is_idle(engine))

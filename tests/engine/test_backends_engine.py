@@ -157,6 +157,8 @@ def test_remote_models_need_no_torch() -> None:
         "from dg_lsp.engine import backends\n"
         "import dg_lsp.engine.backends.vllm, dg_lsp.engine.backends.fim\n"
         "backends.load('fim:llama').close()\n"
+        "sys.modules['tokenizers'] = None\n"
+        "backends.load('chat:http://127.0.0.1:9#m').close()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

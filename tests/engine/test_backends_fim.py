@@ -10,13 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import RedirectResponse
 
 from dg_lsp.core import polish
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, Document, Hole, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import fim
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server, joined
+from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient, joined
 from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, WARMTH, window
 from dg_lsp.engine.backends.remote import Board, RemoteFiller
 from dg_lsp.wire.config import Config
@@ -265,7 +266,10 @@ def test_a_refusal_in_any_shape_is_one_short_line(body: Any) -> None:
         (b"[]", "HOST answered /v1/completions with something that is no JSON object; is the URL right?"),
         ({}, "the answer of HOST can't be understood: choices is missing"),
         ({"choices": []}, "the answer of HOST can't be understood: choices is empty"),
-        ({"choices": [{"text": 7}]}, "the answer of HOST can't be understood: choices[0].text must be a text, but is a number"),
+        (
+            {"choices": [{"text": 7}]},
+            "the answer of HOST can't be understood: choices[0].text must be a string, but is a number",
+        ),
         (b"x" * (17 << 20), "HOST answered with more than 16 MB"),
     ],
 )
@@ -288,16 +292,25 @@ def test_a_server_that_does_not_run_is_told() -> None:
 
 def test_a_server_that_never_answers_is_given_up(openai: Served) -> None:
     openai.recorder.hold = threading.Event()
-    openai.filler.client._http.timeout = httpx.Timeout(0.05)
+    client = openai.filler.client
+    assert isinstance(client, ServerClient)
+    client._http.timeout = httpx.Timeout(0.05)
     with pytest.raises(RemoteError, match="did not answer within"):
         openai.fill("a", "b")
 
 
 def test_a_redirect_is_not_followed_with_the_key() -> None:
-    with Served("openai", (307, {}), keys={"127.0.0.1": "secret"}) as served:
+    elsewhere = RedirectResponse(PATHS["openai"], 307)
+    with Served("openai", elsewhere, keys={"127.0.0.1": "secret"}) as served:
         with pytest.raises(RemoteError, match="wants to be asked elsewhere"):
             served.fill("a", "b")
         assert len(served.recorder.bodies) == 1
+
+
+def test_deepseeks_own_server_is_asked_for_v4_flash() -> None:
+    made = fim.connect("deepseek", "", "", Config(), {})
+    assert made.backend.model == "deepseek-v4-flash"
+    made.close()
 
 
 def test_a_usual_key_goes_to_its_usual_server_alone() -> None:
@@ -382,6 +395,7 @@ def test_a_url_is_one_of_a_server_without_secrets(url: str, sentence: str) -> No
             ("vllm", "", "https://a/v1", "google/diffusiongemma-26B-A4B-it"),
         ),
         ("fim:ollama:http://b:11434#qwen2.5-coder:7b", ("fim", "ollama", "http://b:11434", "qwen2.5-coder:7b")),
+        ("chat:http://127.0.0.1:1234#a/b", ("chat", "", "http://127.0.0.1:1234", "a/b")),
         ("fim:codestral", ("fim", "codestral", "", "")),
         ("fim:ollama#qwen2.5-coder:7b", ("fim", "ollama", "", "qwen2.5-coder:7b")),
     ],
@@ -392,9 +406,9 @@ def test_a_name_is_a_backend_a_url_and_a_model(name: str, expected: tuple[str, .
     assert backends.is_remote(name)
 
 
-@pytest.mark.parametrize("name", ["vllm:", "fim:", "fim:http://a", "embedded", "owner/name"])
+@pytest.mark.parametrize("name", ["vllm:", "chat:", "chat:#m", "fim:", "fim:http://a", "embedded", "owner/name"])
 def test_a_name_that_says_less_is_told(name: str) -> None:
-    with pytest.raises(RemoteError, match=r"vllm:URL\[#MODEL\], or fim:DIALECT"):
+    with pytest.raises(RemoteError, match=r"vllm:URL\[#MODEL\], chat:URL\[#MODEL\], or fim:DIALECT"):
         backends.parse(name)
 
 

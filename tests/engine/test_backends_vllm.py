@@ -22,9 +22,9 @@ from dg_lsp.core.values import Hole, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends.calls import RemoteError
 from dg_lsp.engine.backends.remote import STEP_S, RemoteFiller
-from dg_lsp.engine.backends.vllm import Vllm, connect
+from dg_lsp.engine.backends.vllm import SERVED_STEPS, Vllm, connect
 from dg_lsp.engine.backends.vllm_canvas import MAX_ROWS, PinnedCanvas, ReturnedCanvas, agreement, answer_tokens
-from dg_lsp.engine.profile import Profile, dump
+from dg_lsp.engine.profile import Profile, Sampling, dump
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.settings import Settings
@@ -34,7 +34,7 @@ from tests.engine.engine_kit import wait_until
 
 Opened = Callable[..., AbstractContextManager[tuple[RemoteFiller, StandIn]]]
 
-PREFIX, SUFFIX = "def add(x, y):\n    return ", "\n\n\nprint(add(1, 2))\n"
+PREFIX, SUFFIX = "def add(x, y):\n    return ", "\n\n\nadd(1, 2)\n"
 
 
 @pytest.fixture(scope="module")
@@ -151,11 +151,60 @@ def test_a_budget_of_steps_is_the_servers_cap(opened: Opened) -> None:
         assert {body["vllm_xargs"]["diffusion_max_steps"] for body in server.asked} == {3}
 
 
-@pytest.mark.parametrize(("canvas", "widths"), [(32, {32}), (256, {32})])
-def test_the_served_width_is_used_unless_it_is_much_too_wide(opened: Opened, canvas: int, widths: set[int]) -> None:
+def test_a_cap_lets_the_documented_servers_schedule_cool(opened: Opened) -> None:
+    with opened() as (remote, server):
+        for hole, steps in ((LINE, SERVED_STEPS), (BODY, Sampling().block_steps)):
+            server.asked.clear()
+            finish(remote.start(request(PREFIX, SUFFIX, hole)))
+            assert {body["vllm_xargs"]["diffusion_max_steps"] for body in server.asked} == {steps}
+
+
+@pytest.mark.parametrize(
+    ("canvas", "hole", "width"),
+    [(32, LINE, 32), (64, LINE, 64), (64, BODY, 64), (256, LINE, 32), (256, BODY, 48), (80, BODY, 80)],
+)
+def test_the_rows_of_a_request_are_as_wide_as_the_servers_graphs(opened: Opened, canvas: int, hole: Hole, width: int) -> None:
+    """All alike, and as wide as what is served unless that is much too wide: other batches run without whole graphs."""
     with opened(canvas=canvas) as (remote, server):
-        finish(remote.start(request(PREFIX, SUFFIX)))
-        assert {len(body["vllm_xargs"]["diffusion_seed_canvas"]) for body in server.asked} <= widths
+        finish(remote.start(request(PREFIX, SUFFIX, hole, n=4)))
+        assert len(server.asked) > 2
+        assert {len(body["vllm_xargs"]["diffusion_seed_canvas"]) for body in server.asked} == {width}
+
+
+def test_a_canvas_is_filled_up_as_vllm_does(opened: Opened, vocabulary: Vocabulary) -> None:
+    end, pad = vocabulary.id("<turn|>"), vocabulary.id("<pad>")
+    with opened() as (remote, server):
+        finish(remote.start(request("x = (a, ", ")\ny = 1\n" + "z = 2\n" * 40)))
+        finish(remote.start(request("x = (a, ", ")\n")))
+        for body in server.asked:
+            seed, pinned = body["vllm_xargs"]["diffusion_seed_canvas"], body["vllm_xargs"]["diffusion_pinned"]
+            assert seed.count(end) == 1
+            at = seed.index(end)
+            # A closed answer ends its turn itself, and <eos> belongs to that.
+            rest = seed[at + 1 :]
+            assert set(rest) <= {pad, vocabulary.id("<eos>")}
+            assert rest.count(vocabulary.id("<eos>")) <= 1
+            assert rest
+            assert set(range(at, len(seed))) <= set(pinned)
+
+
+@pytest.mark.parametrize(
+    ("max_rows", "n", "gaps"), [(2, 1, {3, 9}), (1, 1, {9}), (4, 8, {3, 5, 9}), (0, 60, {3, 5, 9}), (64, 60, {3, 5, 9})]
+)
+def test_no_more_canvases_are_sent_than_the_server_steps_together(
+    opened: Opened, max_rows: int, n: int, gaps: set[int]
+) -> None:
+    with opened(max_rows=max_rows) as (remote, server):
+        finish(remote.start(request(PREFIX, SUFFIX, n=n)))
+        assert len(server.asked) == min(max(3, n), MAX_ROWS, max_rows or MAX_ROWS)
+        frees = [
+            len(body["vllm_xargs"]["diffusion_seed_canvas"]) - len(body["vllm_xargs"]["diffusion_pinned"])
+            for body in server.asked
+        ]
+        assert set(frees) == gaps
+        told = remote.about()["remote"]
+        assert isinstance(told, dict)
+        assert told.get("rows", 0) == max_rows
 
 
 def test_a_line_ends_with_its_line_and_a_block_does_not(opened: Opened) -> None:
@@ -209,7 +258,7 @@ def test_holes_with_more_text_between_than_a_canvas_takes_are_filled_one_after_a
 
 
 def test_a_canvas_too_short_for_any_answer_is_told(opened: Opened) -> None:
-    with opened(canvas=8) as (remote, _), pytest.raises(RemoteError, match=r"canvases of 8 tokens, too short .* canvas_length"):
+    with opened(canvas=4) as (remote, _), pytest.raises(RemoteError, match=r"canvases of 4 tokens, too short .* canvas_length"):
         finish(remote.start(request("f(", ")\n")))
 
 
@@ -242,9 +291,9 @@ def test_canvases_that_forget_what_was_held_are_no_answer(opened: Opened) -> Non
 @pytest.mark.parametrize(
     ("choice", "sentence"),
     [
-        ({"token_ids": [1, 2]}, "returned 2 tokens for a canvas of 32: it is too old"),
-        ({"token_ids": ["x"] * 32}, "can't be understood: token_ids must be whole numbers"),
-        ({"token_ids": [1] * 32}, "can't be understood: token_logprobs has 0 entries for 32 tokens"),
+        ({"token_ids": [1, 2]}, "returned 2 tokens for a canvas of 64: it is too old"),
+        ({"token_ids": ["x"] * 64}, "can't be understood: token_ids must be whole numbers"),
+        ({"token_ids": [1] * 64}, "can't be understood: token_logprobs has 0 entries for 64 tokens"),
         ({"token_ids": 7}, "can't be understood: choices\\[0\\].token_ids must be a list"),
         (None, "can't be understood: choices is empty"),
     ],

@@ -32,7 +32,7 @@ def choice(candidate: Candidate, **more: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("lengths", [(LENGTHS,), ()], ids=["lengths", "no lengths"])
-def test_a_limit_counts_the_tokens_that_are_shown(lengths: tuple[tuple[int, ...], ...]) -> None:
+def test_max_tokens_counts_the_polished_tokens(lengths: tuple[tuple[int, ...], ...]) -> None:
     made = choice(Candidate((WRITTEN,), Calibrated(0.5), (tuple([0.9] * len(LENGTHS)),), lengths=lengths), max_tokens=4)
     assert (made["text"], made["finish_reason"]) == ("price", "stop")
     usage = made["usage"]
@@ -40,7 +40,7 @@ def test_a_limit_counts_the_tokens_that_are_shown(lengths: tuple[tuple[int, ...]
     assert usage["completion_tokens"] == 1
 
 
-def test_the_chances_are_those_of_the_tokens_that_are_shown() -> None:
+def test_confidences_are_those_of_the_polished_tokens() -> None:
     chances = tuple(1 / (2 + idx) for idx in range(len(LENGTHS)))
     logs = choice(Candidate((WRITTEN,), Calibrated(0.5), (chances,), lengths=(LENGTHS,)), logprobs=1)["logprobs"]
     assert isinstance(logs, dict)
@@ -49,12 +49,12 @@ def test_the_chances_are_those_of_the_tokens_that_are_shown() -> None:
 
 
 @pytest.mark.parametrize(("sent", "wanted"), [(0, True), (5, True), (True, True), (False, False), (None, False)])
-def test_chances_are_told_to_those_who_ask(sent: object, wanted: bool) -> None:
+def test_logprobs_are_sent_only_on_request(sent: object, wanted: bool) -> None:
     assert compat.from_openai(Fields({"prompt": "", "logprobs": sent})).logprobs is wanted
 
 
 @pytest.mark.parametrize("sent", ["five", -3, 1.5, []])
-def test_a_number_of_chances_that_is_none_is_named(sent: object) -> None:
+def test_an_invalid_logprobs_value_is_named(sent: object) -> None:
     with pytest.raises(WireError, match="logprobs must "):
         compat.from_openai(Fields({"prompt": "", "logprobs": sent}))
 
@@ -102,14 +102,14 @@ def test_answers_are_polished_by_the_grammar_of_the_text(name: str, kind: str) -
 
 @pytest.mark.parametrize("kind", ["openai", "llama"])
 @pytest.mark.parametrize("name", FOREIGN)
-def test_text_in_no_known_language_keeps_its_answers(name: str, kind: str) -> None:
+def test_answers_in_an_unknown_language_are_kept(name: str, kind: str) -> None:
     wish = asked(kind, *cut(FOREIGN[name]))
     assert wish.ask.request.language == ""
     assert text_of(wish, "price + (1") == "price + (1"
 
 
 @pytest.mark.parametrize("written", ["price", "price + )"])
-def test_a_text_that_is_longer_than_a_parser_should_read_is_parsed_near_the_cursor(written: str) -> None:
+def test_a_long_text_is_parsed_only_near_the_cursor(written: str) -> None:
     before, after = cut(CODE["python"])
     other = f"{before}0{after}\n\n" * 600
     wish = asked("openai", other + before, f"{after}\n\n{other}")
@@ -119,7 +119,7 @@ def test_a_text_that_is_longer_than_a_parser_should_read_is_parsed_near_the_curs
     assert text_of(wish, written) == ("price" if written == "price" else "")
 
 
-def test_the_best_that_is_of_use_is_told() -> None:
+def test_the_best_useful_candidate_is_sent() -> None:
     before, after = cut(CODE["python"])
     candidates = tuple(Candidate((written,), Calibrated(0.5)) for written in ("price * (1", "price", "price + 1", "2"))
     for kind, n in (("openai", 1), ("openai", 2), ("llama", 1)):
@@ -130,7 +130,7 @@ def test_the_best_that_is_of_use_is_told() -> None:
         assert [each["text"] for each in told] == ["price", "price + 1"][:n]
 
 
-def test_files_that_come_with_it_say_what_to_think_of() -> None:
+def test_the_paths_of_extra_files_help_to_guess_the_language() -> None:
     fields = {"input_prefix": "def total(prices):\n    return ", "input_extra": [{"filename": "shop.py", "text": "x = 1"}]}
     assert compat.from_llama(Fields(fields)).ask.request.language == "python"
     assert compat.from_llama(Fields({**fields, "input_extra": []})).ask.request.language == ""

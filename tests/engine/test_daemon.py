@@ -49,6 +49,8 @@ TIMES = Settings(unload_after_s=10, exit_after_s=30)
         (moment(state="unloaded"), TIMES, 30, ("exit", None)),
         (moment(state="unloaded", n_leases=1), TIMES, 99, ("wait", None)),
         (moment(n_leases=1), TIMES, 99, ("unload", None)),
+        (moment(n_leases=1, is_on_gpu=True), TIMES, 99, ("wait", None)),
+        (moment(is_on_gpu=True), TIMES, 10, ("unload", None)),
         (moment(state="unloaded", last_lease=5.0), TIMES, 30, ("wait", 5)),
         (moment(state="unloaded", last_used=5.0), TIMES, 30, ("wait", 5)),
         (moment(n_jobs=1), TIMES, 99, ("wait", None)),
@@ -61,13 +63,13 @@ TIMES = Settings(unload_after_s=10, exit_after_s=30)
         (moment(stop_when_idle=True, n_leases=1), NEVER, 0, ("wait", None)),
     ],
 )
-def test_what_is_needed_stays_and_what_is_not_goes(
+def test_next_action_unloads_and_exits_only_when_unused(
     at: Moment, settings: Settings, now: float, expected: tuple[str, float | None]
 ) -> None:
     assert next_action(at, settings, now) == expected
 
 
-def test_files_are_the_users_alone_and_gone_at_the_end(folder: Path) -> None:
+def test_files_are_private_and_removed_at_the_end(folder: Path) -> None:
     with running() as engine:
         modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
         assert modes == {".lock": 0o600, ".sock": 0o600, ".json": 0o600, ".log": 0o600}
@@ -79,12 +81,12 @@ def test_files_are_the_users_alone_and_gone_at_the_end(folder: Path) -> None:
 def test_a_second_engine_of_the_same_kind_does_not_start(folder: Path) -> None:
     with running() as engine:
         told = command("run", *OPTIONS, code=2)
-        assert told == f"dg-lsp engine: an engine for toy is running already (process {engine.process.pid})\n"
+        assert told == f"dg-lsp engine: an engine for toy is already running (process {engine.process.pid})\n"
         with running(model="other"):
             assert len(meeting.places()) == 2
 
 
-def test_what_a_killed_engine_left_does_not_hinder_the_next(folder: Path) -> None:
+def test_files_of_a_killed_engine_do_not_block_the_next(folder: Path) -> None:
     with running() as killed:
         killed.process.kill()
         killed.process.wait()
@@ -94,7 +96,7 @@ def test_what_a_killed_engine_left_does_not_hinder_the_next(folder: Path) -> Non
         assert post(fresh.http, body())
 
 
-def test_a_socket_whose_path_would_be_too_long_goes_to_a_short_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_with_a_too_long_path_gets_a_short_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = folder / ("d" * 100)
     monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(deep))
     with running() as engine:
@@ -122,21 +124,21 @@ def test_a_directory_open_to_others_is_refused(folder: Path, monkeypatch: pytest
         monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(folder))
 
 
-def test_a_socket_of_someone_else_is_not_talked_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impostor = folder / "x.sock"
     impostor.write_text("no socket")
-    with pytest.raises(MeetingError, match="belongs to someone else"):
+    with pytest.raises(MeetingError, match="belongs to another user"):
         meeting.check_owner(str(impostor))
     with running() as engine:
         meeting.check_owner(engine.state.address)
         monkeypatch.setattr(os, "getuid", lambda: 12345)
-        with pytest.raises(MeetingError, match="belongs to someone else"):
+        with pytest.raises(MeetingError, match="belongs to another user"):
             meeting.check_owner(engine.state.address)
         monkeypatch.undo()
         monkeypatch.setenv(meeting.RUNTIME_DIR_VARIABLE, str(folder))
 
 
-def test_loading_can_be_watched_from_the_start(folder: Path) -> None:
+def test_clients_can_watch_the_loading(folder: Path) -> None:
     door = folder / "door"
     with running(model=f"gate:{door}", wait_for="loading") as engine:
         wait_until(lambda: engine.info()["message"] == "reading weights")
@@ -149,14 +151,14 @@ def test_loading_can_be_watched_from_the_start(folder: Path) -> None:
         wait_until(lambda: engine.http.get("/health").status_code == 200)
 
 
-def test_a_model_that_can_not_be_loaded_is_told_and_the_process_ends(folder: Path) -> None:
+def test_a_model_that_fails_to_load_is_reported_and_the_process_exits(folder: Path) -> None:
     with running(model="fails", wait_for="failed") as engine:
         assert engine.info()["message"] == "the model could not be loaded: there is no checkpoint of that name"
         assert engine.http.post("/v1/infill", json=body()).status_code == 503
         wait_until(lambda: engine.process.poll() is not None)
 
 
-def test_weights_are_dropped_after_idling_and_come_back_on_demand(folder: Path) -> None:
+def test_an_idle_model_is_unloaded_and_loaded_again_on_demand(folder: Path) -> None:
     with running("--unload-after=0.05") as engine:
         wait_until(lambda: engine.http.get("/health").json() == {"status": "ok", "state": "unloaded"})
         assert post(engine.http, body())
@@ -174,7 +176,7 @@ def test_the_process_ends_after_its_last_lease(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [("--exit-after=0.3", "--unload-after=0"), ("--exit-after=0", "--unload-after=0.05")])
-def test_a_client_that_goes_in_the_middle_of_a_step_keeps_nothing_alive(
+def test_a_client_that_disconnects_during_a_step_does_not_keep_the_engine_alive(
     folder: Path, tmp_path: Path, options: tuple[str, str]
 ) -> None:
     stop = gate(tmp_path)
@@ -195,7 +197,7 @@ def test_a_client_that_goes_in_the_middle_of_a_step_keeps_nothing_alive(
             wait_until(lambda: engine.process.poll() is not None)
 
 
-def test_a_lease_is_told_when_the_engine_ends_on_purpose(folder: Path) -> None:
+def test_a_lease_receives_bye_when_the_engine_stops(folder: Path) -> None:
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
         lines = lease.iter_lines()
         next(lines)
@@ -204,7 +206,7 @@ def test_a_lease_is_told_when_the_engine_ends_on_purpose(folder: Path) -> None:
         assert engine.process.wait(30) == 0
 
 
-def test_told_to_end_when_idle_it_waits_for_its_users(folder: Path) -> None:
+def test_shutdown_when_idle_waits_for_the_users(folder: Path) -> None:
     with running() as engine:
         with engine.http.stream("GET", "/v1/lease") as lease:
             lines = lease.iter_lines()
@@ -216,7 +218,7 @@ def test_told_to_end_when_idle_it_waits_for_its_users(folder: Path) -> None:
         wait_until(lambda: engine.process.poll() is not None)
 
 
-def test_told_to_end_now_it_does_in_the_middle_of_its_work(folder: Path) -> None:
+def test_shutdown_now_stops_during_work(folder: Path) -> None:
     with running() as engine:
         sent = body({"steps": 10_000, "pause_s": 0.005})
         with engine.http.stream("POST", "/v1/infill", json=sent) as response:
@@ -237,7 +239,7 @@ def test_state_is_read_whole_or_not_at_all(folder: Path) -> None:
     assert meeting.read_state(place) is None
 
 
-def test_a_lock_is_held_by_one_until_it_lets_go(folder: Path) -> None:
+def test_a_lock_has_one_holder_until_it_is_released(folder: Path) -> None:
     path = folder / "x.lock"
     held = meeting.hold(path)
     assert held is not None
@@ -249,7 +251,7 @@ def test_a_lock_is_held_by_one_until_it_lets_go(folder: Path) -> None:
     again.release()
 
 
-def test_a_folder_is_the_same_model_however_it_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_the_same_model_by_any_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "model").mkdir()
     assert Which("../" + folder.name + "/model").name == Which(str(folder / "model")).name == Which("./model/").name
@@ -260,7 +262,7 @@ def test_a_folder_is_the_same_model_however_it_is_named(folder: Path, monkeypatc
     assert Which().place_of_model == "embedded"
 
 
-def test_the_log_starts_anew_when_it_has_grown(folder: Path) -> None:
+def test_a_full_log_is_rotated(folder: Path) -> None:
     place = meeting.place(which("fails"))
     place.log.write_bytes(b"x" * (meeting.MAX_LOG_BYTES + 1))
     process = meeting.start_engine(ENGINE_COMMAND, place, which("fails"), Settings())
@@ -269,10 +271,10 @@ def test_the_log_starts_anew_when_it_has_grown(folder: Path) -> None:
     assert place.log.with_suffix(".log.1").exists()
 
 
-def test_a_loader_that_is_not_there_says_what_to_install() -> None:
+def test_a_missing_loader_says_what_to_install() -> None:
     with pytest.raises(DaemonError, match=r"nowhere is not installed; .* pip install '/path/to/dg-lsp\[engine\]'"):
         loader(Which(filler="nowhere:load"), Settings())(lambda _text, _share: None)
-    with pytest.raises(DaemonError, match="a revision can't be chosen for this model"):
+    with pytest.raises(DaemonError, match="this model does not support the option revision"):
         loader(Which(filler=FILLER, revision="main"), Settings())(lambda _text, _share: None)
 
 
@@ -292,7 +294,7 @@ for model in ("embedded", "vllm:http://127.0.0.1:9"):
 """
 
 
-def test_a_model_elsewhere_needs_nothing_of_the_engine_and_one_here_says_how_to_get_it() -> None:
+def test_a_remote_model_needs_no_engine_packages_and_a_local_one_names_them() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_ENGINE], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.stdout.splitlines() == [
         "RemoteFiller",
@@ -301,7 +303,7 @@ def test_a_model_elsewhere_needs_nothing_of_the_engine_and_one_here_says_how_to_
     ], done
 
 
-def test_errors_are_logged_without_what_they_say() -> None:
+def test_errors_are_logged_without_their_messages() -> None:
     try:
         raise ValueError("def secret(): pass")
     except ValueError:
@@ -323,7 +325,7 @@ def command(*arguments: str, code: int = 0) -> str:
     return found.stdout + found.stderr
 
 
-def test_an_engine_by_hand_from_start_to_stop(folder: Path) -> None:
+def test_the_commands_start_show_and_stop_an_engine(folder: Path) -> None:
     assert json.loads(command("status", "--json", *OPTIONS, code=1))["state"] == "absent"
     assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
     assert command("start", *OPTIONS).startswith("The engine for toy is ready (process ")
@@ -334,12 +336,12 @@ def test_an_engine_by_hand_from_start_to_stop(folder: Path) -> None:
     assert command("status", "--all").startswith(f"toy: ready, process {told['pid']}, device toy, 0 users, ")
     assert "model ready" in command("logs", *OPTIONS)
     assert command("logs", "--path", *OPTIONS).strip() == told["log"]
-    assert command("stop", *OPTIONS) == f"Process {told['pid']} has ended.\n"
+    assert command("stop", *OPTIONS) == f"Process {told['pid']} has stopped.\n"
     wait_until(lambda: is_gone(told["pid"]))
     assert command("stop", *OPTIONS) == "No engine is running.\n"
 
 
-def test_an_engine_started_with_a_port_tells_other_clients_how_to_reach_it(folder: Path) -> None:
+def test_start_with_a_port_prints_the_url_and_the_token_command(folder: Path) -> None:
     told = command("start", "--port=0", *OPTIONS)
     url = json.loads(command("status", "--json", *OPTIONS))["url"]
     assert told.endswith(f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints.\n")
@@ -349,7 +351,7 @@ def test_an_engine_started_with_a_port_tells_other_clients_how_to_reach_it(folde
     assert command("token", *OPTIONS, code=2) == "dg-lsp engine: no engine for toy is running\n"
 
 
-def test_a_port_that_is_taken_is_said_to_be(folder: Path) -> None:
+def test_a_used_port_is_reported(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         told = command("run", f"--port={port}", *OPTIONS, code=2)
@@ -365,7 +367,7 @@ def refusal(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["lock", "json", "sock"])
-def test_an_engine_whose_files_can_not_be_written_says_which(folder: Path, kind: str) -> None:
+def test_an_unwritable_file_is_named(folder: Path, kind: str) -> None:
     path = folder / f"{which().name}.{kind}"
     path.mkdir()
     assert refusal("run", *OPTIONS) == (
@@ -375,7 +377,7 @@ def test_an_engine_whose_files_can_not_be_written_says_which(folder: Path, kind:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("run", "log"), ("start", "starting"), ("start", "log")])
-def test_a_folder_where_a_file_should_be_is_said_before_anything_is_started(folder: Path, name: str, kind: str) -> None:
+def test_a_folder_in_place_of_a_file_is_reported_before_the_start(folder: Path, name: str, kind: str) -> None:
     path = folder / f"{which().name}.{kind}"
     path.mkdir()
     assert refusal(name, *OPTIONS).startswith(f"{path} can't be used: ")
@@ -383,11 +385,11 @@ def test_a_folder_where_a_file_should_be_is_said_before_anything_is_started(fold
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("name", ["run", "start", "stop", "status", "logs", "token"])
-def test_a_runtime_folder_of_someone_else_is_refused_by_each_command(folder: Path, name: str) -> None:
+def test_every_command_refuses_a_runtime_folder_of_another_user(folder: Path, name: str) -> None:
     os.chown(folder, 12345, -1)
     try:
         assert refusal(name, *OPTIONS) == (
-            f"{folder} belongs to someone else; set {meeting.RUNTIME_DIR_VARIABLE} to a directory of your own"
+            f"{folder} belongs to another user; set {meeting.RUNTIME_DIR_VARIABLE} to a directory of your own"
         )
         assert list(folder.iterdir()) == []
     finally:
@@ -404,24 +406,24 @@ def test_a_runtime_folder_that_is_a_file_is_refused(folder: Path, monkeypatch: p
         )
 
 
-def test_stop_waits_for_users_unless_told_not_to(folder: Path) -> None:
+def test_stop_waits_for_users_unless_now_is_given(folder: Path) -> None:
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
         lines = lease.iter_lines()
         next(lines)
-        assert "is used by 1 clients and has 0 requests" in command("stop", *OPTIONS)
+        assert "has 1 clients and 0 requests" in command("stop", *OPTIONS)
         assert engine.process.poll() is None
-        assert command("stop", "--now", "--all") == f"Process {engine.process.pid} has ended.\n"
+        assert command("stop", "--now", "--all") == f"Process {engine.process.pid} has stopped.\n"
         assert "event: bye" in list(lines)
 
 
-def test_starting_what_can_not_be_loaded_says_why(folder: Path) -> None:
+def test_start_reports_why_a_model_fails_to_load(folder: Path) -> None:
     told = command("start", "--model=fails", f"--filler={FILLER}", code=2)
     assert told.startswith("dg-lsp engine: the model could not be loaded: there is no checkpoint of that name")
     told = command("start", "--model=toy", "--filler=nowhere:load", code=2)
     assert "nowhere is not installed; install the engine's parts with: pip install '/path/to/dg-lsp[engine]'" in told
 
 
-def test_two_starts_that_both_fail_both_say_why(folder: Path) -> None:
+def test_two_failing_starts_both_report_the_reason(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         start = [sys.executable, "-m", "dg_lsp.engine.commands", "start", f"--port={taken.getsockname()[1]}", *OPTIONS]
         both = [subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
@@ -431,7 +433,7 @@ def test_two_starts_that_both_fail_both_say_why(folder: Path) -> None:
     assert all("can't be used: Address already in use" in each for each in told)
 
 
-def test_a_start_whose_engine_is_killed_while_it_loads_says_so(folder: Path) -> None:
+def test_start_reports_an_engine_killed_while_loading(folder: Path) -> None:
     model = f"gate:{folder / 'door'}"
     start = [sys.executable, "-m", "dg_lsp.engine.commands", "start", f"--model={model}", f"--filler={FILLER}"]
     with subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -443,13 +445,13 @@ def test_a_start_whose_engine_is_killed_while_it_loads_says_so(folder: Path) -> 
     assert told.startswith("dg-lsp engine: the engine ended while starting; the end of its log:\n")
 
 
-def test_a_port_that_an_engine_does_not_listen_on_is_not_passed_over(folder: Path) -> None:
+def test_start_reports_a_running_engine_without_the_requested_port(folder: Path) -> None:
     command("start", *OPTIONS)
-    assert "was started before without a port" in refusal("start", "--port=0", *OPTIONS)
+    assert "It already ran, without a port" in refusal("start", "--port=0", *OPTIONS)
     command("stop", *OPTIONS)
 
 
-def test_what_a_killed_engine_left_is_no_engine_to_any_command(folder: Path) -> None:
+def test_no_command_takes_the_files_of_a_killed_engine_for_an_engine(folder: Path) -> None:
     with running() as engine:
         os.kill(engine.process.pid, signal.SIGKILL)
         wait_until(lambda: is_gone(engine.process.pid))
@@ -457,7 +459,7 @@ def test_what_a_killed_engine_left_is_no_engine_to_any_command(folder: Path) -> 
         assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
 
 
-def test_an_engine_that_does_not_answer_is_not_said_to_be_none(folder: Path) -> None:
+def test_an_unresponsive_engine_is_reported(folder: Path) -> None:
     with running() as engine:
         pid = engine.process.pid
         os.kill(pid, signal.SIGSTOP)
@@ -475,21 +477,21 @@ def test_an_engine_that_does_not_answer_is_not_said_to_be_none(folder: Path) -> 
             told = [process.communicate(timeout=60)[0] for process in asked]
         finally:
             os.kill(pid, signal.SIGCONT)
-    silence = f"process {pid} does not answer; end it with: kill -9 {pid}\n"
+    silence = f"process {pid} does not respond; end it with: kill -9 {pid}\n"
     assert told == [f"toy: {silence}", f"dg-lsp engine: {silence}"]
     assert [process.returncode for process in asked] == [1, 2]
 
 
-def test_where_no_engine_was_ever_the_commands_say_so(folder: Path) -> None:
-    assert command("logs", *OPTIONS) == "dg-lsp engine: no engine for toy has left a log yet\n"
+def test_commands_without_an_engine_say_so(folder: Path) -> None:
+    assert command("logs", *OPTIONS) == "dg-lsp engine: no log for toy yet\n"
     assert command("status", "--all", code=1) == "No engine is running.\n"
 
 
-def test_a_time_that_no_answer_could_hold_is_refused(folder: Path) -> None:
+def test_a_time_above_the_maximum_is_refused(folder: Path) -> None:
     assert "Invalid value for '--exit-after'" in command("run", "--exit-after=inf", *OPTIONS, code=2)
 
 
-def test_the_process_that_has_a_killed_engines_number_now_is_left_out_of_it(folder: Path) -> None:
+def test_a_process_that_reuses_a_killed_engines_pid_is_left_alone(folder: Path) -> None:
     with running() as engine:
         os.kill(engine.process.pid, signal.SIGKILL)
         wait_until(lambda: is_gone(engine.process.pid))
@@ -503,6 +505,6 @@ def test_the_process_that_has_a_killed_engines_number_now_is_left_out_of_it(fold
             other.communicate(b"\n")
 
 
-def test_a_token_that_no_header_can_hold_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_is_invalid_in_a_header_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_ENGINE_TOKEN", "two words")
-    assert refusal("run", *OPTIONS).startswith("DG_LSP_ENGINE_TOKEN must be of letters, ")
+    assert refusal("run", *OPTIONS).startswith("DG_LSP_ENGINE_TOKEN must consist of ASCII letters, ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ limits = st.builds(
 def rows(draw_from: Any) -> Row:
     free = draw_from(st.lists(st.booleans(), min_size=2, max_size=12).filter(any))
     ids = draw_from(st.lists(st.integers(3, VOCABULARY - 1), min_size=len(free), max_size=len(free)))
-    return Row(
+    row = Row(
         tuple(ids),
         tuple(free),
         draw_from(st.integers(1, 9)),
@@ -64,6 +65,10 @@ def rows(draw_from: Any) -> Row:
         draw_from(st.booleans()),
         draw_from(st.booleans()),
     )
+    if not row.draft or draw_from(st.booleans()):
+        return row
+    chances = draw_from(st.lists(st.sampled_from([0.0, 0.1, 0.7, 1.0]), min_size=len(free), max_size=len(free)))
+    return replace(row, chances=tuple(chances), noisy=tuple(reference.renoised(chances, 0.5)))
 
 
 @given(st.lists(rows(), min_size=1, max_size=4), limits, st.integers(0, 50), st.sampled_from([0.3, 1.5, 4.0]))
@@ -82,7 +87,7 @@ def test_the_fast_loop_equals_the_reference(many: list[Row], limit: TokenLimits,
 
 @given(st.lists(rows(), min_size=1, max_size=4), limits, st.integers(0, 50))
 @settings(max_examples=60, deadline=None)
-def test_what_is_held_is_returned_unchanged(many: list[Row], limit: TokenLimits, seed: int) -> None:
+def test_held_tokens_never_change(many: list[Row], limit: TokenLimits, seed: int) -> None:
     denoiser = Denoiser(many, limit, Sampling(delete_entropy=5.0), VOCABULARY)
     while not denoiser.done:
         denoiser.step(Toy(seed, 2.0))
@@ -93,6 +98,29 @@ def test_what_is_held_is_returned_unchanged(many: list[Row], limit: TokenLimits,
                 place: row.ids[place] for place in held
             }
             assert [int(denoiser.canvas.ids[index, place]) for place in held] == [row.ids[place] for place in held]
+
+
+def test_unlikely_draft_tokens_start_as_noise_and_their_probabilities_condition_the_first_step() -> None:
+    row = Row((4, 5, 6, 7), (True, True, True, False), 3, draft=True, chances=(0.9, 0.2, 0.6, 0.0), noisy=(False, True, False))
+    row = replace(row, noisy=(*row.noisy, False))
+    canvas = Denoiser([row], TokenLimits((9, 10)), Sampling(conditioning_tokens=2), VOCABULARY).canvas
+    assert canvas.ids[0, [0, 2, 3]].tolist() == [4, 6, 7]
+    assert int(canvas.ids[0, 1]) in (9, 10)
+    assert canvas.best[0].tolist() == [4, 5, 6, 7]
+    assert canvas.top_ids[0, :, 0].tolist() == [4, 5, 6, 7]
+    assert canvas.top_chances[0, :, 0].tolist() == pytest.approx([0.9, 0.2, 0.6, 1.0])
+
+
+def test_rows_take_only_the_allowed_further_steps() -> None:
+    toy = Toy(3, 0.1)
+    denoiser = Denoiser([Row((4,) * 5, (True,) * 5, 6, seed=1)], TokenLimits((4, 5, 6)), Sampling(), VOCABULARY)
+    denoiser.step(toy)
+    denoiser.bound(1)
+    assert denoiser.rows[0].steps == 2
+    denoiser.bound(9)  # there is more time after all, but never more steps than were planned
+    assert denoiser.rows[0].steps == 6
+    denoiser.bound(0)
+    assert denoiser.done
 
 
 def test_the_loops_agree_on_a_real_model(with_experts: Any) -> None:
@@ -112,7 +140,7 @@ def test_the_loops_agree_on_a_real_model(with_experts: Any) -> None:
             assert list(denoiser.read(index).ids) == reference.denoise(row, limit, Sampling(), decoder)
 
 
-def test_the_surest_positions_are_accepted_until_their_entropies_spend_the_bound() -> None:
+def test_positions_of_lowest_entropy_are_accepted_within_the_bound() -> None:
     entropies = torch.tensor([[0.05, 0.9, 0.04, 0.02, 0.0]])
     free = torch.tensor([[True, True, True, True, False]])
     assert accept(entropies, free, 0.1).tolist() == [[True, False, True, True, False]]
@@ -129,6 +157,6 @@ def test_temperature_falls_from_the_first_step_to_the_last() -> None:
     assert temperature(sampling, 3, 4) == pytest.approx(0.5)
 
 
-def test_drawing_inverts_the_distribution() -> None:
+def test_sampling_inverts_the_distribution() -> None:
     chances = torch.tensor([[0.25, 0.5, 0.25]]).expand(4, 3)
     assert draw(chances, torch.tensor([0.0, 0.3, 0.7, 0.99])).tolist() == [0, 1, 1, 2]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dg_lsp.engine import drafts
+from dg_lsp.engine import drafts, reference
 from dg_lsp.engine.drafts import Copy, copies
 
 
@@ -52,7 +52,7 @@ def test_a_block_ends_where_the_copied_one_ends() -> None:
     assert first(text, block=True, indent="    ") == "self.x -= 1\n    self.draw()"
 
 
-def test_whole_lines_end_where_the_suffix_begins_again() -> None:
+def test_copied_lines_end_at_the_suffixs_first_line() -> None:
     text = "a = read()\nb = clean(a)\nwrite(b)\nx\na = read()\n$0write(b)\n"
     assert first(text, block=True) == "b = clean(a)\n"
 
@@ -61,6 +61,45 @@ def test_agreement_is_counted_on_both_sides() -> None:
     prefix, suffix = "run(one, two)\nrun(one, ", ")\n"
     (copy, *_) = copies(prefix, suffix, block=False)
     assert (copy.text, copy.left, copy.right) == ("two", len("run(one, "), 1)
+
+
+@pytest.mark.parametrize(
+    ("draft", "suffix", "answer"),
+    [
+        ("b\n\nf(1)\ng(2)\n", "\n\nf(1)\ng(2)\n", "b"),
+        ("b\nf(1)\ng(2)", "\n\nf(1)\ng(2)\n", "b"),  # fewer empty lines
+        ("b\n\n\n\nf(1)\ng(2)", "\n\nf(1)\ng(2)\n", "b"),  # more of them
+        ("x = {\n}\nfor y in z:\n}\nreturn value\n", "}\nreturn value\n", "x = {\n}\nfor y in z:\n"),
+        ("x = {\n}\nfor y in z:\n    pass\n", "}\nreturn value\n", "x = {\n}\nfor y in z:\n    pass\n"),
+        ("first, second)", ", second)\n", "first"),
+        ("a\nreturn values[ke", "\nreturn values[key].item\n", "a"),  # cut off within the suffix's first line
+        ("abc", "\n\n", "abc"),
+        ("abc", "", "abc"),
+    ],
+)
+def test_a_draft_ends_before_the_suffix(draft: str, suffix: str, answer: str) -> None:
+    assert drafts.before_suffix(draft, suffix) == answer
+
+
+@given(st.text("ab}\n", max_size=14), st.text("ab}\n", max_size=7), st.integers(1, 5))
+@settings(max_examples=600)
+@example("a}\nb}\nab", "}\nab", 3)
+def test_the_end_of_a_draft_equals_the_reference(draft: str, suffix: str, solid: int) -> None:
+    assert drafts.before_suffix(draft, suffix, solid) == reference.before_suffix(draft, suffix, solid)
+
+
+@pytest.mark.parametrize(
+    ("draft", "suffix", "line"),
+    [
+        ("a, b", ")\n", "a, b"),
+        ("a, b)\nnext", ")\n", "a, b"),
+        ("f(a)", ")\n", "f(a)"),  # it never said that the line ends
+        ("a\nnext", "\n", "a"),
+        ("\nnext", "\n", ""),
+    ],
+)
+def test_a_draft_of_a_line_ends_with_the_line(draft: str, suffix: str, line: str) -> None:
+    assert drafts.rest_of_line(draft, suffix) == line
 
 
 def every_copy(prefix: str, suffix: str, *, block: bool, indent: str) -> list[Copy]:
@@ -114,7 +153,7 @@ LINES = st.lists(st.tuples(INDENTS, st.sampled_from(["if a:", "b = f(a)", "retur
 @given(LINES, LINES, INDENTS, CODE, st.booleans(), st.integers(1, 4))
 @example([("    ", "b = f(a)")] * 24, [("    ", "b = f(a)")] * 24, "    ", "", True, 2)
 @example([("  ", "if a:"), ("    ", "aab"), ("    ", "abb"), ("  ", "return b, (a)")], [], "    ", "", False, 2)
-def test_places_that_are_passed_over_would_have_changed_nothing(
+def test_skipped_places_change_no_result(
     above: list[tuple[str, str]], below: list[tuple[str, str]], indent: str, rest: str, block: bool, most: int
 ) -> None:
     prefix = "".join(f"{white}{code}\n" for white, code in above) + indent
@@ -127,9 +166,7 @@ def test_places_that_are_passed_over_would_have_changed_nothing(
 
 @pytest.mark.parametrize("block", [False, True])
 @pytest.mark.parametrize("line", ["        value = 1\n", "    \n", "{0:8}\n"])
-def test_in_a_long_file_few_of_the_places_that_end_alike_are_looked_at(
-    monkeypatch: pytest.MonkeyPatch, block: bool, line: str
-) -> None:
+def test_few_places_of_a_long_file_are_visited(monkeypatch: pytest.MonkeyPatch, block: bool, line: str) -> None:
     looked: list[int] = []
     agreement = drafts._agreement
 
@@ -141,3 +178,11 @@ def test_in_a_long_file_few_of_the_places_that_end_alike_are_looked_at(
     text = "".join(line.format(number) for number in range(2000))
     assert len(copies(f"{text}    ", f"\n{text}", block=block, indent="    ")) <= 2
     assert 0 < len(looked) <= drafts.MAX_PLACES
+
+
+def test_related_files_are_copied_from_when_they_agree_longer() -> None:
+    prefix, suffix = "x = make(1)\nresult = parser.parse(", "\n"
+    [copy] = drafts.copies(prefix, suffix, block=False, most=1, related=["result = parser.parse(text, strict=True)\n"])
+    assert copy.text == "text, strict=True)"
+    [own] = drafts.copies("result = parser.parse(line)\n" + prefix, suffix, block=False, most=1, related=["parse(text)\n"])
+    assert own.text == "line)"

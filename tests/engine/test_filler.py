@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from dg_lsp.engine.local import InfillTask, LocalFiller, Switches
 from dg_lsp.engine.local.ahead import AHEAD_CHUNK
 from dg_lsp.engine.model import LoadError, find
 from dg_lsp.engine.prefix_cache import PrefixCache
+from dg_lsp.engine.speculation import Speculate
 from dg_lsp.engine.vocabulary import common_prefix
 
 LINE = Hole(Span(0, 0), "cursor")
@@ -76,13 +79,13 @@ def test_the_same_seed_gives_the_same_candidates(trained: LocalFiller) -> None:
     assert finish(trained.start(request)).candidates() == first
 
 
-def test_what_was_typed_already_is_not_written_again(trained: LocalFiller) -> None:
+def test_typed_characters_are_not_written_again(trained: LocalFiller) -> None:
     for typed in ("re", "ret", "return", "    ret", "x = a +"):
         found = finish(trained.start(InfillRequest(f"def f(a):\n    {typed}", "\n", (LINE,)))).candidates()
         assert found
 
 
-def test_a_budget_of_steps_is_kept(trained: LocalFiller) -> None:
+def test_the_step_budget_is_respected(trained: LocalFiller) -> None:
     task = finish(trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(steps=1))))
     assert all(candidate.steps <= 2 for candidate in task.candidates())  # two are a draft's
 
@@ -96,7 +99,7 @@ def test_several_holes_share_a_canvas_up_to_the_checkpoints_number(trained: Loca
     assert task.drafts() == task.candidates()[0].texts
 
 
-def test_an_answer_cut_short_says_so(trained: LocalFiller) -> None:
+def test_an_answer_before_the_end_is_marked_unfinished(trained: LocalFiller) -> None:
     task = trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,)))
     assert task.candidates() == ()
     while not any(task.drafts()):
@@ -106,7 +109,7 @@ def test_an_answer_cut_short_says_so(trained: LocalFiller) -> None:
     assert task.drafts() in {candidate.texts for candidate in task.candidates()}
 
 
-def test_a_keystroke_encodes_only_what_it_added(trained: LocalFiller) -> None:
+def test_a_keystroke_encodes_only_its_new_tokens(trained: LocalFiller) -> None:
     trained.cache.clear()
     finish(trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,))))
     asked, reused = trained.cache.asked_tokens, trained.cache.reused_tokens
@@ -127,7 +130,7 @@ def test_the_cache_changes_no_answer(trained: LocalFiller) -> None:
     )
 
 
-def test_parts_can_be_switched_off(trained_layout: Path, trained: LocalFiller) -> None:
+def test_parts_can_be_disabled(trained_layout: Path, trained: LocalFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (LINE,))
     only_copy = LocalFiller(trained.loaded, Switches(noise=False, causal=False))
     assert {candidate.row for candidate in finish(only_copy.start(request)).candidates()} <= {"copy"}
@@ -137,7 +140,7 @@ def test_parts_can_be_switched_off(trained_layout: Path, trained: LocalFiller) -
     assert {candidate.row for candidate in finish(bare.start(request)).candidates()} == {"noise"}
 
 
-def test_what_an_earlier_answer_left_is_a_draft_where_the_canvas_corrects_drafts(trained: LocalFiller) -> None:
+def test_the_rest_of_an_earlier_answer_is_a_draft_if_the_canvas_corrects_drafts(trained: LocalFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (LINE,), language="python", previous="x = y\nand more")
     kinds = [row.row for row in finish(trained.start(request)).rows()]
     # The draft as it came, and what the canvas made of it.
@@ -158,17 +161,23 @@ def test_an_empty_file_has_an_answer(trained: LocalFiller) -> None:
         ("nonsense", "there is no model folder nonsense"),
     ],
 )
-def test_a_model_that_is_not_there_is_named(name: str, sentence: str) -> None:
+def test_a_missing_model_is_named(name: str, sentence: str) -> None:
     with pytest.raises(LoadError, match=sentence):
         find(name)
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="holds no tokenizer"):
+    with pytest.raises(LoadError, match=re.escape(f"{tmp_path}/config.json can't be read: no such file")):
         local.load_filler(str(tmp_path), device="cpu")
 
 
-def test_the_cache_forgets_the_least_recently_used_first() -> None:
+def test_a_folder_without_a_tokenizer_is_named(trained_layout: Path, tmp_path: Path) -> None:
+    shutil.copy(trained_layout / "config.json", tmp_path)
+    with pytest.raises(LoadError, match=re.escape(f"{tmp_path} has no tokenizer")):
+        local.load_filler(str(tmp_path), device="cpu")
+
+
+def test_the_cache_drops_the_least_recently_used_first() -> None:
     kv = [(torch.zeros(1, 1, 10, 4), torch.zeros(1, 1, 10, 4))]
     cache = PrefixCache(max_bytes=700)
     for start in (0, 100, 200):
@@ -180,7 +189,7 @@ def test_the_cache_forgets_the_least_recently_used_first() -> None:
     assert cache.bytes <= 700
 
 
-def test_a_model_tells_where_it_runs(trained: LocalFiller) -> None:
+def test_about_reports_device_dtype_and_reasons(trained: LocalFiller) -> None:
     about = trained.about()
     assert (about["device"], about["dtype"]) == ("cpu", "float32")
     assert isinstance(about["device_bytes"], int)
@@ -188,12 +197,12 @@ def test_a_model_tells_where_it_runs(trained: LocalFiller) -> None:
 
 def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) -> None:
     assert local.load_filler(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
-    with pytest.raises(LoadError, match="there is no dtype 'int8'"):
+    with pytest.raises(LoadError, match="unknown dtype 'int8'"):
         local.load_filler(str(trained_layout), device="cpu", dtype="int8")
 
 
 @pytest.mark.parametrize("text", ["def f(a):\n    return a", "日本 😀", ""])
-def test_a_text_is_its_pieces(trained: LocalFiller, text: str) -> None:
+def test_pieces_join_to_the_text(trained: LocalFiller, text: str) -> None:
     assert "".join(trained.pieces(text)) == text
 
 
@@ -208,24 +217,27 @@ def test_before_the_end_the_drafts_count_as_well(trained: LocalFiller) -> None:
 
 
 @pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 2**60, -1])
-def test_any_seed_will_do(trained: LocalFiller, seed: int) -> None:
+def test_any_seed_is_accepted(trained: LocalFiller, seed: int) -> None:
     assert finish(trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
 
 
-def test_many_candidates_of_a_checkpoint_without_delete_tokens_are_honoured_within_bounds(instruct: LocalFiller) -> None:
+def test_a_checkpoint_without_delete_tokens_returns_many_candidates_up_to_the_row_limit(instruct: LocalFiller) -> None:
     task = instruct.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(candidates=500, steps=4)))
     found = finish(task).candidates()
-    assert len(task.rows()) <= local.MAX_ROWS + instruct.loaded.profile.copy_rows + instruct.loaded.profile.causal_rows
+    drafts = [row for row in task.rows() if row.entropy is None]
+    assert len(task.rows()) - len(drafts) <= local.MAX_ROWS  # on the canvas, corrected drafts among them
+    # What the search has written, and what its open canvas reads beyond that.
+    assert len(drafts) <= instruct.loaded.profile.copy_rows + Speculate().rows + 1
     assert sum(candidate.row == "noise" for candidate in found) > 2
 
 
-def test_holes_far_apart_are_filled_one_after_another(trained: LocalFiller) -> None:
+def test_distant_holes_are_filled_in_sequence(trained: LocalFiller) -> None:
     apart = "\n".join(f"x{n} = {n}" for n in range(40))
     task = finish(trained.start(InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=(f"\n\n{apart}\n\n",))))
     assert [len(candidate.texts) for candidate in task.candidates()] == [2]
 
 
-def test_text_that_reads_like_a_control_token_is_text(trained: LocalFiller) -> None:
+def test_the_text_of_a_control_token_stays_text(trained: LocalFiller) -> None:
     vocabulary = trained.loaded.vocabulary
     for name in ("<pre>", "<delete>", "<eos>", "<turn|>", "<path>"):
         ids = vocabulary.encode(f"a {name} b")
@@ -261,7 +273,7 @@ def test_the_best_so_far_is_scored_early_and_changes_no_answer(trained: LocalFil
     assert {one.texts for one in seen} <= {one.texts for one in found}
 
 
-def test_nothing_is_scored_early_unasked_or_for_several_holes(trained: LocalFiller) -> None:
+def test_early_scoring_needs_a_request_and_a_single_hole(trained: LocalFiller) -> None:
     task = trained.start(REPEATED)
     while task.step():
         assert task.early() is None
@@ -291,7 +303,7 @@ def foresee(trained: LocalFiller) -> int:
     return n_units
 
 
-def test_a_prefix_whose_request_was_cancelled_is_read_while_idle(trained: LocalFiller) -> None:
+def test_the_prefix_of_a_cancelled_request_is_encoded_while_idle(trained: LocalFiller) -> None:
     request = InfillRequest(PREFIX + "x = " + "1 + " * 25, SUFFIX, (LINE,))
     trained.cache.clear()
     started(trained, request)  # and nothing of it is done
@@ -300,7 +312,7 @@ def test_a_prefix_whose_request_was_cancelled_is_read_while_idle(trained: LocalF
     assert n_tokens == n_reused > AHEAD_CHUNK
 
 
-def test_a_prefix_that_was_let_go_is_read_again_while_idle(trained: LocalFiller) -> None:
+def test_a_dropped_prefix_is_encoded_again_while_idle(trained: LocalFiller) -> None:
     task = started(trained, REPEATED)
     assert task.step()
     trained.trim()
@@ -309,7 +321,7 @@ def test_a_prefix_that_was_let_go_is_read_again_while_idle(trained: LocalFiller)
     assert n_tokens == n_reused
 
 
-def test_what_an_acceptance_adds_is_read_while_idle_and_is_not_counted(trained: LocalFiller) -> None:
+def test_the_accepted_answer_is_encoded_while_idle_and_not_counted(trained: LocalFiller) -> None:
     trained.cache.clear()
     best = finish(started(trained, REPEATED)).candidates()[0].texts[0]
     asked = trained.cache.asked_tokens
@@ -319,7 +331,7 @@ def test_what_an_acceptance_adds_is_read_while_idle_and_is_not_counted(trained: 
     assert n_tokens == n_reused
 
 
-def test_only_the_newest_request_is_foreseen_and_only_once(trained: LocalFiller) -> None:
+def test_only_the_newest_expected_request_is_prepared_and_only_once(trained: LocalFiller) -> None:
     older = started(trained, REPEATED)
     started(trained, InfillRequest(PREFIX, SUFFIX, (LINE,)))
     finish(older)
@@ -332,7 +344,7 @@ def test_only_the_newest_request_is_foreseen_and_only_once(trained: LocalFiller)
     assert not trained.cache.bytes
 
 
-def test_what_fails_ahead_is_not_tried_again(trained: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_preparation_is_not_retried(trained: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 

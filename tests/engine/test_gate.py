@@ -53,7 +53,7 @@ def is_local(host: str | None) -> bool:
     length=lengths,
 )
 @example(method="POST", authorization=AUTHORIZED, origin=None, host="localhost", kind="application/json", length="2")
-def test_whoever_gets_in_has_the_token_comes_from_here_and_is_no_page(
+def test_only_local_requests_with_the_token_and_without_origin_pass(
     method: str, authorization: str | None, origin: str | None, host: str | None, kind: str | None, length: str | None
 ) -> None:
     stated = {"authorization": authorization, "origin": origin, "host": host, "content-type": kind, "content-length": length}

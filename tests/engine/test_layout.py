@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine import layout
@@ -32,7 +35,7 @@ def request(prefix: str, suffix: str, *holes: Hole, **more: object) -> InfillReq
     return InfillRequest(prefix, suffix, holes or (CURSOR,), language="python", **more)  # type: ignore[arg-type]
 
 
-def test_the_suffix_stands_first_and_its_head_is_held(trained_layout: Path) -> None:
+def test_the_suffix_comes_first_and_its_head_is_held(trained_layout: Path) -> None:
     assert drawn(trained_layout, request("def f():\n", "\nf()\n", BODY, path="src/pkg/mod.py")) == (
         "<bos><path>pkg/mod.py<suf>\nf()\n<eos><body><pre>def f():\n⟪⟫⟦⟧\nf()\n<eos>"
     )
@@ -65,7 +68,7 @@ def test_a_cursor_inside_a_line_is_healed(trained_layout: Path, prefix: str, kep
         ("def f():\n    ", "\n", BODY, "body"),
     ],
 )
-def test_the_kind_of_hole_stands_before_the_prefix(
+def test_the_kind_of_hole_comes_before_the_prefix(
     trained_layout: Path, prefix: str, suffix: str, hole: Hole, kind: str
 ) -> None:
     assert f"<{kind}><pre>" in drawn(trained_layout, request(prefix, suffix, hole))
@@ -83,7 +86,7 @@ def test_text_between_holes_is_fixed_on_the_canvas(trained_layout: Path) -> None
 
 
 @pytest.mark.parametrize("typed", range(1, 40))
-def test_typing_leaves_a_long_prefix_where_it_began(trained_layout: Path, typed: int) -> None:
+def test_typing_does_not_move_the_start_of_a_long_prefix(trained_layout: Path, typed: int) -> None:
     text = "".join(f"value_{n} = {n}\n" for n in range(400))
     vocabulary = Vocabulary.from_file(trained_layout / "tokenizer.json")
     made = layout.for_profile(load(trained_layout), vocabulary)
@@ -95,14 +98,71 @@ def test_typing_leaves_a_long_prefix_where_it_began(trained_layout: Path, typed:
     assert shared >= len(before) - 1 or len(after) < len(before)
 
 
-def test_the_instruct_layout_opens_the_answer_where_the_hole_begins(instruct_layout: Path) -> None:
+def test_the_instruct_layout_starts_the_answer_with_the_lines_before_the_hole(instruct_layout: Path) -> None:
     assert drawn(instruct_layout, request("import os\ndef f(a):\n    return a +", "\n\nf(1)\n", path="m.py")) == (
         "<bos><|turn>user\n"
-        "Write the code that belongs at <|fim_hole|> in m.py. Answer with the code around the hole, the hole filled, "
-        "and nothing else.\n```python\nimport os\ndef f(a):\n    return a +<|fim_hole|>\n\nf(1)\n\n```<turn|>\n"
+        "Code is missing from m.py. Answer with the lines right before it, the missing code, what follows it, and nothing "
+        "else.\nThis follows it:\n```python\n\n\nf(1)\n```<turn|>\n"
         "<|turn>model\n<|channel>thought\n<channel|>```python\nimport os\ndef f(a):\n    return a"
-        "⟪ +⟫⟦⟧\n\nf(1)\n\n```<turn|><eos>"
+        "⟪ +⟫⟦⟧\n\nf(1)\n```<turn|><eos>"
     )
+
+
+def test_the_instruct_layout_puts_the_prefix_last_and_its_end_in_the_answer(instruct_layout: Path) -> None:
+    text = "".join(f"line {n}\n" for n in range(11))
+    drawing = drawn(instruct_layout, request(text + "x", "\ny\n", related=(Snippet("b.py", "b"), Snippet("a.py", "a"))))
+    user, model = drawing.split("<turn|>\n<|turn>model\n")
+    related, behind, before = user.index("File a.py"), user.index("This follows it"), user.index("This stands before it")
+    assert related < user.index("File b.py") < behind < before
+    assert user.endswith("line 7\n```")
+    assert model.startswith(f"<|channel>thought\n<channel|>```python\n{text}")
+
+
+def test_the_instruct_layout_marks_further_holes(instruct_layout: Path) -> None:
+    text = drawn(instruct_layout, request("a\n", "c\n", BODY, BODY, between=("b\n",)))
+    assert "missing from a file and at each <|fim_hole|>." in text
+    assert "```python\nb\n<|fim_hole|>c\n```" in text
+
+
+LINES = "".join(f"value_{n} = {n}\n" for n in range(40))
+
+
+@pytest.mark.parametrize("which", ["trained_layout", "instruct_layout"])
+@pytest.mark.parametrize(
+    ("suffix", "held"),
+    [
+        ("\nf(1)\n", "\nf(1)\n"),
+        (")\nf(1)\n" + LINES, ")\nf(1)\n"),
+        ("\n" + "x" * 14 + "\n" + LINES, "\n" + "x" * 14 + "\n"),  # empty lines alone say too little
+        ("x" * 14 + "\n" + LINES, "x" * 14 + "\n"),
+        ("x" * 40 + "\n" + LINES, ""),
+        ("\n" + "x" * 40 + "\n" + LINES, "\n"),
+        ("f(1)", "f(1)"),
+        ("", ""),
+    ],
+)
+def test_whole_lines_are_held_and_the_answer_is_closed_at_the_files_end(
+    request: pytest.FixtureRequest, which: str, suffix: str, held: str
+) -> None:
+    folder = request.getfixturevalue(which)
+    profile = replace(load(folder), line_ends=True, held_tokens=9)
+    text = drawn(folder, InfillRequest("a = 1\nb = ", suffix, (CURSOR,)), profile).rpartition("⟦⟧")[2]
+    closing = "<eos>" if which == "trained_layout" else "```<turn|><eos>" if held.endswith("\n") else "\n```<turn|><eos>"
+    assert text == held + (closing if held == suffix else "")
+
+
+@given(st.text("ab \n", max_size=60), st.integers(1, 12))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_no_held_suffix_ends_within_a_line(instruct_layout: Path, suffix: str, n_held: int) -> None:
+    vocabulary = Vocabulary.from_file(instruct_layout / "tokenizer.json")
+    profile = Profile(held_tokens=n_held, suffix_tokens=30)
+    sheet = layout.for_profile(profile, vocabulary).lay_out(InfillRequest("a", suffix, (CURSOR,)))
+    held = vocabulary.decode(sheet.tail)
+    if sheet.tail and sheet.tail[-1] in vocabulary.special:
+        assert held == suffix + ("```" if suffix.endswith("\n") else "\n```")
+    else:
+        assert suffix.startswith(held)
+        assert not held or held.endswith("\n")
 
 
 def test_the_instruct_layout_states_the_wish_and_shows_related_text(instruct_layout: Path) -> None:
@@ -127,7 +187,7 @@ def test_text_survives_the_vocabulary(request: pytest.FixtureRequest, which: str
     assert vocabulary.decode(vocabulary.encode(text)) == text
 
 
-def test_a_lone_surrogate_is_no_reason_to_fail(trained_layout: Path) -> None:
+def test_a_lone_surrogate_does_not_fail(trained_layout: Path) -> None:
     vocabulary = Vocabulary.from_file(trained_layout / "tokenizer.json")
     assert vocabulary.decode(vocabulary.encode("a\ud800b")) == "a?b"
 

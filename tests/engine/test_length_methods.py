@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -10,19 +11,19 @@ import pytest
 import torch
 
 from dg_lsp.engine import model
-from dg_lsp.engine.lengths import Snap, fit_probe
-from dg_lsp.engine.model import EMBEDDED, Loaded
+from dg_lsp.engine.model import Loaded
 from dg_lsp.train.windows import DELETE, EOS, N_SPECIAL, PAD, PRE
 from tests.benchmarks import lengths as benchmark
 from tests.benchmarks.worlds import language, methods, training
 from tests.benchmarks.worlds.training import HELD, Plan
+from tests.benchmarks.worlds.tried import Snap, fit_probe
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     folder = tmp_path_factory.mktemp("world")
-    plan = Plan(short_steps=1, causal_steps=1, open_steps=1, delete_steps=1, rows=2)
-    training.save(training.train(training.begin(EMBEDDED, (0, 4)), plan, say=lambda _: None), folder, training.PROFILE)
+    plan = Plan(open_steps=1, cut_steps=1, delete_steps=1, cooled_steps=0, rows=2, is_compiled=False)
+    training.save(training.train(training.begin(plan), plan, say=lambda _: None), folder, training.PROFILE)
     return model.load(str(folder), device="cpu", threads=1)
 
 
@@ -53,12 +54,11 @@ def test_a_search_takes_no_more_open_steps_than_it_may(checkpoint: Loaded) -> No
 
 def test_the_table_compares_the_methods_hole_by_hole(checkpoint: Loaded) -> None:
     cases = [benchmark.case_of(hole) for hole in islice(language.holes(4, "line"), 3)]
-    table = benchmark.summed(
-        cases, benchmark.run(checkpoint, cases, fit_probe(torch.randn(9, 256), [1] * 9, steps=2), "grid,snap", None)
-    )
+    probe = fit_probe(torch.randn(9, checkpoint.passes.config.hidden_size), [1] * 9, steps=2)
+    table = benchmark.summed(cases, benchmark.run(checkpoint, cases, probe, "grid,speculation", None))
     assert table["holes"] == 3
-    assert set(table["cost"]) == {"grid", "snap", "oracle"}
-    assert table["chosen_less_oracle"][0] == pytest.approx(table["snap"] - table["oracle"])
+    assert set(table["cost"]) == {"grid", "speculation", "oracle"}
+    assert table["chosen_less_oracle"][0] == pytest.approx(table["speculation"] - table["oracle"])
 
 
 def test_an_open_canvas_is_the_text_that_follows_and_holds_nothing() -> None:
@@ -66,7 +66,7 @@ def test_an_open_canvas_is_the_text_that_follows_and_holds_nothing() -> None:
     assert batch.gap.all()
     for index in range(8):
         window, start = batch.causal.ids[index // 2].tolist(), int(batch.starts[index])
-        follows = [token for token in window[start : start + training.CANVAS] if token not in (PAD, EOS)]
+        follows = [token for token in window[start : start + batch.clean.shape[1]] if token not in (PAD, EOS)]
         assert batch.clean[index][: len(follows)].tolist() == follows
         assert PRE in window[:start]
 
@@ -84,11 +84,25 @@ def test_a_canvas_with_delete_tokens_holds_the_suffix_behind_them() -> None:
 
 
 def test_a_checkpoint_is_kept_by_what_it_was_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "PLAN", Plan(short_steps=1, causal_steps=0, open_steps=0, rows=2))
-    monkeypatch.setattr(training, "LAYERS", (4,))
+    monkeypatch.setattr(training, "PLAN", Plan(open_steps=1, cut_steps=1, cooled_steps=0, rows=2, is_compiled=False))
     said: list[str] = []
     folder = training.made(tmp_path, delete=False, say=said.append)
     assert training.made(tmp_path, delete=False, say=said.append) == folder
     assert sum(line.startswith("training") for line in said) == 1
-    monkeypatch.setattr(training, "LAYERS", (0, 4))
+    monkeypatch.setattr(training, "SHAPE", replace(training.SHAPE, layers=1))
     assert training.made(tmp_path, delete=False, say=said.append) != folder
+
+
+def test_the_shipped_checkpoint_is_made_as_the_code_says() -> None:
+    assert (training.SHIPPED / training.MADE_OF).read_text(encoding="utf-8").strip() == training.mark(training.PLAN)
+
+
+@pytest.mark.parametrize("kind", ["line", "block"])
+def test_the_chosen_method_finds_lengths_that_the_grid_cannot(kind: language.Kind) -> None:
+    shipped = model.load(str(training.SHIPPED), device="cpu", threads=1)
+    cases = [benchmark.case_of(hole) for hole in islice(language.holes(11, kind), 12)]
+    table = benchmark.summed(cases, benchmark.run(shipped, cases, None, "speculation", None))
+    assert len({case.n_answer for case in cases}) > 6
+    assert table["oracle"] > 0.9
+    assert table["speculation"] > 0.9
+    assert table["cost"]["speculation"]["row_passes"] + table["cost"]["speculation"]["encoder_passes"] < 12

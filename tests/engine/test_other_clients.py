@@ -59,7 +59,7 @@ def llama_vim(prefix: str, prompt: str = "", **more: object) -> dict[str, object
     return sent | more
 
 
-def test_llama_vim_takes_the_answer_and_finds_the_numbers_it_shows(engine: Running) -> None:
+def test_llama_vim_gets_the_answer_and_the_timings_it_shows(engine: Running) -> None:
     response = engine.http.post("/infill", json=llama_vim(scripted("price = 1")))
     assert response.status_code == 200
     assert LLAMA_VIM_TAKES.match(response.text), response.text
@@ -69,7 +69,7 @@ def test_llama_vim_takes_the_answer_and_finds_the_numbers_it_shows(engine: Runni
     assert all(isinstance(made[name], int | float) for name in TIMINGS)
 
 
-def test_llama_vim_sends_pieces_of_other_files_ahead_and_wants_no_answer(engine: Running) -> None:
+def test_llama_vim_warms_the_cache_without_an_answer(engine: Running) -> None:
     ahead = llama_vim("", n_predict=0, samplers=[], temperature=0.0, response_fields=[""], input_suffix="")
     ahead |= {"t_max_prompt_ms": 1, "t_max_predict_ms": 1}
     response = engine.http.post("/infill", json=ahead)
@@ -95,7 +95,7 @@ def test_minuet_reads_each_event_of_a_stream(engine: Running) -> None:
     assert [event["choices"][0]["text"] for event in streamed(minuet(engine))] == ["answer"]
 
 
-def test_minuet_reads_an_answer_that_is_not_streamed(engine: Running) -> None:
+def test_minuet_reads_an_unstreamed_answer(engine: Running) -> None:
     assert minuet(engine, stream=False).json()["choices"][0]["text"] == "answer"
 
 
@@ -110,19 +110,19 @@ def test_continue_reads_completions_with_its_provider_inception(engine: Running)
     assert [event["choices"][0]["text"] for event in streamed(response)] == ["x = 1"]
 
 
-def test_what_continue_sends_for_no_suffix_is_none() -> None:
+def test_continues_marker_for_no_suffix_is_an_empty_suffix() -> None:
     marked, empty = (compat.from_openai(Fields(continues(suffix=suffix))).ask.request for suffix in ("<|endoftext|>", ""))
     assert marked == empty
     assert marked.holes[0].block
 
 
-def test_continue_reads_completions_as_mistral_has_them(engine: Running) -> None:
+def test_continue_reads_completions_in_mistrals_shape(engine: Running) -> None:
     events = streamed(engine.http.post("/v1/fim/completions", json=continues(suffix="\nz = 3\n")))
     assert [event["choices"][0]["delta"]["content"] for event in events] == ["x = 1\n\ny = 2"]
     assert {event["object"] for event in events} == {"chat.completion.chunk"}
 
 
-def test_mistrals_completions_come_whole_too_and_with_its_name_for_the_seed(engine: Running) -> None:
+def test_mistral_completions_work_unstreamed_and_with_random_seed(engine: Running) -> None:
     sent = continues(suffix="\nz = 3\n") | {"stream": False, "random_seed": 5, "min_tokens": 0}
     made = engine.http.post("/v1/fim/completions", json=sent).json()
     assert made["object"] == "chat.completion"
@@ -134,7 +134,7 @@ def test_mistrals_completions_come_whole_too_and_with_its_name_for_the_seed(engi
 
 
 @pytest.mark.parametrize("name", ["openai", "mercury", "codestral", "llama"])
-def test_an_engine_can_be_the_model_of_another_one(engine: Running, name: str) -> None:
+def test_an_engine_can_serve_another_engine(engine: Running, name: str) -> None:
     [dialect] = [dialect for dialect in fim.DIALECTS if dialect.name == name]
     question = fim.Query("embedded", scripted("x = 1"), "\ny = 2\n", 64)
     response = engine.http.post(dialect.path, json=dialect.build(question))

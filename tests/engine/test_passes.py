@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 
+from dg_lsp.engine.packed import PackedPasses, suits
 from dg_lsp.engine.passes import Passes, crop
 
 IDS = torch.arange(40).remainder(97)[None] + 10
 CANVAS = torch.tensor([[11, 50, 60, 70, 33, 20], [12, 13, 14, 15, 16, 17]])
 
 
+@pytest.fixture(params=[Passes, PackedPasses], ids=["plain", "packed"])
+def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
+    """The passes over one model, computed plainly and on packed weights."""
+    made: Passes = request.param(with_experts)
+    return made
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("length", [5, 8, 9, 40])
-def test_the_encoder_is_the_librarys(with_experts: Any, length: int) -> None:
+def test_the_encoder_equals_the_librarys(with_experts: Any, passes: Passes, length: int) -> None:
     ids = IDS[:, :length]
     expected = with_experts.model.encoder(input_ids=ids).last_hidden_state
-    torch.testing.assert_close(Passes(with_experts).encode(ids)[0], expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(passes.encode(ids)[0], expected, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("length", [5, 8, 9, 40])
 @pytest.mark.parametrize("conditioned", [False, True])
-def test_the_decoder_is_the_librarys(with_experts: Any, length: int, conditioned: bool) -> None:
+def test_the_decoder_equals_the_librarys(with_experts: Any, passes: Passes, length: int, conditioned: bool) -> None:
     ids, rows = IDS[:, :length], len(CANVAS)
     cache = with_experts.model.encoder(input_ids=ids).past_key_values
     cache.batch_repeat_interleave(rows)
     before = torch.randn(rows, CANVAS.shape[1], 120, generator=torch.Generator().manual_seed(2)) * 4 if conditioned else None
     expected = with_experts(past_key_values=cache, decoder_input_ids=CANVAS, self_conditioning_logits=before).logits
-    passes = Passes(with_experts)
     kv = passes.encode(ids)[1]
     soft = None
     if before is not None:
@@ -41,11 +49,39 @@ def test_the_decoder_is_the_librarys(with_experts: Any, length: int, conditioned
 
 @torch.no_grad()
 @pytest.mark.parametrize("cut", [1, 7, 8, 20, 39])
-def test_a_prefix_cut_anywhere_and_grown_again_is_as_good_as_new(with_experts: Any, cut: int) -> None:
-    passes = Passes(with_experts)
+def test_a_cropped_and_extended_prefix_equals_a_new_one(passes: Passes, cut: int) -> None:
     hidden, whole = passes.encode(IDS)
     again, grown = passes.encode(IDS[:, cut:], crop(whole, cut))
     torch.testing.assert_close(again, hidden[:, cut:], atol=1e-5, rtol=1e-4)
     for (keys, values), (new_keys, new_values) in zip(whole, grown, strict=True):
         torch.testing.assert_close(new_keys, keys, atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(new_values, values, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_continuations_in_one_pass_equal_separate_passes(passes: Passes) -> None:
+    """Two continuations that share a token, longer together with the prefix than the window."""
+    prefix, kv = 12, passes.encode(IDS[:, :12])[1]
+    tokens, parents = [30, 31, 32, 40, 41], [-1, 0, 1, 0, 3]  # 30 31 32 and 30 40 41
+    depths, seen = [0, 1, 2, 1, 2], torch.zeros(5, prefix + 5, dtype=torch.bool)
+    seen[:, :prefix] = True
+    for node in range(5):
+        above = node
+        while above >= 0:
+            seen[node, prefix + above] = True
+            above = parents[above]
+    room = [(torch.cat([k, k[:, :, :5]], 2), torch.cat([v, v[:, :, :5]], 2)) for k, v in kv]
+    positions = torch.tensor(depths) + prefix
+    hidden = passes.extend(torch.tensor(tokens), positions, room, seen, torch.cat([torch.arange(prefix), positions]))
+    for nodes in ([0, 1, 2], [0, 3, 4]):
+        alone, _ = passes.encode(torch.tensor([[tokens[node] for node in nodes]]), kv)
+        torch.testing.assert_close(hidden[nodes], alone[0], atol=1e-5, rtol=1e-4)
+
+
+def test_only_plain_32_bit_weights_on_a_cpu_are_packed(with_experts: Any) -> None:
+    assert suits(with_experts)
+    narrow = copy.deepcopy(with_experts).bfloat16()
+    assert not suits(narrow)
+    adapted = copy.deepcopy(with_experts)
+    adapted.model.decoder.layers[0].self_attn.q_proj = torch.nn.Sequential(adapted.model.decoder.layers[0].self_attn.q_proj)
+    assert not suits(adapted)

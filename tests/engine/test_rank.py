@@ -8,7 +8,7 @@ import pytest
 
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Calibrated, Ranked
-from dg_lsp.engine import calibration
+from dg_lsp.engine import calibration, rank
 from dg_lsp.engine.calibration import Calibration
 from dg_lsp.engine.rank import RowResult, evidence, features
 
@@ -23,6 +23,15 @@ def test_rows_that_agree_count_for_each_other() -> None:
     assert (named["sum"], named["mean"], named["least"]) == (-4.0, -2.0, -3.0)
 
 
+def test_lines_near_the_hole_count_as_repeated() -> None:
+    prefix, suffix = "import a\n\n\n\nx = 1\ny = 2\nz = 3\nself.", "\nself.end = 0\n"
+    assert rank.repeated_lines(prefix, "end = 0", suffix) == (1.0, 1.0)
+    assert rank.repeated_lines(prefix, "end = 1\ny = 2", suffix) == (0.5, 0.5)
+    assert rank.repeated_lines("import a\n" + prefix[8:], "x", "\nimport a\n") == (0.0, 0.0)
+    assert rank.repeated_lines(prefix.removesuffix("self."), "import a\n", suffix) == (0.0, 1.0)
+    assert rank.repeated_lines("", "\n", "") == (0.0, 0.0)
+
+
 ITEMS = [
     RowResult("a", "copy", tokens=(-3.0,)),
     RowResult("b", "causal", tokens=(-1.0,)),
@@ -30,7 +39,7 @@ ITEMS = [
 ]
 
 
-def test_each_text_stands_once_best_first() -> None:
+def test_each_text_appears_once_best_first() -> None:
     ranked = calibration.stated(evidence(ITEMS), Calibration(0.0, {"mean": 1.0}))
     assert [(item.texts, item.row) for item in ranked] == [(("b",), "causal"), (("a",), "noise")]
     assert all(isinstance(item.confidence, Calibrated) for item in ranked)
@@ -42,7 +51,14 @@ def test_without_a_calibration_there_is_an_order_and_no_probability() -> None:
     assert [(item.texts, item.confidence) for item in ranked] == [(("b",), Ranked(0)), (("a",), Ranked(1))]
 
 
-def test_what_is_doubted_ranks_last_and_says_so() -> None:
+def test_without_a_calibration_a_sum_ranks_answers_of_different_lengths() -> None:
+    repeated = RowResult("abab", "noise", tokens=(-1.0, -1.0, -0.1, -0.1), after_sum=-4.0)
+    short = RowResult("ab", "noise", tokens=(-1.0, -1.0), after_sum=-0.5)
+    ranked = calibration.stated(evidence([repeated, short]), None)
+    assert [item.texts for item in ranked] == [("ab",), ("abab",)]
+
+
+def test_doubted_candidates_rank_last_and_are_marked() -> None:
     first, *rest = evidence(ITEMS[1:])
     ranked = calibration.stated([replace(first, doubted=True), *rest], None)
     assert [(item.texts, item.confidence) for item in ranked] == [(("a",), Ranked(0)), (("b",), Ranked(1, doubted=True))]

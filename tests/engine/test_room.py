@@ -19,7 +19,7 @@ from dg_lsp.engine.stack import PrefixRows, Stack
 MIB = 1024 * 1024
 
 
-def test_as_many_rows_fit_as_their_bytes_and_never_none() -> None:
+def test_rows_fit_by_their_bytes_and_at_least_one() -> None:
     assert rows_that_fit(100 * MIB, MIB, 32) == 32
     assert rows_that_fit(10 * MIB, MIB, 32) == 8  # a fifth is left to others
     assert rows_that_fit(0, MIB, 32) == 1
@@ -27,7 +27,7 @@ def test_as_many_rows_fit_as_their_bytes_and_never_none() -> None:
     assert rows_that_fit(None, MIB, 32) == 32
 
 
-def test_a_cache_keeps_a_few_prefixes_where_there_is_memory_for_them() -> None:
+def test_a_cache_keeps_a_few_prefixes_if_memory_allows() -> None:
     assert room.cache_bytes(16 * 1024 * MIB, MIB, 256 * MIB) == 256 * MIB
     assert room.cache_bytes(64 * 1024 * MIB, 1536 * MIB, 256 * MIB) == 6 * 1024 * MIB
     assert room.cache_bytes(16 * 1024 * MIB, 1536 * MIB, 256 * MIB) == 2 * 1024 * MIB
@@ -35,11 +35,11 @@ def test_a_cache_keeps_a_few_prefixes_where_there_is_memory_for_them() -> None:
     assert room.cache_bytes(None, 1536 * MIB, 256 * MIB) == 256 * MIB
 
 
-def test_a_row_takes_its_prefix_and_its_canvas() -> None:
+def test_a_rows_bytes_are_those_of_its_prefix_and_canvas() -> None:
     assert Cost(prefix_token=10, canvas_token=1000).row(600, 48) == 6000 + 48000
 
 
-def test_a_prefix_token_takes_what_a_stack_keeps_of_it(with_experts: Any) -> None:
+def test_a_prefix_tokens_bytes_equal_those_in_a_stack(with_experts: Any) -> None:
     passes, cost = Passes(with_experts), room.cost(Passes(with_experts))
     with torch.no_grad():
         kv = passes.encode(torch.arange(20)[None] + 10)[1]
@@ -112,7 +112,7 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, model: LocalFiller, n_rows:
     )
 
 
-def test_what_memory_leaves_bounds_a_pass_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:
+def test_short_memory_limits_a_pass_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:
     expected = finish(model.start(a_request())).candidates()
     short_of_memory(monkeypatch, model, 1)
     canvas = finish(model.start(a_request()))
@@ -120,9 +120,7 @@ def test_what_memory_leaves_bounds_a_pass_and_changes_no_answer(monkeypatch: pyt
     assert model.resources.headroom.rows_at_once(10, 10) <= MAX_ROWS
 
 
-def test_a_request_with_more_rows_than_a_pass_may_have_steps_them_in_slices(
-    monkeypatch: pytest.MonkeyPatch, trained_layout: Path
-) -> None:
+def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
     asked = replace(a_request(), budget=Budget(candidates=8))
     expected = finish(LocalFiller(local.load_filler(str(trained_layout), device="cpu").loaded).start(asked)).candidates()
     bounded = local.load_filler(str(trained_layout), device="cpu", rows=2)
@@ -154,7 +152,7 @@ def test_a_burst_takes_no_more_rows_than_fit(monkeypatch: pytest.MonkeyPatch, mo
     assert len(model.predict_together(tasks, MAX_ROWS)) >= 3
 
 
-def test_no_more_requests_are_begun_than_memory_has_room_for(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:
+def test_requests_wait_for_memory_before_they_start(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:
     assert model.has_room()
     monkeypatch.setattr(room, "free_bytes", lambda _: 1024)
     assert not model.has_room()

@@ -29,7 +29,7 @@ def ask(client: str = "c", document: str = "", priority: Priority = "interactive
 
 def job(order: int, priority: Priority = "interactive", *, begun: bool = False, last_turn: int = -1, document: str = "") -> Job:
     made = Job(ask(document=document, priority=priority), lambda _: None, order, 0.0, last_turn=last_turn)
-    made.begun, made.steps = (0.0, 1) if begun else (None, 0)
+    made.started_at, made.steps = (0.0, 1) if begun else (None, 0)
     return made
 
 
@@ -44,43 +44,43 @@ def turns(lengths: Sequence[int], short_steps: int, *, most: int = 1000) -> list
     while jobs and len(had) < most:
         chosen = choose(jobs, Limits(running=len(lengths)), turn=len(had), short_steps=short_steps)
         assert chosen is not None
-        chosen.begun, chosen.last_turn, chosen.steps = 0.0, len(had), chosen.steps + 1
+        chosen.started_at, chosen.last_turn, chosen.steps = 0.0, len(had), chosen.steps + 1
         had.append(chosen.order)
         if chosen.steps == lengths[chosen.order]:
             jobs.remove(chosen)
     return had
 
 
-def test_nothing_to_do_is_nobodys_turn() -> None:
+def test_choose_returns_none_without_jobs() -> None:
     check_choice([], None)
 
 
-def test_interactive_goes_before_batch_that_came_first_and_is_under_way() -> None:
+def test_interactive_goes_before_an_earlier_running_batch_job() -> None:
     check_choice([job(0, "batch", begun=True, last_turn=4), job(1)], 1)
 
 
-def test_a_new_one_has_its_first_step_before_others_have_their_next() -> None:
+def test_a_new_job_steps_before_running_ones_step_again() -> None:
     check_choice([job(0, begun=True, last_turn=0), job(1, begun=True, last_turn=1), job(2)], 2)
 
 
-def test_equals_take_turns() -> None:
+def test_equal_jobs_take_turns() -> None:
     check_choice([job(0, begun=True, last_turn=7), job(1, begun=True, last_turn=6)], 1)
 
 
-def test_of_those_who_never_had_a_turn_the_oldest_goes_first() -> None:
+def test_among_new_jobs_the_oldest_goes_first() -> None:
     check_choice([job(3), job(2)], 2)
 
 
-def test_short_ones_are_answered_one_after_the_other_where_that_is_no_slower() -> None:
+def test_short_jobs_finish_in_order_if_joining_is_no_faster() -> None:
     assert turns([3, 2, 3], 4) == [0, 0, 0, 1, 1, 2, 2, 2]
     assert turns([3, 2, 3], 1) == [0, 1, 2, 0, 1, 2, 0, 2]
 
 
-def test_a_long_one_lets_short_ones_by_and_has_every_fourth_turn_meanwhile() -> None:
+def test_a_long_job_gets_every_fourth_turn_beside_short_ones() -> None:
     assert turns([6, 4, 4], 4) == [0, 0, 0, 0, 1, 1, 1, 0, 1, 2, 2, 0, 2, 2]
 
 
-def test_however_many_long_ones_there_are_short_ones_have_three_turns_of_four() -> None:
+def test_short_jobs_get_three_of_four_turns_beside_any_number_of_long_ones() -> None:
     had = turns([99] * 7 + [20], 4, most=60)
     first = had.index(7)
     assert had[first : first + 6].count(7) == 4
@@ -88,7 +88,7 @@ def test_however_many_long_ones_there_are_short_ones_have_three_turns_of_four() 
     assert set(had[:first]) == set(range(7))
 
 
-def test_a_long_one_has_every_fourth_turn_though_each_key_ends_the_one_before() -> None:
+def test_a_long_job_gets_every_fourth_turn_while_keystrokes_replace_short_ones() -> None:
     long, had = job(0, begun=True, last_turn=0), list[bool]()
     long.steps = 40
     for turn in range(1, 13):
@@ -99,15 +99,15 @@ def test_a_long_one_has_every_fourth_turn_though_each_key_ends_the_one_before() 
     assert had == [False, False, False, True] * 3
 
 
-def test_no_more_are_begun_than_may_run_at_once() -> None:
+def test_running_jobs_never_exceed_the_limit() -> None:
     check_choice([job(0, begun=True, last_turn=9), job(1)], 0, Limits(running=1))
 
 
-def test_batch_under_way_takes_no_room_from_interactive() -> None:
+def test_running_batch_jobs_take_no_place_from_interactive_ones() -> None:
     check_choice([job(0, "batch", begun=True, last_turn=9), job(1)], 1, Limits(running=1))
 
 
-def test_batch_leaves_half_of_the_queue_to_others() -> None:
+def test_batch_jobs_fill_at_most_half_of_the_queue() -> None:
     jobs = [job(order, "batch") for order in range(2)]
     assert is_crowded(jobs, ask(priority="batch"), Limits(queued=4))
     assert not is_crowded(jobs, ask(), Limits(queued=4))
@@ -121,14 +121,14 @@ def test_only_the_same_client_and_document_are_superseded() -> None:
     assert superseded([job(0)], ask()) == ()
 
 
-def test_none_is_begun_beside_others_where_memory_has_no_room() -> None:
+def test_no_job_starts_beside_others_without_memory() -> None:
     working, batch = job(0, begun=True, last_turn=9), job(0, "batch", begun=True, last_turn=9)
     assert choose([working, job(1)], Limits(), lambda: False) is working
     assert choose([batch, job(1)], Limits(), lambda: False) is batch
     assert choose([job(1)], Limits(), lambda: False) is not None
 
 
-def test_those_of_one_priority_that_are_under_way_may_step_together() -> None:
+def test_running_jobs_of_one_priority_may_share_a_pass() -> None:
     under_way = [job(order, begun=True, last_turn=9 - order) for order in range(3)]
     batch, new, gone = job(3, "batch", begun=True), job(4), job(5, begun=True)
     model = toy_filler.ToyFiller("auto")
@@ -212,7 +212,7 @@ def refuses(scheduler: Scheduler) -> bool:
     return False
 
 
-def test_a_request_is_accepted_worked_on_and_answered_best_first() -> None:
+def test_a_request_is_accepted_and_answered_best_first() -> None:
     with scheduler() as (made, told):
         heard = submit(made, {"steps": 4}, n=2)[1]
         assert [type(event) for event in heard.all()] == [Accepted, Found, Found, Done]
@@ -257,7 +257,7 @@ def test_a_cancelled_job_does_not_take_another_step(tmp_path: Path) -> None:
         assert not journal.exists() or journal.read_text().split() == ["x"]
 
 
-def test_a_job_that_waits_is_cancelled_at_once_though_the_thread_is_busy(tmp_path: Path) -> None:
+def test_a_waiting_job_is_cancelled_at_once_while_the_thread_is_busy(tmp_path: Path) -> None:
     with scheduler(limits=Limits(running=1)) as (made, _):
         stop = gate(tmp_path)
         submit(made, {"steps": 1, "gate": str(stop.path)})
@@ -268,7 +268,7 @@ def test_a_job_that_waits_is_cancelled_at_once_though_the_thread_is_busy(tmp_pat
         stop.let(1)
 
 
-def test_a_deadline_gives_the_best_so_far_and_says_so(tmp_path: Path) -> None:
+def test_a_deadline_sends_the_best_so_far_as_unfinished(tmp_path: Path) -> None:
     clock = Clock()
     with scheduler(clock=clock) as (made, _):
         stop = gate(tmp_path)
@@ -281,7 +281,23 @@ def test_a_deadline_gives_the_best_so_far_and_says_so(tmp_path: Path) -> None:
         assert [candidate.finished for candidate in heard.candidates()] == [False]
 
 
-def test_a_deadline_while_waiting_gives_nothing(tmp_path: Path) -> None:
+def test_a_task_gets_the_time_left_after_waiting(tmp_path: Path) -> None:
+    clock, door = Clock(), tmp_path / "door"
+    model = toy_filler.ToyFiller("auto")
+
+    def load(_: object) -> toy_filler.ToyFiller:
+        wait_until(door.exists)
+        return model
+
+    with scheduler(load, clock=clock) as (made, _):
+        heard = [submit(made, {"steps": 1}, ms=ms)[1] for ms in (500, 0)]
+        clock.now += 0.2
+        door.touch()
+        assert [each.reason() for each in heard] == ["finished", "finished"]
+    assert [task.planned_ms for task in model.tasks] == pytest.approx([300, 0])
+
+
+def test_a_deadline_while_waiting_sends_no_candidate(tmp_path: Path) -> None:
     clock = Clock()
     with scheduler(clock=clock) as (made, _):
         stop = gate(tmp_path)
@@ -294,7 +310,7 @@ def test_a_deadline_while_waiting_gives_nothing(tmp_path: Path) -> None:
         stop.let(1)
 
 
-def test_a_newer_request_replaces_the_one_under_way_and_the_one_that_waits(tmp_path: Path) -> None:
+def test_a_newer_request_replaces_running_and_waiting_ones(tmp_path: Path) -> None:
     with scheduler(limits=Limits(running=1)) as (made, _):
         stop = gate(tmp_path)
         script: dict[str, object] = {"steps": 9, "gate": str(stop.path)}
@@ -308,19 +324,19 @@ def test_a_newer_request_replaces_the_one_under_way_and_the_one_that_waits(tmp_p
         assert [heard.reason() for heard in (running, newest, other)] == ["superseded", "finished", "finished"]
 
 
-def test_a_full_queue_is_said_to_be_busy(tmp_path: Path) -> None:
+def test_a_full_queue_raises_busy(tmp_path: Path) -> None:
     with scheduler(limits=Limits(running=1, queued=1)) as (made, _):
         stop = gate(tmp_path)
         first = submit(made, {"steps": 1, "gate": str(stop.path)})[1]
         wait_until(lambda: made.load_of()[0])
         second = submit(made, {})[1]
-        with pytest.raises(BusyError, match="the engine is busy: 1 requests are waiting already"):
+        with pytest.raises(BusyError, match="the engine is busy: 1 requests are already waiting"):
             submit(made, {})
         stop.let(1)
         assert [first.reason(), second.reason()] == ["finished", "finished"]
 
 
-def test_a_newer_request_is_not_busy_with_the_one_it_replaces(tmp_path: Path) -> None:
+def test_a_replaced_request_does_not_count_as_waiting(tmp_path: Path) -> None:
     with scheduler(limits=Limits(running=1, queued=1)) as (made, _):
         stop = gate(tmp_path)
         submit(made, {"steps": 1, "gate": str(stop.path)})
@@ -331,7 +347,7 @@ def test_a_newer_request_is_not_busy_with_the_one_it_replaces(tmp_path: Path) ->
         assert newer.reason() == "finished"
 
 
-def test_drafts_come_only_if_asked_and_not_too_often() -> None:
+def test_drafts_are_sent_only_on_request_and_at_intervals() -> None:
     clock = Clock()
     with scheduler(clock=clock) as (made, _):
         quiet, told = submit(made, {"steps": 5})[1], submit(made, {"steps": 5}, drafts=True)[1]
@@ -359,7 +375,7 @@ def test_one_bad_request_does_not_end_the_engine(script: dict[str, object], code
         assert submit(made, {})[1].reason() == "finished"
 
 
-def test_caches_are_let_go_when_memory_runs_out() -> None:
+def test_caches_are_dropped_when_memory_runs_out() -> None:
     model = toy_filler.load("toy", device="auto", threads=0, say=lambda _text, _share: None)
     with scheduler(lambda _: model) as (made, _):
         submit(made, {"raise": "MemoryError"})[1].all()
@@ -367,7 +383,7 @@ def test_caches_are_let_go_when_memory_runs_out() -> None:
         assert model.trimmed == 1
 
 
-def test_a_model_that_fails_to_load_answers_all_who_wait_and_all_who_come(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_that_fails_to_load_fails_waiting_and_later_requests(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
     with scheduler(lambda say: toy_filler.load("fails", device="auto", threads=0, say=say)) as (made, told):
         problem = submit(made, {})[1].last()
@@ -378,7 +394,7 @@ def test_a_model_that_fails_to_load_answers_all_who_wait_and_all_who_come(caplog
             submit(made, {})
 
 
-def test_a_model_too_large_for_memory_is_said_to_be() -> None:
+def test_a_model_too_large_for_memory_is_reported() -> None:
     with scheduler(lambda say: toy_filler.load("no-memory", device="auto", threads=0, say=say)) as (made, told):
         made.warm()
         wait_until(lambda: made.status().state == "failed")
@@ -396,7 +412,7 @@ def test_an_unloaded_model_is_loaded_again_for_the_next_request() -> None:
         assert states == ["loading", "loading", "ready", "unloaded", "loading", "loading", "ready"]
 
 
-def test_a_waiting_job_meets_its_deadline_though_the_model_is_still_loading(tmp_path: Path) -> None:
+def test_a_waiting_job_meets_its_deadline_while_the_model_loads(tmp_path: Path) -> None:
     clock, door = Clock(), tmp_path / "door"
     with scheduler(lambda say: toy_filler.load(f"gate:{door}", device="auto", threads=0, say=say), clock=clock) as (made, _):
         heard = submit(made, {}, ms=10)[1]
@@ -478,7 +494,7 @@ def test_jobs_step_in_one_pass_and_join_and_leave_between_steps(tmp_path: Path) 
     assert journal.read_text().split() == ["a", "b", "a", "b", "b", "b"]
 
 
-def test_where_passes_together_gain_nothing_each_job_is_ended_before_the_next(tmp_path: Path) -> None:
+def test_without_joined_passes_each_job_finishes_before_the_next(tmp_path: Path) -> None:
     model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
     model.gains = False
     with held(model, tmp_path) as (made, go_on):
@@ -490,7 +506,7 @@ def test_where_passes_together_gain_nothing_each_job_is_ended_before_the_next(tm
     assert journal.read_text().split() == ["a", "a", "a", "b", "b", "b"]
 
 
-def test_a_job_that_was_cancelled_is_in_no_further_pass(tmp_path: Path) -> None:
+def test_a_cancelled_job_joins_no_further_pass(tmp_path: Path) -> None:
     model = toy_filler.ToyFiller("auto")
     with held(model, tmp_path) as (made, go_on):
         stop = gate(tmp_path)
@@ -505,7 +521,7 @@ def test_a_job_that_was_cancelled_is_in_no_further_pass(tmp_path: Path) -> None:
     assert [names for names, _ in model.passes] == [["a", "b", "c"], ["a", "c"]]
 
 
-def test_a_pass_that_fails_fails_no_job_and_is_tried_smaller(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_shared_pass_fails_no_job_and_is_retried_smaller(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
     model = toy_filler.ToyFiller("auto")
     model.pass_error = MemoryError()
@@ -516,9 +532,7 @@ def test_a_pass_that_fails_fails_no_job_and_is_tried_smaller(tmp_path: Path, cap
     assert [most for _, most in model.passes[:3]] == [8, 4, 2]
 
 
-def test_a_model_that_is_loaded_anew_is_not_held_to_what_was_too_much_before(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_reloaded_model_starts_with_the_full_row_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
     model = toy_filler.ToyFiller("auto")
     model.pass_error = MemoryError()
@@ -536,7 +550,7 @@ def test_a_model_that_is_loaded_anew_is_not_held_to_what_was_too_much_before(
     assert {most for _, most in model.passes} == {8}
 
 
-def test_a_job_waits_for_memory_and_not_for_its_place(tmp_path: Path) -> None:
+def test_without_room_in_memory_jobs_run_one_at_a_time(tmp_path: Path) -> None:
     model, journal = toy_filler.ToyFiller("auto"), tmp_path / "journal"
     model.has_memory = False
     with held(model, tmp_path) as (made, go_on):
@@ -547,7 +561,7 @@ def test_a_job_waits_for_memory_and_not_for_its_place(tmp_path: Path) -> None:
     assert journal.read_text().split() == ["a", "a", "b", "b"]
 
 
-def test_a_device_that_tells_no_memory_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_free_memory_stops_no_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
 
     class Broken(toy_filler.ToyFiller):
@@ -563,7 +577,7 @@ def test_a_device_that_tells_no_memory_stops_nobody(tmp_path: Path, caplog: pyte
         assert [under_way.reason(), waiting.reason()] == ["finished"] * 2
 
 
-def test_an_idle_engine_works_ahead_and_that_is_no_use_of_it() -> None:
+def test_idle_preparation_does_not_count_as_use() -> None:
     model, clock = toy_filler.ToyFiller("auto"), Clock()
     model.to_foresee = 3
     with scheduler(lambda _: model, clock=clock) as (made, _):
@@ -578,7 +592,7 @@ def test_an_idle_engine_works_ahead_and_that_is_no_use_of_it() -> None:
         wait_until(lambda: made.status().state == "unloaded")
 
 
-def test_working_ahead_gives_way_after_one_unit() -> None:
+def test_preparation_yields_to_a_request_after_one_unit() -> None:
     model = toy_filler.ToyFiller("auto")
     model.to_foresee = 9
     with scheduler(lambda _: model) as (made, _):
@@ -595,7 +609,7 @@ def test_working_ahead_gives_way_after_one_unit() -> None:
         assert model.foreseen <= 3
 
 
-def test_what_fails_ahead_is_left_and_nobody_hears_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_preparation_is_dropped_silently(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
 
     class Failing(toy_filler.ToyFiller):
@@ -610,7 +624,7 @@ def test_what_fails_ahead_is_left_and_nobody_hears_of_it(caplog: pytest.LogCaptu
             wait_until(lambda n_done=n_done: model.foreseen == n_done)  # type: ignore[misc]
 
 
-def test_the_best_so_far_is_told_early_only_if_asked() -> None:
+def test_early_candidates_are_sent_only_on_request() -> None:
     with scheduler() as (made, _):
         script: dict[str, object] = {"steps": 5, "early": ["a", "a", "b"]}
         told, quiet = submit(made, script, early=True)[1], submit(made, script)[1]
@@ -623,7 +637,7 @@ def test_the_best_so_far_is_told_early_only_if_asked() -> None:
         assert [event.early for event in quiet.all() if isinstance(event, Found)] == [False]
 
 
-def test_a_request_that_is_announced_is_read_ahead_once_the_model_is_there() -> None:
+def test_an_expected_request_is_prepared_once_the_model_is_loaded() -> None:
     model = toy_filler.ToyFiller("auto")
     model.to_foresee = 1
     with scheduler(lambda _: model) as (made, _):
@@ -636,7 +650,7 @@ def test_a_request_that_is_announced_is_read_ahead_once_the_model_is_there() -> 
         assert made.last_used() == 100.0
 
 
-def test_what_was_announced_before_somebody_typed_is_not_expected_after_it(tmp_path: Path) -> None:
+def test_an_interactive_request_replaces_the_expected_one(tmp_path: Path) -> None:
     model = toy_filler.ToyFiller("auto")
     model.to_foresee = 1
     with held(model, tmp_path) as (made, go_on):
@@ -649,7 +663,7 @@ def test_what_was_announced_before_somebody_typed_is_not_expected_after_it(tmp_p
         assert model.expected[-1] == typed[0].ask.request
 
 
-def test_what_someone_types_is_expected_again_and_batch_work_is_not() -> None:
+def test_interactive_requests_are_expected_again_and_batch_ones_are_not() -> None:
     model = toy_filler.ToyFiller("auto")
     with scheduler(lambda _: model) as (made, _):
         typed = submit(made, {"name": "typed"})
@@ -658,7 +672,7 @@ def test_what_someone_types_is_expected_again_and_batch_work_is_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["concurrency", "predict_together", "has_room", "expect", "foresee", "trim"])
-def test_only_a_model_that_runs_here_works_ahead_and_joins_requests(name: str) -> None:
+def test_only_a_local_model_prepares_and_joins_requests(name: str) -> None:
     assert getattr(LocalFiller, name) is not getattr(Filler, name)
     assert getattr(RemoteFiller, name) is getattr(Filler, name)
 

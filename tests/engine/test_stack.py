@@ -43,7 +43,7 @@ def canvases(number: int) -> list[Row]:
 # Shorter than the window of 8, as long, and far longer; equal ones, too, which need no mask.
 @torch.no_grad()
 @pytest.mark.parametrize("lengths", [(3, 30), (7, 8, 9), (40, 12, 3), (20, 20)])
-def test_the_logits_beside_others_are_those_alone(with_experts: Any, lengths: tuple[int, ...]) -> None:
+def test_logits_in_a_shared_pass_equal_those_alone(with_experts: Any, lengths: tuple[int, ...]) -> None:
     passes = Passes(with_experts)
     prefixes = [a_prefix(passes, length) for length in lengths]
     denoisers = [Denoiser(canvases(number), LIMITS, SAMPLING, 120) for number in range(len(lengths))]
@@ -59,7 +59,7 @@ def test_the_logits_beside_others_are_those_alone(with_experts: Any, lengths: tu
 
 
 @torch.no_grad()
-def test_rows_that_come_and_go_write_what_they_write_alone(with_experts: Any) -> None:
+def test_rows_that_join_and_leave_write_the_same_as_alone(with_experts: Any) -> None:
     passes = Passes(with_experts)
     prefixes = [a_prefix(passes, length) for length in (40, 3, 17)]
     alone = []
@@ -168,7 +168,7 @@ def check_same(found: tuple[Candidate, ...], expected: tuple[Candidate, ...]) ->
 
 @pytest.mark.parametrize("layout", ["trained_layout", "instruct_layout"])
 @pytest.mark.parametrize("cut_off", [None, 1])
-def test_requests_that_step_together_are_answered_as_alone(
+def test_requests_in_shared_passes_get_the_same_answers(
     request: pytest.FixtureRequest, layout: str, cut_off: int | None
 ) -> None:
     """Each begins two turns after the one before, so that they are at different steps; one may be cancelled midway."""
@@ -198,7 +198,7 @@ def test_requests_that_step_together_are_answered_as_alone(
         check_same(candidates, expected[place])
 
 
-def test_one_alone_and_one_that_is_not_denoising_share_nothing(trained_layout: Path) -> None:
+def test_a_single_or_a_not_denoising_request_shares_no_pass(trained_layout: Path) -> None:
     made = model(trained_layout, joins=True)
     first, second = made.start(REQUESTS[0]), made.start(REQUESTS[1])
     assert made.predict_together([first, second], 32) == ()
@@ -213,7 +213,7 @@ def test_one_alone_and_one_that_is_not_denoising_share_nothing(trained_layout: P
     assert made.predict_together([first, second], 32) == (0, 1)
 
 
-def test_canvases_of_other_widths_step_apart(trained_layout: Path) -> None:
+def test_canvases_of_different_widths_step_separately(trained_layout: Path) -> None:
     made = model(trained_layout, joins=True)
     tasks = [made.start(REQUESTS[place]) for place in (1, 4, 0)]
     for task in tasks:
@@ -222,7 +222,7 @@ def test_canvases_of_other_widths_step_apart(trained_layout: Path) -> None:
     assert made.predict_together(tasks, 32) == (0, 2)
 
 
-def test_prefixes_are_set_side_by_side_once_for_a_set_of_rows(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
+def test_a_stack_is_built_once_for_a_set_of_rows(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
     made = model(trained_layout, joins=True)
     stacks: list[weakref.ReferenceType[Stack]] = []
 

@@ -43,7 +43,7 @@ def error(response: httpx.Response) -> Answered:
 
 
 def documented() -> set[Answered]:
-    table = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    table = (ROOT / "docs" / "engine-http.md").read_text("utf-8")
     return {(int(status), code) for status, code in re.findall(r"^\| (\d{3}) \| `(\w+)` \|", table, re.MULTILINE)}
 
 
@@ -156,14 +156,14 @@ ELSEWHERE = {(503, "not_loaded"), (503, "stopping")}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}")
-def test_what_the_page_says_is_what_is_answered_and_the_engine_goes_on(engine: Running, row: Answered) -> None:
+def test_each_status_of_the_page_is_answered_and_the_engine_continues(engine: Running, row: Answered) -> None:
     assert ROWS[row](engine) == row
     assert row in documented()
     assert engine.http.get("/health").json() == {"status": "ok", "state": "ready"}
     assert engine.http.post("/v1/infill", json=body()).status_code == 200
 
 
-def test_the_page_has_no_row_that_is_not_tested() -> None:
+def test_every_row_of_the_page_is_tested() -> None:
     assert documented() == ROWS.keys() | ELSEWHERE
 
 
@@ -173,7 +173,7 @@ def test_an_engine_without_its_model_says_so(folder: Path) -> None:
         assert error(failed.http.post("/infill", json={"input_prefix": "a"})) == (503, "not_loaded")
 
 
-def test_an_engine_that_is_ending_says_so(folder: Path, tmp_path: Path) -> None:
+def test_a_stopping_engine_says_so(folder: Path, tmp_path: Path) -> None:
     with running() as ending:
         sent = {"prompt": '{"steps": 10000, "pause_s": 0.005}'}
 
@@ -190,10 +190,10 @@ def test_an_engine_that_is_ending_says_so(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a socket away")
-def test_a_socket_of_someone_else_is_sent_nothing(folder: Path) -> None:
+def test_nothing_is_sent_to_a_socket_of_another_user(folder: Path) -> None:
     async def scenario() -> None:
         async with connect(ConnectOptions("toy", filler=FILLER, command=ENGINE_COMMAND), wait=False) as client:
-            with pytest.raises(EngineError, match=r"\.sock belongs to someone else; dg-lsp does not talk to it"):
+            with pytest.raises(EngineError, match=r"\.sock belongs to another user; dg-lsp does not connect to it"):
                 await client.ready()
 
     with running() as engine:
@@ -201,6 +201,6 @@ def test_a_socket_of_someone_else_is_sent_nothing(folder: Path) -> None:
         os.chown(engine.state.address, 12345, -1)
         asyncio.run(scenario())
         for name in ("start", "status", "stop"):
-            assert refusal(name, *OPTIONS) == f"{engine.state.address} belongs to someone else; dg-lsp does not talk to it"
+            assert refusal(name, *OPTIONS) == f"{engine.state.address} belongs to another user; dg-lsp does not connect to it"
         assert engine.info()["leases"] == 0
         assert engine.count('requests_total{outcome="finished"}') == n_asked

@@ -94,7 +94,7 @@ def test_an_event_comes_back_equal_from_three_lines_of_ascii(event: messages.Eve
     assert messages.decode_event(name.removeprefix("event: "), parse(data.removeprefix("data: "))) == event
 
 
-def test_an_event_of_a_newer_engine_is_passed_over() -> None:
+def test_an_unknown_event_is_skipped() -> None:
     assert messages.decode_event("surprise", parse("{}")) is None
 
 
@@ -103,7 +103,7 @@ def test_fields_of_a_newer_client_are_ignored() -> None:
     assert messages.decode_ask(parse(json.dumps({**messages.encode_ask(ask), "new": 1}))) == ask
 
 
-def test_numbers_that_are_none_become_zero() -> None:
+def test_non_finite_numbers_become_zero() -> None:
     candidate = Candidate(("x",), Calibrated(0.0), ((float("inf"),),))
     back = messages.decode_event("candidate", parse(messages.to_sse(Found(candidate)).split(b"data: ")[1]))
     assert back == Found(Candidate(("x",), Calibrated(0.0), ((0.0,),)))
@@ -125,7 +125,7 @@ def test_a_candidate_states_a_probability_or_a_rank(stated: dict[str, object], c
 
 
 @pytest.mark.parametrize("stated", [{"probability": 1.5}, {"probability": "1"}, {"rank": -1}, {"rank": None}, {}])
-def test_a_confidence_that_is_none_is_refused(stated: dict[str, object]) -> None:
+def test_an_invalid_confidence_is_refused(stated: dict[str, object]) -> None:
     with pytest.raises(WireError, match=r"probability|rank"):
         messages.decode_event("candidate", parse(json.dumps({"texts": ["x"], **stated})))
 
@@ -151,32 +151,32 @@ def body(**changed: object) -> dict[str, object]:
         ("1" * 5000, "the message is not valid JSON"),
         ("{}", "request must be an object, but is null"),
         ({"request": {}}, "request.prefix is missing"),
-        (body(prefix=1), "request.prefix must be a text, but is a number"),
+        (body(prefix=1), "request.prefix must be a string, but is a number"),
         (body(suffix=None), "request.suffix is missing"),
-        (body(holes=[]), "request: a request has at least one hole"),
+        (body(holes=[]), "request: a request needs at least one hole"),
         (body(holes={}), "request.holes must be a list, but is an object"),
         (body(holes=[1]), "request.holes[0] must be an object, but is a number"),
         (body(holes=[hole(kind="pit")]), "request.holes[0].kind must be one of cursor, body, marker, selection, error"),
         (body(holes=[hole(span=[0])]), "request.holes[0].span must be two offsets"),
-        (body(holes=[hole(span=[5, 4])]), f"request.holes[0].span.end must lie between 5 and {2**53}"),
-        (body(holes=[hole(span=[-1, 4])]), f"request.holes[0].span.start must lie between 0 and {2**53}"),
-        (body(holes=[hole(block="yes")]), "request.holes[0].block must be true or false, but is a text"),
+        (body(holes=[hole(span=[5, 4])]), f"request.holes[0].span.end must be between 5 and {2**53}"),
+        (body(holes=[hole(span=[-1, 4])]), f"request.holes[0].span.start must be between 0 and {2**53}"),
+        (body(holes=[hole(block="yes")]), "request.holes[0].block must be true or false, but is a string"),
         (body(holes=[hole()] * 300), "request.holes has 300 entries, more than the 256 allowed"),
         (body(between=["x"]), "request: 1 holes need 0 texts between them, not 1"),
-        (body(between=[1]), "request.between must be a list of texts, but holds a number"),
+        (body(between=[1]), "request.between must be a list of strings, but contains a number"),
         (body(related=[{"path": "x"}]), "request.related[0].text is missing"),
-        (body(budget={"ms": -1}), f"request.budget.ms must lie between 0 and {2**53}"),
+        (body(budget={"ms": -1}), f"request.budget.ms must be between 0 and {2**53}"),
         (body(budget={"ms": 1.5}), "request.budget.ms must be a whole number, but is a number"),
         (body(budget={"ms": True}), "request.budget.ms must be a whole number, but is true or false"),
-        (body(budget={"candidates": 65}), "request.budget.candidates must lie between 1 and 64"),
-        (body(budget={"steps": 2**40}), "request.budget.steps must lie between 0 and 4096"),
+        (body(budget={"candidates": 65}), "request.budget.candidates must be between 1 and 64"),
+        (body(budget={"steps": 2**40}), "request.budget.steps must be between 0 and 4096"),
         (body(budget=[]), "request.budget must be an object, but is a list"),
-        (body(seed=2**63), f"request.seed must lie between {-(2**63)} and {2**63 - 1}"),
+        (body(seed=2**63), f"request.seed must be between {-(2**63)} and {2**63 - 1}"),
         ({**body(), "priority": "urgent"}, "priority must be one of interactive, batch"),
         ({**body(), "drafts": 1}, "drafts must be true or false, but is a number"),
     ],
 )
-def test_what_is_malformed_is_named(sent: str | dict[str, object], sentence: str) -> None:
+def test_malformed_values_are_named(sent: str | dict[str, object], sentence: str) -> None:
     with pytest.raises(WireError) as caught:
         messages.decode_ask(parse(sent if isinstance(sent, str) else json.dumps(sent)))
     assert str(caught.value) == sentence
@@ -209,5 +209,5 @@ def test_a_candidate_of_an_older_engine_has_no_lengths_and_is_not_early() -> Non
 
 
 @pytest.mark.parametrize(("low", "high", "common"), [(2, 2, 2), (1, 2, 2), (1, 9, 2), (1, 1, None), (3, 4, None)])
-def test_two_sides_speak_the_highest_protocol_that_both_know(low: int, high: int, common: int | None) -> None:
+def test_both_sides_use_the_highest_common_protocol(low: int, high: int, common: int | None) -> None:
     assert messages.common_protocol(low, high) == common

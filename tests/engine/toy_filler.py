@@ -107,6 +107,7 @@ class ToyTask(Task):
         self.script = script
         self.taken = 0
         self.hurried = self.closed = False
+        self.planned_ms = 0.0
 
     def step(self) -> bool:
         gate = self.script.get("gate")
@@ -126,6 +127,10 @@ class ToyTask(Task):
 
     def hurry(self) -> None:
         self.hurried = True
+
+    def finish_in(self, milliseconds: float) -> None:
+        assert not self.taken
+        self.planned_ms = milliseconds
 
     def close(self) -> None:
         self.closed = True

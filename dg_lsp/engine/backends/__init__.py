@@ -54,6 +54,10 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
         from dg_lsp.engine.backends import vllm  # reads the model's tokenizer, and needs the library for that
 
         filler = vllm.connect(remote_name.url, remote_name.model, configured, say)
+    elif remote_name.backend == "chat":
+        from dg_lsp.engine.backends import chat
+
+        filler = chat.connect(remote_name.url, remote_name.model, configured, os.environ)
     else:
         from dg_lsp.engine.backends import fim
 

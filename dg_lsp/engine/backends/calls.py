@@ -9,17 +9,18 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 import httpx
 
 from dg_lsp import __version__
+from dg_lsp.engine.backends.events import EventReader, Listener
 from dg_lsp.engine.backends.redact import redact
 from dg_lsp.engine.task import UserError
-from dg_lsp.wire.config import KEY_VARIABLE
+from dg_lsp.wire.config import KEY_VARIABLE, Config
 from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.model_names import LOOPBACK, address_of, without_password
 
@@ -28,6 +29,7 @@ CONNECT_S = 5.0
 ANSWER_S = 120.0
 MAX_ANSWER_BYTES = 16 << 20
 MAX_SAID_CHARS = 20_000
+UNLIKE = 409  # the status of a server that is no replica of the others; none of them says so itself
 
 
 class RemoteError(UserError):
@@ -83,13 +85,23 @@ class Server:
         return urlsplit(self.url).hostname in LOOPBACK
 
 
+def server_at(url: str, configured: Config, key: str = "") -> Server:
+    """Return the server at a URL, with the user's key for it, or else this one; raise RemoteError where there can be none."""
+    server = Server(url)
+    return replace(server, key=configured.key_for(server.host) or key)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One question: a POST of `body`, or a GET where there is none. `about` is for who asks alone."""
+    """One question: a POST of `body`, or a GET where there is none. `about` is for who asks alone.
+
+    With a `listener` the answer may come in parts, and another body may be sent after a refusal.
+    """
 
     path: str
     body: Mapping[str, object] | None = None
     about: object = None
+    listener: Listener | None = None
 
 
 class ServerClient:
@@ -97,7 +109,7 @@ class ServerClient:
 
     def __init__(self, server: Server) -> None:
         """Start the thread; nothing is sent yet."""
-        self.server = server
+        self._server = server
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="dg-lsp-remote", daemon=True)
         self._closed = False
@@ -114,6 +126,16 @@ class ServerClient:
             follow_redirects=False,
             trust_env=not server.is_here,
         )
+
+    @property
+    def server(self) -> Server:
+        """The server."""
+        return self._server
+
+    @property
+    def host(self) -> str:
+        """The server's name."""
+        return self.server.host
 
     def send(self, call: Call, done: Callable[[], None] = lambda: None) -> Future[Fields]:
         """Return the answer to come; cancelling it closes its connection. It fails with RemoteError alone.
@@ -162,12 +184,23 @@ class ServerClient:
         self._loop.stop()
 
     async def _ask(self, call: Call) -> Fields:
+        """Return the answer, where need be to another body than the one that the server refuses first."""
+        while True:
+            try:
+                return await self._ask_once(call)
+            except RemoteError as error:
+                body = call.listener.body_after(error.status, error.said) if call.listener else None
+                if body is None:
+                    raise
+                call = replace(call, body=body)
+
+    async def _ask_once(self, call: Call) -> Fields:
         host = self.server.host
         try:
             method, sent = ("GET", None) if call.body is None else ("POST", json.dumps(call.body).encode())
             headers = {"Content-Type": "application/json"} if sent is not None else {}
             url = joined(self.server.url, call.path)
-            receiving = self._receive(self._http.build_request(method, url, content=sent, headers=headers))
+            receiving = self._receive(self._http.build_request(method, url, content=sent, headers=headers), call)
             response, data = await asyncio.wait_for(receiving, ANSWER_S)
         except httpx.ConnectTimeout as error:
             raise RemoteError(f"{host} could not be reached within {CONNECT_S:.0f} seconds") from error
@@ -179,30 +212,73 @@ class ServerClient:
             ) from error
         except httpx.HTTPError as error:
             raise RemoteError(f"the connection to {host} broke: {_reason(error)}") from error
+        if isinstance(data, Fields):
+            return data
         if response.status_code != httpx.codes.OK:
             raise refusal(response.status_code, data, self.server, call, response.headers.get("retry-after", ""))
         try:
             return parse(data)
         except WireError as error:
-            raise RemoteError(
-                f"{host} answered {call.path} with something that is no JSON object; is the URL right?"
-            ) from error
+            raise self._no_object(call) from error
 
-    async def _receive(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
-        """Return a response and its body, as it came; raise RemoteError for one that is too long or compressed."""
+    async def _receive(self, request: httpx.Request, call: Call) -> tuple[httpx.Response, bytes | Fields]:
+        """Return a response and its body, as it came, or what the parts of an answer come to.
+
+        Raises RemoteError for a response that is too long or compressed, and for parts without sense.
+        """
         response = await self._http.send(request, stream=True)
         try:
             encoding = response.headers.get("content-encoding", "identity").strip().lower()
             if encoding not in ("", "identity"):
                 raise RemoteError(f"{self.server.host} compressed its answer, though it was asked not to", response.status_code)
-            data = bytearray()
-            async for chunk in response.aiter_raw():
-                data += chunk
-                if len(data) > MAX_ANSWER_BYTES:
-                    raise RemoteError(f"{self.server.host} answered with more than {MAX_ANSWER_BYTES >> 20} MB")
-            return response, bytes(data)
+            async with contextlib.aclosing(self._chunks(response)) as chunks:
+                if call.listener is not None and response.status_code == httpx.codes.OK:
+                    return response, await self._listen(chunks, call, call.listener)
+                return response, b"".join([chunk async for chunk in chunks])
         finally:
             await response.aclose()
+
+    async def _chunks(self, response: httpx.Response) -> AsyncGenerator[bytes]:
+        """Yield a body as it comes; raise RemoteError when it is too long."""
+        n_bytes = 0
+        async for chunk in response.aiter_raw():
+            n_bytes += len(chunk)
+            if n_bytes > MAX_ANSWER_BYTES:
+                raise RemoteError(f"{self.server.host} answered with more than {MAX_ANSWER_BYTES >> 20} MB")
+            yield chunk
+
+    async def _listen(self, chunks: AsyncGenerator[bytes], call: Call, listener: Listener) -> bytes | Fields:
+        """Return what the parts of an answer come to, or a body that has none; stop reading when there are enough."""
+        reader, plain = EventReader(), bytearray()
+        try:
+            async for chunk in chunks:
+                if any(listener.add(self._sound(event, call)) for event in reader.feed(chunk)) or reader.is_done:
+                    break
+                if not reader.is_stream:
+                    plain += chunk
+            else:
+                for event in reader.end():
+                    listener.add(self._sound(event, call))
+        except WireError as error:
+            raise RemoteError(f"the answer of {self.server.host} can't be understood: {error}") from error
+        if not reader.is_stream:
+            return bytes(plain)
+        answer = listener.answer(is_whole=True)
+        if answer is None:
+            raise self._no_object(call)
+        return answer
+
+    def _sound(self, event: Fields, call: Call) -> Fields:
+        """Return an event; raise RemoteError for one that says that the server failed meanwhile."""
+        if not event.has("error"):
+            return event
+        error = event.values["error"]
+        code = error.get("code") if isinstance(error, dict) else None
+        status = code if isinstance(code, int) and 400 <= code < 600 else 500
+        raise refusal(status, json.dumps(dict(event.values)).encode(), self.server, call)
+
+    def _no_object(self, call: Call) -> RemoteError:
+        return RemoteError(f"{self.server.host} answered {call.path} with something that is no JSON object; is the URL right?")
 
 
 def joined(base: str, path: str) -> str:
@@ -216,6 +292,16 @@ def joined(base: str, path: str) -> str:
         if own.endswith("/" + "/".join(parts[:size])):
             return "/".join([base, *parts[size:]])
     return base + path
+
+
+def outcome_of(future: Future[Fields]) -> Fields | RemoteError:
+    """Return the answer that came, or why there is none."""
+    try:
+        return future.result()
+    except CancelledError:
+        return RemoteError("the connection to the server was closed")
+    except RemoteError as error:
+        return error
 
 
 def refusal(status: int, data: bytes, server: Server, call: Call, retry_after: str = "") -> RemoteError:
@@ -258,6 +344,11 @@ def _said(data: bytes) -> str:
     for name in ("error", "message", "detail"):
         while isinstance(value, dict) and name in value:
             value = value[name]
+    # FastAPI's list of what is wrong with which field.
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        where = value[0].get("loc")
+        field_name = where[-1] if isinstance(where, list) and where else ""
+        value = f"{field_name}: {value[0].get('msg')}"
     text = " ".join(value[:MAX_SAID_CHARS].split()) if isinstance(value, str) else ""
     return "".join(letter for letter in text if letter.isprintable())
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from dg_lsp.core import context
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine import calibration
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
+from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, token_features, trimmed, with_agreement
+from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.calibration import Evidence
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
-from dg_lsp.wire.model_names import USUAL_URLS, address_of
+from dg_lsp.wire.model_names import USUAL_URLS, address_of, urls_of
 
 LINE_TOKENS = 96
 BLOCK_TOKENS = 512
@@ -207,7 +208,7 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     Dialect(
         "deepseek", "/beta/completions", _deepseek, _texts, Caps(max_tokens=4096),
-        url=USUAL_URLS["deepseek"], model="deepseek-v4-pro", variable="DEEPSEEK_API_KEY",
+        url=USUAL_URLS["deepseek"], model="deepseek-v4-flash", variable="DEEPSEEK_API_KEY",
     ),
     Dialect(
         "codestral", "/v1/fim/completions", _codestral, _messages,
@@ -221,6 +222,7 @@ DIALECTS: tuple[Dialect, ...] = (
 def connect(name: str, url: str, model: str, configured: Config, environ: Mapping[str, str]) -> RemoteFiller:
     """Return a filler on a server that speaks the dialect of that name; raise RemoteError, with a sentence, if there is none.
 
+    `url` may name several that serve the same, with commas between them.
     Nothing is asked yet: most of these servers bill by the request. A key that the environment has under the dialect's
     usual name is given to the usual server alone, not to whoever is named instead of it.
     """
@@ -231,11 +233,13 @@ def connect(name: str, url: str, model: str, configured: Config, environ: Mappin
     model = model or dialect.model
     if dialect.caps.needs_model and not model:
         raise RemoteError(f"{name} needs a model's name at the end, as in fim:{name}:URL#MODEL")
-    server = Server(url or dialect.url)
-    key = configured.key_for(server.host)
-    if not key and dialect.variable and address_of(server.url) == address_of(dialect.url):
-        key = environ.get(dialect.variable, "").strip()
-    return RemoteFiller(Fim(dialect, model), ServerClient(replace(server, key=key)), configured.settings.local_only)
+    usual = environ.get(dialect.variable, "").strip() if dialect.variable else ""
+    servers = [
+        server_at(url, configured, usual if address_of(url) == address_of(dialect.url) else "")
+        for url in urls_of(url) or (dialect.url,)
+    ]
+    client = ServerClient(servers[0]) if len(servers) == 1 else Replicas(servers)
+    return RemoteFiller(Fim(dialect, model), client, configured.settings.local_only)
 
 
 class Fim:
@@ -276,7 +280,7 @@ class Fim:
         """Return a candidate for each answer with what is known of it; raise WireError when an answer has another shape."""
         written = [each for reply in replies for each in self.dialect.parse(reply.fields)]
         [hole] = request.holes
-        return with_agreement([_evidence(each, block=hole.block) for each in written], calibration.position(request))
+        return with_agreement([to_evidence(each, block=hole.block) for each in written], calibration.position(request))
 
 
 def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
@@ -291,7 +295,8 @@ def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
     return prefix, suffix
 
 
-def _evidence(written: Written, *, block: bool) -> Evidence:
+def to_evidence(written: Written, *, block: bool) -> Evidence:
+    """Return an answer as a candidate with what is known of it."""
     text, chances = trimmed(written.text, written.chances, block=block)
     logs = [math.log(max(chance, LEAST_CHANCE)) for chance in chances]
     # An answer that ran out of room is none; the end of a line that was cut from a longer answer is one.

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from dg_lsp.core import secrets
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import calibration, sequence
-from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient
+from dg_lsp.engine.backends.calls import Call, RemoteError, Server, outcome_of
 from dg_lsp.engine.calibration import Calibration, Evidence, HolePosition
 from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.task import Filler, Task
@@ -57,6 +57,24 @@ class Backend(Protocol):
 
     def about(self) -> Mapping[str, object]:
         """Return facts about the model by name."""
+
+
+class Client(Protocol):
+    """What sends calls: to one server, or to one of several."""
+
+    @property
+    def server(self) -> Server:
+        """The server, or the first of several."""
+
+    @property
+    def host(self) -> str:
+        """The names of all."""
+
+    def send(self, call: Call, done: Callable[[], None] = ...) -> Future[Fields]:
+        """Return the answer to come; cancelling it closes its connection. It fails with RemoteError alone."""
+
+    def close(self) -> None:
+        """Drop what is under way."""
 
 
 class Board:
@@ -104,7 +122,7 @@ class Board:
 class RemoteFiller(Filler):
     """A remote model that is ready to fill."""
 
-    def __init__(self, backend: Backend, client: ServerClient, local_only: tuple[str, ...] = ()) -> None:
+    def __init__(self, backend: Backend, client: Client, local_only: tuple[str, ...] = ()) -> None:
         """Take over the client; it is closed with the filler."""
         self.backend, self.client, self.local_only = backend, client, local_only
         self.newer_patterns: Callable[[], tuple[str, ...]] = lambda: ()
@@ -129,7 +147,7 @@ class RemoteFiller(Filler):
 
     def about(self) -> Mapping[str, object]:
         """Return where the model runs, and what else is known of it."""
-        return {"device": self.client.server.host, "dtype": "", **self.backend.about()}
+        return {"device": self.client.host, "dtype": "", **self.backend.about()}
 
     def close(self) -> None:
         """End the connection; tasks under way fail."""
@@ -155,7 +173,7 @@ class RemoteTask(Task):
     def __init__(
         self,
         backend: Backend,
-        client: ServerClient,
+        client: Client,
         board: Board,
         request: Shown,
         calibration: Calibration | None = None,
@@ -234,7 +252,7 @@ class RemoteTask(Task):
     def _settle(self) -> bool:
         """Make of all answers what they come to; return whether holes are left."""
         assert self._part is not None
-        outcomes = [(call, _outcome(future)) for call, future in self._sent.calls]
+        outcomes = [(call, outcome_of(future)) for call, future in self._sent.calls]
         replies = [Reply(call, outcome) for call, outcome in outcomes if isinstance(outcome, Fields)]
         failures = [outcome for _, outcome in outcomes if isinstance(outcome, RemoteError)]
         # One answer of several is an answer.
@@ -262,14 +280,16 @@ class RemoteTask(Task):
         try:
             return self._backend.evidence(self._part, replies)
         except WireError as error:
-            raise RemoteError(f"the answer of {self._client.server.host} can't be understood: {error}") from error
+            raise RemoteError(f"the answer of {self._client.host} can't be understood: {error}") from error
 
     def _now(self) -> tuple[Candidate, ...]:
-        """Return what the answers that are there already come to."""
+        """Return what the answers come to that are there already, whole or in part."""
         replies = []
         for call, future in self._sent.calls:
             if future.done() and not future.cancelled() and future.exception() is None:
                 replies.append(Reply(call, future.result()))
+            elif not future.done() and call.listener and (answer := call.listener.answer(is_whole=False)):
+                replies.append(Reply(call, answer))
         if self._part is not None and replies:
             # What is wrong with them is told when all are there.
             with contextlib.suppress(RemoteError):
@@ -336,15 +356,6 @@ def with_agreement(evidence: Sequence[Evidence], where: HolePosition) -> tuple[E
         )
         for item in evidence
     )
-
-
-def _outcome(future: Future[Fields]) -> Fields | RemoteError:
-    try:
-        return future.result()
-    except CancelledError:
-        return RemoteError("the connection to the server was closed")
-    except RemoteError as error:
-        return error
 
 
 def _forget(sent: Sent, board: Board, number: int) -> None:

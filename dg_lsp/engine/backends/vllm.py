@@ -15,20 +15,25 @@ from dataclasses import replace
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine import calibration, layout, sequence
 from dg_lsp.engine.backends import vllm_canvas
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
+from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, with_agreement
+from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.backends.vllm_canvas import CanvasWriter, PinnedCanvas, ReturnedCanvas, agreement
-from dg_lsp.engine.backends.vllm_server import COMPLETIONS, Served, probe, unfit
+from dg_lsp.engine.backends.vllm_server import COMPLETIONS, Served, check_alike, probe, unfit
 from dg_lsp.engine.calibration import Evidence
 from dg_lsp.engine.layout import Sheet
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import WireError
+from dg_lsp.wire.model_names import urls_of
 
 CLOSING_TOKENS = 8  # at most so many end a canvas behind the held text
 LEAST_AGREEMENT = 0.5
 MAX_CANVAS = 1 << 16
+# The `max_denoising_steps` of the documented commands. The temperature falls over the server's limit, whatever a request's
+# own is, and no server tells its limit: a smaller cap would end while it is hot. A larger one is cut to the server's.
+SERVED_STEPS = 16
 
 
 def connect(
@@ -36,13 +41,18 @@ def connect(
 ) -> RemoteFiller:
     """Return a filler on the server at `url`; raise RemoteError when it can't infill, with a sentence that says why.
 
+    `url` may name several that serve the same, with commas between them; those that are away are used when they are back.
     `model` is the folder or hub id whose tokenizer the server uses; "" is what the server names.
     """
-    server = Server(url)
-    server = replace(server, key=configured.key_for(server.host))
-    client = ServerClient(server)
+    servers = [server_at(each, configured) for each in urls_of(url) or (url,)]
+    client = ServerClient(servers[0]) if len(servers) == 1 else Replicas(servers)
     try:
-        served, vocabulary, profile = probe(client, model, say)
+        if isinstance(client, Replicas):
+            served, vocabulary, profile = client.first(lambda each: probe(each, model, say))
+            client.check = lambda each: check_alike(each, model, served, vocabulary)
+            client.check_others()
+        else:
+            served, vocabulary, profile = probe(client, model, say)
         return RemoteFiller(Vllm(served, vocabulary, profile), client, configured.settings.local_only)
     except BaseException as error:
         client.close()
@@ -72,13 +82,15 @@ class Vllm:
     def about(self) -> Mapping[str, object]:
         """Return facts about the server by name."""
         served = self.served
-        return {"remote": {"model": served.model, "canvas": served.canvas, "vllm": served.version}}
+        rows = {"rows": served.max_rows} if served.max_rows else {}
+        return {"remote": {"model": served.model, "canvas": served.canvas, "vllm": served.version, **rows}}
 
     def calls(self, request: InfillRequest) -> Sequence[Call]:
         """Return one call for each canvas; raise RemoteError when the request does not fit the server's window."""
         sheet = vllm_canvas.fitting_sheet(request, self.served, self.profile, self.vocabulary)
         sampling, is_block = self.profile.sampling, any(hole.block for hole in request.holes)
-        steps = request.budget.steps or (sampling.block_steps if is_block else sampling.line_steps)
+        usual = sampling.block_steps if is_block else sampling.line_steps
+        steps = request.budget.steps or max(usual, SERVED_STEPS)
         return [self._call(sheet, canvas, steps) for canvas in self._writer.canvases(request, sheet)]
 
     def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:

@@ -20,8 +20,9 @@ from dg_lsp.engine.layout import Sheet
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
 
-MAX_ROWS = 8  # canvases of one request; more would wait for each other in a server's usual batch
+MAX_ROWS = 8  # canvases of one request; vLLM's default for this model, where more would wait for each other
 WIDTH_STEP = 16
+FULL_WIDTH = 64  # a served canvas up to this is used whole: a step takes about as long, and only that width has whole graphs
 LEAST_PREFIX_TOKENS = 64
 MAX_WINDOW = 1 << 26  # of a server that does not tell its own, in tokens
 LEAST_CHANCE = 1e-9
@@ -89,9 +90,14 @@ class CanvasWriter:
         Raises RemoteError where the canvas that is served is too short.
         """
         gaps = self._gap_lengths(request, sheet)
-        for number in range(min(MAX_ROWS, max(len(gaps), request.budget.candidates))):
+        most = min(MAX_ROWS, self._served.max_rows or MAX_ROWS)
+        gaps = _spread(gaps, most)
+        # Equally wide, as the server's graphs are captured for batches of one width.
+        width = self._width(request, sheet, max(gaps))
+        for number in range(min(most, max(len(gaps), request.budget.candidates))):
             # A text as seed: the same in every process, and another for each row.
-            yield self._canvas(request, sheet, gaps[number % len(gaps)], random.Random(f"{request.seed} {number}"))
+            noise = random.Random(f"{request.seed} {number}")
+            yield self._canvas(request, sheet, gaps[number % len(gaps)], width, noise)
 
     def _gap_lengths(self, request: InfillRequest, sheet: Sheet) -> tuple[int, ...]:
         is_block = any(hole.block for hole in request.holes)
@@ -105,7 +111,18 @@ class CanvasWriter:
             )
         return tuple(length for length in lengths if length <= each) or (each,)
 
-    def _canvas(self, request: InfillRequest, sheet: Sheet, gap: int, noise: random.Random) -> PinnedCanvas:
+    def _width(self, request: InfillRequest, sheet: Sheet, gap: int) -> int:
+        """Return the width of a request's canvases, the longest of which has gaps of this length.
+
+        The width that is served runs fastest; narrower ones only pay when they are much narrower.
+        """
+        served = self._served.canvas
+        n_filled = len(sheet.heal_ids) + gap * len(request.holes) + sum(map(len, sheet.between)) + len(sheet.tail)
+        if served <= FULL_WIDTH or n_filled > served // 2:
+            return served
+        return min(-(-(n_filled + 1) // WIDTH_STEP) * WIDTH_STEP, served)
+
+    def _canvas(self, request: InfillRequest, sheet: Sheet, gap: int, width: int, noise: random.Random) -> PinnedCanvas:
         # No position can be told to begin with certain letters here, so what is healed elsewhere is held.
         ids, gaps = list(sheet.heal_ids), [-1] * len(sheet.heal_ids)
         for index in range(len(request.holes)):
@@ -117,12 +134,18 @@ class CanvasWriter:
                 gaps += [-1] * len(sheet.between[index])
         ids += sheet.tail
         n_filled = len(ids)
-        # The width that is served runs fastest; narrower ones only pay when they are much narrower.
-        served = self._served.canvas
-        width = served if n_filled > served // 2 else -(-n_filled // WIDTH_STEP) * WIDTH_STEP
-        width = min(max(width, n_filled), served)
-        ids += [self._pad] * (width - n_filled)
+        # As vLLM fills its own canvases up: the turn ends, unless it has ended already, and padding follows.
+        ending = sheet.closing[:1] if n_filled < width and ids[-1] not in sheet.closing else ()
+        ids += [*ending, *[self._pad] * (width - n_filled - len(ending))]
         return PinnedCanvas(tuple(ids), (*gaps, *[-1] * (width - len(gaps))), n_filled)
+
+
+def _spread(lengths: Sequence[int], most: int) -> tuple[int, ...]:
+    """Return at most so many of the lengths, spread over all of them: the longest always, then the shortest."""
+    if len(lengths) <= most:
+        return tuple(lengths)
+    last = len(lengths) - 1
+    return tuple(lengths[last - round(number * last / max(most - 1, 1))] for number in range(most))[::-1]
 
 
 def agreement(canvas: PinnedCanvas, returned: ReturnedCanvas) -> float:

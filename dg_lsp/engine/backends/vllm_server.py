@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.engine import profile
-from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient
+from dg_lsp.engine.backends.calls import UNLIKE, Call, RemoteError, ServerClient
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.wire.fields import Fields, WireError
@@ -20,19 +20,25 @@ from dg_lsp.wire.model_names import folder_of
 
 OLDEST = (0, 33)
 COMPLETIONS = "/v1/completions"
+GENERATE = "/inference/v1/generate"
+TOO_MANY_ROWS = 128  # vLLM 0.33 makes 8 of this and more where the model is a DiffusionGemma
 WIDTHS = (256, 192, 128, 96, 64, 48, 32, 16)
 SAMPLE = "def add(a, b):\n    return a + b  # naïve\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a server was found to serve. Lengths are tokens; 0 where it does not tell."""
+    """What a server was found to serve. Lengths are tokens; 0 where it does not tell.
+
+    `max_rows` is how many requests it steps together.
+    """
 
     host: str
     model: str
     canvas: int
     max_tokens: int = 0
     version: str = ""
+    max_rows: int = 0
 
 
 def probe(client: ServerClient, model: str, say: Callable[[str, float], None]) -> tuple[Served, Vocabulary, Profile]:
@@ -52,7 +58,22 @@ def probe(client: ServerClient, model: str, say: Callable[[str, float], None]) -
     say("asking for the canvas", 0.8)
     _compare(client, name, vocabulary)
     canvas = _canvas_length(client, name)
-    return Served(client.server.host, name, canvas, max_tokens, version), vocabulary, loaded_profile
+    served = Served(client.server.host, name, canvas, max_tokens, version, _admitted_rows(client, name))
+    return served, vocabulary, loaded_profile
+
+
+def check_alike(client: ServerClient, model: str, served: Served, vocabulary: Vocabulary) -> None:
+    """Raise RemoteError when a server does not serve what another was found to serve."""
+    _version(client)
+    name, _, _ = _model(client, model)
+    _compare(client, name, vocabulary)
+    canvas = _canvas_length(client, name)
+    if (name, canvas) != (served.model, served.canvas):
+        raise RemoteError(
+            f"{client.host} serves {name} with a canvas of {canvas} tokens, but {served.host} serves {served.model} with "
+            f"{served.canvas}; replicas must serve the same",
+            UNLIKE,
+        )
 
 
 def find(name: str) -> Path:
@@ -82,7 +103,7 @@ def unfit(host: str, what: str) -> RemoteError:
     """Return the error for a server that can't infill."""
     return RemoteError(
         f"{host} {what}: it is too old to infill, or serves no DiffusionGemma; "
-        "upgrade it to vLLM 0.33 or later, or use it as fim:openai:URL if its model fills in the middle"
+        "upgrade it to vLLM 0.33 or later, or use it as chat:URL, or as fim:openai:URL if its model fills in the middle"
     )
 
 
@@ -154,6 +175,23 @@ def _canvas_length(client: ServerClient, model: str) -> int:
         if _refusal(client, model, xargs, width) is None:
             return width
     raise unfit(client.server.host, "takes no canvas")
+
+
+def _admitted_rows(client: ServerClient, model: str) -> int:
+    """Return how many requests the server steps together (`--max-num-seqs`), 0 where it does not tell.
+
+    It says so where it refuses more answers to a request than that, and does no work for it. For DiffusionGemma it never
+    admits as many as are asked for here.
+    """
+    body = {"model": model, "token_ids": [0], "sampling_params": {"n": TOO_MANY_ROWS, "max_tokens": 1}}
+    try:
+        client.ask(Call(GENERATE, body))
+    except RemoteError as error:
+        if not error.status:
+            raise
+        said = re.search(r"max_num_seqs \((\d{1,4})\)", error.said)
+        return int(said[1]) if said else 0
+    return 0
 
 
 def _refusal(client: ServerClient, model: str, xargs: Mapping[str, object], max_tokens: int = 1) -> RemoteError | None:

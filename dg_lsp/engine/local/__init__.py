@@ -1,19 +1,22 @@
-"""The model that runs on this machine: from a request to ranked candidates, one uninterruptible step at a time.
+"""Run a model on this machine: turn a request into ranked candidates, one uninterruptible step at a time.
 
-One fill, for each canvas of a request (`canvas.CanvasTask.run` is these lines as code):
+The stages of one fill, for each canvas of a request (`canvas.CanvasTask.run` is the code):
 
     request -> layout -> Fill (fill.py) -> prefix encoded (prefixes.py) -> drafts (drafting.py): RowResult, ...
+    without a delete token: the gap's lengths, and causal drafts of them (search.py)
     Fill + drafts -> rows of noise and of drafts (rows.py): PlannedRow, ... -> denoised (engine.denoise) -> RowResult, ...
-    all RowResults -> one causal pass scores each distinct text (scoring.py) -> ranked (engine.rank) -> Candidate, ...
+    a block that the suffix follows in no result -> canvases one after another (longer.py): RowResult
+    all RowResults -> a causal pass scores each distinct text (scoring.py) -> ranked (engine.rank) -> Candidate, ...
 
-`task.py` steps a request through its canvases, `together.py` steps canvases of several requests in one pass, `ahead.py`
-reads the next prefix while the engine is idle, `filler.py` is what serving sees of all this. Knows layouts, rows and scores.
-Knows nothing of how requests arrive.
+`pace.py` measures the duration of steps, so that a fill can plan for its deadline. `task.py` steps a request through its
+canvases, `together.py` steps canvases of several requests in one pass, and `ahead.py` encodes the next prefix while the
+engine is idle. `filler.py` is the interface to serving. Knows layouts, rows and scores. Knows nothing of how requests
+arrive.
 """
 
 from __future__ import annotations
 
-import torch  # noqa: F401 -- before smaller libraries: where the engine's parts are missing, the error names torch
+import torch  # noqa: F401 -- imported first, so that the error of an incomplete installation names torch
 
 from dg_lsp.engine.local.fill import Switches
 from dg_lsp.engine.local.filler import LocalFiller, load_filler

@@ -1,15 +1,18 @@
-"""Drafts of a single hole: copies from the file, what an earlier answer left, and a causal draft by the encoder.
+"""Make drafts for a single hole: copies from the file, the rest of an earlier answer, and a causal draft by the encoder.
 
 Several holes get no drafts. Knows fills and the three sources. Knows nothing of canvases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
+from dataclasses import replace
 
 from dg_lsp.engine import causal, drafts, layout
+from dg_lsp.engine.causal import Draft
 from dg_lsp.engine.file_model import FileModel
 from dg_lsp.engine.local.fill import Fill
+from dg_lsp.engine.local.scoring import Scorer
 from dg_lsp.engine.passes import KV
 from dg_lsp.engine.rank import RowResult
 
@@ -17,9 +20,9 @@ MAX_CAUSAL_TOKENS = 128
 
 
 def file_model(fill: Fill) -> FileModel | None:
-    """Return what the text around the hole says of itself, None where that is not asked for.
+    """Return the model of the text around the hole, or None if it is disabled.
 
-    The tokens that are healed are left out, as the gap writes them.
+    Healed tokens are omitted, because the gap writes them.
     """
     profile = fill.profile
     if fill.n_holes > 1 or not profile.file_weight or not fill.switches.file:
@@ -28,35 +31,42 @@ def file_model(fill: Fill) -> FileModel | None:
     return FileModel(
         before[: len(before) - len(fill.sheet.heal_ids)],
         fill.vocabulary.encode(fill.request.suffix[: profile.file_chars]),
+        related=[fill.vocabulary.encode(snippet.text) for snippet in reversed(fill.request.related)],
         full=profile.file_weight,
         half_at=profile.file_half_at,
     )
 
 
 def copied_drafts(fill: Fill) -> list[RowResult]:
-    """Return the drafts that cost no model: copies from the file, and what an earlier answer would still write."""
+    """Return the drafts that need no model: copies from the file, and the rest of an earlier answer."""
     if fill.n_holes > 1:
         return []
     hole, request, gathered = fill.request.holes[0], fill.request, list[RowResult]()
     if fill.switches.copy and fill.profile.copy_rows:
         copies = drafts.copies(
-            request.prefix, request.suffix, block=hole.block, indent=hole.indent, most=fill.profile.copy_rows
+            request.prefix,
+            request.suffix,
+            block=hole.block,
+            indent=hole.indent,
+            most=fill.profile.copy_rows,
+            related=[snippet.text for snippet in request.related],
         )
         gathered += [RowResult(copy.text, "copy", left=copy.left, right=copy.right) for copy in copies]
     if request.previous.strip() and fill.profile.refine_steps:
-        # Only worth a row where the canvas corrects it: unchanged, it is rarely right.
+        # It is worth a row only if the canvas corrects it, because it is rarely right unchanged.
         gathered.append(RowResult(drafts.kept(request.previous, block=hole.block), "previous"))
-    return gathered
+    return [replace(result, text=fill.of_draft(result.text)) for result in gathered]
 
 
-def causal_drafts(fill: Fill, kv: KV, file: FileModel | None) -> Generator[bool, None, list[RowResult]]:
-    """Return the gap written from left to right by the encoder, from its likeliest first tokens on.
+def causal_drafts(fill: Fill, kv: KV, file: FileModel | None, scorer: Scorer) -> Generator[bool, None, list[RowResult]]:
+    """Return drafts that the encoder writes from left to right, starting with the likeliest first tokens.
 
-    Yields after each token, the unit that is never interrupted.
+    The scorer learns their log-probabilities. Yields after each pass, which is one uninterruptible unit.
     """
     if fill.n_holes > 1 or not fill.switches.causal or not fill.profile.causal_rows:
         return []
     end = {fill.sheet.end} if fill.sheet.end is not None else set(fill.vocabulary.special)
+    line_ends = set() if fill.is_block else set(fill.vocabulary.with_newline)
     rows = yield from causal.drafts(
         fill.passes,
         kv,
@@ -66,6 +76,23 @@ def causal_drafts(fill: Fill, kv: KV, file: FileModel | None) -> Generator[bool,
         first=fill.first_tokens(),
         banned=[token for token in fill.tokens.unwritable if token not in end],
         file=file,
-        stops=end if fill.is_block else end | set(fill.vocabulary.with_newline),
+        stops=end | line_ends,
+        end=fill.sheet.end,
     )
-    return [RowResult(layout.answer(fill.vocabulary, row, fill.sheet.heal), "causal") for row in rows]
+    results = []
+    for row in rows:
+        text = _text(fill, row, end, line_ends)
+        if row.end is not None:
+            scorer.learn(text, row.ids, row.logps, row.end)
+        results.append(RowResult(text, "causal"))
+    return results
+
+
+def _text(fill: Fill, draft: Draft, end: Collection[int], line_ends: Collection[int]) -> str:
+    """Return a causal draft's text, without a copy of the suffix unless the draft ended with an end token."""
+    has_ended = draft.stop is not None and draft.stop in end
+    # A token with a line end may contain text before it.
+    is_line = draft.stop is not None and draft.stop in line_ends and not has_ended and fill.profile.line_ends
+    ids = [*draft.ids, draft.stop] if is_line and draft.stop is not None else draft.ids
+    text = layout.answer(fill.vocabulary, ids, fill.sheet.heal)
+    return text if has_ended and fill.sheet.end is not None else fill.of_draft(text)

@@ -1,12 +1,13 @@
-"""The local model as serving knows it: it starts tasks, steps them together, reads ahead, and says where it runs.
+"""The local model's interface to serving: start tasks, step them together, prepare for the next request, report facts.
 
-Knows what its parts are called. Knows nothing of how they do it.
+Knows the parts of `engine.local` that do this. Knows nothing of how they work.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine import model, room
@@ -19,6 +20,7 @@ from dg_lsp.engine.local.task import InfillTask
 from dg_lsp.engine.model import EMBEDDED, Loaded
 from dg_lsp.engine.prefix_cache import PrefixCache
 from dg_lsp.engine.task import Concurrency, Filler, Say, Task
+from dg_lsp.engine.weights import quantised
 from dg_lsp.wire import model_names
 
 
@@ -32,9 +34,9 @@ def load_filler(
     rows: int = MAX_ROWS,
     say: Say = lambda _text, _share: None,
 ) -> LocalFiller:
-    """Return a filler on the model called `name`, which runs here; see `engine.model.load` for what it raises.
+    """Load the local model `name` and return its filler; `engine.model.load` documents the errors.
 
-    `engine.backends.load` knows models that run elsewhere as well.
+    `engine.backends.load` also loads models that run elsewhere.
     """
     loaded = model.load(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say)
     filler = LocalFiller(loaded, rows=rows)
@@ -46,17 +48,23 @@ def load_filler(
 class LocalFiller(Filler):
     """A loaded model that fills requests.
 
-    `joins` says whether rows of several requests step in one pass; by default where that was found to pay, which is
-    not on a CPU: there a row costs the same wherever it stands. `rows` bounds the rows of a request that step in one
-    pass; those that are more step in several.
+    `joins` says whether rows of several requests step in one pass. The default is to do so except on a CPU, where a row
+    takes the same time alone. `rows` is the maximum number of a request's rows in one pass; more rows take several passes.
+    `clock` returns the seconds for planning deadlines.
     """
 
     def __init__(
-        self, loaded: Loaded, switches: Switches | None = None, *, joins: bool | None = None, rows: int = MAX_ROWS
+        self,
+        loaded: Loaded,
+        switches: Switches | None = None,
+        *,
+        joins: bool | None = None,
+        rows: int = MAX_ROWS,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._joins = loaded.device != "cpu" if joins is None else joins
         self.switches = switches or Switches()
-        self.resources = resources.make(loaded, rows)
+        self.resources = resources.make(loaded, rows, clock)
 
     @property
     def loaded(self) -> Loaded:
@@ -65,72 +73,75 @@ class LocalFiller(Filler):
 
     @property
     def layout(self) -> Layout:
-        """How requests are written as tokens."""
+        """The layout of requests as tokens."""
         return self.resources.layout
 
     @property
     def calibrations(self) -> Calibrations:
-        """What says how sure a candidate is."""
+        """The calibrations that turn evidence into confidence."""
         return self.resources.calibrations
 
     @property
     def cache(self) -> PrefixCache:
-        """The prefixes that were encoded lately."""
+        """The cache of recently encoded prefixes."""
         return self.resources.prefixes.cache
 
     def start(self, request: InfillRequest) -> InfillTask:
-        """Return the request as a task, not yet begun."""
+        """Return a new task for the request."""
         return InfillTask(request, self.resources, self.switches)
 
     def concurrency(self) -> Concurrency:
-        """Return whether rows of several requests step in one pass, or requests take turns."""
+        """Return "joined" if rows of several requests step in one pass, otherwise "in turns"."""
         return "joined" if self._joins else "in turns"
 
     def predict_together(self, tasks: Sequence[Task], max_rows: int) -> Sequence[int]:
-        """Predict the next step of the first task and of those that fit beside it, in one pass of at most `max_rows` rows.
+        """Run one pass of at most `max_rows` rows for the next step of the first task and of others that fit in it.
 
-        Return which tasks it was done for; none when the first stands alone or its next unit is no denoising step.
+        Return the indexes of the tasks it served; none if the first task is alone, or if its next unit is not a denoising
+        step.
         """
         canvases = [task.asking() if isinstance(task, InfillTask) else None for task in tasks]
-        chosen = together.fitting(canvases, self.resources, max_rows)
-        if len(chosen) < 2:  # one alone steps as it always does
+        shared_indexes = together.fitting(canvases, self.resources, max_rows)
+        if len(shared_indexes) < 2:  # a task alone steps without this pass
             return ()
-        together.predict([canvas for index in chosen if (canvas := canvases[index]) is not None], self.resources)
-        return tuple(chosen)
+        together.predict([canvas for index in shared_indexes if (canvas := canvases[index]) is not None], self.resources)
+        return tuple(shared_indexes)
+
+    def is_on_gpu(self) -> bool:
+        """Return whether the model's weights are on a GPU."""
+        return self.loaded.device != "cpu"
 
     def has_room(self) -> bool:
-        """Return whether memory admits one more request of the usual size beside those under way."""
+        """Return whether memory has room for another request of full size beside the running ones."""
         return self.resources.headroom.admits_request()
 
     def expect(self, request: InfillRequest) -> None:
-        """Take a request as the one that will probably come next: `foresee` reads its prefix, and its answer if it has one."""
+        """Note the request that will probably come next; `foresee` encodes its prefix."""
         self.resources.ahead.expect(request)
 
     def foresee(self) -> bool:
-        """Encode a little of the prefix that is expected next; return whether there is more of it."""
+        """Encode one chunk of the expected prefix; return whether more remains."""
         return self.resources.ahead.read()
 
     def about(self) -> dict[str, object]:
-        """Return where the model runs and what it takes there."""
+        """Return the facts of the model: device, dtype, revision, threads, the reasons for them, and memory."""
         loaded = self.loaded
-        parameters = loaded.passes.model.parameters()
-        size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         return {
             "device": loaded.device,
             "dtype": loaded.dtype,
             "revision": loaded.revision,
             "threads": loaded.threads,
             "why": dict(loaded.why),
-            "device_bytes": size + self.cache.bytes,
+            "device_bytes": quantised.n_bytes(loaded.passes.model) + self.cache.bytes,
             "device_free_bytes": room.free_bytes(loaded.device),
         }
 
     def pieces(self, text: str) -> tuple[str, ...]:
-        """Return a text's tokens as text; a character that several tokens share stands with the last of them."""
+        """Return the texts of a text's tokens. A character split over several tokens belongs to the last of them."""
         vocabulary = self.loaded.vocabulary
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         return tuple(decoder.decode(vocabulary.pieces[token]) for token in vocabulary.encode(text))
 
     def trim(self) -> None:
-        """Forget what could be computed again."""
+        """Drop the prefix cache."""
         self.cache.clear()

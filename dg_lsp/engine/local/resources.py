@@ -1,10 +1,12 @@
-"""What all fills of one loaded model share: its layout, its tokens, the prefix cache, memory, and the joined pass.
+"""The objects that all fills of a loaded model share: layout, tokens, prefix cache, memory limits and joined passes.
 
-Knows how these are made. Knows nothing of what they are used for.
+Knows how to create them. Knows nothing of their use.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dg_lsp.core.values import InfillRequest
@@ -14,17 +16,18 @@ from dg_lsp.engine.layout import Layout
 from dg_lsp.engine.local.ahead import ReadAhead
 from dg_lsp.engine.local.fill import Fill, GapTokens, Switches, gap_tokens
 from dg_lsp.engine.local.headroom import Headroom
+from dg_lsp.engine.local.pace import Pace
 from dg_lsp.engine.local.prefixes import PrefixEncoder
 from dg_lsp.engine.local.shared_stack import SharedStack
 from dg_lsp.engine.model import Loaded
 from dg_lsp.engine.prefix_cache import LEAST_BYTES, PrefixCache
 
-MAX_ROWS = 32  # of one request: more candidates than rows can't be had; in one pass: fewer where memory is short
+MAX_ROWS = 32  # the most rows, and so candidates, of one request; one pass has fewer if memory is short
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """A loaded model and what its fills share."""
+    """A loaded model and the objects that its fills share."""
 
     loaded: Loaded
     layout: Layout
@@ -34,15 +37,19 @@ class Resources:
     shared_stack: SharedStack
     ahead: ReadAhead
     calibrations: Calibrations
+    pace: Pace
 
     def fill(self, request: InfillRequest, switches: Switches) -> Fill:
-        """Return the request, laid out as tokens, as the fill of one canvas."""
+        """Lay the request out as tokens, and return it as the fill of one canvas."""
         sheet = self.layout.lay_out(request)
         return Fill(request, sheet, self.loaded, self.tokens, switches, self.calibrations.current())
 
 
-def make(loaded: Loaded, max_rows: int) -> Resources:
-    """Return what the fills of a model share; raise ValueError when its vocabulary lacks a token of its layout."""
+def make(loaded: Loaded, max_rows: int, clock: Callable[[], float] = time.perf_counter) -> Resources:
+    """Return the shared objects of a model; raise ValueError if its vocabulary lacks a token of its layout.
+
+    `clock` returns the seconds for planning deadlines.
+    """
     cost = room.cost(loaded.passes)
     longest = loaded.profile.prefix_tokens + loaded.profile.suffix_tokens
     cache_bytes = room.cache_bytes(room.free_bytes(loaded.device), longest * cost.prefix_token, LEAST_BYTES)
@@ -57,4 +64,5 @@ def make(loaded: Loaded, max_rows: int) -> Resources:
         SharedStack(loaded.passes),
         ReadAhead(laid_out, prefixes),
         Calibrations(loaded.profile.calibration),
+        Pace(clock),
     )

@@ -1,6 +1,6 @@
-"""From texts to candidates: one causal pass scores each distinct text, and the calibration ranks them.
+"""Turn texts into ranked candidates: a causal pass scores each distinct text, and the calibration ranks them.
 
-Knows fills, log-probabilities and the ranking. Knows nothing of how a text was made.
+Knows fills, log-probabilities and the ranking. Knows nothing of how the texts were written.
 """
 
 from __future__ import annotations
@@ -11,57 +11,95 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import torch
+from torch import Tensor
 
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine import calibration, rank
-from dg_lsp.engine.calibration import Evidence
+from dg_lsp.engine.calibration import Calibration, Evidence
 from dg_lsp.engine.file_model import FileModel
 from dg_lsp.engine.local.fill import Fill
-from dg_lsp.engine.passes import KV, crop, widen
+from dg_lsp.engine.local.pace import Pace
+from dg_lsp.engine.passes import KV, Passes, crop
 from dg_lsp.engine.rank import RowResult
+from dg_lsp.engine.tree import Tree, trie
 
-MIDDLING = -1.5  # nats: the log-probability of a token that nobody has scored yet
+MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
+UNSCORED_ORDER = Calibration(0.0, {"mean": 1.0})  # by the sum, the shortest text would rank best
 LEAST_CHANCE = 1e-12
+SLICE = 64  # tokens whose logits are in memory at once
+SURE = 0.5  # a token with a lower causal probability than this may be wrong
+UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probability there is lower than minus this
 
 
 class Scorer:
-    """Scores the texts of one hole behind its encoded prefix; each text costs a pass only once."""
+    """Scores the texts of one hole after its encoded prefix, each text only once."""
 
-    def __init__(self, fill: Fill, kv: KV, file: FileModel | None) -> None:
-        self._fill, self._kv, self._file = fill, kv, file
-        self._known: dict[str, tuple[tuple[float, ...], float]] = {}
+    def __init__(self, fill: Fill, kv: KV, file: FileModel | None, pace: Pace) -> None:
+        self._fill, self._kv, self._file, self._pace = fill, kv, file, pace
+        self._scores: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
 
     def score(self, results: Sequence[RowResult]) -> list[RowResult]:
-        """Return the results with the log-probabilities of their tokens and of what comes after, and their place."""
+        """Return the results with the log-probabilities of their tokens and of the text after them, and their position."""
         if self._fill.switches.scorer:
-            new = [text for text in dict.fromkeys(result.text for result in results) if text not in self._known]
+            new = [text for text in dict.fromkeys(result.text for result in results) if text not in self._scores]
             if new:
-                self._known |= dict(zip(new, self._log_probabilities(new), strict=True))
-            known = self._known
-            results = [replace(result, tokens=known[result.text][0], after=known[result.text][1]) for result in results]
-        return [replace(result, position=self._fill.position) for result in results]
+                self._scores |= dict(zip(new, self._log_probabilities(new), strict=True))
+            scores = self._scores
+            results = [_scored(result, *scores[result.text]) for result in results]
+        return [self._with_position(result) for result in results]
 
-    def _log_probabilities(self, texts: Sequence[str]) -> list[tuple[tuple[float, ...], float]]:
-        """Return, for each text, the causal log-probability of its tokens, and that of what comes after it."""
+    def _with_position(self, result: RowResult) -> RowResult:
+        """Return the result with its position, its repeated lines and its context length."""
+        fill = self._fill
+        repeats, known_share = rank.repeated_lines(fill.request.prefix, result.text, fill.request.suffix)
+        return replace(result, position=fill.position, repeats=repeats, known=known_share, context=len(fill.sheet.kv))
+
+    def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float) -> None:
+        """Store the log-probabilities from drafting, if the text's tokens are the drafted ones."""
+        if text not in self._scores and self._fill.vocabulary.encode(self._fill.heal_text + text) == list(ids):
+            self._scores[text] = (self._own(ids, logps), (end,))
+
+    def _log_probabilities(self, texts: Sequence[str]) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
+        """Return, for each text, the causal log-probabilities of its tokens and of the tokens after it."""
         fill, sheet = self._fill, self._fill.sheet
         after = [sheet.end] if sheet.end is not None else list(sheet.tail)
         coded = [fill.vocabulary.encode(fill.heal_text + text) for text in texts]
-        rows = [[sheet.kv[-1], *ids, *after] for ids in coded]
-        width = max(map(len, rows))
-        padded = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=fill.loaded.device)
-        before = crop(self._kv, len(sheet.kv) - 1)
-        hidden, _ = fill.passes.encode(padded, widen(before, len(rows)))
-        logps = fill.passes.logits(hidden[:, :-1]).log_softmax(-1).gather(-1, padded[:, 1:, None])[..., 0].tolist()
+        tokens, parents, nodes = trie([[sheet.kv[-1], *ids, *after] for ids in coded])
+        with self._pace.measuring("score", len(tokens)):
+            tree = Tree(fill.passes, crop(self._kv, len(sheet.kv) - 1), len(tokens))
+            hidden = tree.add(tokens, parents)
+            logps = [0.0, *_after_parents(fill.passes, hidden, tokens[1:], parents[1:])]
         scores = []
-        for ids, row in zip(coded, logps, strict=True):
-            behind = row[len(ids) : len(ids) + len(after)]
-            own = row[: len(ids)] if self._file is None else _mixed(self._file, ids, row)
-            scores.append((tuple(own), sum(behind) / len(behind) if behind else 0.0))
+        for ids, places in zip(coded, nodes, strict=True):
+            row = [logps[place] for place in places[1:]]
+            scores.append((self._own(ids, row[: len(ids)]), tuple(row[len(ids) :])))
         return scores
+
+    def _own(self, ids: Sequence[int], logps: Sequence[float]) -> tuple[float, ...]:
+        """Return the log-probabilities of a text's tokens under the model, mixed with the file model if there is one."""
+        return tuple(logps) if self._file is None else tuple(_mixed(self._file, ids, logps))
+
+
+def _after_parents(passes: Passes, hidden: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> list[float]:
+    """Return the log-probability of each token after its parent, from the parents' hidden states.
+
+    It computes a few rows at a time, because the logits of a large vocabulary take much memory.
+    """
+    target_ids, above = torch.tensor(tokens, device=hidden.device), torch.tensor(parents, device=hidden.device)
+    logps: list[float] = []
+    for first in range(0, len(tokens), SLICE):
+        logits = passes.logits(hidden[above[first : first + SLICE]])
+        own = logits.gather(-1, target_ids[first : first + SLICE, None])[:, 0]
+        logps += (own - logits.logsumexp(-1)).tolist()
+    return logps
+
+
+def _scored(result: RowResult, tokens: tuple[float, ...], behind: tuple[float, ...]) -> RowResult:
+    return replace(result, tokens=tokens, after=sum(behind) / max(len(behind), 1), after_sum=sum(behind))
 
 
 def _mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
-    """Return the log-probabilities of `ids` under the model and the file together."""
+    """Return the log-probabilities of `ids` under the mixture of the model and the file model."""
     mixed = []
     for index, token in enumerate(ids):
         guess = file.guess(ids[:index])
@@ -71,15 +109,15 @@ def _mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[
 
 
 def candidates(fill: Fill, results: Sequence[RowResult], steps: int) -> tuple[Candidate, ...]:
-    """Return scored results as candidates, each distinct text once, best first; `steps` says how many the canvas took."""
+    """Return scored results as candidates, each distinct text once, best first. `steps` is the canvas's number of steps."""
     return calibration.stated(evidence(fill, results, steps), fill.calibration)
 
 
 def evidence(fill: Fill, results: Sequence[RowResult], steps: int) -> list[Evidence]:
-    """Return scored results as candidates with what is known of them, in the same order."""
+    """Return the evidence for scored results, in the same order."""
     return [
         replace(
-            known,
+            item,
             candidate=Candidate(
                 (result.text,),
                 confidences=(tuple(min(1.0, math.exp(logp)) for logp in result.tokens),),
@@ -88,23 +126,33 @@ def evidence(fill: Fill, results: Sequence[RowResult], steps: int) -> list[Evide
                 lengths=_lengths(fill, result),
             ),
         )
-        for known, result in zip(rank.evidence(results), results, strict=True)
+        for item, result in zip(rank.evidence(results), results, strict=True)
     ]
 
 
-def unscored_candidates(fill: Fill, results: Sequence[RowResult]) -> tuple[Candidate, ...]:
-    """Return results that have had no pass as unfinished candidates, ranked as if each token were middling likely.
+def is_sure(fill: Fill, result: RowResult) -> bool:
+    """Return whether the causal model finds each token of a result likely, and the suffix after it."""
+    return min(result.tokens, default=-math.inf) > math.log(SURE) and not is_unclosed(fill, result)
 
-    A calibration says nothing of them: it was fitted on candidates whose tokens were scored.
+
+def is_unclosed(fill: Fill, result: RowResult) -> bool:
+    """Return whether the causal model finds the suffix unlikely after a result; True if no suffix is held."""
+    return not fill.tail or -result.after * len(fill.tail) > UNCLOSED_NATS
+
+
+def unscored_candidates(fill: Fill, results: Sequence[RowResult]) -> tuple[Candidate, ...]:
+    """Return unscored results as unfinished candidates, ranked with an assumed log-probability for each token.
+
+    Their confidence is not calibrated, because a calibration is fitted on scored candidates.
     """
     guessed = [replace(result, tokens=(MIDDLING,) * (len(result.text) // 4 + 1), position=fill.position) for result in results]
-    weights = fill.calibration or rank.ORDER
-    known = [replace(item, order=calibration.linear(item.features, weights)) for item in rank.evidence(guessed, doubted=True)]
-    return tuple(replace(candidate, finished=False) for candidate in calibration.stated(known, None))
+    weights = fill.calibration or UNSCORED_ORDER
+    items = [replace(item, order=calibration.linear(item.features, weights)) for item in rank.evidence(guessed, doubted=True)]
+    return tuple(replace(candidate, finished=False) for candidate in calibration.stated(items, None))
 
 
 def _lengths(fill: Fill, result: RowResult) -> tuple[tuple[int, ...], ...]:
-    """Return how many characters of the answer each token is, the first ones without what the user had typed of them."""
+    """Return each token's number of characters in the answer, without already typed characters; empty if unknown."""
     heal = fill.heal_text
     lengths = fill.vocabulary.lengths(fill.vocabulary.encode(heal + result.text))
     if len(lengths) != len(result.tokens) or sum(lengths) != len(heal) + len(result.text):

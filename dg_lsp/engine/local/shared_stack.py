@@ -1,4 +1,4 @@
-"""The stack of prefixes that rows of several requests step on, and who owns it.
+"""Own the stack of prefixes on which rows of several requests step together.
 
 Knows stacks and the denoiser's inputs. Knows nothing of requests.
 """
@@ -16,9 +16,9 @@ from dg_lsp.engine.stack import PrefixRows, Stack, joined
 
 
 class SharedStack:
-    """Owns the stack of the canvases that stepped together last, until another set of them does or one of them leaves.
+    """The stack of the canvases that last stepped together, until another set does or one of them leaves.
 
-    A stack serves exactly the rows it was made for, so it is of no use once one of its canvases has ended or steps alone.
+    A stack serves exactly the rows it was built for, so it is useless once one of its canvases has ended or steps alone.
     """
 
     def __init__(self, passes: Passes) -> None:
@@ -27,15 +27,15 @@ class SharedStack:
 
     @property
     def bytes(self) -> int:
-        """How much memory the stack takes."""
+        """The number of bytes of the stack."""
         return self._stack.bytes if self._stack else 0
 
     def logits(self, prefixes: Sequence[KV], inputs: Sequence[DecoderInput], *, conditioned: bool) -> list[Tensor]:
-        """Return each canvas's logits [G, V], from one pass over all of them."""
+        """Run one pass over all canvases, and return the logits [G, V] of each."""
         whole = joined(inputs)
         parts = [PrefixRows(kv, len(each.ids)) for kv, each in zip(prefixes, inputs, strict=True)]
         if self._stack is None or not self._stack.serves(parts, whole.ids.shape[1]):
-            self._stack = None  # memory need not have room for two
+            self._stack = None  # free the old stack first, because memory may not have room for two
             self._stack = Stack(parts, whole.ids.shape[1])
         logits = self._stack.logits(self._passes, whole, conditioned=conditioned)
         return list(torch.split(logits, [int(each.free.sum()) for each in inputs]))

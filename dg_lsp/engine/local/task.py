@@ -1,4 +1,4 @@
-"""One request on the local model as a task: its canvas, or one canvas after another for holes that are far apart.
+"""Run one request on the local model as a task, on one canvas or on one canvas per hole in sequence.
 
 Knows requests, canvases and candidates. Knows nothing of how a canvas is filled.
 """
@@ -15,6 +15,7 @@ from dg_lsp.engine import sequence
 from dg_lsp.engine.calibration import Evidence
 from dg_lsp.engine.local.canvas import CanvasTask
 from dg_lsp.engine.local.fill import Switches
+from dg_lsp.engine.local.pace import Due
 from dg_lsp.engine.local.resources import Resources
 from dg_lsp.engine.local.usage import Usage
 from dg_lsp.engine.rank import RowResult
@@ -22,25 +23,26 @@ from dg_lsp.engine.task import Task
 
 
 class InfillTask(Task):
-    """One request under way; holes that do not fit one canvas are filled one after another."""
+    """One running request. Holes that do not fit one canvas are filled in sequence."""
 
     def __init__(self, request: InfillRequest, resources: Resources, switches: Switches) -> None:
         self._request, self._resources, self._switches = request, resources, switches
         self._answers: tuple[Candidate, ...] = ()
         self._canvas: CanvasTask | None = None
-        self._parts: list[Candidate] = []  # of the holes that are filled, where they are filled one after another
+        self._parts: list[Candidate] = []  # the answers of the filled holes, when holes are filled in sequence
         self._is_hurried = False
+        self._due: Due | None = None
         self._usage = Usage()
         self.milliseconds = self._usage.milliseconds
         self._work = self._run()
 
     def step(self) -> bool:
-        """Do one unit of work; return whether more is to do."""
+        """Do one unit of work; return whether more remains."""
         with torch.inference_mode():
             return next(self._work, None) is not None
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """Return the best answers so far, best first; unfinished ones when the task has not ended."""
+        """Return the best answers so far, best first; they are unfinished before the task's end."""
         if self._answers or self._canvas is None:
             return self._answers
         return tuple(
@@ -49,42 +51,46 @@ class InfillTask(Task):
         )
 
     def drafts(self) -> tuple[str, ...]:
-        """Return one text for each hole as the best canvas reads now, or the answer when there is one."""
+        """Return the current text of each hole in the best canvas, or the final answer."""
         if self._answers:
             return self._answers[0].texts
         return self._padded(self._canvas.read() if self._canvas else ())
 
     def _padded(self, texts: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a text for each hole: those that are filled, those given, and nothing for the rest."""
+        """Return a text for each hole: the filled ones, then `texts`, then empty texts."""
         n_holes = len(self._request.holes)
         return (*(part.texts[0] for part in self._parts), *texts, *[""] * n_holes)[:n_holes]
 
     def asking(self) -> CanvasTask | None:
-        """Return the canvas whose denoising step is what the next `step` does, or None when that is something else."""
+        """Return the canvas if the next `step` is one of its denoising steps; otherwise None."""
         return self._canvas if self._canvas is not None and self._canvas.n_live else None
 
     def hurry(self) -> None:
-        """Score drafts as soon as there are some."""
+        """Score drafts as soon as there are some. Only a request with a single hole does so."""
         self._is_hurried = len(self._request.holes) == 1
 
+    def finish_in(self, milliseconds: float) -> None:
+        """Plan the work so that it ends within this time."""
+        self._due = self._resources.pace.due_in(milliseconds)
+
     def early(self) -> Candidate | None:
-        """Return the best of what is scored so far."""
+        """Return the best candidate scored so far, or None."""
         return self._canvas.early if self._canvas else None
 
     def cache(self) -> dict[str, int]:
-        """Return how many `tokens` the prefixes of this task had, and how many of them were `reused`."""
+        """Return the number of prefix `tokens` of this task, and how many were `reused` from the cache."""
         return {"tokens": self._usage.prefix_tokens, "reused": self._usage.reused_tokens}
 
     def rows(self) -> tuple[RowResult, ...]:
-        """Return what each row of the last canvas came to, with all that the ranking knows of it."""
+        """Return the results of the last canvas's rows, with the numbers that rank them."""
         return tuple(self._canvas.results) if self._canvas else ()
 
     def evidence(self) -> tuple[Evidence, ...]:
-        """Return what is known of each row of a single hole."""
+        """Return the evidence for each row of a single hole."""
         return tuple(self._canvas.evidence()) if self._canvas and len(self._request.holes) == 1 else ()
 
     def close(self) -> None:
-        """Let go of what the task shares with others; no step may follow."""
+        """Release what the task shares with others. No step may follow."""
         if self._canvas is not None:
             self._canvas.leave()
 
@@ -105,8 +111,11 @@ class InfillTask(Task):
         self._answers = (sequence.whole(self._parts),)
 
     def _fill(self, request: InfillRequest) -> Generator[bool, None, tuple[Candidate, ...]]:
-        """Return the answers of one canvas."""
-        fill = self._resources.fill(request, self._switches)
-        self._canvas = CanvasTask(fill, self._resources, self._usage, is_hurried=self._is_hurried)
+        """Fill one canvas, and return its answers."""
+        fill, due = self._resources.fill(request, self._switches), self._due
+        n_more = len(self._request.holes) - len(self._parts) - len(request.holes)
+        if due is not None and n_more:  # share the time left with the holes that follow
+            due = self._resources.pace.due_in(due.left_ms() / (n_more + 1))
+        self._canvas = CanvasTask(fill, self._resources, self._usage, is_hurried=self._is_hurried, due=due)
         yield from self._canvas.run()
         return self._canvas.answers

@@ -1,11 +1,10 @@
-"""One pass for the canvases of several requests: which of them fit in it, and the step that they take in it.
+"""Step the canvases of several requests in one pass: select those that fit, and run the pass.
 
 Knows canvases, memory and the shared stack. Knows nothing of requests.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -16,12 +15,12 @@ from dg_lsp.engine.local.resources import Resources
 
 
 def fitting(canvases: Sequence[CanvasTask | None], resources: Resources, max_rows: int) -> list[int]:
-    """Return which canvases step in one pass: the first and what fits beside it; none when the first can't step.
+    """Return the indexes of the canvases for one pass: the first and those that fit with it; none if the first can't step.
 
-    None stands for a task whose next unit is no denoising step. Canvases of about one width step together, no more than
-    `max_rows` rows of them, and no more than memory has room for.
+    A canvas is None if its task's next unit is not a denoising step. Canvases of about the same width step together, with at
+    most `max_rows` rows, as far as memory has room.
     """
-    chosen: list[int] = []
+    indexes: list[int] = []
     bucket = n_rows = prefix = width = 0
     headroom, shared_stack = resources.headroom, resources.shared_stack
     free = headroom.free(shared_stack.bytes)
@@ -34,20 +33,23 @@ def fitting(canvases: Sequence[CanvasTask | None], resources: Resources, max_row
         longest, widest = max(prefix, canvas.length), max(width, canvas.width)
         max_now = room.rows_that_fit(free, headroom.cost.row(longest, widest), max_rows)
         if room.width_bucket(canvas.width) == bucket and n_rows + canvas.n_live <= max_now:
-            chosen.append(index)
+            indexes.append(index)
             n_rows, prefix, width = n_rows + canvas.n_live, longest, widest
         elif not index:
             break
-    return chosen
+    return indexes
 
 
 def predict(canvases: Sequence[CanvasTask], resources: Resources) -> None:
-    """Find the logits of the canvases' next steps in one pass, and give each canvas its own."""
-    began = time.perf_counter()
+    """Run one pass for the next step of all canvases, and give each canvas its logits."""
+    clock = resources.pace.clock
+    began, positions = clock(), sum(canvas.n_live for canvas in canvases) * max(canvas.width for canvas in canvases)
     conditioned = canvases[0].fill.switches.conditioning
     with torch.inference_mode():
         inputs = [canvas.ask() for canvas in canvases]
         prefixes = [canvas.kv for canvas in canvases]
         logits = resources.shared_stack.logits(prefixes, inputs, conditioned=conditioned)
+        milliseconds = (clock() - began) * 1000
+        resources.pace.note("step", positions, milliseconds)
         for canvas, own in zip(canvases, logits, strict=True):
-            canvas.take(own, (time.perf_counter() - began) * 1000)
+            canvas.take(own, milliseconds)

@@ -1,6 +1,6 @@
-"""What a request has used so far: the time of each stage, and the tokens of its prefixes.
+"""Count what a request has used so far: the time of each stage, and the tokens of its prefixes.
 
-Knows a clock. Knows nothing of what is timed.
+Knows a clock. Knows nothing of the stages' work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Usage:
-    """The usage of one request, over all of its canvases."""
+    """The usage of one request over all its canvases."""
 
     milliseconds: dict[str, float] = field(default_factory=lambda: {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0})
     prefix_tokens: int = 0
@@ -32,7 +32,7 @@ class Usage:
             self.milliseconds[stage] += (time.perf_counter() - began) * 1000
 
     def timed(self, stage: str, work: Generator[bool, None, Result]) -> Generator[bool, None, Result]:
-        """Return what the work returns, yielding as it does; its own time, not that between its units, goes to the stage."""
+        """Run the work to its end, yielding as it does, and return its result; only the time of its units is added."""
         while True:
             with self.timing(stage):
                 try:

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dg_lsp.engine import lengths, reference
 from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.lengths import Gap, Search, Snap
 from dg_lsp.engine.profile import Sampling
+from dg_lsp.engine.speculation import Gap
+from tests.benchmarks.worlds import tried, tried_reference
+from tests.benchmarks.worlds.tried import Search, Snap
 from tests.engine.test_denoise import Toy
 
 VOCABULARY = 7
@@ -36,19 +37,19 @@ def reading(text: str, alphabet: str, sure: float = 0.9) -> Tensor:
 @given(canvases, heads)
 def test_head_scores_equal_the_reference(shape: tuple[int, int, float], head: list[int]) -> None:
     said = logps(shape)
-    assert lengths.head_scores(said, head).tolist() == pytest.approx(reference.head_scores(said.tolist(), head), abs=1e-3)
+    assert tried.head_scores(said, head).tolist() == pytest.approx(tried_reference.head_scores(said.tolist(), head), abs=1e-3)
 
 
 @given(canvases, st.sets(tokens, max_size=3))
 def test_none_before_equals_the_reference(shape: tuple[int, int, float], some: set[int]) -> None:
     said = logps(shape)
-    assert lengths.none_before(said, some).tolist() == pytest.approx(reference.none_before(said.tolist(), some), abs=1e-3)
+    assert tried.none_before(said, some).tolist() == pytest.approx(tried_reference.none_before(said.tolist(), some), abs=1e-3)
 
 
 @given(canvases, st.integers(1, 5), st.sampled_from([0.5, 0.9, 2.0]))
 def test_likely_starts_equal_the_reference(shape: tuple[int, int, float], most: int, mass: float) -> None:
     scores = logps(shape)[:, 0]
-    fast, plain = lengths.likely(scores, most, mass), reference.likely(scores.tolist(), most, mass)
+    fast, plain = tried.likely(scores, most, mass), tried_reference.likely(scores.tolist(), most, mass)
     assert [start for start, _ in fast] == [start for start, _ in plain]
     assert [share for _, share in fast] == pytest.approx([share for _, share in plain], abs=1e-4)
 
@@ -56,45 +57,34 @@ def test_likely_starts_equal_the_reference(shape: tuple[int, int, float], most: 
 @given(canvases, heads, st.sampled_from([0.1, 0.5]))
 def test_overlap_equals_the_reference(shape: tuple[int, int, float], head: list[int], sure: float) -> None:
     said = logps(shape)
-    assert lengths.overlap(said, head, sure) == reference.overlap(said.exp().tolist(), head, sure)
-
-
-@given(st.lists(st.integers(0, 2), max_size=12), st.lists(st.integers(0, 2), min_size=1, max_size=5))
-def test_the_cut_of_a_draft_equals_the_reference(draft: list[int], head: list[int]) -> None:
-    assert lengths.cut_at_suffix(draft, head) == reference.cut_at_suffix(draft, head)
+    assert tried.overlap(said, head, sure) == tried_reference.overlap(said.exp().tolist(), head, sure)
 
 
 def test_the_suffix_is_found_where_the_canvas_reads_as_its_head() -> None:
     alphabet = "abcdef;)"
     said = reading("abcabc);ef", alphabet)
     head = [alphabet.index(character) for character in ");e"]
-    assert int(lengths.head_scores(said, head).argmax()) == 6
+    assert int(tried.head_scores(said, head).argmax()) == 6
 
 
 def test_a_head_that_recurs_is_found_where_more_of_it_stands() -> None:
     alphabet = "abcdef;)"
     said = reading("ab);ab);ef", alphabet)
     head = [alphabet.index(character) for character in ");ef"]
-    assert int(lengths.head_scores(said, head).argmax()) == 6
-
-
-def test_a_draft_is_cut_where_most_of_the_suffix_stands() -> None:
-    assert lengths.cut_at_suffix([1, 2, 3, 9, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]) == 4
-    assert lengths.cut_at_suffix([7, 1, 2], [1, 2, 3, 4]) == 3
-    assert lengths.cut_at_suffix([7, 1], [1]) == 1
+    assert int(tried.head_scores(said, head).argmax()) == 6
 
 
 def test_one_token_that_both_sides_share_does_not_shrink_a_gap() -> None:
     alphabet = "abc;"
     head = [alphabet.index(character) for character in ";ab"]
-    assert lengths.overlap(reading("abc;", alphabet), head) == 0
-    assert lengths.overlap(reading("abc;a", alphabet), head) == 2
+    assert tried.overlap(reading("abc;", alphabet), head) == 0
+    assert tried.overlap(reading("abc;a", alphabet), head) == 2
 
 
 def test_a_gap_is_short_where_its_end_alone_stays_uncertain() -> None:
-    assert lengths.is_short(torch.tensor([0.01, 0.02, 0.0, 0.1, 1.9, 2.0, 2.1]))
-    assert not lengths.is_short(torch.tensor([2.0, 1.9, 2.2, 1.8, 1.9, 2.0, 2.1]))
-    assert not lengths.is_short(torch.tensor([0.01, 0.02, 0.0, 0.1, 0.0, 0.1, 0.0]))
+    assert tried.is_short(torch.tensor([0.01, 0.02, 0.0, 0.1, 1.9, 2.0, 2.1]))
+    assert not tried.is_short(torch.tensor([2.0, 1.9, 2.2, 1.8, 1.9, 2.0, 2.1]))
+    assert not tried.is_short(torch.tensor([0.01, 0.02, 0.0, 0.1, 0.0, 0.1, 0.0]))
 
 
 @given(st.integers(1, 9), st.integers(0, 5), st.lists(tokens, min_size=1, max_size=5))
@@ -105,13 +95,13 @@ def test_a_snapped_canvas_holds_the_suffix_and_goes_on_with_what_it_had(start: i
     for n in range(n_steps):
         if not denoiser.done:
             denoiser.take([0], logps((10, n, 1.5)).clone())
-    state = lengths.state_of(denoiser, 0)
-    snapped = lengths.snapped(state, start, tail)
-    near = max(0, start - lengths.NEAR_SEAM)
+    state = tried.state_of(denoiser, 0)
+    snapped = tried.snapped(state, start, tail)
+    near = max(0, start - tried.NEAR_SEAM)
     assert snapped.ids.tolist() == [*state.ids[:start].tolist(), *tail]
     assert torch.equal(snapped.top_chances[:near], state.top_chances[:near])
     assert not snapped.top_chances[near:start].any()
-    goes_on = lengths.resume([snapped], 3, limits, sampling, VOCABULARY)
+    goes_on = tried.resume([snapped], 3, limits, sampling, VOCABULARY)
     while not goes_on.done:
         assert torch.equal(goes_on.canvas.top_ids[0, :near][:, 0], snapped.top_ids[:near, 0]) or goes_on.begun
         goes_on.take([0], logps((start, 5, 1.5)).clone())
@@ -121,7 +111,7 @@ def test_a_snapped_canvas_holds_the_suffix_and_goes_on_with_what_it_had(start: i
 
 
 gaps = st.builds(
-    lengths.Gap,
+    Gap,
     width=st.integers(6, 12),
     tail=st.lists(st.integers(4, 11), min_size=1, max_size=5).map(tuple),
     limits=st.builds(TokenLimits, st.just(tuple(range(4, 12))), st.just((0, 1, 2)), st.sampled_from([(), (7, 8)])),
@@ -130,7 +120,7 @@ gaps = st.builds(
     seed=st.integers(0, 3),
 )
 snaps = st.builds(
-    lengths.Snap,
+    tried.Snap,
     least=st.integers(1, 3),
     most=st.integers(3, 5),
     sure=st.sampled_from([0.3, 0.9]),
@@ -152,7 +142,7 @@ def test_a_search_writes_what_the_readable_one_writes(gap: Gap, snap: Snap, seed
         search.take(rows, toy.logits(asked.ids, toy.soft(asked.top_ids, asked.top_chances), asked.used, asked.free))
         if search.is_trial_over:
             search.keep(scored([list(answer) for answer in search.answers()]))
-    assert [list(answer) for answer in search.answers()] == reference.search(gap, sampling, snap, toy, scored)
+    assert [list(answer) for answer in search.answers()] == tried_reference.search(gap, sampling, snap, toy, scored)
     assert all(tuple(search.denoiser.read(i).ids[start:]) == gap.tail for i, (start, _) in enumerate(search.starts))
 
 
@@ -162,10 +152,10 @@ def scored(answers: list[list[int]]) -> list[float]:
 
 
 def test_a_grown_gap_keeps_what_it_had_and_adds_noise_that_nothing_is_known_of() -> None:
-    state = lengths.State(
+    state = tried.State(
         torch.tensor([3, 4, 5]), torch.tensor([True, True, False]), torch.zeros(3, 2, dtype=torch.long), torch.ones(3, 2)
     )
-    grown = lengths.grown(state, 5, TokenLimits((1, 2)), seed=3)
+    grown = tried.grown(state, 5, TokenLimits((1, 2)), seed=3)
     assert grown.ids[:2].tolist() == [3, 4]
     assert set(grown.ids[2:].tolist()) <= {1, 2}
     assert grown.free.all()

@@ -1,0 +1,218 @@
+"""Load a dense checkpoint with one head size from its safetensors file, without transformers, whose import takes seconds.
+
+`Dense` has the names and the structure of the library's model that `passes` uses. The library must load every other
+checkpoint, for example one with active experts. A test checks that both have equal weights and equal passes. Knows names of
+weights. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+SOFTCAP = 30.0  # the default of the configuration
+# Weights that the library's class always has, but that a dense model does not use.
+UNUSED = ("vision", "experts", "router", "feedforward_layernorm_2")
+OFF = "post_feedforward_layernorm_2.weight"
+
+
+def load(folder: Path, dtype: torch.dtype) -> Dense | None:
+    """Return the folder's model, or None if it is not of this kind. Raises the errors of reading a broken file."""
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    text = config.get("text_config", {})
+    if not _suits(config, text) or not (folder / WEIGHTS).exists():
+        return None
+    all_weights = load_file(folder / WEIGHTS)
+    if any(bool(tensor.any()) for name, tensor in all_weights.items() if name.endswith(OFF)):
+        return None
+    used_weights = {name: tensor.to(dtype) for name, tensor in all_weights.items() if not any(part in name for part in UNUSED)}
+    with torch.device("meta"):
+        model = Dense(config)
+    expected = set(model.state_dict())
+    if set(used_weights) != expected:
+        return None
+    model.load_state_dict(used_weights, assign=True)
+    return model.tied().requires_grad_(False).eval()
+
+
+def _suits(config: dict[str, Any], text: dict[str, Any]) -> bool:
+    ropes = text.get("rope_parameters", {})
+    return (
+        config.get("model_type") == "diffusion_gemma"
+        and not text.get("per_layer_config")
+        and not text.get("attention_bias")
+        and text.get("hidden_activation") == "gelu_pytorch_tanh"
+        and text.get("use_bidirectional_attention") is None
+        and "quantization_config" not in config
+        and all(ropes.get(kind, {}).get("rope_type") in ("default", "proportional") for kind in text.get("layer_types", [""]))
+    )
+
+
+class Norm(nn.Module):
+    """The weights of an RMS norm. `passes` computes the norm."""
+
+    def __init__(self, size: int, eps: float, *, with_scale: bool = True) -> None:
+        super().__init__()
+        self.eps, self.with_scale = eps, with_scale
+        if with_scale:
+            self.weight = nn.Parameter(torch.empty(size))
+
+
+class Embedding(nn.Embedding):
+    """Embeddings that are multiplied by the square root of their size."""
+
+    def __init__(self, n_tokens: int, size: int) -> None:
+        super().__init__(n_tokens, size)
+        self.embed_scale: Tensor = torch.tensor(size**0.5, device="cpu")
+
+    def reset_parameters(self) -> None:
+        """Do nothing: initialising on the meta device would import torch's compiler, which takes seconds."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the scaled embeddings of ids."""
+        return super().forward(ids) * self.embed_scale.to(self.weight.dtype)
+
+
+class Attention(nn.Module):
+    """The weights of an attention layer. Only sliding layers have a value projection."""
+
+    def __init__(self, text: dict[str, Any], kind: str) -> None:
+        super().__init__()
+        hidden, heads, n_kv = text["hidden_size"], text["num_attention_heads"], text["num_key_value_heads"]
+        self.head_dim: int = text["head_dim"]
+        self.num_key_value_groups, self.scaling = heads // n_kv, 1.0
+        self.q_proj = nn.Linear(hidden, heads * self.head_dim, bias=False)
+        self.k_proj = nn.Linear(hidden, n_kv * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(hidden, n_kv * self.head_dim, bias=False) if kind == "sliding_attention" else None
+        self.o_proj = nn.Linear(heads * self.head_dim, hidden, bias=False)
+        self.q_norm, self.k_norm = (Norm(self.head_dim, text["rms_norm_eps"]) for _ in range(2))
+        self.v_norm = Norm(self.head_dim, text["rms_norm_eps"], with_scale=False)
+
+
+class FeedForward(nn.Module):
+    """The weights of a gated feed-forward layer."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Linear(hidden, inner, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
+
+
+class Conditioning(FeedForward):
+    """The weights for the self-conditioning signal."""
+
+    def __init__(self, hidden: int, inner: int, eps: float) -> None:
+        super().__init__(hidden, inner)
+        self.pre_norm, self.post_norm = Norm(hidden, eps), Norm(hidden, eps, with_scale=False)
+
+
+class Layer(nn.Module):
+    """One layer's weights, with a disabled expert branch."""
+
+    layer_scalar: Tensor
+
+    def __init__(self, text: dict[str, Any], kind: str) -> None:
+        super().__init__()
+        hidden, eps = text["hidden_size"], text["rms_norm_eps"]
+        self.self_attn, self.mlp = Attention(text, kind), FeedForward(hidden, text["intermediate_size"])
+        self.input_layernorm, self.post_attention_layernorm = (Norm(hidden, eps) for _ in range(2))
+        self.pre_feedforward_layernorm, self.post_feedforward_layernorm = (Norm(hidden, eps) for _ in range(2))
+        self.post_feedforward_layernorm_1 = Norm(hidden, eps)
+        self.post_feedforward_layernorm_2 = SimpleNamespace(weight=torch.zeros(1, device="cpu"))
+        self.register_buffer("layer_scalar", torch.empty(1))
+
+
+class Rotary:
+    """The rotary position embedding of each kind of layer."""
+
+    def __init__(self, text: dict[str, Any]) -> None:
+        self._frequencies = {kind: _frequencies(text["head_dim"], rope) for kind, rope in text["rope_parameters"].items()}
+
+    def __call__(self, like: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """Return the cosines and sines of positions [R, T], each [R, T, D]."""
+        angles = positions[..., None].float() * self._frequencies[kind].to(positions.device)
+        both = torch.cat((angles, angles), dim=-1)
+        return both.cos().to(like.dtype), both.sin().to(like.dtype)
+
+
+class Scalars(nn.Module):
+    """The encoder layer's own scalar; it shares all other weights with the decoder's layer."""
+
+    layer_scalar: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("layer_scalar", torch.empty(1))
+
+
+class Decoder(nn.Module):
+    """The decoder's layers, and the weights for the self-conditioning signal."""
+
+    def __init__(self, text: dict[str, Any]) -> None:
+        super().__init__()
+        hidden, eps = text["hidden_size"], text["rms_norm_eps"]
+        self.embed_tokens = Embedding(text["vocab_size"], hidden)
+        self.layers = nn.ModuleList([Layer(text, kind) for kind in text["layer_types"]])
+        self.norm = Norm(hidden, eps)
+        self.self_conditioning = Conditioning(hidden, text["intermediate_size"], eps)
+        self.rotary_emb = Rotary(text)
+
+
+class Config:
+    """A checkpoint's configuration, with the attributes of the library's configuration that `passes` uses."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+        self.text_config = SimpleNamespace(**values["text_config"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values of the checkpoint's `config.json`."""
+        return self._values
+
+
+class Dense(nn.Module):
+    """A model with the library's names for the weights that `passes` uses."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__()
+        self.config, text = Config(values), values["text_config"]
+        self.final_logit_softcapping: float = text.get("final_logit_softcapping", SOFTCAP)
+        stacks: Any = nn.Module()
+        stacks.decoder = Decoder(text)
+        stacks.encoder = nn.Module()
+        stacks.encoder.language_model = nn.Module()
+        stacks.encoder.language_model.layers = nn.ModuleList([Scalars() for _ in text["layer_types"]])
+        self.model: Any = stacks
+
+    def tied(self) -> Dense:
+        """Give the encoder and the output head the decoder's weights, which they share; return the model."""
+        decoder: Any = self.model.decoder
+        encoder: Any = self.model.get_submodule("encoder.language_model")
+        for own, shared in zip(encoder.layers, decoder.layers, strict=True):
+            for name, module in shared.named_children():
+                setattr(own, name, module)
+            own.post_feedforward_layernorm_2 = shared.post_feedforward_layernorm_2
+        encoder.embed_tokens, encoder.norm, encoder.rotary_emb = decoder.embed_tokens, decoder.norm, decoder.rotary_emb
+        self.lm_head = nn.Linear(1, 1, bias=False, device="meta")
+        self.lm_head.weight = decoder.embed_tokens.weight
+        return self
+
+
+def _frequencies(size: int, rope: dict[str, Any]) -> Tensor:
+    """Return the rotary frequency of each pair of a head."""
+    with torch.device("cpu"):
+        if rope["rope_type"] == "default":
+            turned = int(size * rope.get("partial_rotary_factor", 1.0))
+            frequencies: Tensor = 1.0 / (rope["rope_theta"] ** (torch.arange(0, turned, 2, dtype=torch.float) / turned))
+            return frequencies
+        n_turned = int(rope.get("partial_rotary_factor", 1.0) * size // 2)
+        turned_pairs = 1.0 / (rope["rope_theta"] ** (torch.arange(0, 2 * n_turned, 2).float() / size))
+        return torch.cat([turned_pairs, torch.zeros(size // 2 - n_turned)]) / float(rope.get("factor", 1.0))

@@ -1,0 +1,151 @@
+"""The sizes of a model, computed from its `config.json` alone.
+
+Knows the names in the configuration and the number of weights of each part. Knows nothing of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+SLIDING_RUN = 5  # sliding layers before each full one, unless the configuration lists the layer types
+# The defaults of transformers' configuration class for missing keys.
+_DEFAULTS = {
+    "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 512,
+}  # fmt: skip
+_FULL_HEAD_DIM = 512
+
+
+class GeometryError(ValueError):
+    """A configuration does not describe the model's sizes; the message is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The sizes of one layer's attention: the widths of its queries and keys, and whether values have their own matrix."""
+
+    queries: int
+    keys: int
+    head_dim: int
+    has_values: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The sizes of a model. `attentions` has one entry per layer."""
+
+    vocabulary: int
+    hidden: int
+    feed_forward: int
+    attentions: tuple[Attention, ...]
+    window: int
+    experts: int
+    experts_at_once: int
+    expert_width: int
+    canvas: int
+
+    @property
+    def n_embedding(self) -> int:
+        """The number of weights of the embedding, which the output head shares."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def n_linear(self) -> int:
+        """The number of weights in the layers' matrices: attention and the dense feed-forward."""
+        attention = sum(2 * one.queries + one.keys * (1 + one.has_values) for one in self.attentions)
+        return self.hidden * (attention + 3 * self.feed_forward * len(self.attentions))
+
+    @property
+    def n_linear_rows(self) -> int:
+        """The number of rows of the matrices in `n_linear`; row-wise quantisation has one scale per row."""
+        attention = sum(one.queries + one.keys * (1 + one.has_values) + self.hidden for one in self.attentions)
+        return attention + (2 * self.feed_forward + self.hidden) * len(self.attentions)
+
+    @property
+    def n_expert_rows(self) -> int:
+        """The number of rows of all layers' expert matrices."""
+        return len(self.attentions) * self.experts * (2 * self.expert_width + self.hidden)
+
+    @property
+    def n_experts(self) -> int:
+        """The number of weights of all layers' experts."""
+        return len(self.attentions) * self.n_layer_experts
+
+    @property
+    def n_layer_experts(self) -> int:
+        """The number of weights of one layer's experts."""
+        return 3 * self.experts * self.expert_width * self.hidden
+
+    @property
+    def n_other(self) -> int:
+        """The number of weights that are never quantised: self-conditioning, routers, norms and scales."""
+        heads = sum(2 * one.head_dim for one in self.attentions)
+        # Seven norms and the router's scale, and two layer scalars, one per pass.
+        layer = 8 * self.hidden + self.experts * (self.hidden + 1) + 2
+        return heads + layer * len(self.attentions) + 2 * self.hidden + 3 * self.hidden * self.feed_forward
+
+    @property
+    def n_weights(self) -> int:
+        """The number of all weights."""
+        return self.n_embedding + self.n_linear + self.n_experts + self.n_other
+
+    @property
+    def kv_per_token(self) -> int:
+        """The numbers stored per token as keys and values of all layers; the engine caches full length on every layer."""
+        return sum(2 * one.keys for one in self.attentions)
+
+    @property
+    def widest(self) -> int:
+        """The most numbers held per position at once within a layer, in attention or in the feed-forward."""
+        attention = max(3 * one.queries + 2 * one.keys for one in self.attentions)
+        return max(attention, 3 * self.feed_forward) + 3 * self.experts_at_once * self.expert_width
+
+
+def of_config(values: Mapping[str, Any]) -> Geometry:
+    """Return the sizes that a `config.json`'s values describe; raise GeometryError if they are incomplete or invalid."""
+    text = values.get("text_config", values)
+    if not isinstance(text, Mapping):
+        raise GeometryError("its text_config is not a JSON object")
+
+    def number(name: str, default: int | None = None) -> int:
+        value = text.get(name, _DEFAULTS.get(name, default))
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise GeometryError(f"its {name} is {value!r}, which is not a size")
+        return value
+
+    experts = number("num_experts", 0) if text.get("num_experts") is not None else 0
+    canvas = values.get("canvas_length", 256)
+    return Geometry(
+        vocabulary=number("vocab_size"),
+        hidden=number("hidden_size"),
+        feed_forward=number("intermediate_size"),
+        attentions=tuple(_attentions(text, number)),
+        window=number("sliding_window"),
+        experts=experts,
+        experts_at_once=number("top_k_experts", 0) if experts else 0,
+        expert_width=number("moe_intermediate_size", 0) if experts else 0,
+        canvas=canvas if isinstance(canvas, int) else 256,
+    )
+
+
+def _attentions(text: Mapping[str, Any], number: Any) -> Iterator[Attention]:
+    """Yield each layer's attention sizes. A full layer may have its own head size and number of heads."""
+    n_layers, heads = number("num_hidden_layers"), number("num_attention_heads")
+    if not n_layers or not heads:
+        raise GeometryError("it has no layers or no heads")
+    kinds = text.get("layer_types") or [FULL if (index + 1) % (SLIDING_RUN + 1) == 0 else SLIDING for index in range(n_layers)]
+    own = text.get("per_layer_config")
+    # transformers writes only the values that differ, by layer number, with or without leading zeros.
+    by_layer = {int(key): value for key, value in own.items() if str(key).isdecimal()} if isinstance(own, Mapping) else None
+    for index, kind in enumerate([*kinds[: n_layers - 1], FULL]):  # the library always makes the last layer a full one
+        head_dim, kv_heads = number("head_dim"), number("num_key_value_heads")
+        if by_layer is not None:
+            layer = by_layer.get(index) or {}
+            head_dim, kv_heads = layer.get("head_dim", head_dim), layer.get("num_key_value_heads", kv_heads)
+        elif kind == FULL:
+            head_dim = number("global_head_dim", _FULL_HEAD_DIM)
+            kv_heads = text.get("num_global_key_value_heads") or kv_heads
+        yield Attention(heads * head_dim, kv_heads * head_dim, head_dim, kind == SLIDING)

@@ -1,0 +1,501 @@
+"""A chat server's question and answers: streamed or not, wrapped in prose, with repeated lines, and with fields refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from dg_lsp.core.confidence import Ranked
+from dg_lsp.core.values import Candidate, Hole, Snippet, Span
+from dg_lsp.engine import backends, question
+from dg_lsp.engine.backends import chat
+from dg_lsp.engine.backends.calls import RemoteError
+from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS
+from dg_lsp.engine.backends.chat_answer import locate
+from dg_lsp.engine.backends.events import EventReader
+from dg_lsp.engine.backends.fim import MAX_ANSWERS, WARMTH
+from dg_lsp.engine.layout import Instruct
+from dg_lsp.engine.profile import Profile
+from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.wire.config import Config
+from dg_lsp.wire.settings import Settings
+from tests.engine.backends_kit import BODY, LINE, finish, request, serving
+from tests.engine.conftest import gemma_like_tokenizer
+from tests.engine.engine_kit import wait_until
+
+PREFIX, SUFFIX = "import os\n\n\ndef add(a, b):\n    return ", "\n\n\nprint(add(1, 2))\n"
+FENCED = "```python\ndef add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n```"
+
+
+class ChatServer:
+    """A chat server that streams each answer in parts of so many characters, or gives it whole, and refuses some fields.
+
+    `hold` keeps back all but the first part. `sent` counts the parts that left.
+    """
+
+    def __init__(self, *answers: str, refused: Sequence[str] = (), **settings: Any) -> None:
+        self.answers, self.refused = answers, tuple(refused)
+        self.settings = settings
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.n_sent = self.n_dropped = 0
+        self.hold: threading.Event | None = settings.get("hold")
+
+    async def answer(self, asked: Request) -> Response:
+        body = await asked.json()
+        self.bodies.append(body)
+        self.headers.append(dict(asked.headers))
+        for name in self.refused:
+            if name in body:
+                status, refusal = self.settings.get("refusal", lambda name: (400, said(f"Unsupported parameter: {name}")))(name)
+                return JSONResponse(refusal, status)
+        text = self.answers[min(len(self.bodies), len(self.answers)) - 1]
+        if not body.get("stream") or not self.settings.get("streams", True):
+            message = {"role": "assistant", "content": self.settings.get("content", lambda text: text)(text)}
+            choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": self._logprobs(body, text)}
+            return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": 7}})
+        return StreamingResponse(self._parts(body, text, asked), media_type="text/event-stream")
+
+    def _logprobs(self, body: dict[str, Any], text: str) -> Any:
+        if not body.get("logprobs") or not self.settings.get("tells"):
+            return None
+        return {"content": [{"token": letter, "logprob": -0.01 * number} for number, letter in enumerate(text)]}
+
+    async def _parts(self, body: dict[str, Any], text: str, asked: Request) -> Any:
+        size, at = self.settings.get("size", 5), 0
+        rows = self._logprobs(body, text)
+        line_end = self.settings.get("line_end", "\n")
+
+        def event(value: Any) -> str:
+            return f": still here{line_end}{line_end}data: {json.dumps(value)}{line_end}{line_end}"
+
+        try:
+            yield event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
+            while at < len(text):
+                delta = {"index": 0, "delta": {"content": text[at : at + size]}, "finish_reason": None}
+                yield event({"choices": [{**delta, "logprobs": rows and {"content": rows["content"][at : at + size]}}]})
+                self.n_sent += 1
+                at += size
+                while self.hold is not None and not self.hold.is_set() and at >= self.settings.get("held_at", 0):
+                    await asyncio.sleep(0.005)
+                await asyncio.sleep(0)
+            finish_reason = self.settings.get("finish_reason", "stop")
+            yield event({"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}], "usage": {"prompt_tokens": 7}})
+            if self.settings.get("is_done", True):
+                yield f"data: [DONE]{line_end}{line_end}"
+        except asyncio.CancelledError:
+            self.n_dropped += 1
+            raise
+
+
+def said(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error"}}
+
+
+class Served:
+    """A chat server and a filler that asks it."""
+
+    def __init__(self, *answers: str, configured: Config | None = None, **settings: Any) -> None:
+        self.server = ChatServer(*answers, **settings)
+        self._stack = contextlib.ExitStack()
+        self._configured = configured or Config()
+
+    def __enter__(self) -> Served:
+        self.url = self._stack.enter_context(serving({"POST /v1/chat/completions": self.server.answer}))
+        self.filler = chat.connect(self.url, "a-model", self._configured, {})
+        self._stack.callback(self.filler.close)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def fill(self, *arguments: Any, **more: Any) -> tuple[Candidate, ...]:
+        return finish(self.filler.start(request(*arguments or (PREFIX, SUFFIX), **more))).candidates()
+
+
+def test_a_chat_server_is_asked_the_instruct_layouts_question() -> None:
+    configured = Config(keys={"127.0.0.1": "secret"})
+    with Served(FENCED, configured=configured) as served:
+        related = (Snippet("b.py", "b = 1\n"), Snippet("a.py", "a = 1\n"))
+        hole = Hole(Span(0, 0), "cursor", instruction="add them")
+        asked = request(PREFIX, SUFFIX, hole, path="c.py", language="python", related=related)
+        [found] = finish(served.filler.start(asked)).candidates()
+        [body] = served.server.bodies
+        assert body == {
+            "model": "a-model",
+            "messages": [{"role": "user", "content": body["messages"][0]["content"]}],
+            "max_tokens": LINE_TOKENS,
+            "temperature": 0.0,
+            "logprobs": True,
+            "stream": True,
+        }
+        assert served.server.headers[0]["authorization"] == "Bearer secret"
+        assert found.texts == ("a + b",)
+    vocabulary = Vocabulary(gemma_like_tokenizer())
+    sheet = Instruct(Profile(), vocabulary).lay_out(asked)
+    [user_turn] = [body["messages"][0]["content"]]
+    shown = question.fenced(PREFIX, "python").removesuffix("\n")
+    assert user_turn.endswith(shown)
+    assert vocabulary.decode(sheet.kv).startswith("user\n" + user_turn.partition("This stands before it")[0])
+
+
+def test_a_block_has_more_room() -> None:
+    with Served("```\n    return 1\n```") as served:
+        served.fill("def f():\n    ", "\n", BODY)
+        assert served.server.bodies[0]["max_tokens"] == BLOCK_TOKENS
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"streams": False}, {"size": 1}, {"size": 999, "line_end": "\r\n"}, {"is_done": False}]
+)
+@pytest.mark.parametrize("tells", [True, False])
+def test_an_answer_is_read_however_it_comes(settings: dict[str, Any], tells: bool) -> None:
+    with Served(FENCED, tells=tells, **settings) as served:
+        [found] = served.fill()
+        assert (found.texts, found.finished) == (("a + b",), True)
+        assert [len(row) for row in found.confidences] == ([len("a + b")] if tells else [])
+
+
+def test_a_message_in_parts_is_one_text() -> None:
+    def parts(text: str) -> list[dict[str, str]]:
+        return [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": text[:9]}, {"type": "text", "text": text[9:]}]
+
+    with Served(FENCED, streams=False, content=parts) as served:
+        assert served.fill()[0].texts == ("a + b",)
+
+
+LINES = "def add(a, b):\n    return "
+AFTER = "\n\n\nprint(add(1, 2))\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "a + b",
+        "return a + b",
+        "    return a + b",
+        f"{LINES}a + b",
+        f"{LINES}a + b{AFTER}",
+        f"{PREFIX}a + b{AFTER}",
+        f"```python\n{LINES}a + b{AFTER}```",
+        "```python\na + b\n```",
+        "```\na + b```",
+        f"Here is the missing code:\n\n```python\n{LINES}a + b\n```\n\nIt adds both numbers.",
+        f"Sure!\n\n~~~py\n{PREFIX}a + b{AFTER}~~~\n",
+        f"<think>\nThey want ```python\nx\n```\n</think>\n```python\n{LINES}a + b\n```",
+        f"They want a sum.\n</think>\n\n```python\n{LINES}a + b\n```",
+        f"```python\n{LINES}a + b\n```\n\nOr, shorter:\n\n```python\nadd = sum\n```",
+        f"```python\n{LINES.replace('    ', '  ')}a + b\n```",
+    ],
+)
+def test_the_missing_code_is_found_in_any_answer(answer: str) -> None:
+    with Served(answer) as served:
+        [found] = served.fill()
+        assert found.texts == ("a + b",)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "answer", "suffix", "expected"),
+    [
+        # A block, with what stands around it.
+        (
+            "def f(x):\n    ",
+            "```python\ndef f(x):\n    if x:\n        return 1\n    return 2\n\n\nf(1)\n```",
+            "\n\n\nf(1)\n",
+            "if x:\n        return 1\n    return 2",
+        ),
+        # A body alone: its first line has the indentation that the cursor's line has already.
+        ("def f(x):\n    ", "```python\n    y = x\n    return y\n```", "\n\n\nf(1)\n", "y = x\n    return y"),
+        # A closing line of its own is not taken for the suffix's.
+        ("void f() {\n", "```c\n  if (x) {\n    g();\n  }\n```", "}\n", "  if (x) {\n    g();\n  }\n"),
+        # What ends like the suffix after repeated lines is the suffix.
+        ("void f(int x) {\n", "```c\nvoid f(int x) {\n  g();\n}\n```", "}\n", "  g();\n"),
+        # Of equal lines, the one whose neighbours agree.
+        (
+            "a = [\n    1,\n]\nb = [\n    1,\n",
+            "```python\na = [\n    1,\n]\nb = [\n    1,\n    2,\n]\n```",
+            "]\n",
+            "    2,\n",
+        ),
+        # The whole file again.
+        ("x = 1\ny = 2\n", "```python\nx = 1\ny = 2\nz = 3\nprint(x, y, z)\n```", "print(x, y, z)\n", "z = 3\n"),
+        # The answer's own line begins like the one before.
+        ("x = 1\n", "```python\nx = 1 + y\n```", "\n", "x = 1 + y"),
+        ("", "```python\nprint(1)\n```", "", "print(1)"),
+        ("", "", "", ""),
+    ],
+)  # fmt: skip
+def test_a_block_is_cut_where_the_file_goes_on(prefix: str, answer: str, suffix: str, expected: str) -> None:
+    place = locate(answer, prefix, suffix, block=True, is_whole=True)
+    assert answer[place.start : place.end] == expected
+
+
+def test_the_rest_of_a_line_is_left_to_the_filters() -> None:
+    answer = "```python\nprint(f(x))\nother(1)\n```"
+    place = locate(answer, "print(", ")\nother(1)\n", block=False, is_whole=True)
+    assert answer[place.start : place.end] == "f(x)"
+    answer = "```python\ng(x)\n```"
+    place = locate(answer, "f(", ")\n", block=False, is_whole=True)
+    assert answer[place.start : place.end].split("\n")[0] == "g(x)"
+
+
+@pytest.mark.parametrize("answer", ["I can't help with that.", "<think>never ends"])
+def test_what_nothing_marks_as_code_is_doubted(answer: str) -> None:
+    with Served(answer, FENCED) as served:
+        first, second = served.fill(n=2)
+        assert (first.texts[0], first.confidence) == ("a + b", Ranked(0))
+        assert second.confidence == Ranked(1, doubted=True)
+
+
+def test_reading_ends_where_the_answer_does() -> None:
+    long = "def add(first_number, second_number):\n    return "
+    answer = f"```python\n{long}first_number{AFTER}" + "print(add(1, 2))\n" * 500
+    with Served(answer, hold=threading.Event(), held_at=200) as served:
+        [found] = served.fill(f"import os\n\n\n{long}", SUFFIX)
+        assert found.texts == ("first_number",)
+        wait_until(lambda: served.server.n_dropped == 1)
+        assert served.server.n_sent < 60
+
+
+def test_a_closed_fence_ends_the_reading() -> None:
+    with Served("```python\n    return 1\n```\n" + "Because. " * 500, hold=threading.Event(), held_at=60) as served:
+        assert served.fill("def f():\n    ", "\n", BODY)[0].texts == ("return 1",)
+        wait_until(lambda: served.server.n_dropped == 1)
+
+
+def test_what_has_come_is_a_draft_until_the_answer_ends() -> None:
+    hold = threading.Event()
+    answer = "Here it is:\n```python\ndef add(a, b):\n    return a + b"
+    with Served(answer, hold=hold, held_at=len(answer) - 2, size=1) as served:
+        task = served.filler.start(request(PREFIX, SUFFIX))
+        seen = set[str]()
+
+        def has_begun() -> bool:
+            task.step()
+            seen.add(task.drafts()[0])
+            return "a +" in seen
+
+        wait_until(has_begun)
+        # Neither the prose nor the repeated lines were ever shown.
+        assert {each.strip() for each in seen} <= {"", "a", "a +"}
+        [candidate] = task.candidates()
+        assert (candidate.texts[0].strip(), candidate.finished) == ("a +", False)
+        hold.set()
+        assert finish(task).candidates()[0].texts == ("a + b",)
+        assert task.cache()["tokens"] == 7
+
+
+def test_a_task_that_is_dropped_closes_its_stream() -> None:
+    with Served(FENCED * 50, hold=threading.Event(), held_at=5) as served:
+        task = served.filler.start(request(PREFIX, SUFFIX, n=2))
+        wait_until(lambda: task.step() and served.server.n_sent == 2)
+        task.close()
+        wait_until(lambda: served.server.n_dropped == 2)
+
+
+def test_an_answer_that_ran_out_of_room_is_doubted() -> None:
+    cut = "```python\ndef f():\n    a = 1\n    b ="
+    with Served(cut, "```python\n    a = 1\n```", finish_reason="length") as served:
+        found = served.fill("def f():\n    ", "\n", BODY, n=2)
+        assert [candidate.texts[0] for candidate in found] == ["a = 1", "a = 1\n    b ="]
+        assert found[1].confidence == Ranked(1, doubted=True)
+
+
+def test_several_candidates_have_several_temperatures() -> None:
+    with Served(FENCED) as served:
+        served.fill(n=3)
+        assert sorted(body["temperature"] for body in served.server.bodies) == [0.0, WARMTH, WARMTH]
+        served.server.bodies.clear()
+        served.fill(n=64)
+        assert len(served.server.bodies) == MAX_ANSWERS
+
+
+def test_several_holes_are_filled_one_after_another() -> None:
+    with Served("```\nf(a\n```", "```\nf(a, b\n```") as served:
+        [found] = served.fill("f(", ")\n", LINE, LINE, between=(", ",))
+        assert found.texts == ("a", "b")
+        assert "f(a, \n" in served.server.bodies[1]["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "refusal"),
+    [
+        (["logprobs"], lambda name: (422, {"detail": f"Unsupported fields in the request: {{'{name}'}}"})),
+        (["temperature"], lambda name: (400, said(f"Unsupported value: '{name}' does not support 0 with this model."))),
+        (["stream"], lambda name: (400, said(f"Your organization must be verified to {name} this model."))),
+        (["logprobs", "temperature"], lambda name: (422, {"detail": [{"loc": ["body", name], "msg": "Extra inputs"}]})),
+        (["temperature"], lambda _: (400, {})),
+        (["logprobs", "stream"], lambda _: (400, said("Extra inputs are not permitted"))),
+    ],
+)  # fmt: skip
+def test_a_refused_field_is_sent_once(refused: list[str], refusal: Any) -> None:
+    with Served(FENCED, refused=refused, refusal=refusal) as served:
+        assert served.fill()[0].texts == ("a + b",)
+        served.server.bodies.clear()
+        assert served.fill()[0].texts == ("a + b",)
+        [body] = served.server.bodies
+        assert not set(refused) & set(body)
+        assert {"model", "messages", "max_tokens"} <= set(body)
+
+
+def test_a_model_that_thinks_first_has_room_for_it() -> None:
+    told = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    with Served(FENCED, refused=["max_tokens"], refusal=lambda _: (400, said(told))) as served:
+        assert served.fill()[0].texts == ("a + b",)
+        assert served.server.bodies[-1]["max_completion_tokens"] == THOUGHT_TOKENS
+
+
+def test_a_refusal_that_is_about_no_field_stands() -> None:
+    told = "This model's maximum context length is 512 tokens. However, you requested 900 tokens."
+    with Served(FENCED, refused=["model"], refusal=lambda _: (400, said(told))) as served:
+        with pytest.raises(RemoteError, match="maximum context length is 512 tokens"):
+            served.fill()
+        assert len(served.server.bodies) == 1
+
+
+def test_a_field_that_only_looked_refused_is_sent_again() -> None:
+    with Served(FENCED, refused=["model"], refusal=lambda _: (400, {})) as served:
+        with pytest.raises(RemoteError, match=r"refuses the request \(400\)"):
+            served.fill()
+        assert len(served.server.bodies) == 2
+        served.server.refused = ()
+        served.fill()
+        assert "temperature" in served.server.bodies[-1]
+
+
+def raw(data: bytes, media_type: str = "text/event-stream") -> str:
+    """Return the sentence for a server that answers so."""
+
+    async def answer(_: Request) -> Response:
+        return Response(data, media_type=media_type)
+
+    with serving({"POST /v1/chat/completions": answer}) as url:
+        filler = chat.connect(url, "m", Config(), {})
+        try:
+            with pytest.raises(RemoteError) as raised:
+                finish(filler.start(request("secret_code(", ")")))
+            return str(raised.value).replace(filler.client.server.host, "HOST")
+        finally:
+            filler.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
+        (b"<html>", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
+        (b"data: [DONE]\n\n", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
+        (b"{", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
+        (b"data: {\n\n", "the answer of HOST can't be understood: the message is not valid JSON"),
+        (b"data: 7\n\n", "the answer of HOST can't be understood: the message must be an object, but is a number"),
+        (b'data: {"choices": 7}\n\n', "the answer of HOST can't be understood: choices must be a list, but is a number"),
+        (b"{}", "the answer of HOST can't be understood: choices is missing"),
+        (b'{"choices": []}', "the answer of HOST can't be understood: choices is empty"),
+        (b'data: {"error": "out of memory"}\n\n', "HOST failed (500): out of memory"),
+        (
+            b'data: {"error": {"message": "too long for the context", "code": 413}}\n\n',
+            "HOST takes no request of this size (413)",
+        ),
+        (b": \n\n" * (5 << 20), "HOST answered with more than 16 MB"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_told(data: bytes, sentence: str) -> None:
+    assert raw(data) == sentence
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (401, r"wants an API key \(401\)"),
+        (404, r"has no /v1/chat/completions, or no model a-model \(404\)"),
+        (429, "too many requests"),
+        (500, r"failed \(500\)"),
+    ],
+)
+def test_a_refusal_says_what_to_do(status: int, sentence: str) -> None:
+    with Served(FENCED, refused=["model"], refusal=lambda _: (status, said("no"))) as served:
+        with pytest.raises(RemoteError, match=sentence):
+            served.fill()
+        assert len(served.server.bodies) == 1
+
+
+def test_one_event_may_come_in_any_pieces() -> None:
+    data = b'\xef\xbb\xbf\r\n: hello\r\nevent: x\r\ndata: {"a":\r\ndata: 1}\r\n\r\ndata:{"b": 2}\n\ndata: {"c": 3}'
+    for size in (1, 2, 7, 999):
+        reader = EventReader()
+        events = [each for at in range(0, len(data), size) for each in reader.feed(data[at : at + size])]
+        assert [event.values for event in [*events, *reader.end()]] == [{"a": 1}, {"b": 2}, {"c": 3}]
+        assert reader.is_stream
+
+
+@pytest.mark.parametrize(
+    ("ids", "sentence"),
+    [
+        (["only"], ""),
+        ([], "serves 0 models; name one at the end, as in chat:URL#MODEL"),
+        (list("abcdefg"), "serves 7 models; name one at the end, as in chat:URL#MODEL: a, b, c, d, e, …"),
+    ],
+)
+def test_a_server_with_one_model_needs_no_name(ids: list[str], sentence: str) -> None:
+    async def models(_: Request) -> Response:
+        return JSONResponse({"data": [{"id": each} for each in ids]})
+
+    with serving({"GET /v1/models": models}) as url:
+        if sentence:
+            with pytest.raises(RemoteError, match=sentence):
+                chat.connect(url, "", Config(), {})
+            return
+        filler = chat.connect(url, "", Config(), {})
+        assert filler.backend.model == "only"
+        filler.close()
+
+
+@pytest.mark.parametrize("base", ["", "/", "/v1", "/v1/chat/completions", "/v1beta/openai/chat/completions"])
+def test_a_url_may_end_with_the_endpoint(base: str) -> None:
+    server = ChatServer(FENCED)
+    path = base if base.startswith("/v1beta") else "/v1/chat/completions"
+    with serving({f"POST {path}": server.answer}) as url:
+        filler: Any = backends.load(f"chat:{url}{base}#m")
+        try:
+            assert finish(filler.start(request(PREFIX, SUFFIX))).candidates()[0].texts == ("a + b",)
+        finally:
+            filler.close()
+
+
+@pytest.fixture(autouse=True)
+def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.toml").touch()
+    monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "config.toml"))
+
+
+def test_a_usual_key_goes_to_its_usual_server_alone() -> None:
+    environ = {"OPENAI_API_KEY": "one", "DEEPSEEK_API_KEY": "two"}
+    for url, key in (
+        ("https://api.openai.com/v1", "one"),
+        ("https://api.deepseek.com", "two"),
+        ("https://else.example", ""),
+        ("http://api.openai.com", ""),
+    ):
+        filler = chat.connect(url, "m", Config(), environ)
+        assert filler.client.server.key == key
+        filler.close()
+
+
+def test_files_that_stay_local_are_not_sent() -> None:
+    with Served(FENCED, configured=Config(Settings(local_only=("vault/",)))) as served:
+        related = (Snippet("vault/a.py", "hidden = 1\n"), Snippet("b.py", "shown = 1\n"))
+        served.fill(PREFIX, SUFFIX, path="c.py", related=related)
+        content = served.server.bodies[0]["messages"][0]["content"]
+        assert "shown" in content
+        assert "hidden" not in content
+        with pytest.raises(ValueError, match=r"vault/b\.py is for local models only"):
+            served.filler.start(request(PREFIX, SUFFIX, path="vault/b.py"))

@@ -1,0 +1,154 @@
+"""Drafts that read along what the file says are the drafts of one token at a time, and so are their scores."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from dg_lsp.engine import causal
+from dg_lsp.engine.causal import Draft
+from dg_lsp.engine.file_model import FileModel
+from dg_lsp.engine.packed import PackedPasses
+from dg_lsp.engine.passes import Passes, crop, widen
+from dg_lsp.engine.tree import ROOT, Tree, trie
+
+PREFIX = [17, 30, 31, 32, 33, 34, 35, 36, 20, 30, 31, 32, 33, 34, 21, 30, 31]
+AFTER = [40, 30, 31, 32, 33, 34, 35, 36, 37]
+BANNED, STOPS, END = [0, 1, 3, 4], {2, 36}, 2
+
+
+@pytest.fixture(params=[Passes, PackedPasses], ids=["plain", "packed"])
+def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
+    made: Passes = request.param(with_experts)
+    return made
+
+
+def drafted(passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10) -> tuple[list[Draft], int]:
+    """The drafts, and how many passes they took after the first."""
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    work = causal.drafts(passes, kv, PREFIX[-1], rows=3, most=most, first=first, banned=BANNED, stops=STOPS, end=END, file=file)
+    n_passes = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            return stop.value, n_passes
+        n_passes += 1
+
+
+def one_at_a_time(passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10) -> list[list[int]]:
+    """The same drafts by the rule as it reads: one row, one token, one pass."""
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+
+    def chances(ids: list[int]) -> torch.Tensor:
+        hidden, _ = passes.encode(torch.tensor([[PREFIX[-1], *ids]]), crop(kv, len(PREFIX) - 1))
+        logits = passes.logits(hidden[0, -1])
+        logits[BANNED] = -torch.inf
+        mixed = logits.softmax(-1)
+        if file is not None:
+            guess = file.guess(ids)
+            mixed *= 1 - guess.weight
+            for token, share in guess.shares.items():
+                if token >= 0 and token not in BANNED:
+                    mixed[token] += guess.weight * share
+        return mixed
+
+    begun = chances([])
+    if first:
+        begun = torch.zeros_like(begun).index_copy(0, torch.tensor(first), begun[list(first)])
+    rows = [[token] for token in begun.topk(3).indices.tolist() if begun[token] > 0]
+    for row in rows:
+        while len(row) < most and row[-1] not in STOPS:
+            row.append(int(chances(row).argmax()))
+    return [row[:-1] if row[-1] in STOPS else row for row in rows]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("first", [(), (30, 32, 40, 50), (99,)])
+@pytest.mark.parametrize("full", [0.0, 0.5, 0.98])
+@pytest.mark.parametrize("most", [1, 2, 10])
+def test_drafts_equal_those_written_one_token_at_a_time(passes: Passes, first: tuple[int, ...], full: float, most: int) -> None:
+    file = FileModel(PREFIX, AFTER, full=full) if full else None
+    found, _ = drafted(passes, file, first=first, most=most)
+    assert [draft.ids for draft in found] == one_at_a_time(passes, file, first=first, most=most)
+
+
+@torch.no_grad()
+def test_file_predictions_save_passes(passes: Passes) -> None:
+    file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    found, n_passes = drafted(passes, file, first=(32,))
+    assert found[0].ids == [32, 33, 34, 35]
+    assert n_passes < len(found[0].ids)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("full", [0.0, 0.98])
+def test_log_probabilities_equal_one_pass_over_the_whole_draft(passes: Passes, full: float) -> None:
+    found, _ = drafted(passes, FileModel(PREFIX, AFTER, full=full, half_at=0.1) if full else None, first=(32, 30, 50))
+    kv = crop(passes.encode(torch.tensor([PREFIX]))[1], len(PREFIX) - 1)
+    for draft in found:
+        ids = [PREFIX[-1], *draft.ids]
+        logps = passes.logits(passes.encode(torch.tensor([ids]), kv)[0][0]).log_softmax(-1)
+        expected = [float(logps[place, token]) for place, token in enumerate(draft.ids)]
+        assert draft.logps == pytest.approx(expected, abs=1e-4)
+        # Behind the last of the most tokens that there may be, nobody has looked.
+        assert (draft.end is None) == (len(draft.ids) == 10)
+        if draft.end is not None:
+            assert draft.end == pytest.approx(float(logps[-1, END]), abs=1e-4)
+
+
+@torch.no_grad()
+def test_a_tree_grows_its_buffer(passes: Passes) -> None:
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    tree = Tree(passes, kv, 1)
+    tree.add([30], [ROOT])
+    tree.add([31, 50], [0, 0])
+    hidden = tree.add([32, 33], [1, 2])
+    alone, _ = passes.encode(torch.tensor([[30, 31, 32], [30, 50, 33]]), widen(kv, 2))
+    torch.testing.assert_close(hidden, alone[:, -1], atol=1e-5, rtol=1e-4)
+
+
+def test_rows_with_the_same_start_share_nodes() -> None:
+    tokens, parents, nodes = trie([[9, 1, 2, 3], [9, 1, 4], [9, 2, 3]])
+    assert (tokens, parents) == ([9, 1, 2, 3, 4, 2, 3], [ROOT, 0, 1, 2, 1, 0, 5])
+    assert nodes == [[0, 1, 2, 3], [0, 1, 4], [0, 5, 6]]
+
+
+def test_a_file_continuation_ends_when_it_is_unlikely() -> None:
+    file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    assert file.continuation([32], most=3, least_chance=0.1, stops=()) == [33, 34, 35]
+    assert file.continuation([32], most=9, least_chance=0.1, stops=(34,)) == [33, 34]
+    assert file.continuation([32], most=9, least_chance=1.0, stops=()) == []
+    assert file.continuation([99], most=9, least_chance=0.1, stops=()) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_matches_equal_a_search_of_every_place(seed: int) -> None:
+    """Few different tokens, so that matches are long and many, longer than what is looked at and more than are counted."""
+    chance = random.Random(seed)
+    before = [chance.randrange(3) for _ in range(chance.choice([0, 5, 300]))]
+    after = [chance.randrange(3) for _ in range(chance.choice([0, 5, 300]))] + before[:20]
+    file = FileModel(before, after, full=0.9)
+    for n_written in range(4):
+        written = [chance.randrange(3) for _ in range(n_written)]
+        tail = [*before, *written][-16:]
+        guess = file.guess(written)
+        matches: list[tuple[int, int]] = []
+        for side in (before, after):
+            for place in range(len(side) - 1):
+                length = 0
+                while length < len(tail) and place - length >= 0 and side[place - length] == tail[-1 - length]:
+                    length += 1
+                if length:
+                    matches.append((length, side[place + 1]))
+        matches = matches[-96:]
+        if not matches:
+            assert guess.weight == 0.0
+            continue
+        best = max(length for length, _ in matches)
+        counts = {token: sum(4.0 ** (length - best) for length, other in matches if other == token) for _, token in matches}
+        assert guess.shares == pytest.approx({token: count / sum(counts.values()) for token, count in counts.items()})
+        assert guess.weight == pytest.approx(0.9 * best / (best + 4) * max(counts.values()) / sum(counts.values()))

@@ -1,0 +1,73 @@
+"""The embedded weights read without transformers are those that it reads, and so is what is computed with them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import DiffusionGemmaForBlockDiffusion
+
+from dg_lsp.engine import dense, fit, model, room
+from dg_lsp.engine.passes import Passes
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Path:
+    return model.find(model.EMBEDDED)
+
+
+@torch.no_grad()
+def test_the_embedded_model_equals_the_librarys(embedded: Path) -> None:
+    library: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(str(embedded), dtype=torch.float32)
+    own = dense.load(embedded, torch.float32)
+    assert own is not None
+    assert fit.of_config(own.config.to_dict()) == fit.of_config(library.config.to_dict())
+    weights = library.state_dict()
+    for name, tensor in own.state_dict().items():
+        if name in weights:
+            torch.testing.assert_close(tensor, weights[name], atol=0, rtol=0)
+    ours, theirs = Passes(own), Passes(library.eval())
+    assert room.cost(ours) == room.cost(theirs)
+    ids, canvas = torch.arange(100, 140)[None], torch.arange(200, 224)[None]
+    hidden, kv = ours.encode(ids)
+    expected, library_kv = theirs.encode(ids)
+    torch.testing.assert_close(hidden, expected, atol=0, rtol=0)
+    soft = ours.soft(canvas[..., None], torch.full((1, 24, 1), 0.5))
+    torch.testing.assert_close(
+        ours.logits(ours.decode(canvas, kv, soft)), theirs.logits(theirs.decode(canvas, library_kv, soft)), atol=0, rtol=0
+    )
+
+
+def test_the_embedded_model_is_loaded_without_transformers_and_torchs_compiler() -> None:
+    code = (
+        "import sys; from dg_lsp.engine import local; local.load_filler(device='cpu'); "
+        "print(sorted(name for name in ('transformers', 'torch', 'torch._dynamo', 'sympy') if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['torch']"
+
+
+def test_other_checkpoints_are_loaded_by_the_library(embedded: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(embedded / name, tmp_path / name)
+    assert dense.load(tmp_path, torch.float32) is not None
+    tensors = load_file(tmp_path / "model.safetensors")
+    with_experts = dict(tensors)
+    name = next(name for name in tensors if name.endswith(dense.OFF))
+    with_experts[name] = torch.ones_like(tensors[name])
+    save_file(with_experts, tmp_path / "model.safetensors")
+    assert dense.load(tmp_path, torch.float32) is None
+    save_file({key: value for key, value in tensors.items() if "q_proj" not in key}, tmp_path / "model.safetensors")
+    assert dense.load(tmp_path, torch.float32) is None
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["rope_parameters"]["full_attention"]["rope_type"] = "yarn"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert dense.load(tmp_path, torch.float32) is None

@@ -1,0 +1,155 @@
+"""What a model takes is computed from its configuration, and is what it takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dg_lsp.batch import doctor_fit
+from dg_lsp.engine import fit, memory, model, room
+from dg_lsp.engine.fit import Machine, NoRoomError, machine, page, tuning
+from dg_lsp.engine.fit.choice import VLLM_NVFP4
+from dg_lsp.engine.stack import PrefixRows, Stack
+from dg_lsp.engine.weights import adapter, quantised, skeleton
+from tests.engine import real_geometry
+
+PUBLISHED = fit.of_config(real_geometry.config_values(**real_geometry.PUBLISHED))
+GB = 10**9
+CARD = Machine("cuda", 24 * 2**30, "a card")
+
+
+def test_the_computed_number_of_weights_equals_the_librarys() -> None:
+    """With its vision tower of .57 billion the published files have 51.6476 GB."""
+    from transformers import DiffusionGemmaConfig
+
+    values = real_geometry.config_values(**real_geometry.PUBLISHED)
+    built = skeleton.build(DiffusionGemmaConfig.from_dict(values))
+    tensors = {id(tensor): tensor for tensor in built.state_dict(keep_vars=True).values()}
+    assert sum(tensor.numel() for tensor in tensors.values()) == PUBLISHED.n_weights == 25_250_986_812
+    # What transformers writes says the same as what was published.
+    assert fit.of_config(built.config.to_dict()) == PUBLISHED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"vocab_size": 420},
+        {"hidden_size": 256, "num_experts": 16, "moe_intermediate_size": 128, "vocab_size": 8192},
+        {"hidden_size": 384, "num_experts": 24, "moe_intermediate_size": 192, "intermediate_size": 768, "vocab_size": 16_384},
+    ],
+    ids=["small", "middle", "large"],
+)
+def test_computed_bytes_equal_the_measured_bytes(tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder = real_geometry.save(tmp_path, real_geometry.build(**changes))
+    shape = fit.of_config(json.loads((folder / "config.json").read_text()))
+    use = fit.Use(prefix_tokens=96, canvas_tokens=32, rows=3)
+    for precision in ("float32", "bfloat16", "fp8", *(("int4",) if "int4" in machine.installed() else ())):
+        told = fit.needs(shape, precision, use)
+        passes = model.load(str(folder), device="cpu", threads=1, dtype=precision).passes
+        assert quantised.n_bytes(passes.model) == pytest.approx(told.weights, rel=0.05), precision
+        with torch.inference_mode():
+            kv = passes.encode(torch.arange(96)[None] + 300)[1]
+        measured = sum(one.numel() * one.element_size() for pair in kv for one in pair)
+        assert measured == pytest.approx(told.cache, rel=0.05)
+        cost = room.cost(passes)
+        rows = Stack([PrefixRows(kv, 3)], 32).bytes + 3 * 32 * (cost.canvas_token - cost.prefix_token)
+        assert rows == pytest.approx(told.rows, rel=0.05)
+        if precision in ("fp8", "int4"):
+            banks = passes.decoder.layers[0].experts.banks.values()
+            dense = [bank.dense(torch.bfloat16) for bank in banks]
+            assert sum(one.numel() * one.element_size() for one in dense) == told.workspace
+
+
+def test_a_card_gets_the_widest_precision_that_fits() -> None:
+    chosen = {
+        card: fit.choose("M", PUBLISHED, replace(CARD, free=page.free_on(card)), use=page.USE).precision
+        for card in (24, 32, 80, 141)
+    }
+    assert chosen == {24: "int4", 32: "fp8", 80: "bfloat16", 141: "bfloat16"}
+
+
+def test_the_choice_states_its_reason() -> None:
+    why = fit.choose("M", PUBLISHED, CARD).why
+    assert why == "at 8 bits it needs 32.3 GB, and 25.8 GB are free on a card"
+
+
+def test_a_too_small_card_gets_advice() -> None:
+    with pytest.raises(NoRoomError) as caught:
+        fit.choose("M", PUBLISHED, replace(CARD, free=16 * GB))
+    assert str(caught.value) == (
+        "M needs 20.4 GB at 4 bits (14.2 GB of weights), and 16.0 GB are free on a card. Close other programs that use the "
+        f"memory. Choose the embedded model, or a server (engine.model = vllm:URL). On a card of 24 GB: {VLLM_NVFP4}"
+    )
+
+
+def test_missing_packages_are_named() -> None:
+    with pytest.raises(NoRoomError, match=r"pip install '/path/to/dg-lsp\[quant\]'. Or serve the model: vllm serve nvidia/"):
+        fit.choose("M", PUBLISHED, replace(CARD, installed=("fp8",)))
+    with pytest.raises(NoRoomError, match=r"4 bits: install the packages for it with: pip install '/path/to/dg-lsp\[quant\]'"):
+        fit.choose("M", PUBLISHED, replace(CARD, installed=("fp8",)), asked="int4")
+
+
+def test_a_cpu_gets_quantised_weights_only_on_request() -> None:
+    cpu = Machine("cpu", 40 * GB, multiplies_bf16=True)
+    with pytest.raises(NoRoomError, match=r"needs 5\d\.\d GB at 16 bits"):
+        fit.choose("M", PUBLISHED, cpu)
+    assert fit.choose("M", PUBLISHED, cpu, asked="int4").why == "you selected it"
+    assert fit.choose("M", PUBLISHED, replace(cpu, free=80 * GB)).precision == "bfloat16"
+    with pytest.raises(NoRoomError, match="has no bfloat16 instructions"):
+        fit.choose("M", PUBLISHED, replace(cpu, free=400 * GB, multiplies_bf16=False))
+    assert (
+        fit.choose("M", PUBLISHED, replace(cpu, free=400 * GB, multiplies_bf16=False), asked="float32").precision == "float32"
+    )
+
+
+def test_an_8_bit_checkpoint_stays_in_8_bits() -> None:
+    assert fit.choose("M", PUBLISHED, replace(CARD, free=140 * GB), stored="fp8").precision == "fp8"
+
+
+@pytest.mark.parametrize("wrong", [{"hidden_size": "wide"}, {"num_hidden_layers": 0}, {"vocab_size": -1}])
+def test_a_configuration_without_sizes_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(fit.GeometryError):
+        fit.of_config({"text_config": {**real_geometry.TEXT, **wrong}})
+
+
+def test_the_computed_number_of_adapter_weights_is_right() -> None:
+    pytest.importorskip("peft")
+    built = real_geometry.build(vocab_size=420)
+    shape = fit.of_config(built.config.to_dict())
+    for experts in (False, True):
+        fresh = adapter.new(real_geometry.build(vocab_size=420), rank=4, experts=experts)
+        assert adapter.n_parameters(fresh) == pytest.approx(tuning.lora_weights(shape, 4, experts=experts), rel=0.05)
+
+
+def test_the_page_has_the_computed_tables() -> None:
+    text = (Path(__file__).parents[2] / page.PAGE).read_text(encoding="utf-8")
+    assert page.rewritten(text) == text
+    assert VLLM_NVFP4 in text
+
+
+def test_the_doctor_says_what_fits_from_the_configuration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(real_geometry.config_values(**real_geometry.PUBLISHED)))
+    monkeypatch.setattr(memory, "free_bytes", lambda: 16 * GB)
+    said, advice, facts = doctor_fit.look(str(tmp_path), "cpu")
+    assert said == f"{tmp_path} needs 55.2 GB at 16 bits, 32.3 GB at 8, 20.4 GB at 4; 16.0 GB free on this machine"
+    assert advice.startswith(f"{tmp_path} ")
+    assert facts["bytes"]["bfloat16"]["weights"] == 2 * PUBLISHED.n_weights  # type: ignore[index]
+    said, advice, facts = doctor_fit.look("embedded", "cpu")
+    assert not advice
+    assert facts["dtype"] == "float32"
+
+
+def test_the_doctor_gets_a_cards_memory_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143000'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = machine.of_device("auto")
+    assert (found.kind, found.name, found.free) == ("cuda", "NVIDIA H200", 143000 * 1024**2)
+    program.write_text("#!/bin/sh\necho 'No devices were found'\n")
+    assert machine.of_device("auto").kind != "cuda"

@@ -1,0 +1,356 @@
+"""What the model is shown and what is taken of its answer, on a checkpoint without a profile: the shape of the 26B's."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
+from dg_lsp.engine import causal, chat_template, layout, local, model
+from dg_lsp.engine.causal import Draft
+from dg_lsp.engine.denoise import Denoiser, Reading
+from dg_lsp.engine.layout import REPEATED_LINES
+from dg_lsp.engine.local import InfillTask, LocalFiller, Switches, longer, rows
+from dg_lsp.engine.local.fill import Fill
+from dg_lsp.engine.profile import TRAINED, Profile, dump, load, parse
+from dg_lsp.engine.rank import RowResult
+from dg_lsp.engine.stack import LocalDecoder
+
+LINE = Hole(Span(0, 0), "cursor")
+BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
+SUFFIX = "\n\n\nclass Point:\n    pass\n"
+CODE = """
+import os
+from dataclasses import dataclass
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+    def moved(self, dx: int, dy: int) -> "Point":
+        return Point(self.x + dx, self.y + dy)
+
+
+def main() -> None:
+    point = Point(1, 2)
+    for n in range(10):
+        point = point.moved(n, -n)
+        print(point, os.getpid())
+""".lstrip()
+
+
+@pytest.fixture(scope="module")
+def instruct(instruct_layout: Path) -> LocalFiller:
+    filler = local.load_filler(str(instruct_layout), device="cpu")
+    assert filler.loaded.profile == Profile()
+    return filler
+
+
+def filled(filler: LocalFiller, request: InfillRequest) -> Fill:
+    return filler.resources.fill(request, Switches())
+
+
+def finish(task: InfillTask) -> InfillTask:
+    while task.step():
+        pass
+    return task
+
+
+# Typing.
+
+
+def n_new(filler: LocalFiller, request: InfillRequest) -> int:
+    """Return how many tokens a request's prefix has that the cache does not, and put them there."""
+    ids = filler.layout.lay_out(request).kv
+    known, kv = filler.cache.longest(ids)
+    n_tokens = len(ids) - known
+    with torch.inference_mode():
+        while known < len(ids):
+            known, kv = filler.resources.prefixes.encode(ids, known, kv, 512)
+    return n_tokens
+
+
+def test_a_keystroke_encodes_few_tokens_beyond_the_repeated_lines(instruct: LocalFiller) -> None:
+    encode = instruct.loaded.vocabulary.encode
+    head = "".join(f"value_{n} = {n}\n" for n in range(20))
+    related = (Snippet("b.py", "def g(): ..."), Snippet("a.py", "def h(): ..."))
+    suffix = "\n" + "".join(f"other_{n} = {n}\n" for n in range(60))
+    request = InfillRequest(head, suffix, (LINE,), language="python", path="m.py", related=related)
+    instruct.cache.clear()
+    n_new(instruct, request)
+    costs, n_all = list[int](), len(instruct.layout.lay_out(request).kv)
+    for n in range(1, len(CODE) + 1):
+        text = head + CODE[:n]
+        new = n_new(instruct, replace(request, prefix=text, related=related[:: -1 if n % 2 else 1]))
+        n_lines = text.count("\n")
+        if (
+            text.endswith("\n") and n_lines % REPEATED_LINES == 0
+        ):  # the user's turn shows more lines, and the answer repeats them
+            repeated = "".join(f"{line}\n" for line in text.split("\n")[n_lines - REPEATED_LINES : n_lines])
+            new -= 2 * len(encode(repeated))
+        costs.append(new)
+    assert max(costs) < 32
+    assert sorted(costs)[len(costs) * 9 // 10] <= 3
+    assert n_all > 500
+
+
+# The end of a line.
+
+
+def reading(fill: Fill, text: str, length: int) -> tuple[rows.PlannedRow, Reading]:
+    """Return a row of noise whose gap reads as a text, with something behind it."""
+    planned = next(row for row in rows.planned(fill, []) if sum(row.row.free) == length)
+    ids = [*fill.vocabulary.encode(text), *planned.row.ids][: len(planned.row.ids)]
+    return planned, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1)
+
+
+def test_a_line_hole_may_write_a_line_end_and_its_answer_is_cut_there(instruct: LocalFiller) -> None:
+    fill = filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,)))
+    assert not set(fill.vocabulary.with_newline) & set(fill.banned_tokens())
+    assert rows.texts(fill, *reading(fill, " a\nb = 1\n", 10)) == ("a",)  # one space was typed already
+    in_call = filled(instruct, InfillRequest("x = f(", ", 2)\ny\n", (LINE,)))
+    assert rows.texts(in_call, *reading(in_call, "(a, 2)\nyy", 10)) == ("a",)
+    assert rows.texts(in_call, *reading(in_call, "(a, 2, 3)b", 10)) == ("a, 2, 3)b",)
+
+
+def test_each_of_several_holes_is_truncated_at_its_line_with_its_confidences(instruct: LocalFiller) -> None:
+    request = InfillRequest("x = 1\n", SUFFIX, (LINE, LINE), between=("\nb = ",))
+    fill = filled(instruct, request)
+    planned = rows.planned(fill, [])[0]
+    n_gap = sum(gap == 0 for gap in planned.gaps)
+    first, newline = fill.vocabulary.encode("ab\n")[:2], fill.vocabulary.encode("\n")[0]
+    ids = list(planned.row.ids)
+    ids[:3] = [*first, newline]
+    evidence = rows.evidence(fill, planned, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1), 1)
+    assert evidence.candidate.texts[0] == "ab"
+    assert len(evidence.candidate.confidences[0]) == 2 < n_gap
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_candidate_of_a_line_holds_a_line_end(instruct: LocalFiller, seed: int) -> None:
+    task = finish(instruct.start(InfillRequest("x = 1\ny = ", SUFFIX, (LINE,), seed=seed)))
+    assert task.candidates()
+    assert not any("\n" in candidate.texts[0] for candidate in task.candidates())
+
+
+# Drafts.
+
+
+@pytest.mark.parametrize(
+    ("hole", "draft", "answer"),
+    [
+        (BODY, "return 1\n" + SUFFIX.lstrip("\n") + "\n```", "return 1"),
+        (BODY, "return 1" + SUFFIX, "return 1"),
+        (BODY, "return 1\n\nclass Point:\n    pa", "return 1"),
+        (LINE, "a + b\nmore", "a + b"),
+        (LINE, "a + b", "a + b"),
+    ],
+)
+def test_no_draft_continues_into_the_suffix(
+    instruct: LocalFiller, monkeypatch: pytest.MonkeyPatch, hole: Hole, draft: str, answer: str
+) -> None:
+    """The causal draft is scripted; an earlier answer's rest, which is such a draft too, is given.
+
+    A gap of a stated length has a causal draft of its own; of any other length, the search writes it: test_search.py.
+    """
+    ids = instruct.loaded.vocabulary.encode(draft)
+    stops = instruct.loaded.vocabulary.with_newline if hole is LINE else ()
+    end = next((index for index, token in enumerate(ids) if token in stops), len(ids))
+
+    def scripted(*_: object, **__: object) -> Generator[bool, None, list[Draft]]:
+        yield True
+        return [Draft(ids[:end], stop=ids[end] if end < len(ids) else None)]
+
+    monkeypatch.setattr(causal, "drafts", scripted)
+    filler = LocalFiller(instruct.loaded, Switches(gap=8))
+    request = InfillRequest("def f():\n    ", SUFFIX, (hole,), language="python", previous=draft)
+    seen = finish(filler.start(request)).rows()
+    assert next(row.text for row in seen if row.row == "causal") == answer
+    assert next(row.text for row in seen if row.row == "previous") == answer
+    assert not any(row.text.endswith("pass\n") for row in seen if row.row != "noise")
+    n_tokens = len(instruct.loaded.vocabulary.encode(answer))
+    assert all(len(row.tokens) == n_tokens for row in seen if row.text == answer)  # scored as it was cut
+
+
+def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filler = local.load_filler(str(trained_layout), device="cpu")
+    filler = LocalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, line_ends=True)))
+    vocabulary = filler.loaded.vocabulary
+    draft = "x = 1\nclass Point:\n    pass"
+    ids, eom = vocabulary.encode(draft), vocabulary.id("<eom>")
+    assert eom is not None
+
+    def scripted(*_: object, **__: object) -> Generator[bool, None, list[Draft]]:
+        yield True
+        return [Draft(ids, stop=eom), Draft(ids)]
+
+    monkeypatch.setattr(causal, "drafts", scripted)
+    seen = finish(filler.start(InfillRequest("def f():\n    ", SUFFIX, (BODY,)))).rows()
+    assert [row.text for row in seen if row.row == "causal"][:2] == [draft, "x = 1"]
+
+
+def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: LocalFiller) -> None:
+    fill = filled(instruct, InfillRequest("x = 1\n", SUFFIX, (BODY,)))
+    scored = RowResult("abc", "causal", tokens=(-0.01, -3.0, -0.2))
+    [planned] = rows.corrected(fill, [scored], 5)
+    n_tail = len(fill.tail)
+    assert planned.row.draft
+    assert planned.row.noisy == (False, True, False, *[False] * n_tail)
+    assert planned.row.chances[:3] == pytest.approx((0.990, 0.050, 0.819), abs=1e-3)
+    assert planned.row.ids[3:] == fill.tail
+    [unscored] = rows.corrected(fill, [replace(scored, tokens=())], 5)
+    assert (unscored.row.chances, unscored.row.noisy) == ((), ())
+
+
+# Answers longer than a canvas.
+
+
+def scripted_canvases(fill: Fill, texts: Sequence[list[int]], prefixes: list[int]) -> longer.Settle:
+    """Return what settles each canvas to the next of some ids, and notes how long its prefix was."""
+    left = list(texts)
+
+    def settle(denoiser: Denoiser, decoder: LocalDecoder) -> Generator[bool, None, None]:
+        prefixes.append(decoder.kv[0][0].shape[2])
+        ids, width = left.pop(0), denoiser.canvas.ids.shape[1]
+        filler = fill.vocabulary.encode("~")
+        denoiser.canvas.best[0] = torch.tensor([*ids, *filler * width][:width])
+        denoiser.drop(0)
+        yield True
+
+    return settle
+
+
+def run(work: Generator[bool, None, str]) -> str:
+    with torch.inference_mode():
+        while True:
+            try:
+                next(work)
+            except StopIteration as stop:
+                return str(stop.value)
+
+
+@pytest.mark.parametrize("ending", ["suffix", "fence", "turn"])
+def test_a_long_answer_continues_after_the_whole_lines_of_its_canvases(instruct: LocalFiller, ending: str) -> None:
+    narrow = replace(instruct.loaded, profile=replace(instruct.loaded.profile, canvas_tokens=48))
+    fill = LocalFiller(narrow).resources.fill(InfillRequest("def f():\n", SUFFIX, (BODY,)), Switches())
+    encode, lines = fill.vocabulary.encode, "a = 1\n" * 6
+    last = {"suffix": SUFFIX, "fence": "\n```\nmore", "turn": "<turn|>"}[ending]
+    third = [*encode("c = 3"), *([fill.sheet.closing[0]] if ending == "turn" else encode(last))]
+    texts = [encode(lines + "b = "), encode("b = 2\n" + "b" * 9), third]
+    with torch.inference_mode():
+        kv = fill.passes.encode(torch.tensor([fill.sheet.kv]))[1]
+    prefixes: list[int] = []
+    text = run(longer.written(fill, kv, 1, scripted_canvases(fill, texts, prefixes)))
+    assert text == lines + "b = 2\nc = 3"
+    n_kv = len(fill.sheet.kv)
+    assert prefixes == [n_kv, n_kv + len(encode(lines)), n_kv + len(encode(lines)) + len(encode("b = 2\n"))]
+
+
+def test_an_answer_takes_at_most_max_canvases(instruct: LocalFiller) -> None:
+    profile = replace(instruct.loaded.profile, canvas_tokens=8, max_canvases=3)
+    fill = LocalFiller(replace(instruct.loaded, profile=profile)).resources.fill(
+        InfillRequest("def f():\n", SUFFIX, (BODY,)), Switches()
+    )
+    with torch.inference_mode():
+        kv = fill.passes.encode(torch.tensor([fill.sheet.kv]))[1]
+    prefixes: list[int] = []
+    text = run(longer.written(fill, kv, 1, scripted_canvases(fill, [fill.vocabulary.encode("a = 1\n")] * 3, prefixes)))
+    assert text.startswith("a = 1\n" * 3)
+    assert len(prefixes) == 3
+
+
+def test_a_block_that_the_suffix_does_not_follow_is_written_on_longer_canvases(instruct: LocalFiller) -> None:
+    """A random model finds no suffix likely behind anything, and writes on to the last canvas."""
+    profile = replace(instruct.loaded.profile, canvas_tokens=40, copy_rows=0, causal_rows=0)
+    filler = LocalFiller(replace(instruct.loaded, profile=profile))
+    request = InfillRequest("def f():\n    ", "\n\nf()\n", (BODY,))
+    *within, beyond = finish(filler.start(request)).rows()
+    encode = filler.loaded.vocabulary.encode
+    assert within
+    assert all(row.row == "noise" and len(encode(row.text)) <= 40 for row in within)
+    assert beyond.row == "noise"
+    assert len(encode(beyond.text)) > 40
+    short = LocalFiller(replace(instruct.loaded, profile=replace(profile, max_canvases=1)))
+    assert [row.text for row in finish(short.start(request)).rows()] == [row.text for row in within]
+
+
+# The checkpoint's own files.
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{{ '<|turn>' + m['role'] + '\\n' + m['content'] | trim + '<turn|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|turn>model\\n' }}{% endif %}"
+)
+
+
+def with_template(folder: Path, tmp_path: Path, template: str, name: str = "chat_template.jinja") -> Path:
+    copy = tmp_path / "model"
+    shutil.copytree(folder, copy)
+    (copy / "tokenizer_config.json").write_text('{"bos_token": "<bos>"}')
+    (copy / name).write_text(template)
+    return copy
+
+
+@pytest.mark.parametrize("more", ["", "{{ '<|channel>thought\\n<channel|>' }}"])
+def test_a_matching_chat_template_gives_no_warning(instruct_layout: Path, tmp_path: Path, more: str) -> None:
+    assert chat_template.warning(with_template(instruct_layout, tmp_path, TEMPLATE + more)) is None
+    assert chat_template.warning(instruct_layout) is None  # it has none
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        (TEMPLATE.replace("<|turn>model", "<|turn>assistant"), "it writes 'assistant\\n', dg-lsp 'model\\n"),
+        (TEMPLATE.replace("{{ bos_token }}", "{{ bos_token }}<|turn>system\\nBe brief.<turn|>\\n"), "it writes 'system"),
+        ("{{ nothing.at.all }}", "can't be compared with the turns that dg-lsp writes: 'nothing' is undefined"),
+        ("{{ ''.__class__.__mro__ }}", "can't be compared"),
+    ],
+)
+def test_a_different_chat_template_is_logged_in_one_line_at_loading(
+    instruct_layout: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, template: str, says: str
+) -> None:
+    folder = with_template(instruct_layout, tmp_path, template)
+    with caplog.at_level(logging.WARNING, "dg_lsp.engine"):
+        model.load(str(folder), device="cpu")
+    [record] = caplog.records
+    assert says in record.getMessage()
+    assert str(folder) in record.getMessage()
+    assert "\n" not in record.getMessage()
+
+
+def test_a_chat_template_in_the_tokenizers_settings_counts_as_well(instruct_layout: Path, tmp_path: Path) -> None:
+    folder = with_template(instruct_layout, tmp_path, "", "unused")
+    (folder / "tokenizer_config.json").write_text(
+        '{"chat_template": "{{ messages[0].content }}", "bos_token": {"content": "<bos>"}}'
+    )
+    assert "after '' it writes 'What is missing?'" in (chat_template.warning(folder) or "")
+
+
+def test_templates_are_compared_with_the_layouts_own_turns(instruct: LocalFiller) -> None:
+    vocabulary = instruct.loaded.vocabulary
+    kv = filled(instruct, InfillRequest("x = ", SUFFIX, (LINE,))).sheet.kv
+    text = "".join(
+        str(vocabulary._tokenizer.id_to_token(token)) if token in vocabulary.special else vocabulary.decode([token])
+        for token in kv
+    )
+    question = text.removeprefix("<bos><|turn>user\n").partition("<turn|>")[0]
+    turns, thought = layout.chat_turns(question)
+    assert text.startswith(turns + thought)
+
+
+def test_older_profiles_keep_their_measured_settings(trained_layout: Path) -> None:
+    embedded = load(model.find(model.EMBEDDED))
+    assert {name: getattr(embedded, name) for name in TRAINED} == TRAINED
+    assert parse({"layout": "infill-trained", "line_ends": True}).line_ends
+    assert parse({"layout": "instruct"}) == Profile()
+    assert parse({}) == Profile()
+    with pytest.raises(ValueError, match="unknown order"):
+        parse({"first": "noise"})
+    assert '"line_ends": true' in dump(Profile())
