@@ -1,1 +1,1 @@
-"""From installed sources to the embedded checkpoint: corpus, tokenizer, objective, loop, export."""
+"""Train the embedded checkpoint from source code: corpus, tokenizer, objective, training loop, export."""

@@ -1,6 +1,7 @@
-"""Write the model card: what the model is, what it was trained on, how, and what it scores.
+"""Write the model card: what the model is, its training data and training, and its scores.
 
-Every figure comes from a file that a command wrote. Knows those files. Knows nothing of how they were made.
+Every figure comes from a file that another command wrote. This module knows those files, and nothing of how they were
+made.
 """
 
 # ruff: noqa: E501  (prose: one sentence a line, as in every Markdown file)
@@ -19,18 +20,18 @@ from dg_lsp.train import curve
 LIMITS = """\
 ## Limits
 
-* It is small and has seen few tokens: it knows Python's shapes and the phrases of common libraries, not what your code means. Read what it writes.
-* Other languages than Python were not in its training data. What it fills there comes from copying the file and from what all languages share.
+* It is small and has seen few tokens. It knows Python's syntax and the idioms of common libraries, not what your code means. Check what it writes.
+* Its training data had no language other than Python. Its answers in other languages come from copying the file and from what all languages share.
 * It reads {prefix} tokens before a hole and {suffix} after it, and its canvas has room for {gap} tokens in one hole.
-* Its canvas, started from noise, is one kind of row among others: the tables above say what it is worth alone, and what copies and causal drafts add.
-* HumanEval-Infilling could not be had where it was trained, so no figure on it is stated.
+* A canvas that starts from noise is one of several kinds of row. The tables above show its score alone, and what copies and causal drafts add.
+* HumanEval-Infilling was not available where the model was trained, so the card has no figure for it.
 """
 
 
 def write(run: Path, folder: Path, *, results: str, ablation: str) -> str:
     """Return the card of the checkpoint in `folder`, trained in `run`; `results` and `ablation` are Markdown tables.
 
-    Raises OSError when a file is missing, and EvalError when one does not say what the card needs.
+    Raises OSError if a file is missing, and EvalError if one lacks what the card needs.
     """
     sources, config = _object(run / "corpus" / "sources.json"), _object(folder / "config.json")
     try:
@@ -38,13 +39,13 @@ def write(run: Path, folder: Path, *, results: str, ablation: str) -> str:
     except ValueError as error:
         raise EvalError(str(error)) from error
     if not lines:
-        raise EvalError(f"{run / 'curve.jsonl'} holds no line: the training has recorded nothing yet")
+        raise EvalError(f"{run / 'curve.jsonl'} is empty: the training has recorded nothing yet")
     return "\n".join(
         [
             _head(config["text_config"], lines, folder, _where(run)),
-            "## What it scores\n",
+            "## Scores\n",
             results,
-            "## What each part is worth\n",
+            "## Scores without each part\n",
             ablation,
             LIMITS.format(
                 prefix=profile.prefix_tokens,
@@ -59,14 +60,14 @@ def write(run: Path, folder: Path, *, results: str, ablation: str) -> str:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise EvalError(f"{path} can't be read: {error}") from error
-    return found
+    return values
 
 
 def _where(run: Path) -> str:
-    """Return what the run's legs ran on, as the end of "made from nothing"; "" where nobody noted it."""
+    """Return the hardware of the run's legs, as the end of a sentence; "" if it was not recorded."""
     if not (run / curve.PLAN).exists():
         return ""
     legs = _object(run / curve.PLAN)["legs"]
@@ -93,18 +94,19 @@ tags: [code, infilling, text-diffusion, diffusion_gemma]
 
 A `DiffusionGemmaForBlockDiffusion` of {text["num_hidden_layers"]} layers, width {text["hidden_size"]}, {text["num_attention_heads"]} heads,
 feed-forward {text["intermediate_size"]} and {text["vocab_size"]} tokens, in bf16: {size:.1f} MiB.
-It was made from nothing{where}, in {last["minutes"]:.0f} minutes and {last["tokens"] / 1e6:.1f} million tokens.
+It was trained from scratch{where}, in {last["minutes"]:.0f} minutes and {last["tokens"] / 1e6:.1f} million tokens.
 transformers loads it unchanged; `dg_lsp.json` says how dg-lsp uses it.
 """
 
 
 def _training(lines: Sequence[dict[str, Any]]) -> str:
-    shown = [*lines[:: max(1, len(lines) // 12)], *([lines[-1]] if (len(lines) - 1) % max(1, len(lines) // 12) else [])]
+    sample = [*lines[:: max(1, len(lines) // 12)], *([lines[-1]] if (len(lines) - 1) % max(1, len(lines) // 12) else [])]
     return (
         "## How it was trained\n\n"
-        "`dg_lsp/train/README.md` has the commands and the objective. Losses in nats a token, on files of the training packages\n"
-        "that were kept out: of the prefix, of the answer and of the token that ends it, read causally; and of the gap on a\n"
-        "canvas at half noise, at half noise conditioned by a first pass, and at full noise.\n\n" + curve.table(shown)
+        "`dg_lsp/train/README.md` has the commands and the objective. The losses are in nats per token, on held-out files of the\n"
+        "training packages. The causal losses are those of the prefix, of the answer and of the token that ends it. The canvas\n"
+        "losses are those of the gap at half noise, at half noise conditioned by a first pass, and at full noise.\n\n"
+        + curve.table(sample)
     )
 
 
@@ -113,9 +115,9 @@ def _data(sources: dict[str, Any]) -> str:
     total = sum(source["chars"] for source in rows)
     head = (
         "## What it was trained on\n\n"
-        f"{total / 1e6:.0f} MB of Python from {len(rows)} packages, deduplicated by content; tests, data, generated and vendored files left out.\n"
-        f"Held out by name before anything else, for evaluation: {', '.join(sources['held_out'])}.\n\n"
-        "| package | version | licence as stated | files | MB |\n| --- | --- | --- | --- | --- |\n"
+        f"{total / 1e6:.0f} MB of Python from {len(rows)} packages, deduplicated by content, without tests, data, generated and vendored files.\n"
+        f"These packages were held out for evaluation: {', '.join(sources['held_out'])}.\n\n"
+        "| package | version | stated licence | files | MB |\n| --- | --- | --- | --- | --- |\n"
     )
     return head + "".join(
         f"| {s['name']} | {s['version']} | {s['licence'].replace('|', '/')} | {s['files']} | {s['chars'] / 1e6:.2f} |\n"

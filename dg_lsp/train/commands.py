@@ -1,6 +1,6 @@
-"""`dg-lsp train`: each stage alone, and again.
+"""`dg-lsp train`: run each stage of training by itself; every stage can be repeated.
 
-Knows the order of the stages and where each leaves its files. Knows nothing of what they do.
+This module knows the order of the stages and their files, and nothing of how they work.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import typer
 
 from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate.tasks import EvalError
+from dg_lsp.wire import model_names
 
 if TYPE_CHECKING:
     from dg_lsp.train.shape import Shape
 
-# Which stage leaves what the later ones need.
+# The stage that writes each file that later stages need.
 MADE_BY = {
     "corpus/train.jsonl": "corpus",
     "corpus/valid.jsonl": "corpus",
@@ -32,10 +33,10 @@ MADE_BY = {
 
 
 class Plain(typer.core.TyperGroup):
-    """Commands whose foreseeable errors are one sentence."""
+    """Commands that report expected errors as one sentence."""
 
-    def invoke(self, ctx: Any) -> Any:  # click's own context, or the one that a newer typer brings
-        """Run the command that was named; end with 2 and a sentence when it can't be done as asked."""
+    def invoke(self, ctx: Any) -> Any:  # click's context, or that of a newer typer
+        """Run the command; on an expected error, print one sentence and exit with 2."""
         try:
             return super().invoke(ctx)
         except Exception as error:
@@ -48,7 +49,7 @@ class Plain(typer.core.TyperGroup):
 app = typer.Typer(
     cls=Plain,
     no_args_is_help=True,
-    help="Train the embedded model: corpus, tokenizer, pack, (start,) run, branch, export, card.",
+    help="Train the embedded model (corpus, tokenizer, pack, start, run, branch, export, card), or tune any model.",
 )
 
 Folder = Annotated[Path, typer.Option("--run", help="The folder of this training run.")]
@@ -60,14 +61,12 @@ Width = Annotated[int, typer.Option(help="Width of the feed-forward layers.", mi
 @app.command()
 def corpus(
     run: Folder,
-    site: Annotated[
-        list[Path] | None, typer.Option(help="A site-packages folder; this Python's own where none is given.")
-    ] = None,
+    site: Annotated[list[Path] | None, typer.Option(help="A site-packages folder. Default: those of this Python.")] = None,
     sources: Annotated[
-        Path | None, typer.Option(help="A folder of source files in any language, to use instead of installed packages.")
+        Path | None, typer.Option(help="A folder of source files in any language, instead of installed packages.")
     ] = None,
 ) -> None:
-    """Gather permissively licensed sources of installed packages and of the standard library, or a folder of sources."""
+    """Collect permissively licensed source code from installed packages and the standard library, or from a folder."""
     from dg_lsp.train import corpus as stage
 
     if sources:
@@ -82,32 +81,32 @@ def corpus(
 @app.command()
 def tokenizer(
     run: Folder,
-    vocabulary: Annotated[int, typer.Option(help="How many tokens.")] = 8192,
-    chars: Annotated[int, typer.Option(help="How many characters of the corpus to learn merges from.")] = 40_000_000,
+    vocabulary: Annotated[int, typer.Option(help="The size of the vocabulary.")] = 8192,
+    chars: Annotated[int, typer.Option(help="How many characters of the corpus to learn from.")] = 40_000_000,
 ) -> None:
-    """Train the byte-level BPE on a sample of the corpus, its languages mixed as in training."""
+    """Train the byte-level BPE tokenizer on a sample of the corpus, with languages mixed as in training."""
     need(run, "corpus/train.jsonl")
     from dg_lsp.train import corpus as source
     from dg_lsp.train import mixture
     from dg_lsp.train import tokenizer as stage
 
-    made = stage.train(mixture.sample(source.load(run / "corpus" / "train.jsonl"), chars), vocabulary=vocabulary)
-    made.save(str(run / "tokenizer.json"))
-    typer.echo(f"{made.get_vocab_size()} tokens")
+    trained = stage.train(mixture.sample(source.load(run / "corpus" / "train.jsonl"), chars), vocabulary=vocabulary)
+    trained.save(str(run / "tokenizer.json"))
+    typer.echo(f"{trained.get_vocab_size()} tokens")
 
 
 @app.command()
-def pack(run: Folder, processes: Annotated[int, typer.Option(help="How many processes look for holes.", min=1)] = 2) -> None:
-    """Turn the corpus into compressed token ids and the holes cut from it: all that a training machine needs."""
+def pack(run: Folder, processes: Annotated[int, typer.Option(help="How many processes cut holes.", min=1)] = 2) -> None:
+    """Convert the corpus into compressed token ids and the holes cut from it, which are all that training needs."""
     need(run, "corpus/train.jsonl", "corpus/valid.jsonl", "tokenizer.json")
     from tokenizers import Tokenizer
 
     from dg_lsp.train import corpus as source
     from dg_lsp.train import pack as stage
 
-    made = Tokenizer.from_file(str(run / "tokenizer.json"))
+    tokenizer_model = Tokenizer.from_file(str(run / "tokenizer.json"))
     for use in ("train", "valid"):
-        packed = stage.pack(source.load(run / "corpus" / f"{use}.jsonl"), made, processes=processes)
+        packed = stage.pack(source.load(run / "corpus" / f"{use}.jsonl"), tokenizer_model, processes=processes)
         stage.save(packed, run / f"{use}.npz")
         size = (run / f"{use}.npz").stat().st_size
         typer.echo(f"{use}: {len(packed.ids) / 1e6:.2f} M tokens, {len(packed.cut_kinds)} holes, {size / 1024**2:.1f} MiB")
@@ -116,32 +115,32 @@ def pack(run: Folder, processes: Annotated[int, typer.Option(help="How many proc
 @app.command()
 def start(
     run: Folder,
-    init: Annotated[str, typer.Option(help="The checkpoint whose weights to begin with: a folder, a hub id, or embedded.")],
+    init: Annotated[str, typer.Option(help="The checkpoint with the initial weights: a folder, a hub id, or embedded.")],
     hidden: Hidden = 256,
     layers: Layers = 6,
     feed_forward: Width = 768,
 ) -> None:
-    """Begin a run with the weights of an existing checkpoint; its vocabulary may differ, and it may have fewer layers."""
+    """Start a run with the weights of an existing checkpoint. Its vocabulary may differ, and it may have fewer layers."""
     need(run, "tokenizer.json")
     from dg_lsp.train import warm
 
     warm.start(run, init, shape_of(run, hidden, layers, feed_forward))
-    typer.echo(f"{run / 'state.pt'}: begins as {init}")
+    typer.echo(f"{run / 'state.pt'}: starts with the weights of {init}")
 
 
 @app.command()
 def branch(
-    run: Folder, out: Annotated[Path, typer.Option(help="The folder of the new run, which continues this one's state.")]
+    run: Folder, out: Annotated[Path, typer.Option(help="The folder of the new run, which continues from this one's state.")]
 ) -> None:
-    """Copy a run, so that a milestone can be cooled down and exported while the run itself goes on."""
+    """Copy a run, so that the copy can be cooled down and exported as a milestone while the run continues."""
     need(run, "tokenizer.json", "train.npz", "valid.npz", "state.pt", "curve.jsonl")
     out.mkdir(parents=True)
     for name in ("state.pt", "curve.jsonl", "plan.json", "tokenizer.json"):
         if (run / name).exists():
             shutil.copyfile(run / name, out / name)
-    for name in ("train.npz", "valid.npz", "corpus"):  # never written again: no need for a second copy
+    for name in ("train.npz", "valid.npz", "corpus"):  # linked, because these files are never rewritten
         (out / name).symlink_to((run / name).resolve())
-    typer.echo(f"{out}: continues {run}")
+    typer.echo(f"{out}: continues from the state of {run}")
 
 
 @app.command(name="run")
@@ -150,16 +149,18 @@ def train(
     hidden: Hidden = 256,
     layers: Layers = 6,
     feed_forward: Width = 768,
-    causal_tokens: Annotated[float, typer.Option(help="Millions of tokens of the causal stage, over all legs.")] = 100.0,
-    mixed_tokens: Annotated[float, typer.Option(help="Millions of tokens of the mixed stage, over all legs.")] = 25.0,
-    cool_tokens: Annotated[float, typer.Option(help="Over how many millions of tokens the rate falls at the end.")] = 8.0,
+    causal_tokens: Annotated[float, typer.Option(help="Millions of tokens of the causal stage, in all legs together.")] = 100.0,
+    mixed_tokens: Annotated[float, typer.Option(help="Millions of tokens of the mixed stage, in all legs together.")] = 25.0,
+    cool_tokens: Annotated[float, typer.Option(help="Millions of tokens over which the learning rate falls at the end.")] = 8.0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int, typer.Option(help="Threads on a CPU; 0 takes one, and a second while a core is idle.")] = 1,
-    batch: Annotated[int, typer.Option(help="How many times the CPU's batch a step takes; a GPU wants 32 or more.")] = 1,
-    compiled: Annotated[bool, typer.Option(help="Compile the model: a third faster on a CPU, after some minutes.")] = False,
+    threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: one, and a second while another core is idle.")] = 1,
+    batch: Annotated[int, typer.Option(help="Multiplies the batch size, which suits a CPU; use 32 or more on a GPU.")] = 1,
+    compiled: Annotated[
+        bool, typer.Option(help="Compile the model, which takes minutes and makes a CPU a third faster.")
+    ] = False,
     seed: int = 0,
 ) -> None:
-    """Train, resuming where the last leg stopped; stop it at any time."""
+    """Train, resuming where the last leg stopped. You can interrupt it at any time."""
     need(run, "tokenizer.json", "train.npz", "valid.npz")
     from dg_lsp.train import curve, loop
     from dg_lsp.train.schedule import Schedule
@@ -188,7 +189,7 @@ def export(
     layers: Layers = 6,
     feed_forward: Width = 768,
 ) -> None:
-    """Write the newest state as a checkpoint that transformers loads."""
+    """Write the latest state as a checkpoint that transformers can load."""
     need(run, "tokenizer.json", "state.pt")
     from dg_lsp.train import export as stage
 
@@ -200,11 +201,11 @@ def export(
 @app.command()
 def card(
     run: Folder,
-    model: Annotated[Path, typer.Option(help="The checkpoint that the card describes; its README.md is written.")],
+    model: Annotated[Path, typer.Option(help="The checkpoint that the card describes; the card is its README.md.")],
     results: Annotated[Path, typer.Option(help="A Markdown table, as `dg-lsp eval --markdown` prints it.")],
     ablation: Annotated[Path, typer.Option(help="A Markdown table, as `dg-lsp eval --ablation` prints it.")],
 ) -> None:
-    """Write the model card from what the other commands measured."""
+    """Write the model card from the figures that the other commands measured."""
     need(run, "corpus/sources.json", "curve.jsonl")
     from dg_lsp.train import card as stage
 
@@ -213,22 +214,55 @@ def card(
     typer.echo(f"{model / 'README.md'}: {len(text.splitlines())} lines")
 
 
+@app.command()
+def tune(
+    sources: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the code to train on.")],
+    init: Annotated[str, typer.Option(help="The model to tune: embedded, a folder, or a hub id.")] = "embedded",
+    out: Annotated[Path, typer.Option(help="The folder of the adapter to write.")] = Path("adapter"),
+    steps: Annotated[int, typer.Option(help="How many training steps.", min=1)] = 300,
+    rank: Annotated[int, typer.Option(help="The adapter's rank.", min=1, max=512)] = 16,
+    rate: Annotated[float, typer.Option(help="The learning rate.", min=0)] = 1.5e-4,
+    rows: Annotated[int, typer.Option(help="How many windows a step has.", min=1)] = 4,
+    length: Annotated[int, typer.Option(help="How many tokens a window has.", min=128)] = 512,
+    experts: Annotated[bool, typer.Option(help="Also adapt the experts, which takes much more memory.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int, typer.Option(help="Threads on a CPU.", min=1)] = 1,
+    seed: int = 0,
+) -> None:
+    """Train a LoRA adapter for a model on the code in a folder. To load it, name the adapter's folder as the model."""
+    from dg_lsp.train import tune as stage
+
+    base = str(model_names.folder_of(init) or init)
+    tuning = stage.Tuning(
+        steps=steps, rank=rank, learning_rate=rate, rows=rows, length=length, experts=experts, device=device, threads=threads,
+        seed=seed,
+    )  # fmt: skip
+    result = stage.run(sources, base, out, tuning, say=typer.echo)
+    typer.echo(f"{result.folder}: loss on held-out files {result.before:.3f} before, {result.after:.3f} after")
+    typer.echo(f'To use it, set engine.model = "{result.folder.resolve()}"')
+    if not model_names.comes_with_the_package(base):
+        typer.echo(f'It also loads {base}, so add that to engine.allow = ["{base}"].')
+
+
 def need(run: Path, *files: str) -> None:
-    """Raise EvalError when the run has no folder, or lacks a file that an earlier stage writes."""
+    """Raise EvalError if the run's folder is missing, or a file that an earlier stage writes."""
     if not run.is_dir():
-        raise EvalError(f"there is no folder {run}; `dg-lsp train corpus --run {run}` makes it")
+        raise EvalError(f"there is no folder {run}; `dg-lsp train corpus --run {run}` creates it")
     if absent := next((file for file in files if not (run / file).exists()), ""):
         raise EvalError(f"{run} has no {absent}; `dg-lsp train {MADE_BY[absent]} --run {run}` writes it")
 
 
 def sentence(error: Exception) -> str:
-    """Return what an error says to users; "" for one that nobody foresaw, or that is said elsewhere."""
-    # Its module brings torch, and is there already if the error is one of its own.
+    """Return an expected error's message for users; "" for an unexpected error, or one that is reported elsewhere."""
+    # Importing the module would import torch. If the error is one of its own, the module is already loaded.
     model = sys.modules.get("dg_lsp.engine.model")
     if isinstance(error, EvalError) or (model is not None and isinstance(error, model.LoadError)):
         return str(error)
+    adapter = sys.modules.get("dg_lsp.engine.weights.adapter")
+    if adapter is not None and isinstance(error, adapter.AdapterError):
+        return str(error)
     if isinstance(error, ModuleNotFoundError):
-        return f"training needs {error.name}, which is not installed; {ENGINE_INSTALL} brings it"
+        return f"training needs {error.name}, which is not installed; install it with: {ENGINE_INSTALL}"
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         reason = (error.strerror or str(error)).lower()
         return f"{error.filename}: {reason}" if error.filename else reason
@@ -236,12 +270,12 @@ def sentence(error: Exception) -> str:
 
 
 def shape_of(run: Path, hidden: int, layers: int, feed_forward: int) -> Shape:
-    """Return the shape that the options and the run's tokenizer give."""
+    """Return the shape given by the options and the run's tokenizer."""
     from tokenizers import Tokenizer
 
     from dg_lsp.train.shape import Shape
 
     if hidden < 64 or hidden % 64:
-        raise EvalError(f"--hidden takes multiples of 64, the width of one head, not {hidden}")
+        raise EvalError(f"--hidden must be a multiple of 64, the width of one head, not {hidden}")
     size = Tokenizer.from_file(str(run / "tokenizer.json")).get_vocab_size()
     return Shape(hidden=hidden, layers=layers, heads=hidden // 64, feed_forward=feed_forward, vocabulary=size)

@@ -1,7 +1,7 @@
-"""Gather sources whose licences allow training, and record where each came from.
+"""Collect source code whose licences allow training, and record where each source came from.
 
-Knows installed distributions, the standard library, and folders of sources in any language. Knows nothing of tokens.
-Packages held out for evaluation are set aside by name before anything else looks at a file.
+Packages held out for evaluation are set aside by name, before anything else looks at a file. This module knows
+installed distributions, the standard library, and folders of source code in any language. It knows nothing of tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dg_lsp.evaluate.tasks import EvalError
 
 HELD_OUT = frozenset({"attrs", "click", "flask", "jinja2", "requests", "tqdm", "werkzeug"})
 
-# Whole words, as "Limited" and "IMPLIED" hold the names of licences too; a version may follow at once, as in GPLv3.
+# Only whole words match, because "Limited" and "IMPLIED" contain licence names. A version may follow directly, as in GPLv3.
 ALLOWED = re.compile(
     r"(?<![a-z])(MIT|BSD|Apache|PSFL?|Python Software|ISCL?|Unlicense|Public Domain|HPND|zlib|CNRI)(?![a-z])", re.IGNORECASE
 )
@@ -44,17 +44,17 @@ GENERATED = re.compile(
 MIN_CHARS, MAX_CHARS = 400, 150_000
 PACKAGE_CHARS = 6_000_000
 STDLIB_CHARS = 16_000_000
-HELD_FILE_SHARE = 60  # one file in this many of the training packages measures the loss
-TEST_SHARE = 3  # one test file in this many is used: tests repeat themselves more than other code
+HELD_FILE_SHARE = 60  # one in this many files of the training packages is used to measure the loss
+TEST_SHARE = 3  # one in this many test files is used, because tests are more repetitive than other code
 TEST = re.compile(
     r"(^|/)(tests?|testing|spec|__tests__)/|(^|/)test_[^/]*$|[._-](test|spec)\.[a-z]+$|conftest\.py$", re.IGNORECASE
 )
-LISTING = "SOURCES.csv"  # beside a tree `LANGUAGE/OWNER__NAME/…`: repository, commit and licence of each part
+LISTING = "SOURCES.csv"  # next to the folders `LANGUAGE/OWNER__NAME/…`: the repository, commit and licence of each
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One package that contributed, with the licence it states."""
+    """One package that contributed texts, with its stated licence."""
 
     name: str
     version: str
@@ -65,7 +65,7 @@ class Source:
 
 @dataclass(slots=True)
 class Corpus:
-    """Texts by use: `train`, `valid` (files of the same packages), `held` (whole packages never trained on)."""
+    """The texts by use: `train`, `valid` (other files of the same packages), `held` (packages that are never trained on)."""
 
     train: list[tuple[str, str]] = field(default_factory=list)
     valid: list[tuple[str, str]] = field(default_factory=list)
@@ -75,34 +75,35 @@ class Corpus:
 
 
 def collect(site_packages: Iterable[Path], *, stdlib: bool = True, seed: int = 1) -> Corpus:
-    """Return the texts of every permissively licensed package below the given folders, deduplicated by content.
+    """Return the texts of every permissively licensed package in the given folders, deduplicated by content.
 
-    A file that a held-out package shares with another one is held out.
+    A file that occurs both in a held-out package and in another one is held out.
     """
-    corpus, seen = Corpus(), set[str]()
+    corpus, hashes = Corpus(), set[str]()
     groups = list(_stdlib()) if stdlib else []
     for folder in site_packages:
         groups.extend(_distributions(folder, corpus.skipped))
-    by_name = {group[0].lower(): group for group in reversed(groups)}  # a package met twice counts once
+    by_name = {group[0].lower(): group for group in reversed(groups)}  # a package found twice counts once
     for name, version, licence, root, files in (
         by_name[key] for key in sorted(by_name, key=lambda key: (key not in HELD_OUT, key))
     ):
-        _take(corpus, seen, (name, version, licence), root, files, seed)
+        _take(corpus, hashes, (name, version, licence), root, files, seed)
     random.Random(seed + 1).shuffle(corpus.train)
     return corpus
 
 
 def from_folder(folder: Path) -> Corpus:
-    """Return the texts of every source file below `folder`, deduplicated by content; a third of the test files.
+    """Return the texts of every source file in `folder`, deduplicated by content, with a third of the test files.
 
-    Each folder at the top is one source; with a `SOURCES.csv`, each `LANGUAGE/OWNER__NAME` is one, and its commit and
-    licence are read from there. Without it the caller answers for the licences. Raises EvalError when there is nothing to read.
+    Each top-level folder is one source. With a `SOURCES.csv`, each `LANGUAGE/OWNER__NAME` is one, with its commit and
+    licence from that file. Without it, the caller is responsible for the licences. Raises EvalError if there is nothing
+    to read.
     """
     if not folder.is_dir():
-        raise EvalError(f"{folder} is not a folder of sources")
-    stated = _listing(folder / LISTING)
+        raise EvalError(f"{folder} is not a folder")
+    licences = _listing(folder / LISTING)
     corpus, digests = Corpus(), set[str]()
-    depth = 2 if stated else 1
+    depth = 2 if licences else 1
     paths: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder).as_posix()
@@ -110,10 +111,10 @@ def from_folder(folder: Path) -> Corpus:
         if len(parts) > depth and languages.for_path(relative) and path.is_file() and not path.is_symlink():
             paths.setdefault("/".join(parts[:depth]), []).append(relative)
     if not paths:
-        raise EvalError(f"{folder} holds no source file in a language that dg-lsp knows")
+        raise EvalError(f"{folder} has no source file in a language that dg-lsp knows")
     for name, files in paths.items():
         project = name.rpartition("__")[2].lower()
-        version, licence = stated.get(name, ("", "as the folder's owner states"))
+        version, licence = licences.get(name, ("", "as the folder's owner states"))
         texts = [(file, text) for file in files if (text := _read(folder / file)) is not None]
         texts = [(file, text) for file, text in texts if not TEST.search(file) or _is_drawn(text)]
         _add(corpus, digests, Source(name, version, licence, 0, 0), texts, held=project in HELD_OUT)
@@ -122,7 +123,7 @@ def from_folder(folder: Path) -> Corpus:
 
 
 def save(corpus: Corpus, folder: Path) -> None:
-    """Write `train.jsonl`, `valid.jsonl`, `held.jsonl` (path and text a line) and `sources.json`."""
+    """Write `train.jsonl`, `valid.jsonl` and `held.jsonl`, with [path, text] on each line, and `sources.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     for use in ("train", "valid", "held"):
         with (folder / f"{use}.jsonl").open("w", encoding="utf-8") as out:
@@ -140,9 +141,9 @@ def load(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def clean(text: str, *, python: bool = True) -> str | None:
-    """Return the text as it is trained on, or None when it is data, generated or not ordinary code.
+    """Return the text in the form used for training, or None if it is data, generated or not ordinary code.
 
-    In Python, tabs become spaces and the comment at the top is removed: licence headers teach nothing.
+    In Python, tabs become spaces, and the comment at the top, usually a licence, is removed.
     """
     if not MIN_CHARS < len(text) < MAX_CHARS or GENERATED.search(text[:1500]):
         return None
@@ -160,7 +161,7 @@ def clean(text: str, *, python: bool = True) -> str | None:
     return re.sub(r"\n{4,}", "\n\n\n", text)
 
 
-Group = tuple[str, str, str, Path, list[str]]  # name, version, licence, root, files below it
+Group = tuple[str, str, str, Path, list[str]]  # name, version, licence, root, and its files
 
 
 def _stdlib() -> Iterator[Group]:
@@ -172,14 +173,17 @@ def _stdlib() -> Iterator[Group]:
 def _distributions(folder: Path, skipped: list[tuple[str, str]]) -> Iterator[Group]:
     for dist in importlib.metadata.distributions(path=[str(folder)]):
         name, meta = dist.metadata["Name"], cast("Message", dist.metadata)
-        stated = [meta.get("License-Expression") or "", (meta.get("License") or "")[:200]]
-        stated += [item for item in meta.get_all("Classifier") or [] if item.startswith("License")]
-        licence = "; ".join(filter(None, stated))
+        licence_lines = [meta.get("License-Expression") or "", (meta.get("License") or "")[:200]]
+        licence_lines += [item for item in meta.get_all("Classifier") or [] if item.startswith("License")]
+        licence = "; ".join(filter(None, licence_lines))
         if REFUSED.search(licence) or not ALLOWED.search(licence):
             skipped.append((name, licence[:80].replace("\n", " ")))
             continue
         files = sorted(str(item) for item in dist.files or [] if str(item).endswith(".py") and not str(item).startswith(".."))
-        short = (meta.get("License-Expression") or next((c.split(" :: ")[-1] for c in stated if " :: " in c), stated[1]))[:60]
+        short = (
+            meta.get("License-Expression")
+            or next((c.split(" :: ")[-1] for c in licence_lines if " :: " in c), licence_lines[1])
+        )[:60]
         yield name, dist.version, short.replace("\n", " "), folder, files
 
 
@@ -201,7 +205,7 @@ def _add(
     held: bool,
     limit: int = sys.maxsize,
 ) -> None:
-    """Sort the texts of one source that are not there yet by their use, up to `limit` characters, and note the source."""
+    """Add the new texts of one source to the corpus by use, up to `limit` characters, and record the source."""
     n_files = n_chars = 0
     for file, text in texts:
         if n_chars > limit:
@@ -237,7 +241,7 @@ def _digest(text: str) -> str:
 
 
 def _listing(file: Path) -> dict[str, tuple[str, str]]:
-    """Return commit and licence of each `LANGUAGE/OWNER__NAME` that a tree's list names; empty where there is no list."""
+    """Return the commit and licence of each `LANGUAGE/OWNER__NAME` in the list; empty if there is no list."""
     if not file.exists():
         return {}
     try:

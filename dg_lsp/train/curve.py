@@ -1,6 +1,6 @@
-"""Draw a run's losses as a table and as a picture.
+"""Show a run's losses as a table and as a picture.
 
-Knows the lines that the loop records. Knows nothing of training.
+This module knows the lines that the loop records, and nothing of training.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PLAN = "plan.json"  # beside the curve: what the run's legs ran on
+PLAN = "plan.json"  # next to the curve: the hardware of the run's legs
 LOSSES = ("prefix_loss", "answer_loss", "end_loss", "noise_half", "noise_half_conditioned", "noise_1")
 COLOURS = ("#1f6feb", "#0a3069", "#cf222e", "#2da44e", "#116329", "#bf3989")
 WIDTH, HEIGHT, MARGIN = 720, 360, 48
@@ -22,7 +22,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Return the losses on files never trained on, as a Markdown table, one row for each recorded line."""
+    """Return the losses on held-out files as a Markdown table, one row for each recorded line."""
     head = "| minutes | tokens (M) | " + " | ".join(LOSSES) + " |"
     rows = [
         f"| {line['minutes']:.1f} | {line['tokens'] / 1e6:.2f} | " + " | ".join(f"{line[name]:.3f}" for name in LOSSES) + " |"
@@ -32,7 +32,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def picture(lines: Sequence[dict[str, Any]]) -> str:
-    """Return the losses over tokens as an SVG image."""
+    """Return a plot of the losses against tokens, as an SVG image."""
     if not lines:
         return f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}"/>\n'
     most = max(line["tokens"] for line in lines) or 1

@@ -1,6 +1,6 @@
-"""Find what may be cut out of a source file, by its syntax, as the product finds holes.
+"""Find the parts of a source file that can be cut out, by its syntax, the same way as the product finds holes.
 
-Knows source text and its syntax tree. Knows nothing of tokens.
+This module knows source text and its syntax tree, and nothing of tokens.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ CutKind = Literal["line", "block", "body", "documented"]
 KINDS: tuple[CutKind, ...] = ("line", "block", "body", "documented")
 LINE_CHARS = range(3, 161)
 BLOCK_LINES = 16
-DOCUMENTED_LINES = 10  # a documented function with a body no longer than this is "short"
+DOCUMENTED_LINES = 10  # the most lines in the body of a short documented function
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A span of code that may be cut out: the code of a line, a block of statements, or a function's body.
+    """A span of code that can be cut out: the code of a line, a block of statements, or a function's body.
 
-    The body of a short function that opens with a docstring has the kind `documented`.
+    The body of a short function with a docstring has the kind `documented`.
     """
 
     span: Span
@@ -31,9 +31,9 @@ class Cut:
 
 
 def find(path: str, text: str) -> tuple[str, list[Cut]]:
-    """Return the text to train on and what may be cut out of it, in order; ("", []) where the file can't be used.
+    """Return the text to train on and its cuts, in order; ("", []) if the file can't be used.
 
-    The text differs from the file's where a licence stands at its top.
+    The text lacks the licence at the top of the file, if there is one.
     """
     source = make.read(path, text)
     if source is None:
@@ -59,12 +59,12 @@ def _is_documented(tree: Syntax, owner: Owner) -> bool:
 
 
 def _outside(cuts: list[Cut], barred: tuple[Span, ...]) -> list[Cut]:
-    """Return the cuts that share no character with a barred span; both are walked in the order of their starts."""
-    allowed: list[Cut] = []
+    """Return the cuts that share no character with a barred span; `barred` must be in order."""
+    outside: list[Cut] = []
     at = 0
     for cut in sorted(cuts, key=lambda cut: cut.span):
         while at < len(barred) and barred[at].end <= cut.span.start:
             at += 1
         if not any(span.overlaps(cut.span) for span in barred[at : at + 8]):
-            allowed.append(cut)
-    return allowed
+            outside.append(cut)
+    return outside

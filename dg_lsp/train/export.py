@@ -1,6 +1,6 @@
-"""Write a trained model as a checkpoint that transformers loads unchanged.
+"""Write a trained model as a checkpoint that transformers can load unchanged.
 
-Knows the state that the loop writes. Knows nothing of training.
+This module knows the state that the loop writes, and nothing of training.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from transformers.utils import logging
 from dg_lsp.engine.profile import FILE, Profile, Sampling, dump
 from dg_lsp.train.shape import Shape, build, resume
 
-# What a model of `train.objective` wants: budgets are those it was trained at.
+# The profile for a model trained by `train.objective`. Its limits are those of the training.
 PROFILE = Profile(
     layout="infill-trained",
     prefix_tokens=496,
@@ -27,17 +27,22 @@ PROFILE = Profile(
     gaps_per_canvas=1,
     copy_rows=3,
     causal_rows=3,
+    # The model accepts held suffixes of any length, never writes past an answer, and computes a causal token cheaply.
+    refine_steps=0,
+    line_ends=False,
+    first="drafts",
+    max_canvases=1,
     file_weight=0.9,
     file_half_at=4.0,
-    # More steps or more conditioning change no answer that is chosen, and cost time: the card's ablation has the figures.
+    # More steps or more conditioning take time and change no chosen answer; the card's ablation has the figures.
     sampling=Sampling(line_steps=4, block_steps=8, conditioning_tokens=16),
 )
 
 
 def export(run: Path, folder: Path, shape: Shape, *, profile: Profile = PROFILE) -> None:
-    """Write config, bf16 weights, tokenizer and profile of the run's newest state into `folder`: the averaged weights.
+    """Write the config, bf16 weights, tokenizer and profile of the run's latest state into `folder`.
 
-    Raises EvalError when that state is of a model of another shape.
+    The weights are the averaged ones. Raises EvalError if the state belongs to a model of another shape.
     """
     logging.disable_progress_bar()
     model: Any = build(shape)

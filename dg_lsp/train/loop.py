@@ -1,9 +1,10 @@
-"""Train: causal first, then causal and diffusion together, resumable at any moment.
+"""The training loop: a causal stage, then a stage with causal and diffusion losses, resumable at any time.
 
-Knows the objective, the optimizers and the schedule. Knows nothing of editors, files of code or prompts.
+The causal stage comes first because a trial without it learnt nothing in the parallel stage. The diffusion loss is
+uniform over the gap, with uniform noise and self-conditioning by a second pass (DiffusionGemma report, arXiv
+2608.00146; Analog Bits, arXiv 2208.04202).
 
-Causal first because a probe that skipped it learnt nothing in parallel; diffusion loss flat over the gap, uniform
-noise, self-conditioning by a second pass (DiffusionGemma report, arXiv 2608.00146; Analog Bits, arXiv 2208.04202).
+This module knows the objective, the optimizers and the schedule. It knows nothing of editors, source files or prompts.
 """
 
 from __future__ import annotations
@@ -31,40 +32,42 @@ from dg_lsp.train.objective import PARTS, CanvasBatch, CausalBatch, Sampler
 from dg_lsp.train.precision import autocast, dtype_of
 from dg_lsp.train.schedule import Progress, Schedule
 from dg_lsp.train.shape import Shape, build, resume
-from dg_lsp.train.windows import N_SPECIAL
+from dg_lsp.train.windows import DELETE, N_SPECIAL
 
-IDLE_LOOK_S = 20.0  # how often a run that takes the idle cores looks for them
+IDLE_LOOK_S = 20.0  # how often a run with `threads` 0 looks for idle cores
+DRAFT_NOISE = 0.6
 CHECK_ROWS = 24  # rows of one batch of the held-out windows
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one run trains. A part is one batch; a step adds up as many as the schedule says."""
+    """How one run trains. A part is one batch; a step adds the gradients of as many parts as the schedule says."""
 
     schedule: Schedule = field(default_factory=Schedule)
-    length: int = 192  # of short windows
+    length: int = 192  # the length of short windows
     long_length: int = 512
     tokens_per_part: int = 3840
-    rows: int = 6  # of a mixed part, with `canvases` over each
+    rows: int = 6  # of a mixed part, each with `canvases`
     canvases: int = 6
     mixed_length: int = 256
     learning_rate: float = 3e-3
     embedding_rate: float = 2e-3
-    average_tokens: int = 1_000_000  # over how many tokens the exported weights are averaged
+    average_tokens: int = 1_000_000  # the number of tokens over which the exported weights are averaged
     seed: int = 0
     threads: int = 1  # 0: one, and a second while another core is idle
     device: str = "cpu"
     compiled: bool = False
-    instruct_share: float = 0.15  # of the windows with canvases: the layout of the 26B checkpoint
+    instruct_share: float = 0.15  # the fraction of windows with canvases in the instruct layout, which the 26B checkpoint uses
     profile: Profile = PROFILE
     check_windows: int = 480
     save_every_s: float = 240.0
 
 
 def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = print) -> None:
-    """Train on `folder/train.npz` with `folder/tokenizer.json` until the schedule is done, resuming `folder/state.pt`.
+    """Train on `folder/train.npz` with `folder/tokenizer.json` until the schedule is done, resuming from `folder/state.pt`.
 
-    Writes `state.pt` (everything, to resume) and a line of `curve.jsonl` every few minutes; `plan.json` says on what it ran.
+    Every few minutes it writes `state.pt`, with everything needed to resume, and a line of `curve.jsonl`. `plan.json`
+    records the hardware.
     """
     trainer = Trainer(folder, shape, plan)
     last = saved = time.monotonic()
@@ -84,12 +87,12 @@ def run(folder: Path, shape: Shape, plan: Plan, *, say: Callable[[str], None] = 
 
 
 class Trainer:
-    """A model, its optimizers and the data it reads; the state of one run."""
+    """The state of one run: a model, its optimizers, and the data that it reads."""
 
     def __init__(self, folder: Path, shape: Shape, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
         torch.set_num_threads(plan.threads or 1)
-        if not plan.threads:  # compiled code asks each time how many threads there are
+        if not plan.threads:  # makes compiled code read the number of threads at each call
             torch._inductor.config.cpp.dynamic_threads = True
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.model: Any = build(shape).to(plan.device).train()
@@ -122,7 +125,7 @@ class Trainer:
         self._looked = 0.0
 
     def step(self) -> Tensor:
-        """Do one step of the stage that the schedule is in; return its loss, not yet read from the device."""
+        """Run one step of the current stage and return its loss, which is still on the device."""
         plan, progress = self.plan, self.progress
         causal = plan.schedule.is_causal(progress)
         scale = plan.schedule.rate(progress, self.leg_steps)
@@ -131,21 +134,21 @@ class Trainer:
         n_parts = plan.schedule.parts_per_step(progress)
         tokens, total = 0, torch.zeros((), device=plan.device)
         for _ in range(n_parts):
-            drawn = self._batches.next(causal, progress)
-            if isinstance(drawn, CausalBatch):
-                loss = causal_loss(self.passes, drawn, plan.device, self.dtype)[0]
-                tokens += drawn.ids.size
+            batch = self._batches.next(causal, progress)
+            if isinstance(batch, CausalBatch):
+                loss = causal_loss(self.passes, batch, plan.device, self.dtype)[0]
+                tokens += batch.ids.size
             else:
                 diffusion, co_loss = mixed_loss(
                     self.passes,
-                    drawn.batch,
+                    batch.batch,
                     plan.device,
                     self.dtype,
-                    conditioned=drawn.conditioned,
-                    on_policy=drawn.on_policy,
+                    conditioned=batch.conditioned,
+                    on_policy=batch.on_policy,
                 )
                 loss = diffusion + 0.5 * co_loss
-                tokens += drawn.batch.causal.ids.size + drawn.batch.clean.size
+                tokens += batch.batch.causal.ids.size + batch.batch.clean.size
             (loss / n_parts).backward()  # type: ignore[no-untyped-call]
             total += loss.detach() / n_parts
         torch.nn.utils.clip_grad_norm_(self.trained.values(), 1.0)
@@ -162,7 +165,7 @@ class Trainer:
         return total
 
     def save(self) -> None:
-        """Write `state.pt`, whole or not at all."""
+        """Write `state.pt` atomically."""
         state = {
             "model": self.model.state_dict(),
             "average": self.average,
@@ -174,8 +177,8 @@ class Trainer:
         partial.replace(self._state_file)
 
     def record(self, losses: list[Tensor]) -> str:
-        """Add a line to `curve.jsonl` and return it: the mean of the losses, and the losses of held-out windows."""
-        # Losses are read here alone: a GPU need not wait for the host at every step.
+        """Append a line to `curve.jsonl` and return it: the mean of the losses, and the losses on held-out windows."""
+        # Losses are read only here, so that a GPU does not wait for the host at every step.
         loss = round(float(torch.stack(losses).mean()), 4) if losses else 0.0
         line = json.dumps(asdict(self.progress) | {"tokens": self.progress.tokens, "loss": loss} | self._measure())
         with (self.folder / "curve.jsonl").open("a") as curve:
@@ -204,7 +207,7 @@ class Trainer:
 
     @torch.no_grad()
     def _measure(self) -> dict[str, float]:
-        """Return the losses of held-out windows: by part of a causal window, and of canvases by noise."""
+        """Return the losses on held-out windows: by part of a causal window, and of canvases by noise level."""
         self.model.eval()
         sums, counts = torch.zeros(len(PARTS)), torch.zeros(len(PARTS))
         for batch in self._causal_checks:
@@ -233,7 +236,7 @@ class Trainer:
 
 
 def _note_where(folder: Path, plan: Plan, *, resumed: bool) -> None:
-    """Add to `plan.json` what this leg runs on, unless an earlier leg did; a run whose first leg is unknown gets none."""
+    """Record this leg's hardware in `plan.json` unless it is there; a run whose first leg was not recorded gets no file."""
     file = folder / PLAN
     if resumed and not file.exists():
         return
@@ -252,7 +255,7 @@ class _Mixed:
 
 
 class _Ahead:
-    """Draws the next batch while the device works on this one."""
+    """Draws the next batch while the device computes the current one."""
 
     def __init__(self, sampler: Sampler, plan: Plan) -> None:
         self._sampler, self._plan = sampler, plan
@@ -260,7 +263,7 @@ class _Ahead:
         self._waiting: tuple[bool, Future[CausalBatch | _Mixed]] | None = None
 
     def next(self, causal: bool, progress: Progress) -> CausalBatch | _Mixed:
-        """Return a batch for the stage that a run is in."""
+        """Return a batch for the run's current stage."""
         schedule = self._plan.schedule
         share = schedule.long_windows(progress) if causal else float(schedule.is_conditioned(progress))
         waiting = self._waiting
@@ -270,7 +273,7 @@ class _Ahead:
         return batch
 
     def _draw(self, causal: bool, share: float) -> CausalBatch | _Mixed:
-        """Draw one batch; `share` is that of long windows, or says whether canvases may be conditioned."""
+        """Draw one batch. In the causal stage, `share` is the fraction of long windows; later, 0 rules out conditioning."""
         plan, sampler = self._plan, self._sampler
         if causal:
             length = plan.long_length if sampler.random.random() < share else plan.length
@@ -280,45 +283,50 @@ class _Ahead:
         return _Mixed(batch, conditioned, bool(sampler.random.random() < 0.5))
 
 
-def causal_loss(passes: Passes, batch: CausalBatch, device: str, dtype: torch.dtype) -> tuple[Tensor, KV]:
-    """Return the mean causal cross-entropy and the window's keys and values."""
+def causal_loss(passes: Passes, batch: CausalBatch, device: str, dtype: torch.dtype) -> tuple[Tensor, KV, Tensor]:
+    """Return the mean causal cross-entropy, the window's keys and values, and its last hidden states [B, T, H]."""
     ids, targets, weights = (torch.from_numpy(array).to(device) for array in (batch.ids, batch.targets, batch.weights))
     with autocast(device, dtype):
         hidden, kv = passes.encode(ids)
     flat, model = hidden.to(dtype).flatten(0, 1), passes.model
     total = head_loss(flat, model.lm_head.weight, targets.flatten(), weights.flatten(), model.final_logit_softcapping)
-    return total / weights.sum(), kv
+    return total / weights.sum(), kv, hidden.detach()
 
 
 def mixed_loss(
     passes: Passes, batch: CanvasBatch, device: str, dtype: torch.dtype, *, conditioned: bool, on_policy: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean diffusion cross-entropy on the gap and the causal co-loss.
+    """Return the mean diffusion cross-entropy on the gap, and the causal co-loss.
 
-    `conditioned` adds a first pass without gradient whose prediction conditions the second. `on_policy` lets that
-    first pass also write the canvas, as the sampler would.
+    `conditioned` adds a first pass without gradient, whose prediction conditions the second pass. With `on_policy`, the
+    first pass also writes the canvas, as the sampler would.
     """
     model = passes.model
-    co_loss, kv = causal_loss(passes, batch.causal, device, dtype)
+    co_loss, kv, window = causal_loss(passes, batch.causal, device, dtype)
     clean, noisy, gap, used, starts, weights = (
         torch.from_numpy(array).to(device)
         for array in (batch.clean, batch.noisy, batch.gap, batch.used, batch.starts, batch.weights)
     )
     rows, width = clean.shape
     length, per_row = batch.causal.ids.shape[1], rows // len(batch.causal.ids)
-    seen = torch.arange(length, device=device)[None] < starts[:, None]
-    mask = torch.cat([seen, used], 1)[:, None, None].expand(rows, 1, width, length + width)
+    if batch.drafted.any():
+        own = torch.from_numpy(batch.drafted).to(device)[:, None] & gap & (clean != DELETE)
+        with autocast(device, dtype):
+            noisy = with_own_draft(passes, noisy, own, window.repeat_interleave(per_row, 0), starts)
+    visible = torch.arange(length, device=device)[None] < starts[:, None]
+    mask = torch.cat([visible, used], 1)[:, None, None].expand(rows, 1, width, length + width)
     positions = starts[:, None] + torch.arange(width, device=device)
     shared = [(keys.repeat_interleave(per_row, 0), values.repeat_interleave(per_row, 0)) for keys, values in kv]
     embed, weight = model.model.decoder.embed_tokens, model.lm_head.weight
-    held = embed(clean) * ~gap[..., None]  # what is held conditions as a certainty, what is free as nothing yet
-    soft = held
+    # a held token conditions with its own embedding, a free position with zeros
+    held_embeddings = embed(clean) * ~gap[..., None]
+    soft = held_embeddings
     if conditioned:
         with torch.no_grad(), autocast(device, dtype):
             detached = [(keys.detach(), values.detach()) for keys, values in shared]
-            first = passes.decode(noisy, detached, held, positions=positions, mask=mask)
+            first = passes.decode(noisy, detached, held_embeddings, positions=positions, mask=mask)
             probabilities = passes.logits(first[gap]).softmax(-1)
-            soft = held.clone()
+            soft = held_embeddings.clone()
             soft[gap] = ((probabilities.to(dtype) @ weight.to(dtype)) * embed.embed_scale).to(soft.dtype)
             if on_policy:
                 noisy = _sampled(probabilities, noisy, gap, weight.shape[0])
@@ -329,15 +337,39 @@ def mixed_loss(
     return total / on_gap.sum(), co_loss
 
 
+@torch.no_grad()
+def with_own_draft(
+    passes: Passes, noisy: Tensor, own: Tensor, window: Tensor, starts: Tensor, *, noise: float = DRAFT_NOISE
+) -> Tensor:
+    """Return the canvases [N, C] with drafts: at the positions in `own`, the causal pass's likeliest token, or noise if unsure.
+
+    Each row draws a bound between 0 and `noise`. A likeliest token with a probability below it becomes noise. `window`
+    [N, T, H] holds the causal pass's last hidden states.
+
+    Each token is predicted from the true text before it, so one pass gives all of them. A draft written token by token
+    would take one pass per token.
+    """
+    row, position = own.nonzero(as_tuple=True)
+    before = (starts[row] + position - 1).clamp(0, window.shape[1] - 1)
+    logits = passes.logits(window[row, before])
+    logits[:, :N_SPECIAL] = -torch.inf  # a gap can't hold an end token or a control token of the layout
+    chance, likeliest = logits.softmax(-1).max(-1)
+    uniform = torch.randint(N_SPECIAL, logits.shape[-1], likeliest.shape, device=noisy.device)
+    renoised = chance < torch.rand(len(noisy), device=noisy.device)[row] * noise
+    drafted = noisy.clone()
+    drafted[row, position] = torch.where(renoised, uniform, likeliest)
+    return drafted
+
+
 def _sampled(probabilities: Tensor, noisy: Tensor, gap: Tensor, vocabulary: int) -> Tensor:
-    """Return the canvas after one accept-and-renoise step, each position accepted when its own entropy is small."""
+    """Return the canvas after one accept-and-renoise step; a position is accepted if its entropy is low."""
     entropy = torch.special.entr(probabilities).sum(-1)
     accepted = entropy < entropy.median() * torch.rand((), device=entropy.device) * 2
-    drawn = torch.multinomial(probabilities, 1)[:, 0]
-    uniform = torch.randint(N_SPECIAL, vocabulary, drawn.shape, device=drawn.device)
-    written = noisy.clone()
-    written[gap] = torch.where(accepted, drawn, uniform)
-    return written
+    samples = torch.multinomial(probabilities, 1)[:, 0]
+    uniform = torch.randint(N_SPECIAL, vocabulary, samples.shape, device=samples.device)
+    canvas = noisy.clone()
+    canvas[gap] = torch.where(accepted, samples, uniform)
+    return canvas
 
 
 def _optimizers(model: Any, plan: Plan) -> tuple[list[torch.optim.Optimizer], list[float]]:

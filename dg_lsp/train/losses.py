@@ -1,6 +1,6 @@
-"""Cross-entropy through the softcapped head, without ever holding all logits.
+"""Cross-entropy of the softcapped head, computed without holding all logits at once.
 
-Knows one matrix product and its gradient. Knows nothing of models or data.
+This module knows one matrix product and its gradient, and nothing of models or data.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = 512  # rows whose logits fit a core's cache
+CHUNK = 512  # rows whose logits fit the cache of a core
 
 
 class _HeadLoss(torch.autograd.Function):
-    """Loss and gradients in one sweep over chunks of rows, as fused linear cross-entropy does (Liger, arXiv 2410.10989)."""
+    """Compute loss and gradients in one pass over chunks of rows.
+
+    This is fused linear cross-entropy, as in Liger (arXiv 2410.10989).
+    """
 
     @staticmethod
     def forward(context: Any, hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, cap: float) -> Tensor:
         total = hidden.new_zeros((), dtype=torch.float32)
-        grad_hidden, grad_head = torch.empty_like(hidden), torch.zeros_like(head, dtype=torch.float32)
+        grad_hidden = torch.empty_like(hidden)
+        # A head that is not trained needs no gradient, which would take as much memory as itself twice.
+        grad_head = torch.zeros_like(head, dtype=torch.float32) if context.needs_input_grad[1] else None
         small = head.to(hidden.dtype)
         for start in range(0, len(hidden), CHUNK):
             rows = slice(start, start + CHUNK)
@@ -32,14 +37,15 @@ class _HeadLoss(torch.autograd.Function):
             grad.scatter_add_(1, target, torch.full_like(target, -1, dtype=grad.dtype))
             grad = grad.mul_(capped.square_().neg_().add_(1)).mul_(weight).to(hidden.dtype)
             grad_hidden[rows] = grad @ small
-            grad_head += (grad.t() @ hidden[rows]).float()
+            if grad_head is not None:
+                grad_head += (grad.t() @ hidden[rows]).float()
         context.save_for_backward(grad_hidden, grad_head)
         return total
 
     @staticmethod
     def backward(context: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_head = context.saved_tensors
-        return grad_hidden * grads[0], grad_head * grads[0], None, None, None
+        return grad_hidden * grads[0], None if grad_head is None else grad_head * grads[0], None, None, None
 
 
 def head_loss(hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, cap: float) -> Tensor:

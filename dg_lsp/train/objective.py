@@ -1,7 +1,7 @@
-"""Make training batches: causal rows with their weights, and canvases over them.
+"""Make training batches: causal rows with loss weights, and canvases over them.
 
-A canvas is `gap | held head of the suffix`, the gap padded with delete tokens (DreamOn, arXiv 2602.01326, section 3).
-Knows numpy and windows. Knows nothing of models.
+A canvas is `gap | held head of the suffix`, and the gap is padded with delete tokens (DreamOn, arXiv 2602.01326,
+section 3). This module knows numpy and windows, and nothing of models.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ Flags = npt.NDArray[np.bool_]
 
 GAPS = (8, 16, 24, 32, 48)
 MAX_MIDDLE = 48
-# The loss weights of a causal row. Where an answer ends is decided by few tokens, and decides whether it is right.
+# The loss weights of a causal row. Few tokens decide where an answer ends, and a wrong end makes the whole answer wrong.
 END_WEIGHT, END_TOKENS = 4.0, 3
 SUFFIX_WEIGHT = 0.3
-SECOND_WINDOW = 0.35  # how often a row of short windows holds two of them, each half as long
+FULL_WINDOW = 0.3  # the fraction of windows with canvases that have the greatest length
+OWN_DRAFTS = 0.35  # the fraction of canvases that start from the model's own draft, to be corrected under the held suffix
+SECOND_WINDOW = 0.35  # how often a row of short windows has two of them, each half as long
 
 
 @dataclass(frozen=True, slots=True)
 class CausalBatch:
-    """`ids`, `targets` and `parts` [B, T]; `weights` [B, T] are 0 on padding.
+    """Causal rows: `ids`, `targets` and `parts` [B, T]; `weights` [B, T] are 0 on padding.
 
-    `parts` says what a target is: 0 padding or head, 1 suffix, 2 prefix, 3 answer, 4 the end token.
+    `parts` holds the kind of each target: 0 padding or head, 1 suffix, 2 prefix, 3 answer, 4 the end token.
     """
 
     ids: Ids
@@ -48,22 +50,23 @@ PARTS = ("head", "suffix", "prefix", "answer", "end")
 
 @dataclass(frozen=True, slots=True)
 class CanvasBatch:
-    """Windows [B, T] and K canvases over each, flattened to N = B * K rows of C positions."""
+    """Windows [B, T] with K canvases over each, flattened to N = B * K rows of C positions."""
 
     causal: CausalBatch
     clean: Ids  # [N, C]
     noisy: Ids  # [N, C]
     gap: Flags  # [N, C]
-    weights: npt.NDArray[np.float32]  # [N, C], of the diffusion loss
-    used: Flags  # [N, C], False beyond the canvas
+    weights: npt.NDArray[np.float32]  # [N, C], weights of the diffusion loss
+    used: Flags  # [N, C], False after the canvas's end
     starts: Ids  # [N], how many encoder positions the canvas sees
+    drafted: Flags  # [N], whether the gap starts from the causal pass's own draft
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """One canvas over a window: where it begins among the window's ids, what its gap holds and what is held after it.
+class CanvasCut:
+    """One canvas over a window: its start in the window's ids, the content of its gap, and the held tokens after it.
 
-    A cut without `slack` has a gap of just the length of what it holds: its layout has no delete token.
+    Without `slack`, the gap is exactly as long as its content, because the layout has no delete token.
     """
 
     begin: int
@@ -73,9 +76,9 @@ class Cut:
 
 
 class Sampler:
-    """Draws batches at random; two samplers with one seed draw the same.
+    """Draws random batches; samplers with the same seed draw the same batches.
 
-    `instruct` is the share of windows with canvases that are written in the instruct layout of `profile`.
+    `instruct` is the fraction of windows with canvases that use the instruct layout of `profile`.
     """
 
     def __init__(
@@ -97,43 +100,51 @@ class Sampler:
         self.newline = self.windows.newline
 
     def causal(self, rows: int, length: int) -> CausalBatch:
-        """Return rows filled to `length` with one window after another."""
+        """Return rows filled with windows to `length` tokens."""
         return self._batch([self._row(length + 1) for _ in range(rows)], length)
 
     def canvases(self, rows: int, length: int, per_row: int, *, noise: float | None = None) -> CanvasBatch:
         """Return `rows` windows with `per_row` canvases each; `noise` fixes the noise level instead of drawing it."""
-        drawn = [self._drawn(length + 1, per_row) for _ in range(rows)]
-        windows = [window for window, _ in drawn]
+        windows_and_cuts = [self._drawn(length + 1, per_row) for _ in range(rows)]
+        windows = [window for window, _ in windows_and_cuts]
         n, width = rows * per_row, self.canvas
         clean, noisy = np.zeros((n, width), np.int64), np.zeros((n, width), np.int64)
         gap, used = np.zeros((n, width), np.bool_), np.zeros((n, width), np.bool_)
         weights, starts = np.zeros((n, width), np.float32), np.zeros(n, np.int64)
+        drafted = np.zeros(n, np.bool_) if noise is not None else self.random.random(n) < OWN_DRAFTS
         for index in range(n):
             window = windows[index // per_row]
-            cut = drawn[index // per_row][1][index % per_row]
+            cut = windows_and_cuts[index // per_row][1][index % per_row]
             middle = cut.middle
             free = self._gap_length(len(middle)) if cut.slack else len(middle)
-            held = cut.held[: width - free]
-            filled = free + len(held)
-            clean[index, :filled] = middle + [DELETE] * (free - len(middle)) + held
+            tail = cut.held[: width - free]
+            filled = free + len(tail)
+            clean[index, :filled] = middle + [DELETE] * (free - len(middle)) + tail
             gap[index, :free] = used[index, :filled] = True
             weights[index, : len(middle) + 1] = 1
             weights[index, len(middle) + 1 : free] = 0.1
             weights[index, free:] = 0
             noisy[index] = clean[index]
-            noisy[index, :free] = self._noised(middle, free, window, noise)
+            if not drafted[index]:
+                noisy[index, :free] = self._noised(middle, free, window, noise)
+            elif self.random.random() < 0.5:  # after a draft, the rest of the gap is noise or delete tokens
+                noisy[index, len(middle) : free] = self.random.integers(N_SPECIAL, self.vocabulary, free - len(middle))
             starts[index] = cut.begin
-        return CanvasBatch(self._batch([[window] for window in windows], length), clean, noisy, gap, weights, used, starts)
+        causal = self._batch([[window] for window in windows], length)
+        return CanvasBatch(causal, clean, noisy, gap, weights, used, starts, drafted)
 
-    def _drawn(self, length: int, per_row: int) -> tuple[Window, list[Cut]]:
+    def _drawn(self, length: int, per_row: int) -> tuple[Window, list[CanvasCut]]:
         """Return a window and the canvases over it."""
-        window = self.windows.draw(length)
-        if self._layout and self.random.random() < self.instruct and (asked := self._asked(window, length)):
-            return asked[0], [asked[1]] * per_row
+        # With windows of one length, a model would learn that an answer ends at a fixed distance from the window's start.
+        window = self.windows.draw(
+            length if self.random.random() < FULL_WINDOW else int(self.random.integers(length // 3, length))
+        )
+        if self._layout and self.random.random() < self.instruct and (question := self._asked(window, length)):
+            return question[0], [question[1]] * per_row
         return window, [self._cut(window) for _ in range(per_row)]
 
-    def _asked(self, window: Window, length: int) -> tuple[Window, Cut] | None:
-        """Return one hole of a window written as a question and its answer; None where that is too long."""
+    def _asked(self, window: Window, length: int) -> tuple[Window, CanvasCut] | None:
+        """Return one hole of a window as an instruct question and its answer; None if that is too long."""
         assert self._layout is not None
         cut = self._cut(window)
         decode, begin = self._vocabulary.decode, cut.begin - window.prefix_at
@@ -143,12 +154,12 @@ class Sampler:
         wish = comment.lstrip("# ") if comment.startswith("#") and self.random.random() < 0.5 else ""
         hole = Hole(Span(0, 0), "cursor", block="\n" in text, instruction=wish)
         sheet = self._layout.lay_out(InfillRequest(before, after, (hole,), language="python"))
-        written = self._vocabulary.encode(sheet.heal.decode("utf-8", "ignore") + text)
-        ids = [*sheet.kv, *written, *sheet.tail]
-        if not written or len(written) > self.canvas // 2 or len(ids) > length:
+        answer_ids = self._vocabulary.encode(sheet.heal.decode("utf-8", "ignore") + text)
+        ids = [*sheet.kv, *answer_ids, *sheet.tail]
+        if not answer_ids or len(answer_ids) > self.canvas // 2 or len(ids) > length:
             return None
-        asked = Window(ids, len(sheet.kv), [*written, *sheet.tail], 0, [], window.kind, len(sheet.kv))
-        return asked, Cut(len(sheet.kv), written, list(sheet.tail), slack=False)
+        row = Window(ids, len(sheet.kv), [*answer_ids, *sheet.tail], 0, [], window.kind, len(sheet.kv))
+        return row, CanvasCut(len(sheet.kv), answer_ids, list(sheet.tail), slack=False)
 
     def _batch(self, rows: list[list[Window]], length: int) -> CausalBatch:
         ids = np.zeros((len(rows), length + 1), np.int64)
@@ -176,18 +187,18 @@ class Sampler:
             left -= len(row[-1].ids)
         return row
 
-    def _cut(self, window: Window) -> Cut:
-        """Return a canvas over a hole of the window's kind: the window's own, or another in its prefix."""
+    def _cut(self, window: Window) -> CanvasCut:
+        """Return a canvas over a hole of the window's kind: the window's own hole, or another one in its prefix."""
         random, prefix = self.random, window.prefix
         begin, end = window.answer_at, len(prefix)
         own = end - begin <= MAX_MIDDLE and (window.kind in ("block", "body") or random.random() < 0.4)
         if not own:
             begin, end = self._elsewhere(window)
         n_held = HELD_TOKENS if random.random() < 0.6 else int(random.integers(0, HELD_TOKENS + 1))
-        return Cut(window.prefix_at + begin, prefix[begin:end], (prefix[end:] + window.suffix)[:n_held])
+        return CanvasCut(window.prefix_at + begin, prefix[begin:end], (prefix[end:] + window.suffix)[:n_held])
 
     def _elsewhere(self, window: Window) -> tuple[int, int]:
-        """Return where another hole of a line's kind begins and ends in the window's prefix."""
+        """Return the start and the end of another hole in the window's prefix: a part of a line, or a few whole lines."""
         random, prefix = self.random, window.prefix
         newlines = [index for index, token in enumerate(prefix) if token == self.newline]
         if len(newlines) < 2:
@@ -204,8 +215,8 @@ class Sampler:
         end = min(begin + int(random.integers(1, 8)), stop) if window.kind == "span" else stop
         return begin, max(begin, min(end, begin + MAX_MIDDLE))
 
-    def _gap_length(self, needed: int) -> int:
-        fitting = [gap for gap in GAPS if gap >= needed]
+    def _gap_length(self, n_answer: int) -> int:
+        fitting = [gap for gap in GAPS if gap >= n_answer]
         return fitting[0] if self.random.random() < 0.4 else fitting[int(self.random.integers(len(fitting)))]
 
     def _noised(self, middle: list[int], free: int, window: Window, noise: float | None) -> Ids:
@@ -218,7 +229,7 @@ class Sampler:
         return np.where(random.random(free) < level, uniform, clean)
 
     def _drafted(self, middle: list[int], free: int, window: Window) -> Ids:
-        """Return a plausible but wrong gap, such as a match elsewhere in the file or a causal draft gives."""
+        """Return a plausible but wrong gap, like a match from elsewhere in the file or a causal draft."""
         random, draft = self.random, list(middle)
         for _ in range(int(random.integers(1, 4))):
             if not draft or not window.prefix:
@@ -235,7 +246,7 @@ class Sampler:
 
 
 def _parts_and_weights(window: Window) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """Return what each token of a window is, and how much its prediction counts."""
+    """Return the part and the loss weight of each token of a window."""
     n = len(window.ids)
     parts = np.zeros(n, np.uint8)
     answer = window.prefix_at + window.answer_at

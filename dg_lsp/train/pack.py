@@ -1,6 +1,6 @@
-"""Turn a corpus into one compressed file of token ids and of what may be cut out, that can travel.
+"""Convert a corpus into one compressed file of token ids and cuts, small enough to copy to another machine.
 
-Knows the corpus, the tokenizer and the cuts. Knows nothing of models.
+This module knows the corpus, the tokenizer and the cuts, and nothing of models.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,19 +19,19 @@ from tokenizers import Tokenizer
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.train import cuts, mixture
 
-NAME_PARTS = 2  # how many parts of its path a file keeps as its name, as requests name files
+NAME_PARTS = 2  # how many parts of its path make a file's name, as in requests
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """All files in one row of token ids, and what may be cut out of them.
+    """The token ids of all files in one array, and the cuts in them.
 
-    `ids` [N]; `starts` [F + 1], where each file begins in it; `names`, the ids of each file's name; `languages` [F],
-    indexes into `language_names`. `cut_kinds` [C] are indexes into `cuts.KINDS`, `cut_spans` [C, 2] begin and end of each
-    cut in `ids`, in order.
+    `ids` [N] are the token ids. `starts` [F + 1] is the start of each file in `ids`. `names` are the ids of each file's
+    name. `languages` [F] are indexes into `language_names`. `cut_kinds` [C] are indexes into `cuts.KINDS`. `cut_spans`
+    [C, 2] are the start and the end of each cut in `ids`, in order.
     """
 
-    ids: npt.NDArray[np.uint16]
+    ids: npt.NDArray[np.unsignedinteger[Any]]
     starts: npt.NDArray[np.int64]
     names: list[list[int]]
     languages: npt.NDArray[np.int64]
@@ -40,19 +41,21 @@ class Packed:
 
 
 def pack(documents: Iterable[tuple[str, str]], tokenizer: Tokenizer, *, batch: int = 256, processes: int = 1) -> Packed:
-    """Return the ids and the cuts of every document that can be read in its language."""
-    vocabulary = Vocabulary(tokenizer)  # which also switches control tokens off: a file that names one does not hold one
+    """Return the ids and the cuts of every document that parses in its language."""
+    vocabulary = Vocabulary(tokenizer)  # it also disables control tokens, so that a file that spells one does not get its id
     lengths = np.array([vocabulary.lengths((token,))[0] for token in range(vocabulary.size)], np.int64)
-    rows: list[npt.NDArray[np.uint16]] = []
+    rows: list[npt.NDArray[np.unsignedinteger[Any]]] = []
+    id_type: type[np.unsignedinteger[Any]] = np.uint16 if vocabulary.size <= 1 << 16 else np.uint32
     names: list[list[int]] = []
     starts, languages = [0], []
     kinds: list[int] = []
     spans: list[npt.NDArray[np.int64]] = [np.zeros((0, 2), np.int64)]
     for path, text, found_kinds, chars in _cut(list(documents), batch, processes):
-        ids = np.array(tokenizer.encode(text).ids, np.uint16)
-        begins = np.cumsum(lengths[ids]) - lengths[ids]
-        begin = np.searchsorted(begins, chars[:, 0], "right") - 1  # the token that the cut begins in: tokens are healed
-        end = np.searchsorted(begins, chars[:, 1], "left")
+        ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids, id_type)
+        starts_in_text = np.cumsum(lengths[ids]) - lengths[ids]
+        # the token in which the cut begins, because the engine heals partial tokens
+        begin = np.searchsorted(starts_in_text, chars[:, 0], "right") - 1
+        end = np.searchsorted(starts_in_text, chars[:, 1], "left")
         rows.append(ids)
         kinds += found_kinds
         spans.append(np.stack([begin, end], 1) + starts[-1])
@@ -61,7 +64,7 @@ def pack(documents: Iterable[tuple[str, str]], tokenizer: Tokenizer, *, batch: i
         starts.append(starts[-1] + len(ids))
     language_names = tuple(sorted(set(languages)))
     return Packed(
-        np.concatenate(rows) if rows else np.zeros(0, np.uint16),
+        np.concatenate(rows) if rows else np.zeros(0, id_type),
         np.array(starts, np.int64),
         names,
         np.array([language_names.index(name) for name in languages], np.int64),
@@ -74,7 +77,7 @@ def pack(documents: Iterable[tuple[str, str]], tokenizer: Tokenizer, *, batch: i
 def _cut(
     documents: list[tuple[str, str]], batch: int, processes: int
 ) -> Iterable[tuple[str, str, list[int], npt.NDArray[np.int64]]]:
-    """Yield path, text, kinds and spans in characters [C, 2] of each document that can be read."""
+    """Yield path, text, kinds and character spans [C, 2] of each document that can be used."""
     parts = [documents[first : first + batch] for first in range(0, len(documents), batch)]
     if processes <= 1:
         for part in parts:
@@ -88,21 +91,21 @@ def _cut(
 def _cut_part(part: list[tuple[str, str]]) -> list[tuple[str, str, list[int], npt.NDArray[np.int64]]]:
     done = []
     for path, text in part:
-        body, found = cuts.find(path, text)
+        body, file_cuts = cuts.find(path, text)
         if body:
-            spans = np.array([(cut.span.start, cut.span.end) for cut in found], np.int64).reshape(-1, 2)
-            done.append((path, body, [cuts.KINDS.index(cut.kind) for cut in found], spans))
+            spans = np.array([(cut.span.start, cut.span.end) for cut in file_cuts], np.int64).reshape(-1, 2)
+            done.append((path, body, [cuts.KINDS.index(cut.kind) for cut in file_cuts], spans))
     return done
 
 
 def save(packed: Packed, path: Path) -> None:
-    """Write the arrays, compressed."""
+    """Write the arrays to a compressed file."""
     lengths = np.array([len(name) for name in packed.names], np.int64)
     np.savez_compressed(
         path,
         ids=packed.ids,
         starts=packed.starts,
-        names=np.array([token for name in packed.names for token in name], np.uint16),
+        names=np.array([token for name in packed.names for token in name], packed.ids.dtype),
         name_lengths=lengths,
         languages=packed.languages,
         language_names=np.array(packed.language_names, dtype=str),

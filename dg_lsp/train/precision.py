@@ -1,4 +1,4 @@
-"""Decide in which precision a device trains, by what it can do and never by timing it."""
+"""Choose the precision in which a device trains, from its features and not by timing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 
 def dtype_of(device: str) -> torch.dtype:
-    """Return bfloat16 where the device multiplies it, else float32.
+    """Return bfloat16 if the device has instructions for it, else float32.
 
-    A processor without such instructions multiplies bfloat16 four to five times slower than float32 (26 against 120
-    GFLOP/s per core, measured on a Cascade Lake core).
+    A processor without them multiplies bfloat16 four to five times slower than float32 (26 against 120 GFLOP/s per
+    core, measured on a Cascade Lake core).
     """
     if not device.startswith("cpu"):
         return torch.bfloat16
-    # No public name for it yet (torch 2.13).
+    # A private name, because torch 2.13 has no public one.
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 

@@ -1,6 +1,7 @@
-"""How a training run advances with the tokens it has seen: stages, rates, window lengths, batch sizes.
+"""Schedule a training run by the tokens it has seen: stages, learning rates, window lengths, batch sizes.
 
-Tokens, not minutes: a run at low priority, or on another machine, takes the same path. Knows numbers alone.
+The schedule counts tokens, not minutes, so that a run at low priority or on another machine takes the same path. This
+module knows only numbers.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WARM_STEPS = 100
-MIXED_RATE = 0.6  # of the causal stage's
-LAST_RATE = 0.02  # of the full rate, at the end of the cool-down
+MIXED_RATE = 0.6  # a fraction of the causal stage's rate
+LAST_RATE = 0.02  # a fraction of the full rate, at the end of the cool-down
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands: tokens and steps of each stage, steps of this leg, and minutes of work over all legs."""
+    """The progress of a run: tokens and steps of each stage, and minutes of work over all legs."""
 
     causal_tokens: int = 0
     mixed_tokens: int = 0
@@ -24,28 +25,28 @@ class Progress:
 
     @property
     def tokens(self) -> int:
-        """All tokens seen."""
+        """The number of tokens seen in both stages."""
         return self.causal_tokens + self.mixed_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What to do at which token. The rate is constant until `cool_tokens` before the end, then falls linearly.
+    """What to do at each number of tokens. The rate is constant until `cool_tokens` before the end, then falls linearly.
 
-    `grow_tokens` is how many tokens pass until a step takes one more part, up to `parts`.
+    Every `grow_tokens` tokens, a step takes one more part, up to `parts`.
     """
 
     causal_tokens: int = 100_000_000
     mixed_tokens: int = 25_000_000
     cool_tokens: int = 8_000_000
-    long_share: float = 0.15  # of the causal tokens are read in long windows
+    long_share: float = 0.15  # the fraction of causal tokens read in long windows
     late_long_share: float = 0.5  # the same in the last third of the causal stage
     parts: int = 4
     grow_tokens: int = 8_000_000
-    self_conditioning_from: float = 0.4  # of the mixed stage
+    self_conditioning_from: float = 0.4  # the fraction of the mixed stage after which self-conditioning starts
 
     def is_causal(self, progress: Progress) -> bool:
-        """Return whether the causal stage still runs."""
+        """Return whether the run is in the causal stage."""
         return progress.causal_tokens < self.causal_tokens
 
     def is_done(self, progress: Progress) -> bool:
@@ -53,7 +54,7 @@ class Schedule:
         return not self.is_causal(progress) and progress.mixed_tokens >= self.mixed_tokens
 
     def rate(self, progress: Progress, leg_steps: int) -> float:
-        """Return the learning rate as a share of the full one; every leg warms up anew, as a stage does."""
+        """Return the learning rate as a fraction of the full rate. It warms up again in every leg and every stage."""
         causal = self.is_causal(progress)
         steps = min(leg_steps, progress.causal_steps if causal else progress.mixed_steps)
         left = max(self.causal_tokens - progress.causal_tokens, 0) + self.mixed_tokens - progress.mixed_tokens
@@ -61,13 +62,14 @@ class Schedule:
         return (1.0 if causal else MIXED_RATE) * min(1.0, (steps + 1) / WARM_STEPS) * cool
 
     def long_windows(self, progress: Progress) -> float:
-        """Return the share of causal tokens to read in long windows now."""
+        """Return the current fraction of causal tokens to read in long windows."""
         late = progress.causal_tokens >= self.causal_tokens * 2 / 3
         return self.late_long_share if late else self.long_share
 
     def parts_per_step(self, progress: Progress) -> int:
-        """Return how many parts one step adds up: batches grow as the loss falls."""
-        return min(self.parts, 1 + progress.tokens // max(self.grow_tokens, 1))
+        """Return how many parts a step adds up; batches grow as the loss falls."""
+        parts = min(self.parts, 1 + progress.tokens // max(self.grow_tokens, 1))
+        return parts if self.is_causal(progress) else max(1, parts // 2)  # more, smaller steps in the short mixed stage
 
     def is_conditioned(self, progress: Progress) -> bool:
         """Return whether canvases may be conditioned by a first pass."""

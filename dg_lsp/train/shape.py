@@ -1,6 +1,6 @@
-"""Build a DiffusionGemma of a given size, untrained or with a saved state, its configuration class's traps disarmed.
+"""Build a DiffusionGemma of a given size, untrained or from a saved state, and work around its configuration's defaults.
 
-Knows the configuration class and the names of its weights. Knows nothing of data.
+This module knows the configuration class and the names of its weights, and nothing of data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dg_lsp.evaluate.tasks import EvalError
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of a model: `head_dim` is always 64, one key-value head, dense feed-forward."""
+    """The size of a model. `head_dim` is always 64; there is one key-value head, and the feed-forward layers are dense."""
 
     hidden: int = 256
     layers: int = 6
@@ -30,7 +30,7 @@ class Shape:
 
 
 def build(shape: Shape) -> DiffusionGemmaForBlockDiffusion:
-    """Return a model with fresh weights that `DiffusionGemmaForBlockDiffusion.from_pretrained` can load again."""
+    """Return a model with new weights that `DiffusionGemmaForBlockDiffusion.from_pretrained` can load after saving."""
     text = DiffusionGemmaTextConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
@@ -41,17 +41,17 @@ def build(shape: Shape) -> DiffusionGemmaForBlockDiffusion:
         num_global_key_value_heads=1,
         head_dim=64,
         global_head_dim=64,
-        sliding_window=shape.positions,  # the whole context: nothing ever leaves a small model's cache
+        sliding_window=shape.positions,  # the whole context, so a small model's cache never drops a token
         layer_types=["sliding_attention"] * (shape.layers - 1) + ["full_attention"],
         max_position_embeddings=shape.positions,
-        num_experts=1,  # the class has no dense form: one expert of the smallest width, switched off below
+        num_experts=1,  # the class has no dense form, so use one expert of the least width, disabled below
         top_k_experts=1,
         moe_intermediate_size=16,
         pad_token_id=0,
         eos_token_id=1,
         bos_token_id=2,
     )
-    vision = Gemma4VisionConfig(  # `None` would build a tower of 168 million parameters
+    vision = Gemma4VisionConfig(  # `None` would build a vision tower of 168 million parameters
         hidden_size=8,
         intermediate_size=8,
         num_hidden_layers=1,
@@ -68,9 +68,10 @@ def build(shape: Shape) -> DiffusionGemmaForBlockDiffusion:
     )
     model: Any = DiffusionGemmaForBlockDiffusion(config)
     with torch.no_grad():
-        model.lm_head.weight.normal_(0, 0.04)  # the encoder's input has no norm of its own: keep it near unit size
+        model.lm_head.weight.normal_(0, 0.04)  # the encoder's input has no norm, so keep it near unit size
         for layer in model.model.decoder.layers:
-            layer.self_attn.q_norm.weight.fill_(64**-0.5)  # attention has no scale of its own: without this it starts one-hot
+            # attention has no scale factor; without this it would start as one-hot
+            layer.self_attn.q_norm.weight.fill_(64**-0.5)
             layer.post_feedforward_layernorm_2.weight.zero_()
     for name, parameter in model.named_parameters():
         if any(part in name for part in ("vision", "router", "experts", "layernorm_2")):
@@ -79,20 +80,20 @@ def build(shape: Shape) -> DiffusionGemmaForBlockDiffusion:
 
 
 def resume(model: Any, file: Path, device: str = "cpu") -> dict[str, Any]:
-    """Give a model the weights of a saved training state, and return all of that; raise EvalError where they don't fit."""
+    """Load a saved training state into the model and return it; raise EvalError if it doesn't fit."""
     try:
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
         sizes = {name: tuple(tensor.shape) for name, tensor in state["model"].items()}
     except (RuntimeError, EOFError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
-        raise EvalError(f"{file} is no state of a training run; remove it and train again") from error
+        raise EvalError(f"{file} is not the state of a training run; remove it and train again") from error
     if sizes != {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}:
-        raise EvalError(f"{file} is of a model of another shape: {_options(sizes)}")
+        raise EvalError(f"{file} is from a model of another shape: {_options(sizes)}")
     model.load_state_dict(state["model"])
     return state
 
 
 def _options(sizes: dict[str, tuple[int, ...]]) -> str:
-    """Return the options that make a model of these weights, and how many tokens it knows."""
+    """Return the options that build a model with these weights, and the size of its vocabulary."""
     widths = [size for name, size in sizes.items() if ".decoder." in name and name.endswith(".mlp.gate_proj.weight")]
     if not widths or "lm_head.weight" not in sizes:
         return "it was not made by dg-lsp train"

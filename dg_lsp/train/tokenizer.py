@@ -1,7 +1,7 @@
-"""Train the byte-level BPE of the embedded model.
+"""Train the byte-level BPE tokenizer of the embedded model.
 
-Knows what a token may look like: no merge crosses a newline, runs of spaces are tokens of their own, digits are
-single. Knows nothing of models.
+No token crosses a newline, a run of spaces is a token of its own, and digits are single tokens. This module knows
+nothing of models.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-# Ids are positions in this list. 0-5 are what the configuration class expects below the vocabulary's size.
+# A token's id is its position in this list. The configuration class expects ids 0-5 below the vocabulary's size.
 SPECIAL = (
     "<pad>", "<eos>", "<bos>", "<boi>", "<eoi>", "<image>",
     "<delete>", "<suf>", "<pre>", "<eom>", "<path>",
@@ -23,7 +23,7 @@ SPLIT = r"\n| {2,}|\t+|[ _]?\p{L}+|[0-9]|_+| ?[^\s\p{L}0-9_]+|\s"
 
 
 def train(texts: Iterable[str], *, vocabulary: int = 8192) -> Tokenizer:
-    """Return a tokenizer of `vocabulary` tokens, the special ones first."""
+    """Return a tokenizer of `vocabulary` tokens, with the special tokens first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -1,9 +1,10 @@
-"""Start a run from an existing checkpoint: other vocabulary, more layers.
+"""Start a run from an existing checkpoint with another vocabulary or fewer layers.
 
-A token that both vocabularies have keeps its embedding; a new one starts as the mean of the tokens that spelled it
-before (vocabulary transfer; FVT, Gee et al. 2022, EMNLP industry track). A new layer starts as a copy of the one before
-it, its two outputs switched off by norms of weight zero, so that the deeper model computes what the shallower one did.
-Knows weights and tokenizers. Knows nothing of data.
+A token of both vocabularies keeps its embedding. A new token starts as the mean of the tokens that spelled it before
+(vocabulary transfer; FVT, Gee et al. 2022, EMNLP industry track). A new layer starts as a copy of the one before it.
+Norms of weight zero disable its two outputs, so that the deeper model computes the same as the shallower one.
+
+This module knows weights and tokenizers, and nothing of data.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from dg_lsp.engine.model import load
+from dg_lsp.engine.stock import library_model
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train.schedule import Progress
@@ -28,15 +30,15 @@ OUTPUTS = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight
 
 
 def start(run: Path, checkpoint: str, shape: Shape) -> None:
-    """Write a first `state.pt` into `run`, with the weights of `checkpoint` for a model of `shape`.
+    """Write the first `state.pt` into `run`, with the weights of `checkpoint`, for a model of `shape`.
 
-    Raises EvalError when the run has a state already, or when the checkpoint is wider or deeper than the shape.
+    Raises EvalError if the run already has a state, or if the checkpoint is wider or deeper than the shape.
     """
     file = run / "state.pt"
     if file.exists():
-        raise EvalError(f"{file} exists: this run has begun; remove it to start again")
+        raise EvalError(f"{file} exists, so this run has started; remove it to start again")
     loaded = load(checkpoint, device="cpu", dtype="float32")
-    old: dict[str, Tensor] = loaded.passes.model.state_dict()
+    old: dict[str, Tensor] = library_model(loaded).state_dict()  # includes the weights that a dense model does not use
     model: Any = build(shape)
     new: dict[str, Tensor] = model.state_dict()
     n_old = loaded.passes.config.num_hidden_layers
@@ -49,16 +51,16 @@ def start(run: Path, checkpoint: str, shape: Shape) -> None:
         if len(value.shape) == 2 and len(value) == loaded.vocabulary.size and ("embed_tokens" in name or "lm_head" in name):
             value = _transferred(value, rows)
         if value.shape != tensor.shape:
-            raise EvalError(f"{checkpoint} does not fit: {name} is {tuple(value.shape)}, wanted {tuple(tensor.shape)}")
+            raise EvalError(f"{checkpoint} does not fit: {name} is {tuple(value.shape)}, not {tuple(tensor.shape)}")
         tensor.copy_(torch.zeros_like(value) if is_new and name.endswith(OUTPUTS) else value)
     average = {name: item.detach().clone() for name, item in model.named_parameters() if item.requires_grad}
     torch.save({"model": new, "average": average, "optimizers": [], "progress": asdict(Progress())}, file)
 
 
 def _source(name: str, n_old: int, n_new: int) -> tuple[str, bool]:
-    """Return the old name of a weight, and whether its layer is a new one. New layers stand before the last."""
-    head, found, tail = name.partition(LAYERS)
-    if not found or "vision" in head:
+    """Return the old name of a weight, and whether its layer is new. New layers go before the last one."""
+    head, marker, tail = name.partition(LAYERS)
+    if not marker or "vision" in head:
         return name, False
     index, _, rest = tail.partition(".")
     if int(index) == n_new - 1:
@@ -81,7 +83,7 @@ def _embeddings(old: Vocabulary, new: Vocabulary) -> list[tuple[int, ...]]:
 
 
 def _spelled(piece: bytes, by_piece: dict[bytes, int]) -> tuple[int, ...]:
-    """Return the longest known tokens that spell the piece from left to right; every byte is a token."""
+    """Return the known tokens that spell the piece, the longest possible from left to right; every byte is a token."""
     tokens, at = [], 0
     while at < len(piece):
         end = next(end for end in range(len(piece), at, -1) if piece[at:end] in by_piece)

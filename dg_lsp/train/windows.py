@@ -1,8 +1,10 @@
 """Draw training windows: a hole in a file, the text around it, and the answer, in suffix-first order.
 
-A window is `BOS <path> name <suf> S <kind> <pre> P A <eom>`: causal fill-in-the-middle with the suffix first (SPM, arXiv
-2207.14255), so that a prefix that grows only extends the KV cache. Holes are cut by syntax (AST-FIM, arXiv 2506.00204),
-as the product cuts them. Knows packed files. Knows nothing of batches, canvases or models.
+A window is `BOS <path> name <suf> S <kind> <pre> P A <eom>`: causal fill-in-the-middle with the suffix first (SPM,
+arXiv 2207.14255), so that a growing prefix only extends the KV cache. Holes are cut by syntax (AST-FIM, arXiv
+2506.00204), as the product cuts them.
+
+This module knows packed files, and nothing of batches, canvases or models.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from dg_lsp.train.tokenizer import SPECIAL
 
 PAD, EOS, BOS, DELETE, SUF, PRE, EOM, PATH = 0, 1, 2, 6, 7, 8, 9, 10
 N_SPECIAL = 32
-SUFFIX_TOKENS = 96  # the most that a window reads of the text behind its hole
-SHORT_SUFFIX = (24, 65)  # what a short window reads of it
+SUFFIX_TOKENS = 96  # the most that a window reads of the text after its hole
+SHORT_SUFFIX = (24, 65)  # the range of what a short window reads of it
 HELD_TOKENS = 32
 NAME_TOKENS = 12
 ANSWER_TOKENS = 128
-# How often each kind of hole is drawn. The product asks most often for the rest of a line.
+# How often each kind of hole is drawn. The rest of a line is the most frequent request in the product.
 KIND_SHARES = {"line": 0.42, "span": 0.2, "lines": 0.13, "block": 0.12, "body": 0.13}
-DOCUMENTED_SHARE = 0.25  # of the holes lie in short documented functions
+DOCUMENTED_SHARE = 0.25  # the fraction of holes in short documented functions
 KIND_IDS = {kind: SPECIAL.index(f"<{kind}>") for kind in KIND_SHARES}
 
 Item = TypeVar("Item")
@@ -39,9 +41,9 @@ LINE, BLOCK, BODY, DOCUMENTED = (cuts.KINDS.index(kind) for kind in ("line", "bl
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One encoded row `ids` [T]: its prefix and answer begin at `prefix_at`, and the answer at `answer_at` in `prefix`.
+    """One encoded row `ids` [T]. Its prefix and answer start at `prefix_at`; the answer starts at `answer_at` in `prefix`.
 
-    `prefix` holds the answer as well; `suffix` holds what follows the hole, more of it than the row reads.
+    `prefix` includes the answer. `suffix` is the text after the hole, and is longer than the part in the row.
     """
 
     ids: list[int]
@@ -54,12 +56,12 @@ class Window:
 
     @property
     def answer(self) -> list[int]:
-        """The tokens that belong in the hole."""
+        """The tokens of the answer."""
         return self.prefix[self.answer_at :]
 
 
 class Windows:
-    """Draws windows at random; two with one seed draw the same."""
+    """Draws random windows; two instances with the same seed draw the same windows."""
 
     def __init__(self, packed: Packed, tokenizer: Tokenizer, random: np.random.Generator) -> None:
         self.packed, self.tokenizer, self.random = packed, tokenizer, random
@@ -74,18 +76,18 @@ class Windows:
         self._languages = [(packed.language_names.index(name), share) for name, share in shares.items()]
 
     def draw(self, length: int) -> Window:
-        """Return a window of at most `length` tokens, filled as far as its file reaches."""
+        """Return a window of at most `length` tokens, with as much of its file as fits."""
         while True:
             kind, begin, end = self._hole()
             file = bisect_right(self.starts, begin) - 1
-            # A hole at the very top of a file has little context: draw it rarely.
+            # A hole near the top of a file has little context, so it is drawn rarely.
             if 0 < end - begin <= min(ANSWER_TOKENS, length // 2) and (
                 begin - self.starts[file] >= 48 or self.random.random() < 0.2
             ):
                 return self._window(kind, begin, end, file, length)
 
     def _hole(self) -> tuple[str, int, int]:
-        """Return a kind of hole and where it begins and ends in the packed ids."""
+        """Return a kind of hole, and its start and end in the packed ids."""
         random = self.random
         kind = _pick(list(KIND_SHARES.items()), random)
         language = _pick(self._languages, random)
@@ -97,16 +99,16 @@ class Windows:
         code = {"block": BLOCK, "body": BODY}.get(kind, LINE)
         candidates = self._by_kind.get((language, code), ())
         if not len(candidates):
-            return kind, 0, 0  # nothing of the kind in that language: the caller draws again
-        chosen = int(candidates[random.integers(len(candidates))])
-        return (kind, *self._span(chosen)) if kind in ("block", "body") else self._in_line(kind, chosen)
+            return kind, 0, 0  # the language has no such hole, so the caller draws again
+        cut = int(candidates[random.integers(len(candidates))])
+        return (kind, *self._span(cut)) if kind in ("block", "body") else self._in_line(kind, cut)
 
     def _span(self, cut: int) -> tuple[int, int]:
         begin, end = self.packed.cut_spans[cut]
         return int(begin), int(end)
 
     def _line_in(self, cut: int) -> int:
-        """Return a line cut that lies within another cut."""
+        """Return a line cut inside another cut, or that cut if it has none."""
         begin, end = self._span(cut)
         spans, kinds = self.packed.cut_spans, self.packed.cut_kinds
         first, last = np.searchsorted(spans[:, 0], (begin, end))
@@ -114,7 +116,7 @@ class Windows:
         return lines[int(self.random.integers(len(lines)))] if lines else cut
 
     def _in_line(self, kind: str, cut: int) -> tuple[str, int, int]:
-        """Return the rest of a line, a whole one, a part of one, or some whole lines from that one on."""
+        """Return a hole in or from a line: its rest, all of it, a part of it, or several whole lines."""
         random, ids = self.random, self.packed.ids
         begin, end = self._span(cut)
         if kind == "line":
@@ -129,9 +131,9 @@ class Windows:
             if not len(following):
                 return kind, 0, 0
             end += int(following[0]) + 1
-        while end - 2 > begin and ids[end - 2] == self.newline:  # no blank line at the end
+        while end - 2 > begin and ids[end - 2] == self.newline:  # drop a blank line at the end
             end -= 1
-        # A hole at the start of an empty line ends before that line's end; one between two lines ends behind its own.
+        # At the start of an empty line, a hole ends before that line's end. Between two lines, it ends after its own line end.
         return kind, begin, end - int(random.random() < 0.4)
 
     def _window(self, kind: str, begin: int, end: int, file: int, length: int) -> Window:
@@ -149,18 +151,18 @@ class Windows:
             suffix.append(EOS)
         n_suffix = SUFFIX_TOKENS if length > 256 else int(random.integers(*SHORT_SUFFIX))
         n_suffix = n_suffix if random.random() < 0.9 else int(random.integers(0, SHORT_SUFFIX[0]))
-        named = [PATH, *self.packed.names[file][:NAME_TOKENS]] if random.random() < 0.9 else []
-        head = [BOS, *named, SUF, *suffix[:n_suffix], KIND_IDS[kind], PRE]
+        name_ids = [PATH, *self.packed.names[file][:NAME_TOKENS]] if random.random() < 0.9 else []
+        head = [BOS, *name_ids, SUF, *suffix[:n_suffix], KIND_IDS[kind], PRE]
         room = max(length - len(head) - len(answer) - 1, 8)
         start = max(first, begin - room)
-        if start > first:  # a prefix that was cut starts at a line's start, as the engine cuts it
+        if start > first:  # a cut prefix starts at a line start, as in the engine
             line = np.flatnonzero(ids[start : min(start + 40, begin)] == self.newline)
             start += int(line[0]) + 1 if len(line) else 0
         prefix = [*ids[start:begin].tolist(), *answer]
-        return Window([*head, *prefix, EOM], len(head), prefix, begin - start, suffix, kind, 1 + len(named) + 1)
+        return Window([*head, *prefix, EOM], len(head), prefix, begin - start, suffix, kind, 1 + len(name_ids) + 1)
 
     def _split(self, answer: list[int], suffix: list[int]) -> tuple[list[int], list[int]]:
-        """Return a span's answer and suffix, the border moved into the answer's last token half of the time."""
+        """Return a span's answer and suffix, with the border inside the answer's last token half of the time."""
         text = self.texts[answer[-1]]
         if len(text) < 2 or "\ufffd" in text or self.random.random() < 0.5:
             return answer, suffix
@@ -174,13 +176,13 @@ def _by_language_and_kind(packed: Packed) -> dict[tuple[int, int], npt.NDArray[n
     files = np.searchsorted(packed.starts, packed.cut_spans[:, 0], "right") - 1
     keys = packed.languages[files] * len(cuts.KINDS) + packed.cut_kinds if len(files) else np.zeros(0, np.int64)
     order = np.argsort(keys, kind="stable")
-    values, begins = np.unique(keys[order], return_index=True)
-    groups = np.split(order, begins[1:]) if len(values) else []
+    values, first_indexes = np.unique(keys[order], return_index=True)
+    groups = np.split(order, first_indexes[1:]) if len(values) else []
     return {divmod(int(value), len(cuts.KINDS)): group for value, group in zip(values, groups, strict=True)}
 
 
 def _pick(weighted: Sequence[tuple[Item, float]], random: np.random.Generator) -> Item:
-    """Return one of the items, each as often as its weight says; the weights add up to 1."""
+    """Return a random item by weight; the weights add up to 1."""
     left = random.random()
     for item, weight in weighted:
         left -= weight

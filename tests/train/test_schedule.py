@@ -1,4 +1,4 @@
-"""A run advances by tokens: how long they took, and on what machine, changes nothing."""
+"""A run advances by tokens; time and hardware do not affect it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_the_rate_is_constant_until_the_end_and_then_falls() -> None:
     assert rate(1000, 400) == MIXED_RATE * LAST_RATE
 
 
-def test_a_leg_and_a_stage_warm_up() -> None:
+def test_the_rate_warms_up_in_every_leg_and_stage() -> None:
     assert rate(500, leg=0) == 1 / WARM_STEPS
     assert rate(1000, 1, steps=4) == MIXED_RATE * 5 / WARM_STEPS
 
 
 @given(causal=st.integers(0, 3000), mixed=st.integers(0, 900), minutes=st.floats(0, 1e6))
-def test_minutes_change_nothing(causal: int, mixed: int, minutes: float) -> None:
+def test_elapsed_time_does_not_affect_the_schedule(causal: int, mixed: int, minutes: float) -> None:
     quick, slow = Progress(causal, mixed, 500, 500), Progress(causal, mixed, 500, 500, minutes)
     for decide in (
         SCHEDULE.is_causal,
@@ -48,7 +48,7 @@ def test_batches_and_windows_grow_with_the_tokens() -> None:
     assert schedule.long_windows(Progress(599)) < schedule.long_windows(Progress(600))
 
 
-def test_the_precision_is_what_the_processor_multiplies(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_precision_depends_on_the_processor_s_instructions(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     for has, dtype in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has=has: has)
         assert precision.dtype_of("cpu") is dtype

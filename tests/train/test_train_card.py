@@ -1,4 +1,4 @@
-"""What the model card says comes from files that commands wrote."""
+"""The model card takes its figures from files that commands wrote."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def written(folder: Path) -> str:
     return card.write(folder, folder, results="RESULTS\n", ablation="ABLATION\n")
 
 
-def test_its_lengths_are_those_of_the_checkpoint(made: Path) -> None:
+def test_the_card_states_the_checkpoint_s_lengths(made: Path) -> None:
     text = written(made)
     assert "It reads 700 tokens before a hole and 150 after it, and its canvas has room for 72 tokens in one hole." in text
     assert text.index("RESULTS") < text.index("ABLATION") < text.index("## Limits")
@@ -57,21 +57,21 @@ def test_its_lengths_are_those_of_the_checkpoint(made: Path) -> None:
         ),
     ],
 )
-def test_where_it_was_trained_is_said_when_it_is_known(made: Path, legs: list[dict[str, Any]] | None, where: str) -> None:
+def test_the_card_states_the_training_hardware_if_recorded(made: Path, legs: list[dict[str, Any]] | None, where: str) -> None:
     if legs is not None:
         (made / "plan.json").write_text(json.dumps({"legs": legs}))
-    assert f"It was made from nothing{where}, in 25 minutes and 5.0 million tokens." in written(made)
+    assert f"It was trained from scratch{where}, in 25 minutes and 5.0 million tokens." in written(made)
 
 
 @pytest.mark.parametrize(
     ("file", "text", "sentence"),
     [
-        ("curve.jsonl", "", "holds no line: the training has recorded nothing yet"),
+        ("curve.jsonl", "", "is empty: the training has recorded nothing yet"),
         ("corpus/sources.json", "{", "can't be read"),
-        ("dg_lsp.json", "{", "is not a profile that this version reads"),
+        ("dg_lsp.json", "{", "is not a profile that this version can read"),
     ],
 )
-def test_a_file_that_does_not_say_what_is_needed_is_named(made: Path, file: str, text: str, sentence: str) -> None:
+def test_an_unusable_file_is_named(made: Path, file: str, text: str, sentence: str) -> None:
     (made / file).write_text(text)
     with pytest.raises(EvalError, match=sentence):
         written(made)

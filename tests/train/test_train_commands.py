@@ -1,4 +1,4 @@
-"""`dg-lsp train` says in one sentence what it lacks."""
+"""`dg-lsp train` reports in one sentence what is missing."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def refused(folder: Path, *arguments: str) -> str:
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_missing_run_folder_is_named(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     told = refused(tmp_path, *arguments, "--run", "HERE/no")
-    assert told == "there is no folder HERE/no; `dg-lsp train corpus --run HERE/no` makes it"
+    assert told == "there is no folder HERE/no; `dg-lsp train corpus --run HERE/no` creates it"
 
 
-def test_a_stage_that_was_left_out_is_named(tmp_path: Path) -> None:
+def test_a_skipped_stage_is_named(tmp_path: Path) -> None:
     assert refused(tmp_path, "run", "--run", "HERE") == (
         "HERE has no tokenizer.json; `dg-lsp train tokenizer --run HERE` writes it"
     )
@@ -49,7 +49,7 @@ def test_a_stage_that_was_left_out_is_named(tmp_path: Path) -> None:
     assert refused(tmp_path, "run", "--run", "HERE") == "HERE has no train.npz; `dg-lsp train pack --run HERE` writes it"
 
 
-def test_what_other_parts_refuse_is_told(tmp_path: Path) -> None:
+def test_errors_of_other_parts_are_reported(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "sources.json").write_text(json.dumps(SOURCES))
     (tmp_path / "curve.jsonl").write_text(json.dumps(LINE))
@@ -57,7 +57,7 @@ def test_what_other_parts_refuse_is_told(tmp_path: Path) -> None:
     assert refused(tmp_path, *card) == "HERE/r.md: no such file or directory"
 
 
-def test_a_state_of_another_shape_is_told_with_the_options_that_fit(tmp_path: Path) -> None:
+def test_a_state_of_another_shape_is_reported_with_the_options_that_fit(tmp_path: Path) -> None:
     made = tokenizer.train(["def f(a):\n    return a\n"] * 3, vocabulary=300)
     made.save(str(tmp_path / "tokenizer.json"))
     size = made.get_vocab_size()
@@ -66,10 +66,10 @@ def test_a_state_of_another_shape_is_told_with_the_options_that_fit(tmp_path: Pa
     export = ("export", "--run", "HERE", "--out", "HERE/model")
     for wrong in (("--hidden", "128"), ("--layers", "3"), ("--feed-forward", "64"), ()):
         assert refused(tmp_path, *export, *wrong) == (
-            "HERE/state.pt is of a model of another shape: it was trained with --hidden 64 --layers 2 --feed-forward 96, "
+            "HERE/state.pt is from a model of another shape: it was trained with --hidden 64 --layers 2 --feed-forward 96, "
             f"and a tokenizer of {size} tokens"
         )
-    assert refused(tmp_path, *export, "--hidden", "100") == "--hidden takes multiples of 64, the width of one head, not 100"
+    assert refused(tmp_path, *export, "--hidden", "100") == "--hidden must be a multiple of 64, the width of one head, not 100"
     done = CliRunner().invoke(
         app,
         [*(item.replace("HERE", str(tmp_path)) for item in export), "--hidden", "64", "--layers", "2", "--feed-forward", "96"],
@@ -77,9 +77,9 @@ def test_a_state_of_another_shape_is_told_with_the_options_that_fit(tmp_path: Pa
     assert (done.exit_code, (tmp_path / "model" / "model.safetensors").exists()) == (0, True), done.output
     for broken in (b"", b"no state", (tmp_path / "state.pt").read_bytes()[:999]):
         (tmp_path / "state.pt").write_bytes(broken)
-        assert refused(tmp_path, *export) == "HERE/state.pt is no state of a training run; remove it and train again"
+        assert refused(tmp_path, *export) == "HERE/state.pt is not the state of a training run; remove it and train again"
 
 
-def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert refused(tmp_path, "corpus", "--run", "HERE/file", "--site", "HERE").endswith(("file exists", "not a directory"))

@@ -1,4 +1,4 @@
-"""The pipeline from sources to a checkpoint, small enough for any machine."""
+"""The training pipeline from source files to a checkpoint, small enough for any machine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tokenizers import Tokenizer
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine import local
+from dg_lsp.engine.passes import Passes
 from dg_lsp.train import corpus, curve, cuts, export, loop, pack, tokenizer
 from dg_lsp.train.losses import head_loss, token_losses
 from dg_lsp.train.objective import GAPS, PARTS, Sampler
 from dg_lsp.train.schedule import Schedule
-from dg_lsp.train.shape import Shape
+from dg_lsp.train.shape import Shape, build
 from dg_lsp.train.windows import DELETE, EOM, KIND_IDS, N_SPECIAL, PRE, SUF
 
 SOURCE = "".join(
@@ -85,7 +86,7 @@ def test_a_window_is_suffix_prefix_and_an_end_token(sampler: Sampler) -> None:
         assert ids[ids.index(PRE) - 1] in KIND_IDS.values()
 
 
-def test_a_canvas_holds_what_stood_there(sampler: Sampler) -> None:
+def test_a_canvas_contains_the_expected_tokens(sampler: Sampler) -> None:
     batch = sampler.canvases(6, 200, 4, noise=0.0)
     text = SOURCE.replace(" ", "").replace("\n", "")
     for index in range(24):
@@ -99,13 +100,38 @@ def test_a_canvas_holds_what_stood_there(sampler: Sampler) -> None:
         assert joined.replace(" ", "").replace("\n", "") in text
 
 
-def test_noise_touches_the_gap_alone(sampler: Sampler) -> None:
+def test_noise_affects_only_the_gap(sampler: Sampler) -> None:
     batch = sampler.canvases(6, 200, 4, noise=1.0)
     np.testing.assert_array_equal(batch.clean[~batch.gap], batch.noisy[~batch.gap])
     assert (batch.noisy[batch.gap] >= N_SPECIAL).all()
 
 
-def test_two_samplers_with_one_seed_draw_the_same(run_folder: Path) -> None:
+def test_an_own_draft_has_the_causal_pass_s_likeliest_tokens(sampler: Sampler) -> None:
+    passes = Passes(build(SHAPE).eval())
+    batch = next(drawn for _ in range(20) if (drawn := sampler.canvases(2, 128, 4)).drafted.any())
+    ids, clean, noisy = (torch.from_numpy(item) for item in (batch.causal.ids, batch.clean, batch.noisy))
+    own = torch.from_numpy(batch.drafted)[:, None] & torch.from_numpy(batch.gap) & (clean != DELETE)
+    with torch.no_grad():
+        window = passes.encode(ids)[0].repeat_interleave(4, 0)
+        written = loop.with_own_draft(passes, noisy, own, window, torch.from_numpy(batch.starts), noise=0.0)
+        assert torch.equal(written[~own], noisy[~own])
+        for row, position in own.nonzero().tolist():
+            start = int(batch.starts[row])
+            read = torch.cat([ids[row // 4, :start], clean[row, :position]])
+            logits = passes.logits(passes.encode(read[None])[0])[0, -1]
+            assert logits[int(written[row, position])] >= logits[N_SPECIAL:].max() - 1e-3
+        noised = loop.with_own_draft(passes, noisy, own, window, torch.from_numpy(batch.starts), noise=1.0)
+    assert (noised[own] >= N_SPECIAL).all()
+    assert not torch.equal(noised, written)
+
+
+def test_windows_with_canvases_have_many_lengths(sampler: Sampler) -> None:
+    batch = sampler.canvases(24, 200, 1)
+    ends = {int(np.flatnonzero(row == EOM)[-1]) for row in batch.causal.targets if (row == EOM).any()}
+    assert len(ends) > 6
+
+
+def test_samplers_with_the_same_seed_draw_the_same_batches(run_folder: Path) -> None:
     made = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
     one, other = (Sampler(pack.load(run_folder / "train.npz"), made, seed=5).canvases(2, 128, 2) for _ in range(2))
     np.testing.assert_array_equal(one.noisy, other.noisy)
@@ -124,7 +150,7 @@ def test_the_head_loss_is_cross_entropy_of_capped_logits() -> None:
 
 
 @pytest.mark.parametrize("text", ["def f():\n    return 1\n", "\tx = '日本'\n\n\n", "a  b   c\r\n", "_private __init__ 1234\n"])
-def test_the_tokenizer_gives_back_what_it_was_given(run_folder: Path, text: str) -> None:
+def test_the_tokenizer_round_trips_text(run_folder: Path, text: str) -> None:
     made = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
     assert made.decode(made.encode(text).ids) == text
     assert not any("\n" in made.decode([token]).strip("\n") or made.decode([token]).count("\n") > 1 for token in range(400))
@@ -184,14 +210,14 @@ def test_a_file_that_a_held_out_package_shares_with_another_is_held_out(tmp_path
         ("MIT. THE SOFTWARE COMES WITHOUT IMPLIED WARRANTY", True),
     ],
 )
-def test_a_licence_is_known_by_whole_words(tmp_path: Path, licence: str, taken: bool) -> None:
+def test_licences_match_whole_words(tmp_path: Path, licence: str, taken: bool) -> None:
     _distribution(tmp_path, "one", licence, SOURCE)
     found = corpus.collect([tmp_path], stdlib=False)
     assert bool(found.sources) == taken
     assert bool(found.skipped) != taken
 
 
-def test_the_packed_file_gives_back_what_was_packed(run_folder: Path, tmp_path: Path) -> None:
+def test_a_packed_file_round_trips(run_folder: Path, tmp_path: Path) -> None:
     made: Any = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
     packed = pack.pack([("a/b/c.py", SOURCE), ("d.ts", ""), ("e.js", "function f(a) {\n  return a + 1;\n}\n" * 9)], made)
     pack.save(packed, tmp_path / "p.npz")
@@ -202,7 +228,7 @@ def test_the_packed_file_gives_back_what_was_packed(run_folder: Path, tmp_path: 
     assert [made.decode(name) for name in again.names] == ["b/c.py", "e.js"]
 
 
-def test_a_share_of_windows_is_written_as_questions_and_answers(run_folder: Path) -> None:
+def test_a_fraction_of_windows_uses_the_instruct_layout(run_folder: Path) -> None:
     made = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
     sampler = Sampler(pack.load(run_folder / "train.npz"), made, seed=4, instruct=1.0, profile=export.PROFILE)
     batch = sampler.canvases(12, 700, 2, noise=0.0)
@@ -210,18 +236,22 @@ def test_a_share_of_windows_is_written_as_questions_and_answers(run_folder: Path
     for index in range(0, 24, 2):
         text = made.decode(batch.causal.ids[index // 2].tolist(), skip_special_tokens=False)
         if "<|turn>user" not in text:
-            continue  # a window that was too long for a question
+            continue  # a window that was too long for the instruct layout
         asked += 1
         start, gap = int(batch.starts[index]), batch.clean[index][batch.gap[index]]
         assert DELETE not in gap
-        # What the canvas writes is what the answer goes on with.
+        # The canvas writes the text that continues the answer.
         np.testing.assert_array_equal(batch.causal.ids[index // 2][start : start + len(gap)], gap)
         held = batch.clean[index][batch.used[index] & ~batch.gap[index]]
-        assert made.decode(held.tolist(), skip_special_tokens=False).endswith("```<turn|><eos>")
+        # Behind it stands what the layout holds: the next whole lines, and the end of the turn only where the file ends.
+        behind = batch.causal.ids[index // 2][start + len(gap) :][: len(held)]
+        np.testing.assert_array_equal(behind, held[: len(behind)])
+        ends = made.decode(held.tolist(), skip_special_tokens=False)
+        assert ends.endswith(("\n", "```<turn|><eos>"))
     assert asked >= 6
 
 
-def test_what_is_cut_from_a_file_is_what_the_product_asks_for(run_folder: Path) -> None:
+def test_training_holes_are_cut_like_the_product_s_holes(run_folder: Path) -> None:
     text = (
         'import os\n\n\n# A comment.\ndef area(width, height):\n    """Return the area."""\n    return width * height\n\n\n'
         "class Box:\n    def grow(self, by):\n        if by > 0:\n            self.width += by\n        return self\n"
@@ -267,7 +297,7 @@ def test_a_window_is_labelled_by_the_hole_that_was_cut(sampler: Sampler) -> None
             assert not before or before.endswith("\n")
         if window.kind in ("block", "body"):
             assert before.rpartition("\n")[2].isspace()
-    assert kinds == set(KIND_IDS) - {"block"}  # no statement of the source has one
+    assert kinds == set(KIND_IDS) - {"block"}  # no statement of the source file has a block
 
 
 def test_the_end_of_an_answer_weighs_most_and_the_suffix_least(sampler: Sampler) -> None:
@@ -280,7 +310,7 @@ def test_the_end_of_an_answer_weighs_most_and_the_suffix_least(sampler: Sampler)
     assert (batch.targets[batch.parts == PARTS.index("end")] == EOM).all()
 
 
-def test_the_loss_of_each_token_adds_up_to_the_loss_of_all() -> None:
+def test_token_losses_add_up_to_the_total_loss() -> None:
     noise = torch.Generator().manual_seed(0)
     hidden, head = torch.randn(700, 16, generator=noise), torch.randn(50, 16, generator=noise)
     targets = torch.randint(0, 50, (700,), generator=noise)

@@ -1,4 +1,4 @@
-"""A run may begin as an existing checkpoint, with another vocabulary and more layers."""
+"""A run can start from an existing checkpoint, with another vocabulary and more layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def old_tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(Path(warm.__file__).parents[1] / "models" / "embedded" / "tokenizer.json"))
 
 
-def test_more_layers_and_the_same_vocabulary_compute_the_same(tmp_path: Path, old_tokenizer: Tokenizer) -> None:
+def test_added_layers_do_not_change_the_output(tmp_path: Path, old_tokenizer: Tokenizer) -> None:
     old_tokenizer.save(str(tmp_path / "tokenizer.json"))
     old = load("embedded", device="cpu", dtype="float32").passes
     shape = Shape(
@@ -36,11 +36,11 @@ def test_more_layers_and_the_same_vocabulary_compute_the_same(tmp_path: Path, ol
     ids = torch.tensor([old_tokenizer.encode("def area(width, height):\n    return ").ids])
     with torch.no_grad():
         torch.testing.assert_close(Passes(model).encode(ids)[0], old.encode(ids)[0], atol=1e-4, rtol=1e-4)
-    with pytest.raises(EvalError, match="this run has begun"):
+    with pytest.raises(EvalError, match="this run has started"):
         warm.start(tmp_path, "embedded", shape)
 
 
-def test_a_token_that_is_new_begins_as_the_mean_of_what_spelled_it() -> None:
+def test_a_new_token_starts_as_the_mean_of_the_tokens_that_spelled_it() -> None:
     pieces = {b"a": 40, b"b": 41, b"ab": 42, b"c": 43}
     assert warm._spelled(b"abc", pieces) == (42, 43)
     weights = torch.arange(50.0)[:, None].expand(50, 2)
