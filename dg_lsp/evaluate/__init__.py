@@ -1,1 +1,1 @@
-"""Benchmarks of quality: tasks, scores, baselines."""
+"""Measure models: tasks, scores, baselines, calibration and speed."""

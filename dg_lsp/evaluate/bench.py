@@ -1,12 +1,15 @@
-"""`dg-lsp bench`: how long a fill takes, next to the strongest stock way, on the same tasks in one run.
+"""`dg-lsp bench`: time fills, and compare them in one run and on the same tasks with transformers' own generate.
 
-The ways take turns on each task, so that a busy machine is busy for all of them; what counts is their ratio. Knows
-tasks and fillers. Knows nothing of what happens inside them.
+With `--size`, no tasks are filled: the real configuration is timed with random weights, stage by stage. Otherwise the
+methods take turns on each task, so that other load on the machine affects all of them; compare their ratios.
+
+This module knows tasks and fillers, and nothing of how fillers work.
 """
 
 from __future__ import annotations
 
 import json
+import platform
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,11 +19,13 @@ import typer
 from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.methods import FULL, Method
+from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dg_lsp.engine.model import Loaded
+    from dg_lsp.engine.stages import Measured
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -30,7 +35,7 @@ BARE = Method("canvas", without=("copy", "causal", "file", "scorer"), profile=((
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One way's figures: milliseconds, and how many times faster its median is than the stock way's."""
+    """One method's figures: times in milliseconds, and how many times faster its median is than that of default generate."""
 
     name: str
     n: int
@@ -41,32 +46,58 @@ class Line:
     edit_similarity: float
 
 
-def compare(
-    loaded: Loaded, chosen: Sequence[tasks.Task], *, seed: int = 0, done: Callable[[int], None] = lambda _n: None
-) -> list[Line]:
-    """Return the figures of each way of filling the tasks, the stock way with its own number of steps last.
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The figures of all methods in one run, with our steps per canvas and the library's default number of steps."""
 
-    "prefix known" is a fill after the same request with a character less: what typing is like.
+    lines: tuple[Line, ...]
+    steps: int
+    default_steps: int
+
+    @property
+    def speedup_equal_steps(self) -> float:
+        """How many times faster one canvas alone is than `generate` with the same number of steps."""
+        return self._ms(_library(self.steps)) / self._ms(CANVAS)
+
+    @property
+    def speedup_default(self) -> float:
+        """How many times faster a whole fill without a cached prefix is than `generate` with its default steps."""
+        return self._ms(_library(self.default_steps)) / self._ms(WHOLE)
+
+    def _ms(self, name: str) -> float:
+        return next(line.ms_p50 for line in self.lines if line.name == name)
+
+
+def _library(steps: int) -> str:
+    return f"generate, {steps} steps"
+
+
+def compare(
+    loaded: Loaded, holes: Sequence[tasks.Task], *, seed: int = 0, done: Callable[[int], None] = lambda _n: None
+) -> Comparison:
+    """Return the figures of each way of filling the tasks; the last is generate with its default number of steps.
+
+    "prefix known" is a fill after the same request without its last character, as when a user types.
     """
     from dg_lsp.engine.stock import STEPS, StockFiller
 
     steps = loaded.profile.sampling.line_steps
     whole = run.Bench(run.Setup((FULL, BARE), seed=seed), loaded)
-    stocks = {f"generate, {n} steps": StockFiller(loaded, steps=n) for n in (steps, STEPS)}
+    stocks = {_library(n): StockFiller(loaded, steps=n) for n in (steps, STEPS)}
     rows: dict[str, list[score.Row]] = {name: [] for name in (WHOLE, WARM, CANVAS, *stocks)}
-    for task in chosen[:1]:
+    for task in holes[:1]:
         whole.warm_up(task)
         for stock in stocks.values():
             run.fill(stock, task, FULL, seed)
-    for number, task in enumerate(chosen, 1):
+    for number, task in enumerate(holes, 1):
         rows[WHOLE].append(run.to_row(task, FULL, whole.answer(task, FULL)))
         rows[WARM].append(run.to_row(task, FULL, _typed(whole, task, seed)))
         rows[CANVAS].append(run.to_row(task, BARE, whole.answer(task, BARE)))
         for name, stock in stocks.items():
             rows[name].append(run.to_row(task, FULL, run.fill(stock, task, FULL, seed)))
         done(number)
-    slowest = score.percentile([row.ms for row in rows[f"generate, {STEPS} steps"]], 50)
-    return [_line(name, found, slowest) for name, found in rows.items()]
+    slowest = score.percentile([row.ms for row in rows[_library(STEPS)]], 50)
+    return Comparison(tuple(_line(name, filled, slowest) for name, filled in rows.items()), steps, STEPS)
 
 
 def table(lines: Sequence[Line]) -> str:
@@ -79,29 +110,112 @@ def table(lines: Sequence[Line]) -> str:
     )
 
 
+def as_object(compared: Comparison, loaded: Loaded) -> dict[str, object]:
+    """Return the figures and the hardware as an object for JSON."""
+    return {
+        "processor": processor(),
+        "device": loaded.device,
+        "dtype": loaded.dtype,
+        "threads": loaded.threads,
+        "speedup_equal_steps": round(compared.speedup_equal_steps, 2),
+        "speedup_default": round(compared.speedup_default, 2),
+        "ways": [asdict(line) for line in compared.lines],
+    }
+
+
+def stages_object(measured: Measured, size: str, device: str) -> dict[str, object]:
+    """Return the stage timings of a model with random weights as an object for JSON."""
+    stages = [
+        {"name": stage.name, "ms": stage.ms, "floor_ms": stage.floor_ms, "times_floor": stage.times_floor}
+        for stage in measured.stages
+    ]
+    figures = {name: value for name, value in asdict(measured).items() if name != "stages"}
+    return {
+        "processor": processor(),
+        "device": device,
+        "size": size,
+        "speedup_equal_steps": round(measured.speedup_equal_steps, 2),
+        "speedup_default": round(measured.speedup_default, 2),
+        **figures,
+        "stages": stages,
+    }
+
+
+def stages_table(measured: Measured) -> str:
+    """Return the stage timings of a model with random weights as a Markdown table, followed by its ratios."""
+    head = "| stage | ms | floor, ms | times the floor |\n| --- | --- | --- | --- |\n"
+    rows = "".join(
+        f"| {stage.name} | {stage.ms:.1f} | {stage.floor_ms:.2f} | {stage.times_floor:.1f} |\n" for stage in measured.stages
+    )
+    return (
+        f"{head}{rows}\n"
+        f"A step on an equally wide canvas takes {measured.our_step_ms:.1f} ms, and {measured.library_step_ms:.1f} ms in "
+        f"generate: a speedup of {measured.speedup_equal_steps:.1f}.\n"
+        f"A fill takes {measured.our_fill_ms:.0f} ms, and {measured.library_fill_ms:.0f} ms in generate with its defaults: "
+        f"a speedup of {measured.speedup_default:.1f}.\n"
+    )
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
 @app.command()
 def bench(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Tasks: .jsonl or .jsonl.gz, as `dg-lsp eval` reads them.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Tasks: .jsonl or .jsonl.gz, as `dg-lsp eval` reads them.")
+    ] = None,
     model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.")] = "embedded",
-    limit: Annotated[int, typer.Option(help="How many of the tasks that end with their line; 0: all.")] = 40,
-    threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: as the engine decides.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    limit: Annotated[int, typer.Option(help="How many single-line tasks to use; 0: all.")] = 40,
+    threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: the engine's default.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same answers.")] = 0,
+    size: Annotated[
+        str,
+        typer.Option(
+            metavar="full|N|tiny",
+            help="Fill no tasks, but time the real configuration with random weights: all layers, the first N, or a tiny one.",
+        ),
+    ] = "",
+    device: Annotated[str, typer.Option(help="Where --size runs: auto, cpu, cuda.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
-    """Time fills of the rest of a line, and compare them with transformers' own generate."""
+    """Time fills of single-line holes, and compare them with transformers' own generate."""
     try:
-        single = [task for task in tasks.read(file) if not task.hole.block]
-        if not single:
-            raise tasks.EvalError(f"{file} has no task that ends with its line")
-        lines = compare(_loaded(model, threads), tasks.spread(single, limit), seed=seed)
+        if size:
+            measured, place = _measured(size, device, threads)
+            shown = json.dumps(stages_object(measured, size, place), indent=2) if as_json else stages_table(measured)
+        else:
+            if file is None:
+                raise tasks.EvalError("no tasks given; name a .jsonl file, or time a model with random weights with --size")
+            single = [task for task in tasks.read(file) if not task.hole.block]
+            if not single:
+                raise tasks.EvalError(f"{file} has no single-line task")
+            loaded = _loaded(model, threads)
+            compared = compare(loaded, tasks.spread(single, limit), seed=seed)
+            shown = json.dumps(as_object(compared, loaded), indent=2) if as_json else table(compared.lines)
     except tasks.EvalError as error:
-        typer.echo(f"dg-lsp bench: {error}", err=True)
+        typer.echo(visible(f"dg-lsp bench: {error}"), err=True)
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
-        told = f"measuring needs {error.name}, which is not installed; {ENGINE_INSTALL} brings it"
-        typer.echo(f"dg-lsp bench: {told}", err=True)
+        message = f"measuring needs {error.name}, which is not installed; install it with: {ENGINE_INSTALL}"
+        typer.echo(f"dg-lsp bench: {message}", err=True)
         raise typer.Exit(2) from error
-    typer.echo(json.dumps([asdict(line) for line in lines], indent=2) if as_json else table(lines), nl=as_json)
+    typer.echo(shown, nl=as_json)
+
+
+def _measured(size: str, device: str, threads: int) -> tuple[Measured, str]:
+    """Return the stage timings of the model of this size with random weights, and the device; raise EvalError."""
+    from dg_lsp.engine import stages
+
+    try:
+        return stages.measure_size(size, device, threads)
+    except stages.SizeError as error:
+        raise tasks.EvalError(str(error)) from error
 
 
 def _loaded(name: str, threads: int) -> Loaded:
@@ -114,7 +228,7 @@ def _loaded(name: str, threads: int) -> Loaded:
 
 
 def _typed(whole: run.Bench, task: tasks.Task, seed: int) -> run.Answer:
-    """Return the answer to a task whose prefix was known but for its last character."""
+    """Return the answer to a task after the cache has seen all of its prefix but the last character."""
     filler = whole.filler(FULL)
     filler.cache.clear()
     run.fill(filler, replace(task, prompt=task.prompt[:-1]), FULL, seed)

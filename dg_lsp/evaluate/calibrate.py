@@ -1,11 +1,12 @@
-"""Measure how often a model's answers are right on holes cut from code, and fit how to tell.
+"""Measure how often a model's answers are right on holes cut from code, and fit a calibration to that.
 
-A hole is filled as the engine fills it, by whatever backend the model has; an answer is judged as the editor would show it,
-polished. Knows fillers, tasks and fits. Knows nothing of terminals and of where results are stored.
+Each hole is filled by the model's own backend. The answer is judged after polishing, as an editor would show it. This
+module knows fillers, tasks and fits. It knows nothing of terminals or of where results are stored.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,14 +20,15 @@ from dg_lsp.evaluate.fit import Judged, Sample
 from dg_lsp.evaluate.reliability import Reliability
 from dg_lsp.evaluate.tasks import EvalError, Task
 
-N_AT_ONCE = 4  # requests under way to a server
-N_CANDIDATES = (1, 4)  # of every other hole each: an editor asks for one while someone types, a batch for several
-LEAST_OF_EACH = 8  # right answers and wrong ones that a fit needs
+N_AT_ONCE = 4  # concurrent requests to a server
+N_CANDIDATES = (1, 4)  # for alternate holes: an editor asks for one while the user types, a batch for several
+SMALL_FILE_LINES = (2, 20)  # on each side of a hole
+LEAST_OF_EACH = 8  # the least number of right and of wrong answers for a fit
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A calibration, how far it can be trusted on holes that it was not fitted on, and how many holes had an answer."""
+    """A calibration, its reliability on holes that it was not fitted on, and how many holes had an answer."""
 
     calibration: Calibration
     reliability: Reliability
@@ -35,27 +37,27 @@ class Fitted:
 
 
 def fitted(samples: Sequence[Sample], seed: int = 0) -> Fitted:
-    """Return the calibration of samples; raise EvalError where there are too few right or wrong answers to learn from."""
+    """Return the calibration of samples; raise EvalError if too few answers are right or wrong to fit one."""
     answered = enough(samples)
     return Fitted(fit.fit(answered, seed), _measured(fit.cross_judged(answered, seed), seed), len(samples), len(answered))
 
 
 def checked(samples: Sequence[Sample], used: Calibration, seed: int = 0) -> Fitted:
-    """Return a calibration that is in use with its figures on samples it was not fitted on. Raises EvalError as `fitted`."""
+    """Return a calibration in use, measured on samples that it was not fitted on. Raises EvalError as `fitted` does."""
     answered = enough(samples)
     return Fitted(used, _measured(fit.judge(answered, used), seed), len(samples), len(answered))
 
 
 def enough(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples that have an answer; raise EvalError where too few of them are right, or wrong."""
+    """Return the samples that have an answer; raise EvalError if too few of them are right or too few are wrong."""
     answered = [sample for sample in samples if sample.features]
     n_right = sum(any(sample.right) for sample in answered)
     n_wrong = sum(not all(sample.right) for sample in answered)
     if min(n_right, n_wrong) < LEAST_OF_EACH:
         what = "right" if n_right < n_wrong else "wrong"
         raise EvalError(
-            f"only {min(n_right, n_wrong)} of {len(samples)} holes had an answer that is {what}, fewer than the "
-            f"{LEAST_OF_EACH} that a calibration needs; give more --holes or a larger --repo"
+            f"only {min(n_right, n_wrong)} of {len(samples)} holes had an answer that is {what}, and a calibration "
+            f"needs {LEAST_OF_EACH}; increase --holes or use a larger --repo"
         )
     return answered
 
@@ -64,38 +66,38 @@ def _measured(judged: Sequence[Judged], seed: int) -> Reliability:
     try:
         return reliability.measure(judged, seed)
     except ValueError as error:
-        raise EvalError(f"nothing can be learned from these holes: of the best answers {error}") from error
+        raise EvalError(f"these holes can't be used for a calibration: of the best answers, {error}") from error
 
 
 def samples(
     filler: Filler, tasks: Sequence[Task], seed: int = 0, done: Callable[[int], None] = lambda _n: None
 ) -> list[Sample]:
-    """Return what the filler answers to each task, in their order; a task that it refuses has no candidate.
+    """Return the filler's answers to each task, in order. A task that it refuses has no candidate.
 
-    Raises what a step of the filler raises, such as UserError when its server is gone.
+    Raises the errors of the filler's steps, such as UserError if its server can't be reached.
     """
     n_at_once = N_AT_ONCE if filler.concurrency() == "independent" else 1
     waiting = iter(enumerate(tasks))
     under_way: dict[int, Work] = {}
-    made: dict[int, Sample] = {}
+    finished: dict[int, Sample] = {}
     try:
-        while len(made) < len(tasks):
+        while len(finished) < len(tasks):
             for number, task in _next(waiting, n_at_once - len(under_way)):
                 try:
                     under_way[number] = filler.start(_request(task, number, seed))
-                except ValueError:  # such as a file that no remote model may see
-                    made[number] = Sample(task.cluster, (), ())
+                except ValueError:  # such as a file that a remote model must not see
+                    finished[number] = Sample(task.cluster, (), ())
                     done(1)
             for number, work in list(under_way.items()):
                 if not work.step():
-                    made[number] = _sample(tasks[number], work)
+                    finished[number] = _sample(tasks[number], work)
                     del under_way[number]
                     work.close()
                     done(1)
     finally:
         for work in under_way.values():
             work.close()
-    return [made[number] for number in range(len(tasks))]
+    return [finished[number] for number in range(len(tasks))]
 
 
 def _next(waiting: Iterator[tuple[int, Task]], n: int) -> Iterator[tuple[int, Task]]:
@@ -104,22 +106,38 @@ def _next(waiting: Iterator[tuple[int, Task]], n: int) -> Iterator[tuple[int, Ta
             yield item
 
 
+def with_small_files(tasks: Sequence[Task], seed: int = 0) -> list[Task]:
+    """Return the tasks, with the context of every third cut to a few lines: new files are short, files of a repository long."""
+    draw = random.Random(seed)
+    return [_shortened(task, draw) if number % 3 == 2 else task for number, task in enumerate(tasks)]
+
+
+def _shortened(task: Task, draw: random.Random) -> Task:
+    before, after = task.prompt.split("\n"), task.suffix.split("\n")
+    n_before, n_after = (draw.randint(*SMALL_FILE_LINES) for _ in range(2))
+    return replace(task, prompt="\n".join(before[-n_before - 1 :]), suffix="\n".join(after[: n_after + 1]))
+
+
 def _request(task: Task, number: int, seed: int) -> InfillRequest:
     request = task.request(seed=seed + number)
     return replace(request, budget=replace(request.budget, candidates=N_CANDIDATES[number % len(N_CANDIDATES)]))
 
 
 def _sample(task: Task, work: Work) -> Sample:
-    """Return the distinct answers that polishing leaves, with their features and whether they are right."""
+    """Return the distinct answers that survive polishing, with their features and whether they are right."""
     document = task.document
     tree = syntax.of(document)
-    seen: dict[tuple[str, ...], tuple[dict[str, float], bool]] = {}
-    # Of equal answers the strongest is shown.
+    judged_by_text: dict[tuple[str, ...], tuple[dict[str, float], bool]] = {}
+    # Among equal answers, the one with the best score is shown.
     for item in sorted(work.evidence(), key=lambda item: -item.order):
-        if item.candidate.texts in seen:
+        if item.candidate.texts in judged_by_text:
             continue
         polished = polish.to_edits(item.candidate, (task.hole,), document, syntax=tree)
         if polished.edits:
             is_right = score.is_exact(polished.edits[0].text, task.answer)
-            seen[item.candidate.texts] = dict(item.features), is_right
-    return Sample(task.cluster, tuple(features for features, _ in seen.values()), tuple(right for _, right in seen.values()))
+            judged_by_text[item.candidate.texts] = dict(item.features), is_right
+    return Sample(
+        task.cluster,
+        tuple(features for features, _ in judged_by_text.values()),
+        tuple(right for _, right in judged_by_text.values()),
+    )

@@ -1,6 +1,6 @@
-"""`dg-lsp calibrate`: measure how often a model is right on your code, so that its probabilities mean what they say.
+"""`dg-lsp calibrate`: measure how often a model is right on your code, so that its probabilities are accurate.
 
-From the command line to a fit, and from the fit to a file. What has weight is imported where it is used.
+This module parses the command line, runs the fit and stores the result. Slow imports happen inside functions.
 """
 
 from __future__ import annotations
@@ -33,16 +33,14 @@ app = typer.Typer(
 
 @app.command()
 def calibrate(
-    model: Annotated[
-        str, typer.Option(metavar="ID", help="The model, as in engine.model; by default the one that is configured.")
-    ] = "",
+    model: Annotated[str, typer.Option(metavar="ID", help="The model, as in engine.model. Default: the configured one.")] = "",
     repo: Annotated[
-        Path, typer.Option(metavar="PATH", help="Where holes are cut: your code, a folder or a corpus .jsonl.")
+        Path, typer.Option(metavar="PATH", help="Where to cut holes: a folder with your code, or a corpus .jsonl.")
     ] = Path(),
     tasks: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Use these tasks instead of cutting holes; see `dg-lsp eval --make`.")
     ] = None,
-    holes: Annotated[int, typer.Option(min=20, max=100_000, help="How many holes are filled.")] = 400,
+    holes: Annotated[int, typer.Option(min=20, max=100_000, help="How many holes to fill.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="The same seed cuts the same holes.")] = 0,
     device: Annotated[str, typer.Option(help="Where a local model runs: auto, cpu, cuda, mps.")] = "auto",
     into: Annotated[
@@ -50,26 +48,24 @@ def calibrate(
         typer.Option(metavar="FOLDER", help="Write the result into this checkpoint's profile instead, for a release."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Also draw stated against measured probability.")
+        Path | None, typer.Option(metavar="FILE.svg", help="Also plot stated against measured probability.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object with all figures.")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Fit and write nothing: measure the calibration that is in use on these holes.")
-    ] = False,
-    forget: Annotated[bool, typer.Option("--forget", help="Measure nothing: remove the model's calibration.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only measure the calibration in use; fit and write nothing.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Only remove the model's calibration.")] = False,
 ) -> None:
-    """Fill holes cut from your code with a model, and learn from them how likely its answers are right.
+    """Fill holes cut from your code with a model, and learn how likely its answers are right.
 
-    From then on the model's suggestions carry that probability, and thresholds apply to it. A remote model is sent the
-    code around each hole. Ends with 0, or with 2 when it can't be done as asked.
+    Afterwards the model's suggestions state that probability, and thresholds apply to it. The code around each hole is
+    sent to a remote model. Exits with 0, or with 2 on an error.
     """
     try:
         name, filler = _filler(model, device, into)
         if forget:
             _forget(name, filler)
             return
-        chosen = _tasks(name, repo, tasks, holes, seed)
-        result = _result(name, filler, chosen, seed, check=check)
+        cut_tasks = _tasks(name, repo, tasks, holes, seed)
+        result = _result(name, filler, cut_tasks, seed, check=check)
         facts = {"model": name, "seed": seed, "dg_lsp": __version__}
         stored = None if check else _stored(filler, result, into, facts)
         if plot is not None:
@@ -79,12 +75,12 @@ def calibrate(
         say(str(error))
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
-        say(f"calibrating this model needs {error.name}, which is not installed; {ENGINE_INSTALL} brings it")
+        say(f"calibrating this model needs {error.name}, which is not installed; install it with: {ENGINE_INSTALL}")
         raise typer.Exit(2) from error
 
 
 def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
-    """Return the model's name and its filler, as the engine loads it. Raises EvalError."""
+    """Return the model's name and its filler, loaded as the engine does. Raises EvalError."""
     from dg_lsp.engine import backends
     from dg_lsp.engine.task import UserError
     from dg_lsp.wire import config, model_names
@@ -94,10 +90,10 @@ def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
         say(problem)
     name = model or (str(into) if into else configured.settings.model)
     if into is not None and model_names.is_remote(name):
-        raise EvalError(f"--into takes a checkpoint's folder, and {name} runs elsewhere; leave --into out")
+        raise EvalError(f"--into needs a checkpoint's folder, and {name} is a remote model; leave --into out")
     if into is not None and not (into / "config.json").is_file():
-        raise EvalError(f"{into} is no checkpoint: it has no config.json")
-    # An engine has a current folder of its own, so it knows a model's folder by its full path; so do we.
+        raise EvalError(f"{into} is not a checkpoint: it has no config.json")
+    # The engine process has another working directory and stores a calibration under the folder's full path, so use that here.
     name = str(model_names.folder_of(name) or name)
     try:
         return name, backends.load(name, device=device)
@@ -106,15 +102,16 @@ def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
     except ModuleNotFoundError:
         raise
     except Exception as error:
-        if type(error).__name__ == "LoadError":  # its module brings torch
+        if type(error).__name__ == "LoadError":  # importing its class would import torch
             raise EvalError(str(error)) from error
         raise
 
 
 def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> list[Task]:
-    """Return the holes to fill, in an order that mixes kinds, without files that no remote model may see."""
+    """Return the holes to fill, in mixed order, without files that a remote model must not see."""
     from dg_lsp.evaluate import make
     from dg_lsp.evaluate import tasks as tasks_files
+    from dg_lsp.evaluate.calibrate import with_small_files
     from dg_lsp.wire import config, model_names
     from dg_lsp.wire.privacy import stays_local
 
@@ -125,12 +122,12 @@ def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> l
         cut = [task for task in cut if not stays_local(f"{below}/{task.path}".removeprefix("./").lstrip("/"), patterns)]
         say(f"the code around {len(cut)} holes is sent to {name}")
     if not cut:
-        raise EvalError(f"nothing can be cut from {file or repo}; name a folder with more code as --repo")
+        raise EvalError(f"nothing can be cut from {file or repo}; give a folder with more code as --repo")
     random.Random(seed).shuffle(cut)
-    return cut
+    return cut if file else with_small_files(cut, seed)
 
 
-def _result(name: str, filler: Filler, chosen: Sequence[Task], seed: int, *, check: bool) -> Fitted:
+def _result(name: str, filler: Filler, cut_tasks: Sequence[Task], seed: int, *, check: bool) -> Fitted:
     from dg_lsp.engine.task import UserError
     from dg_lsp.evaluate import calibrate as calibration
     from dg_lsp.infill import bar
@@ -144,29 +141,29 @@ def _result(name: str, filler: Filler, chosen: Sequence[Task], seed: int, *, che
 
     def filled(done: Callable[[int], None]) -> list[Sample]:
         try:
-            return calibration.samples(filler, chosen, seed, done)
+            return calibration.samples(filler, cut_tasks, seed, done)
         except UserError as error:
             raise EvalError(str(error)) from error
 
-    with bar.on_terminal("filling", len(chosen)) as (_, done):
+    with bar.on_terminal("filling", len(cut_tasks)) as (_, done):
         samples = filled(done)
     with bar.on_terminal("fitting", 1) as (_, done):
         return calibration.checked(samples, used, seed) if check and used else calibration.fitted(samples, seed)
 
 
 def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, object]) -> Path:
-    """Write the calibration where the engine finds it, and return the file. Raises EvalError."""
+    """Write the calibration to the file that the engine reads, and return that file. Raises EvalError."""
     from dg_lsp.engine import calibration_store, profile
 
     assert filler.calibrations is not None
     try:
         if into is not None:
             try:
-                stated = profile.load(into)
+                current = profile.load(into)
             except ValueError as error:
                 raise EvalError(str(error)) from error
             target = into / profile.FILE
-            calibration_store.replace_text(target, profile.dump(replace(stated, calibration=result.calibration)))
+            calibration_store.replace_text(target, profile.dump(replace(current, calibration=result.calibration)))
             return target
         assert filler.calibrations.model is not None
         figures = {"reliability": asdict(result.reliability), "holes": result.n_holes, "answered": result.n_answered}
@@ -181,7 +178,7 @@ def _forget(name: str, filler: Filler) -> None:
     model = filler.calibrations.model if filler.calibrations is not None else None
     try:
         if model is None or not calibration_store.forget(model):
-            say(f"{name} has no calibration of yours")
+            say(f"you have no calibration of {name}")
             return
     except OSError as error:
         raise EvalError(f"{error.filename} can't be removed: {(error.strerror or '').lower()}") from error
@@ -200,13 +197,13 @@ def _draw(plot: Path, result: Fitted, name: str) -> None:
 def _show(name: str, result: Fitted, stored: Path | None, *, as_json: bool) -> None:
     figures = result.reliability
     if as_json:
-        stated = {
+        report = {
             "model": name,
             "holes": result.n_holes,
             "answered": result.n_answered,
             "file": str(stored) if stored else None,
         }
-        typer.echo(json.dumps({**stated, **asdict(figures)}, indent=2))
+        typer.echo(json.dumps({**report, **asdict(figures)}, indent=2))
         return
     typer.echo(
         f"{name}: {result.n_answered} of {result.n_holes} holes answered, {figures.base_rate:.1%} of the best answers right"
@@ -223,6 +220,6 @@ def _show(name: str, result: Fitted, stored: Path | None, *, as_json: bool) -> N
     for each in figures.bins:
         typer.echo(f"  {each.stated:6.3f}  {each.right:6.3f}   {each.n}")
     if figures.brier_skill.low <= 0:
-        typer.echo("What this model tells of its answers says little about which are right; more --holes may help.")
+        typer.echo("This model's signals hardly predict which answers are right; more --holes may help.")
     if stored is not None:
         typer.echo(f"Stored in {stored}")

@@ -1,17 +1,18 @@
-"""What runs inside the process of a program under test: it shuts the doors, runs the program, and says what came of it.
+"""The runner inside the process of a program under test: it applies the sandbox's layers, runs the program and reports.
 
-`execute` passes this file's text to a Python of its own with `-c`, since the process may run as somebody who can't read the
-file. So it imports the standard library alone, and that late: what is imported stays in the program's reach.
+`execute` passes the text of this file to a new Python with `-c`, because that process may run as a user who can't read
+the file. So this module imports only the standard library, and only inside functions: an imported module stays within
+the program's reach.
 
-The doors, from the outside in. Each that was asked for is shut, or nothing runs:
+These are the layers, in the order in which they are applied. If one that was requested can't be applied, nothing runs.
 
-* `mounts`: every mount is made read-only but the program's folder. Needs a mount namespace.
-* `capabilities`: all are dropped, from the bounding set too, and `no_new_privs` keeps them from coming back. Without this the
-  one that the namespace gives would make the mounts writable again.
-* `landlock`: the kernel lets the process write in its folder alone, read only what Python needs of the system, and neither
-  bind nor connect over TCP, signal or trace what is outside.
-* `seccomp`: system calls that make sockets, mounts, namespaces, traces and the like fail.
-* An audit hook, always: it refuses by name what the library would do, and holds nothing against code that gets around it.
+* `mounts`: makes every mount read-only except the program's folder. Needs a mount namespace.
+* `capabilities`: drops all capabilities, also from the bounding set, and sets `no_new_privs` so that none comes back.
+  Otherwise the capability from the namespace could make the mounts writable again.
+* `landlock`: the kernel lets the process write only in its folder, and read only what Python needs of the system. It
+  may not bind or connect over TCP, or signal or trace processes outside.
+* `seccomp`: system calls that create sockets, mounts, namespaces, traces and the like fail.
+* An audit hook, always: it refuses library calls by name. Code that bypasses the library bypasses the hook.
 """
 
 # ruff: noqa: PTH109, PTH118 -- it imports little, see above
@@ -22,16 +23,16 @@ import sys
 
 _READ_FILE, _READ_DIR, _EXECUTE, _WRITE_FILE, _TRUNCATE, _IOCTL = 1 << 2, 1 << 3, 1 << 0, 1 << 1, 1 << 14, 1 << 15
 _MAKE_DEVICES = 1 << 6 | 1 << 11
-# So many rights the versions of Landlock know.
+# How many access rights each version of Landlock defines.
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-# What Python and its library read of a system, besides themselves.
+# The files that Python and its library read, besides their own.
 _READABLE = (
     "/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types",
     "/dev/urandom", "/dev/random", "/dev/zero",
 )  # fmt: skip
 
-# The processor's number for `AUDIT_ARCH`, and of the calls that only something bad needs. Those above 424 have one number
-# everywhere: the ring of io_uring and the newer ones for mounts and processes.
+# For each processor, its `AUDIT_ARCH` value and the numbers of calls that only an attack needs. Calls above 424 have
+# the same number on every processor: io_uring, and the newer calls for mounts and processes.
 _ARCHITECTURES = {
     "x86_64": (
         0xC000003E,
@@ -52,12 +53,12 @@ _REFUSED = (
     "os.link", "os.symlink", "os.setxattr", "os.removexattr", "os.utime", "os.chflags", "shutil.",
     "sqlite3.", "syslog.", "ftplib.", "http.", "smtplib.", "urllib.", "webbrowser.",
 )  # fmt: skip
-# These write files by themselves, without a word to a hook.
+# These modules write files without calling an audit hook.
 _UNAUDITED = ("_dbm", "_gdbm", "_sqlite3", "readline")
 
 
-def shut_mounts(here: bytes) -> bool:
-    """Make everything that is mounted read-only, but for a second mount of our folder; return whether that was done."""
+def apply_mounts(here: bytes) -> bool:
+    """Make every mount read-only except a second mount of our folder; return whether that worked."""
     import ctypes
     import struct
 
@@ -66,7 +67,7 @@ def shut_mounts(here: bytes) -> bool:
     bind, recursive, current, set_attributes, read_only = 0x1000, 0x8000, -100, 442, 1
 
     def change(path: bytes, flags: int, add: int, drop: int) -> int:
-        # mount_setattr has this number on every processor but Alpha, and no function in most C libraries.
+        # mount_setattr has this number on every processor but Alpha. Most C libraries have no function for it.
         attributes = struct.pack("=4Q", add, drop, 0, 0)
         failed: int = call.syscall(
             ctypes.c_long(set_attributes), ctypes.c_long(current), path, ctypes.c_long(flags), attributes, ctypes.c_long(32)
@@ -78,8 +79,8 @@ def shut_mounts(here: bytes) -> bool:
     return not (change(b"/", recursive, read_only, 0) or change(here, 0, 0, read_only))
 
 
-def shut_capabilities(here: bytes) -> bool:
-    """Drop all capabilities for good; return whether none is left."""
+def apply_capabilities(here: bytes) -> bool:
+    """Drop all capabilities permanently; return whether none is left."""
     import ctypes
     import struct
 
@@ -95,16 +96,16 @@ def shut_capabilities(here: bytes) -> bool:
     if control(no_new_privileges, 1):
         return False
     control(ambient, clear_all)
-    # Without the capability for it the bounding set stays, which gives nothing that no_new_privs does not refuse.
+    # Without the needed capability the bounding set stays. That is safe, because no_new_privs refuses all that it would allow.
     for capability in range(64):
         control(drop_bounding, capability)
     header, none = struct.pack("=Ii", version_3, 0), struct.pack("=6I", *[0] * 6)
-    left = ctypes.create_string_buffer(24)
-    return not call.capset(header, none) and not call.capget(header, left) and left.raw == none
+    remaining = ctypes.create_string_buffer(24)
+    return not call.capset(header, none) and not call.capget(header, remaining) and remaining.raw == none
 
 
-def shut_landlock(here: bytes) -> bool:
-    """Let the kernel refuse writes outside of our folder, reads outside of what Python needs, TCP and signals."""
+def apply_landlock(here: bytes) -> bool:
+    """Let the kernel refuse writes outside our folder, reads beyond what Python needs, TCP and signals."""
     import ctypes
     import os
     import stat
@@ -114,8 +115,8 @@ def shut_landlock(here: bytes) -> bool:
     call.syscall.restype = ctypes.c_long
 
     def landlock(number: int, *arguments: bytes | int | None) -> int:
-        given = (argument if isinstance(argument, bytes) else ctypes.c_long(argument or 0) for argument in arguments)
-        answer: int = call.syscall(ctypes.c_long(number), *given)
+        converted = (argument if isinstance(argument, bytes) else ctypes.c_long(argument or 0) for argument in arguments)
+        answer: int = call.syscall(ctypes.c_long(number), *converted)
         return answer
 
     version = landlock(444, None, 0, 1)
@@ -128,28 +129,28 @@ def shut_landlock(here: bytes) -> bool:
     if handle < 0:
         return False
     reading = _READ_FILE | _READ_DIR | _EXECUTE
-    allowed = {os.fsdecode(here): every & ~_MAKE_DEVICES & ~_EXECUTE, os.devnull: _READ_FILE | _WRITE_FILE | _TRUNCATE}
-    allowed.update(dict.fromkeys((*sys.path, os.path.join(sys.base_prefix, "lib"), *_READABLE), reading))
-    for path, rights in allowed.items():
+    rights_by_path = {os.fsdecode(here): every & ~_MAKE_DEVICES & ~_EXECUTE, os.devnull: _READ_FILE | _WRITE_FILE | _TRUNCATE}
+    rights_by_path.update(dict.fromkeys((*sys.path, os.path.join(sys.base_prefix, "lib"), *_READABLE), reading))
+    for path, rights in rights_by_path.items():
         try:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
-            continue  # what is not there needs no rule
+            continue  # a missing path needs no rule
         if not stat.S_ISDIR(os.fstat(place).st_mode):
             rights &= _READ_FILE | _WRITE_FILE | _EXECUTE | _TRUNCATE | _IOCTL
         failed = landlock(445, handle, 1, struct.pack("=Qi", rights & every, place), 0)
         os.close(place)
         if failed:
             return False
-    # The kernel wants to know first that nobody gains by it; the second time changes nothing.
+    # Landlock requires no_new_privs. Setting it a second time changes nothing.
     call.prctl(ctypes.c_int(38), *(ctypes.c_ulong(number) for number in (1, 0, 0, 0)))
     failed = landlock(446, handle, 0)
     os.close(handle)
     return not failed
 
 
-def shut_seccomp(here: bytes) -> bool:
-    """Refuse system calls that make sockets, namespaces, mounts and traces; return whether the kernel does."""
+def apply_seccomp(here: bytes) -> bool:
+    """Refuse system calls that create sockets, namespaces, mounts and traces; return whether the kernel accepted the filter."""
     import ctypes
     import os
     import struct
@@ -159,9 +160,9 @@ def shut_seccomp(here: bytes) -> bool:
     architecture, numbers = _ARCHITECTURES[os.uname().machine]
     refused = sorted({*numbers, *_SAME_EVERYWHERE})
     load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
-    allow, refuse = 0x7FFF0000, 0x00050000 | 1  # the second with EPERM
-    # Each is a code, how far to jump if so and if not, and a value. Another architecture's numbers mean other calls; those
-    # with the 30th bit are x86's second set.
+    allow, refuse = 0x7FFF0000, 0x00050000 | 1  # refuse fails with EPERM
+    # Each line is a code, the jump distances if true and if false, and a value. The first lines refuse calls of another
+    # architecture, whose numbers mean other calls, and those with the 30th bit, x86's second set of numbers.
     n = len(refused)
     lines = [(load, 0, 0, 4), (equal, 0, n + 3, architecture), (load, 0, 0, 0), (at_least, n + 1, 0, 0x40000000)]
     lines += [(equal, n - place, 0, number) for place, number in enumerate(refused)]
@@ -173,16 +174,16 @@ def shut_seccomp(here: bytes) -> bool:
     return not call.prctl(ctypes.c_int(22), ctypes.c_ulong(2), about, ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
-# In this order: each needs what the next one takes away.
-DOORS = {"mounts": shut_mounts, "capabilities": shut_capabilities, "landlock": shut_landlock, "seccomp": shut_seccomp}
+# The order matters: each layer needs what the next one removes.
+LAYERS = {"mounts": apply_mounts, "capabilities": apply_capabilities, "landlock": apply_landlock, "seccomp": apply_seccomp}
 
 
-def shut(here: str, doors: list[str]) -> bool:
-    """Shut these doors, and return whether all of them are; the current folder is `here` again."""
+def apply(here: str, layers: list[str]) -> bool:
+    """Apply these layers, and return whether all of them are in place; the current folder becomes `here` again."""
     import os
 
-    done = DOORS.keys() >= set(doors) and all(act(os.fsencode(here)) for name, act in DOORS.items() if name in doors)
-    # It was a folder of the mount below.
+    done = LAYERS.keys() >= set(layers) and all(layer(os.fsencode(here)) for name, layer in LAYERS.items() if name in layers)
+    # The current folder is still the one below the new mount.
     os.chdir(here)
     for name in [name for name in sys.modules if "ctypes" in name]:
         del sys.modules[name]
@@ -190,7 +191,7 @@ def shut(here: str, doors: list[str]) -> bool:
 
 
 def limit(limits: dict[str, int]) -> None:
-    """Bound what the process may use."""
+    """Limit the resources of the process."""
     try:
         import resource
     except ImportError:
@@ -199,11 +200,11 @@ def limit(limits: dict[str, int]) -> None:
         try:
             resource.setrlimit(getattr(resource, name), (bound, bound))
         except (AttributeError, ValueError, OSError):
-            continue  # a system without this limit has the others
+            continue  # this system lacks the limit but may have the others
 
 
 def watch(here: str) -> None:
-    """Have everything refused from now on that the library would tell a hook of and a program under test may not do."""
+    """Install the audit hook, which refuses all calls that a program under test may not make."""
     import os
 
     writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -216,7 +217,7 @@ def watch(here: str) -> None:
         if event.startswith(_REFUSED):
             raise PermissionError("a program under test may not do this: " + event)
         if event == "import" and details[0] in _UNAUDITED:
-            raise ImportError(f"a program under test may not have {details[0]}")
+            raise ImportError(f"a program under test may not import {details[0]}")
         if event == "os.mkdir" and not (details[2] == -1 and isinstance(details[0], (str, bytes)) and is_own(details[0])):
             raise PermissionError("a program under test may not make folders outside of its own")
         path, flags = (details[0], details[2]) if event == "open" else (None, None)
@@ -231,7 +232,10 @@ def watch(here: str) -> None:
 
 
 def main() -> None:
-    """Run what standard input tells of. The answer stands behind a word that the program does not know."""
+    """Run the program from standard input. A secret word precedes the verdict, so that no output passes for one by accident.
+
+    A program that inspects the frames of this process can still read the word: the verdict is no protection.
+    """
     import json
     import os
     import types
@@ -240,16 +244,16 @@ def main() -> None:
     word, out = order.pop("secret"), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     here = os.path.realpath(os.getcwd())
-    if not shut(here, order["doors"]):
+    if not apply(here, order["layers"]):
         os._exit(1)
     limit(order["limits"])
-    # The program is the main module, as it would be alone; ours, which is not, is out of its reach by name.
+    # The program becomes the main module, as if it ran alone; this module is no longer reachable by name.
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     watch(here)
     try:
-        exec(compile(order["program"], "program.py", "exec"), module.__dict__)  # noqa: S102 -- it is what was asked for
+        exec(compile(order["program"], "program.py", "exec"), module.__dict__)  # noqa: S102 -- running the program is the purpose
         verdict = "passed"
-    except BaseException:  # whatever it raises, it has not passed
+    except BaseException:  # any exception means that the program failed
         verdict = "failed"
     os.write(out, f"{word} {verdict}".encode())
     os._exit(0)

@@ -1,6 +1,6 @@
-"""`dg-lsp eval`: measure the fills of a model on a file of tasks, or cut such a file from sources.
+"""`dg-lsp eval`: measure a model's fills on a file of tasks, or cut such a file from source code.
 
-From the command line to a run, and from its rows to the terminal. What has weight is imported where it is used.
+This module parses the command line, starts the run and prints the results. Slow imports happen inside functions.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dg_lsp import ENGINE_INSTALL
+from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
     from dg_lsp.evaluate.methods import Method
@@ -28,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-WIDTH = 160  # of a table that no terminal bounds
+WIDTH = 160  # columns of a table that is not printed on a terminal
 
 
 @app.command()
@@ -42,58 +43,58 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Also measure: copy (the longest match in the file), ar (the encoder alone, left to right), "
-            "answer or empty (what stood there, or nothing: to test the yardstick). Repeatable.",
+            help="Also measure a baseline: copy (the longest match in the file), ar (the encoder alone, left to right), "
+            "answer or empty (the expected answer, or no text, to check the scores). Repeatable.",
         ),
     ] = None,
-    oracle_length: Annotated[bool, typer.Option("--oracle-length", help="Also measure: told how long the answer is.")] = False,
-    no_suffix: Annotated[bool, typer.Option("--no-suffix", help="Also measure: without the text behind the hole.")] = False,
+    oracle_length: Annotated[
+        bool, typer.Option("--oracle-length", help="Also measure with the answer's length known.")
+    ] = False,
+    no_suffix: Annotated[bool, typer.Option("--no-suffix", help="Also measure without the text after the hole.")] = False,
     ablation: Annotated[
-        bool, typer.Option("--ablation", help="Measure what each part is worth; prints a Markdown table.")
+        bool, typer.Option("--ablation", help="Measure without each part in turn; prints a Markdown table.")
     ] = False,
     baselines_only: Annotated[
-        bool, typer.Option("--baselines-only", help="Leave the whole engine out: measure only what the other options name.")
+        bool, typer.Option("--baselines-only", help="Measure only what the other options name, not the full engine.")
     ] = False,
     layout: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Write requests as infill-trained or instruct instead of as the checkpoint says."),
+        typer.Option(metavar="NAME", help="Replace the checkpoint's layout: infill-trained or instruct."),
     ] = "",
-    steps: Annotated[int, typer.Option(min=0, help="Denoising steps; 0: the model's own.")] = 0,
-    limit: Annotated[int, typer.Option(min=0, help="So many tasks, evenly spread over the file; 0: all.")] = 0,
+    steps: Annotated[int, typer.Option(min=0, help="Denoising steps; 0: the model's default.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="How many tasks to use, evenly spread over the file; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answers and the same intervals.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes, each with the model; never more than there are cores.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes, each with its own model; at most one per core.")] = 1,
     threads: Annotated[
         int,
-        typer.Option(
-            min=0, help="Threads of each process; 0: as many as the engine would use, or the cores shared by the workers."
-        ),
+        typer.Option(min=0, help="Threads of each process; 0: the engine's default, or the cores divided among the workers."),
     ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
-    language: Annotated[str, typer.Option(help="The language of tasks that state none.")] = "python",
+    language: Annotated[str, typer.Option(help="The language of tasks without one.")] = "python",
     execute: Annotated[
         bool,
         typer.Option(
             "--execute",
-            help="Run the filled programs with their tests, for pass@1. This runs generated code, with bounds on time, memory "
-            "and files and without network; off unless asked for.",
+            help="Run the filled programs with their tests, for pass@1. This runs generated code, in a sandbox with limits on "
+            "time, memory and files and without network. Off by default.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object with all figures instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the figures as a Markdown table.")] = False,
     csv_file: Annotated[
         Path | None,
-        typer.Option("--csv", metavar="FILE", help="Also write a line for each answer, to commit and compare."),
+        typer.Option("--csv", metavar="FILE", help="Also write one line per answer, to commit and compare."),
     ] = None,
     make: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Measure nothing: cut tasks from the sources below DIR (or a corpus .jsonl)."),
+        typer.Option(metavar="DIR", help="Only cut tasks from the source files in DIR (or a corpus .jsonl)."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where --make writes.")] = None,
-    n: Annotated[int, typer.Option("--n", min=1, help="How many tasks --make cuts, of all kinds together.")] = 300,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file that --make writes.")] = None,
+    n: Annotated[int, typer.Option("--n", min=1, help="How many tasks --make cuts in total.")] = 300,
 ) -> None:
-    """Measure how good the fills of a model are, with 95 % intervals, against baselines on the same tasks.
+    """Measure how good a model's fills are, with 95 % intervals, against baselines on the same tasks.
 
-    Ends with 0, or with 2 when it can't be done as asked.
+    Exits with 0, or with 2 on an error.
     """
     from dg_lsp.evaluate.tasks import EvalError
 
@@ -102,11 +103,11 @@ def evaluate(
             _make(make, out, n, seed)
             return
         if file is None:
-            raise EvalError("which tasks? Name a .jsonl file, or cut one from sources with --make DIR --out FILE")
+            raise EvalError("no tasks given; name a .jsonl file, or cut one from source files with --make DIR --out FILE")
         from dg_lsp.evaluate import run, tasks
 
-        chosen = tasks.spread(tasks.read(file, language), limit)
-        wanted = _methods(
+        chosen_tasks = tasks.spread(tasks.read(file, language), limit)
+        selected_methods = _methods(
             baseline or [],
             steps,
             full=not baselines_only,
@@ -114,8 +115,8 @@ def evaluate(
             oracle_length=oracle_length,
             no_suffix=no_suffix,
         )
-        setup = run.Setup(wanted, model, layout, device, threads, seed)
-        rows = _rows(chosen, setup, workers, execute=execute)
+        setup = run.Setup(selected_methods, model, layout, device, threads, seed)
+        rows = _rows(chosen_tasks, setup, workers, execute=execute)
         if csv_file is not None:
             _write(csv_file, rows)
         _show(rows, setup, file, as_json=as_json, as_markdown=as_markdown or ablation)
@@ -123,13 +124,13 @@ def evaluate(
         say(str(error))
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
-        say(f"measuring needs {error.name}, which is not installed; {ENGINE_INSTALL} brings it")
+        say(f"measuring needs {error.name}, which is not installed; install it with: {ENGINE_INSTALL}")
         raise typer.Exit(2) from error
 
 
 def say(text: str) -> None:
-    """Print a line for people, where it does not get into the results."""
-    typer.echo(f"dg-lsp: {text}", err=True)
+    """Print a message to standard error, apart from the results."""
+    typer.echo(f"dg-lsp: {visible(text)}", err=True)
 
 
 def _methods(
@@ -139,15 +140,15 @@ def _methods(
     from dg_lsp.evaluate.tasks import EvalError
 
     if unknown := [name for name in baselines if name not in methods.BASELINES]:
-        raise EvalError(f"there is no baseline {unknown[0]!r}; there are {', '.join(methods.BASELINES)}")
-    found = [*methods.ABLATION] if ablation else [methods.FULL] if full else []
+        raise EvalError(f"unknown baseline {unknown[0]!r}; known baselines: {', '.join(methods.BASELINES)}")
+    selected = [*methods.ABLATION] if ablation else [methods.FULL] if full else []
     for name in baselines:
-        found += methods.BASELINES[name]
-    found += [methods.ORACLE_LENGTH] if oracle_length else []
-    found += [methods.NO_SUFFIX] if no_suffix else []
-    if not found:
-        raise EvalError("nothing is left to measure: --baselines-only wants a --baseline")
-    return tuple(dict.fromkeys(methods.with_steps(method, steps) for method in found))
+        selected += methods.BASELINES[name]
+    selected += [methods.ORACLE_LENGTH] if oracle_length else []
+    selected += [methods.NO_SUFFIX] if no_suffix else []
+    if not selected:
+        raise EvalError("nothing to measure: --baselines-only needs a --baseline")
+    return tuple(dict.fromkeys(methods.with_steps(method, steps) for method in selected))
 
 
 def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
@@ -155,40 +156,40 @@ def _make(folder: Path, out: Path | None, n: int, seed: int) -> None:
     from dg_lsp.evaluate.tasks import EvalError
 
     if out is None:
-        raise EvalError("where to? --make needs --out FILE.jsonl or FILE.jsonl.gz")
-    made = make.tasks(folder, n, seed)
-    if not made:
+        raise EvalError("--make needs --out FILE.jsonl or FILE.jsonl.gz")
+    made_tasks = make.tasks(folder, n, seed)
+    if not made_tasks:
         raise EvalError(f"nothing can be cut from {folder}")
     try:
-        tasks.write(out, made)
+        tasks.write(out, made_tasks)
     except (OSError, UnicodeEncodeError) as error:
         reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
         raise EvalError(f"{out} can't be written: {reason}") from error
-    counts = ", ".join(f"{sum(task.kind == kind for task in made)} {kind}" for kind in make.KINDS)
-    short = f", all that there is of the {n} wanted" if len(made) < n else ""
-    say(f"{len(made)} tasks from {len({task.path for task in made})} files in {out}{short}: {counts}")
+    counts = ", ".join(f"{sum(task.kind == kind for task in made_tasks)} {kind}" for kind in make.KINDS)
+    short = f" (fewer than {n}, because the files have no more)" if len(made_tasks) < n else ""
+    say(f"{len(made_tasks)} tasks from {len({task.path for task in made_tasks})} files in {out}{short}: {counts}")
 
 
-def _rows(chosen: list[Task], setup: Setup, wanted: int, *, execute: bool) -> list[Row]:
+def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bool) -> list[Row]:
     from dg_lsp.evaluate import run
-    from dg_lsp.evaluate.execute import wall
+    from dg_lsp.evaluate.execute import sandbox
     from dg_lsp.evaluate.tasks import EvalError
     from dg_lsp.infill import bar
 
-    tested = sum(bool(task.test and task.entry_point) for task in chosen)
+    tested = sum(bool(task.test and task.entry_point) for task in chosen_tasks)
     if execute and not tested:
         raise EvalError("--execute has nothing to run: no task has a test and an entry_point")
-    workers = run.n_workers(wanted)
-    if workers < wanted:
-        say(f"{workers} workers instead of {wanted}: there are no more cores")
-    with bar.on_terminal("filling", len(chosen)) as (_, done):
-        rows = run.run(chosen, setup, workers=workers, done=done)
+    workers = run.n_workers(n_workers)
+    if workers < n_workers:
+        say(f"{workers} workers instead of {n_workers}: this machine has no more cores")
+    with bar.on_terminal("filling", len(chosen_tasks)) as (_, done):
+        rows = run.run(chosen_tasks, setup, workers=workers, done=done)
     if execute:
-        say(f"running generated programs of {tested} tasks, with {wall().words}")
+        say(f"running generated programs of {tested} tasks, with {sandbox().words}")
         with bar.on_terminal("running", len(rows)) as (_, done):
-            rows = run.executed(rows, chosen, workers=workers, done=done)
+            rows = run.executed(rows, chosen_tasks, workers=workers, done=done)
     elif tested:
-        say("the tasks have tests, which are not run: --execute runs them, and with them the code that the model wrote")
+        say("the tasks' tests were not run; --execute runs them, and with them the code that the model wrote")
     return rows
 
 

@@ -1,15 +1,19 @@
-"""Run generated programs and say whether their tests pass, in processes that can do little else.
+"""Run generated programs in a sandbox, and report whether their tests pass.
 
-Each program runs in a Python process of its own: without environment, in an empty folder that is removed afterwards, with
-bounds on time, memory and file size. What else it is kept from is a `Wall`, the strongest that the system permits: the
-namespaces that a command makes around the process, and the doors that `cell` shuts from within; `wall` says which.
+Each program runs in its own Python process, without environment variables, in an empty folder that is removed
+afterwards, with limits on time, memory and file size. A `Sandbox` adds the strongest isolation that the system
+supports: the namespaces that a command creates around the process, and the layers that `cell` applies inside it.
+`sandbox` returns it.
 
-What holds where all of it does, against machine code too: nothing outside the folder can be written, nothing but Python and
-the system's libraries can be read, there are no sockets, and no process outside can be seen, traced or signalled.
-Without Landlock what the user may read stays readable. Without namespaces and Landlock, an audit hook alone refuses
-processes, sockets and the library's ways to change files elsewhere, which keeps accidents in, not attackers. Nothing keeps a
-program from calling itself passed that walks the interpreter's frames, and nothing holds against a fault of the kernel.
-Knows programs as text. Knows nothing of models or scores.
+With all layers, these rules hold against machine code too. Nothing outside the folder can be written. Only Python and
+the system's libraries can be read. There are no sockets, and no process outside can be seen, traced or signalled.
+
+Without Landlock, the program can read what the user can read. Without namespaces and Landlock, only an audit hook
+refuses processes, sockets and the library's ways to change files elsewhere. That prevents accidents, not attacks. A
+program that walks the interpreter's frames can always report itself as passed, and nothing protects against a kernel
+bug.
+
+This module knows programs as text. It knows nothing of models or scores.
 """
 
 from __future__ import annotations
@@ -41,12 +45,12 @@ N_FILES = 64
 
 Verdict = Literal["passed", "failed", "timed out"]
 
-# Whose uid is 0 is bound by no limit on processes.
+# The limit on processes does not apply to uid 0.
 _AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 _APART = ("unshare", "-r", "-n", "-p", "-f", "--kill-child")
 
-# Tried in this order. `-m` gives the process mounts, which its runner makes read-only.
-_WALLS: tuple[tuple[str, ...], ...] = (
+# Tried in this order. `-m` gives the process its own mounts, which the runner makes read-only.
+_NAMESPACES: tuple[tuple[str, ...], ...] = (
     (*_AS_NOBODY, *_APART, "-m"),
     (*_APART, "-m"),
     (*_AS_NOBODY, *_APART),
@@ -54,8 +58,8 @@ _WALLS: tuple[tuple[str, ...], ...] = (
     ("unshare", "-r", "-n"),
 )
 
-# What `cell` shuts besides the mounts, tried in this order.
-_DOORS: tuple[tuple[str, ...], ...] = (
+# The layers that `cell` applies besides the mounts, tried in this order.
+_LAYERS: tuple[tuple[str, ...], ...] = (
     ("capabilities", "landlock", "seccomp"),
     ("capabilities", "landlock"),
     ("capabilities", "seccomp"),
@@ -64,20 +68,20 @@ _DOORS: tuple[tuple[str, ...], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wall:
-    """What stands between a program and the machine: the command that it runs under, and the doors that `cell` shuts."""
+class Sandbox:
+    """The isolation of a program: the command that it runs under, and the layers that `cell` applies."""
 
     command: tuple[str, ...] = ()
-    doors: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
 
     @property
     def mounts(self) -> bool:
-        """Whether the process has mounts of its own, which are read-only."""
-        return "mounts" in self.doors
+        """Whether the process has its own, read-only mounts."""
+        return "mounts" in self.layers
 
     @property
     def words(self) -> str:
-        """The wall in words."""
+        """A description of the sandbox."""
         if self.mounts:
             own = "a network, a process table and mounts of its own, read-only but for its folder"
         elif self.command:
@@ -86,9 +90,9 @@ class Wall:
             own = "no namespace of its own"
         own += ", as nobody" if self.command[:1] == ("setpriv",) else ""
         more = [
-            *(["no capabilities"] if "capabilities" in self.doors else []),
-            *(["Landlock"] if "landlock" in self.doors else []),
-            *(["seccomp"] if "seccomp" in self.doors else []),
+            *(["no capabilities"] if "capabilities" in self.layers else []),
+            *(["Landlock"] if "landlock" in self.layers else []),
+            *(["seccomp"] if "seccomp" in self.layers else []),
         ]
         if not self.command and not more:
             return f"{own}; sockets and processes are refused by an audit hook alone"
@@ -96,27 +100,27 @@ class Wall:
 
 
 @lru_cache(maxsize=1)
-def wall() -> Wall:
-    """Return the strongest wall that this system permits."""
-    for command in (*_WALLS, ()):
+def sandbox() -> Sandbox:
+    """Return the strongest sandbox that this system supports."""
+    for command in (*_NAMESPACES, ()):
         if command and shutil.which(command[0]) is None:
             continue
-        for doors in _DOORS if sys.platform == "linux" else ():
-            tried = Wall(command, (*(("mounts",) if "-m" in command else ()), *doors))
-            if _stands(tried):
+        for layers in _LAYERS if sys.platform == "linux" else ():
+            tried = Sandbox(command, (*(("mounts",) if "-m" in command else ()), *layers))
+            if _works(tried):
                 return tried
-    return Wall()
+    return Sandbox()
 
 
-def _stands(tried: Wall) -> bool:
-    """Return whether an ordinary program passes behind this wall."""
-    told = _told("import random, math, socket", tried)
+def _works(tried: Sandbox) -> bool:
+    """Return whether an ordinary program passes in this sandbox."""
+    output = _order("import random, math, socket", tried)
     try:
         with tempfile.TemporaryDirectory(prefix="dg-lsp-eval-") as folder:
             os.chmod(folder, 0o777)  # noqa: PTH101, S103  # the program may run as nobody, and only it knows the name
-            found = subprocess.run(  # noqa: S603  # our own runner
+            process = subprocess.run(  # noqa: S603  # our own runner
                 [*tried.command, *_python()],
-                input=told.encode(),
+                input=output.encode(),
                 capture_output=True,
                 cwd=folder,
                 env={},
@@ -125,21 +129,21 @@ def _stands(tried: Wall) -> bool:
             )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return b"passed" in found.stdout
+    return b"passed" in process.stdout
 
 
 def program(task: Task, text: str) -> str:
-    """Return the program that tests the text in the task's place."""
+    """Return the task's program with the text in its hole, and its test."""
     return f"{task.prompt}{text}{task.suffix}\n{task.test}\ncheck({task.entry_point})\n"
 
 
 def run(source: str, *, timeout_s: float = TIMEOUT_S) -> Verdict:
-    """Return what becomes of a program; one that ends early, whatever its exit code, has failed."""
-    told = json.loads(_told(source, wall(), timeout_s))
+    """Return the verdict on a program. One that exits early has failed, whatever its exit code."""
+    order = json.loads(_order(source, sandbox(), timeout_s))
     with tempfile.TemporaryDirectory(prefix="dg-lsp-eval-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o777)  # noqa: PTH101, S103  # the program may run as nobody, and only it knows the name
-        process = subprocess.Popen(  # noqa: S603  # running it is what was asked for, behind the wall
-            [*wall().command, *_python()],
+        process = subprocess.Popen(  # noqa: S603  # running the program is the purpose, and it is sandboxed
+            [*sandbox().command, *_python()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -148,17 +152,20 @@ def run(source: str, *, timeout_s: float = TIMEOUT_S) -> Verdict:
             start_new_session=True,
         )
         try:
-            out, _ = process.communicate(json.dumps(told).encode(), timeout=timeout_s)
+            out, _ = process.communicate(json.dumps(order).encode(), timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return "timed out"
         finally:
             _end(process)
-    return "passed" if out == f"{told['secret']} passed".encode() else "failed"
+    return "passed" if out == f"{order['secret']} passed".encode() else "failed"
 
 
 def run_all(programs: Sequence[str], *, workers: int = 1, timeout_s: float = TIMEOUT_S) -> Iterator[Verdict]:
-    """Yield each program's verdict; what timed out is run again alone, since a busy machine makes slow what is not."""
-    wall()  # found once, before many threads ask
+    """Yield each program's verdict.
+
+    A program that timed out runs again alone, because load on the machine may have slowed it down.
+    """
+    sandbox()  # computed and cached before several threads need it
     with ThreadPoolExecutor(max_workers=max(workers, 1)) as pool:
         first = list(pool.map(lambda source: run(source, timeout_s=timeout_s), programs))
     for source, verdict in zip(programs, first, strict=True):
@@ -166,16 +173,16 @@ def run_all(programs: Sequence[str], *, workers: int = 1, timeout_s: float = TIM
 
 
 def _python() -> list[str]:
-    return [sys.executable, "-I", "-S", "-B", "-c", _cell()]
+    return [sys.executable, "-I", "-S", "-B", "-c", _runner_source()]
 
 
 @lru_cache(maxsize=1)
-def _cell() -> str:
-    """Return the text of what runs in the child."""
+def _runner_source() -> str:
+    """Return the source code that the child process runs."""
     return Path(cell.__file__).read_text(encoding="utf-8")
 
 
-def _told(source: str, behind: Wall, timeout_s: float = TIMEOUT_S) -> str:
+def _order(source: str, behind: Sandbox, timeout_s: float = TIMEOUT_S) -> str:
     seconds = int(timeout_s) + 1
     limits = {
         "RLIMIT_CPU": seconds,
@@ -185,11 +192,11 @@ def _told(source: str, behind: Wall, timeout_s: float = TIMEOUT_S) -> str:
         "RLIMIT_NOFILE": N_FILES,
         "RLIMIT_CORE": 0,
     }
-    return json.dumps({"program": source, "limits": limits, "doors": behind.doors, "secret": secrets.token_hex(16)})
+    return json.dumps({"program": source, "limits": limits, "layers": behind.layers, "secret": secrets.token_hex(16)})
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and everything that it started, and take its exit code."""
+    """Kill the process and its children, and collect its exit code."""
     if os.name == "posix":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

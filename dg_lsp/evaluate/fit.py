@@ -1,9 +1,12 @@
-"""Fit how likely an answer is to be right from what its backend knows of it.
+"""Fit the probability that an answer is right from the features that its backend reports.
 
-Two stages that end as one logistic model. The first learns from every candidate, right or wrong. The second learns from
-the best candidate of each hole alone, as the first one scores it without having seen it: the best of several is too good
-to be true, and a fit is too sure of what it was made from. Holes of one file stay together. Pure Python: a model that runs
-elsewhere needs no library here. Knows features and outcomes. Knows nothing of models or files.
+The fit has two stages, which combine into one logistic model. The first learns from every candidate. The second learns
+from the best candidate of each hole, scored by a first stage that has not seen that hole. It corrects two errors: the
+best of several candidates has a score that is too high, and a fit is too sure of the data that it was made from. Holes
+of one file are never split between the two.
+
+This module is pure Python, so that calibrating a remote model needs no numerical library. It knows features and
+outcomes, and nothing of models or files.
 """
 
 from __future__ import annotations
@@ -17,19 +20,19 @@ from dg_lsp.engine import calibration
 from dg_lsp.engine.calibration import POSITIONS, Calibration
 
 FOLDS = 5
-PENALTY = 2.0  # on squared weights of features with unit spread, per fit: as strong as a handful of holes
+PENALTY = 2.0  # on the squared weights of features with unit spread; as strong as a handful of holes
 ROUNDS = 30
 LEAST_GAIN = 1e-4
 LEAST_STEP = 1e-3
 LEAST_SPREAD = 1e-9
 
 Features = dict[str, float]
-Row = list[tuple[int, float]]  # what of a row is not zero, by its column
+Row = list[tuple[int, float]]  # the nonzero values of a row with their columns
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The candidates of one hole: their features, and whether each is right. `cluster` is what holes share, their file."""
+    """The candidates of one hole: their features, and whether each is right. Holes of one file share a `cluster`."""
 
     cluster: str
     features: tuple[Features, ...]
@@ -38,7 +41,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The probability that was stated for the best candidate of a hole, and whether it is right."""
+    """The stated probability of a hole's best candidate, and whether the candidate is right."""
 
     cluster: str
     probability: float
@@ -46,7 +49,7 @@ class Judged:
 
 
 def fit(samples: Sequence[Sample], seed: int = 0) -> Calibration:
-    """Return the calibration of all samples."""
+    """Return the calibration fitted on all samples."""
     first = _logistic(*_candidates(samples))
     unseen: list[tuple[Features, bool]] = []
     for rest, held_out in _folds(samples, seed):
@@ -58,7 +61,7 @@ def fit(samples: Sequence[Sample], seed: int = 0) -> Calibration:
     outcomes = [right for _, right in unseen]
     second = _logistic([features for features, _ in unseen], outcomes)
     slope = second.weights.get("z", 0.0)
-    if slope <= 0:  # the signs say nothing: every candidate gets the share of its hole's position
+    if slope <= 0:  # the features predict nothing: each candidate gets the base rate of its hole's position
         slope = 0.0
         second = _logistic([{name: features[name] for name in POSITIONS} for features, _ in unseen], outcomes)
     weights = {name: slope * weight for name, weight in first.weights.items()}
@@ -69,7 +72,7 @@ def fit(samples: Sequence[Sample], seed: int = 0) -> Calibration:
 
 
 def cross_judged(samples: Sequence[Sample], seed: int = 0) -> list[Judged]:
-    """Return each hole's best candidate with the probability that a fit without its file states for it."""
+    """Return each hole's best candidate, with its probability from a fit that has not seen the hole's file."""
     judged: list[Judged] = []
     for rest, held_out in _folds(samples, seed):
         judged += judge(held_out, fit(rest, seed + 1))
@@ -77,13 +80,15 @@ def cross_judged(samples: Sequence[Sample], seed: int = 0) -> list[Judged]:
 
 
 def judge(samples: Sequence[Sample], fitted: Calibration) -> list[Judged]:
-    """Return each hole's best candidate with the probability that the calibration states for it."""
-    chosen = [(sample, best(sample, fitted)) for sample in samples]
-    return [Judged(each.cluster, calibration.probability(each.features[at], fitted), each.right[at]) for each, at in chosen]
+    """Return each hole's best candidate, with its probability from the calibration."""
+    best_candidates = [(sample, best(sample, fitted)) for sample in samples]
+    return [
+        Judged(each.cluster, calibration.probability(each.features[at], fitted), each.right[at]) for each, at in best_candidates
+    ]
 
 
 def best(sample: Sample, fitted: Calibration) -> int:
-    """Return which candidate of a hole the calibration puts first."""
+    """Return the index of the candidate that the calibration ranks first."""
     chances = [calibration.linear(features, fitted) for features in sample.features]
     return chances.index(max(chances))
 
@@ -94,7 +99,7 @@ def _candidates(samples: Sequence[Sample]) -> tuple[list[Features], list[bool]]:
 
 
 def _folds(samples: Sequence[Sample], seed: int) -> list[tuple[list[Sample], list[Sample]]]:
-    """Return the rest and the held-out part of each fold; a file's holes are in one part."""
+    """Return the training part and the held-out part of each fold; a file's holes are all in one part."""
     clusters = sorted({sample.cluster for sample in samples})
     random.Random(seed).shuffle(clusters)
     fold_of = {cluster: place % FOLDS for place, cluster in enumerate(clusters)}
@@ -108,23 +113,23 @@ def _folds(samples: Sequence[Sample], seed: int) -> list[tuple[list[Sample], lis
 
 
 def _logistic(rows: Sequence[Features], right: Sequence[bool]) -> Calibration:
-    """Return the weights that make the outcomes likeliest: logistic regression with an L2 penalty, by Newton's method."""
+    """Return the weights of a logistic regression with an L2 penalty, fitted by Newton's method."""
     n = len(rows)
     if not n:
         return Calibration(0.0)
     spreads = {name: _spread([row.get(name, 0.0) for row in rows]) for name in sorted({name for row in rows for name in row})}
-    # A feature that never changes tells nothing. The others are scaled, so that the penalty weighs all alike.
+    # A feature that never changes is left out. The others are scaled to unit spread, so that the penalty is the same for all.
     names = [name for name, spread in spreads.items() if spread > 0]
-    given = [
+    inputs = [
         [(0, 1.0), *((at, row[name] / spreads[name]) for at, name in enumerate(names, 1) if row.get(name))] for row in rows
     ]
     share = (sum(right) + 0.5) / (n + 1)
     weights = [math.log(share / (1 - share)), *([0.0] * len(names))]
-    loss = _loss(given, right, weights)
+    loss = _loss(inputs, right, weights)
     for _ in range(ROUNDS):
-        step, size = _newton_step(given, right, weights), 1.0
+        step, size = _newton_step(inputs, right, weights), 1.0
         tried = [weight - change for weight, change in zip(weights, step, strict=True)]
-        while (new_loss := _loss(given, right, tried)) > loss and size > LEAST_STEP:
+        while (new_loss := _loss(inputs, right, tried)) > loss and size > LEAST_STEP:
             size /= 2
             tried = [weight - size * change for weight, change in zip(weights, step, strict=True)]
         if loss - new_loss < LEAST_GAIN:
@@ -135,27 +140,27 @@ def _logistic(rows: Sequence[Features], right: Sequence[bool]) -> Calibration:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Return the standard deviation, 0 where the values hardly differ."""
+    """Return the standard deviation, or 0 if the values hardly differ."""
     mean = math.fsum(values) / len(values)
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
     return spread if spread > LEAST_SPREAD else 0.0
 
 
-def _loss(given: Sequence[Row], right: Sequence[bool], weights: Sequence[float]) -> float:
+def _loss(inputs: Sequence[Row], right: Sequence[bool], weights: Sequence[float]) -> float:
     total = PENALTY / 2 * sum(weight * weight for weight in weights[1:])
-    for row, is_right in zip(given, right, strict=True):
+    for row, is_right in zip(inputs, right, strict=True):
         z = sum([weights[at] * value for at, value in row])
         z = -z if is_right else z
         total += z + math.log1p(math.exp(-z)) if z > 0 else math.log1p(math.exp(z))
     return total
 
 
-def _newton_step(given: Sequence[Row], right: Sequence[bool], weights: Sequence[float]) -> list[float]:
-    """Return the change of weights that Newton's method subtracts."""
+def _newton_step(inputs: Sequence[Row], right: Sequence[bool], weights: Sequence[float]) -> list[float]:
+    """Return the step that Newton's method subtracts from the weights."""
     size = len(weights)
     slope = [0.0, *(PENALTY * weight for weight in weights[1:])]
     curve = [[0.0] * size for _ in range(size)]
-    for row, is_right in zip(given, right, strict=True):
+    for row, is_right in zip(inputs, right, strict=True):
         z = sum([weights[at] * value for at, value in row])
         chance = 1 / (1 + math.exp(-max(-40.0, min(40.0, z))))
         error, bend = chance - is_right, chance * (1 - chance)
@@ -170,7 +175,7 @@ def _newton_step(given: Sequence[Row], right: Sequence[bool], weights: Sequence[
 
 
 def _solved(lower: list[list[float]], right_side: Sequence[float]) -> list[float]:
-    """Return x with A x = right_side, for a positive definite A given by its lower half, by Cholesky's method."""
+    """Return x with A x = right_side for a positive definite A, given by its lower half, by Cholesky decomposition."""
     size = len(right_side)
     root = [line[:] for line in lower]
     for i in range(size):

@@ -1,6 +1,6 @@
-"""What can be asked to fill a task: the whole engine, parts of it, and baselines without a model.
+"""The methods that can fill a task: the whole engine, parts of it, and baselines without a model.
 
-A method is data; `run` carries it out. Knows names of switches. Knows nothing of the engine behind them.
+A method is data; `run` executes it. This module knows the names of the engine's switches, and nothing of the engine.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Literal
 from dg_lsp.engine import drafts
 from dg_lsp.evaluate.tasks import Task
 
-SAME_RIGHT = 24  # how many characters behind a match count at most; as drafts are ranked
+SAME_RIGHT = 24  # how many characters after a match are compared at most; the same as for ranking drafts
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
     """One way to fill a task.
 
-    `without` names parts of the engine that are switched off (`engine.local.Switches`), `profile` settings of the
-    checkpoint's profile that are replaced. `told_length` gives the canvas as many tokens as the answer has. A method
-    without `suffix` hears nothing of the text behind the hole. `kinds` are those it can fill; empty: all.
+    `without` names parts of the engine to switch off (`engine.local.Switches`), and `profile` replaces settings of the
+    checkpoint's profile. `known_length` gives the canvas as many tokens as the answer has. A method without `suffix`
+    does not see the text after the hole. `kinds` lists the kinds of task that it can fill; empty means all.
     """
 
     name: str
@@ -28,18 +28,18 @@ class Method:
     without: tuple[str, ...] = ()
     profile: tuple[tuple[str, int], ...] = ()
     steps: int = 0
-    told_length: bool = False
+    known_length: bool = False
     suffix: bool = True
     kinds: tuple[str, ...] = ()
 
 
 FULL = Method("full")
 COPY = Method("copy", "copy")
-# Only where a length says where to stop.
+# The kinds of task whose answer ends in mid-line, where only its length says where to stop.
 SPANS = ("span", "RandomSpanInfilling", "RandomSpanInfillingLight")
 TOLD_COPY = Method("copy, told the length", "told copy", kinds=SPANS)
 AR = Method("ar", without=("copy", "file", "noise", "scorer"), profile=(("causal_rows", 1), ("refine_steps", 0)))
-ORACLE_LENGTH = Method("oracle length", without=("delete",), told_length=True)
+ORACLE_LENGTH = Method("oracle length", without=("delete",), known_length=True)
 NO_SUFFIX = Method("no suffix", without=("held_suffix",), suffix=False)
 
 BASELINES: dict[str, tuple[Method, ...]] = {
@@ -67,21 +67,21 @@ ABLATION: tuple[Method, ...] = (
 
 
 def with_steps(method: Method, steps: int) -> Method:
-    """Return the method with that many steps, where it takes any and states none itself."""
+    """Return the method with this number of steps, if it uses the model and does not set its own."""
     return replace(method, steps=steps) if method.by == "model" and not method.steps else method
 
 
 def copied(task: Task) -> str:
-    """Return the best match that the file itself holds; "" where there is none."""
+    """Return the text after the best match in the file itself, or ""."""
     hole = task.hole
-    found = drafts.copies(task.prompt, task.suffix, block=hole.block, indent=hole.indent, most=1)
-    return found[0].text if found else ""
+    copies = drafts.copies(task.prompt, task.suffix, block=hole.block, indent=hole.indent, most=1)
+    return copies[0].text if copies else ""
 
 
 def copied_to_length(task: Task) -> str:
-    """Return as many characters as the answer has from behind the best match; "" where there is none.
+    """Return as many characters as the answer has, from after the best match; "" if there is no match.
 
-    The match agrees with the prompt before it and with the suffix behind it, in as many characters as can be.
+    The best match has the most characters in common with the prompt before it and the suffix after it.
     """
     length, best, text = len(task.answer), (0, 0), ""
     tail = task.prompt[-drafts.MIN_MATCH :]

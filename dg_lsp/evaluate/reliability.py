@@ -1,9 +1,11 @@
-"""How far stated probabilities can be trusted, as figures with intervals and as a plot.
+"""Measure how reliable stated probabilities are: figures with intervals, and a plot.
 
-Expected calibration error: the mean distance between stated probability and share of right answers, over ten bins of as
-many answers each. Brier score: the mean squared error; its skill is what it gains over always stating the base rate. AUC:
-how often a right answer is stated surer than a wrong one. Intervals are 95 % percentile intervals of a bootstrap over
-files. Pure. Knows probabilities and outcomes. Knows nothing of models.
+Expected calibration error: the mean distance between the stated probability and the fraction of right answers, over ten
+bins with equally many answers. Brier score: the mean squared error. Brier skill: its improvement over always stating
+the base rate. AUC: how often a right answer has a higher probability than a wrong one. Intervals are 95 % percentile
+intervals of a bootstrap over files.
+
+This module is pure. It knows probabilities and outcomes, and nothing of models.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ FONT = 'font-family="sans-serif" font-size="12"'
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Answers of about one stated probability: how many, its mean, and the share of them that is right."""
+    """Answers with similar stated probabilities: their number, the mean probability, and the fraction that is right."""
 
     n: int
     stated: float
@@ -46,7 +48,7 @@ class Reliability:
 
 
 def measure(judged: Sequence[Judged], seed: int = 0) -> Reliability:
-    """Return the figures; raise ValueError where all answers are right or all are wrong, or there is none."""
+    """Return the figures; raise ValueError if all answers are right, all are wrong, or there are none."""
     if not 0 < sum(each.right for each in judged) < len(judged):
         raise ValueError("all answers are right, or all are wrong")
     pairs = [(each.probability, each.right) for each in judged]
@@ -63,7 +65,8 @@ def measure(judged: Sequence[Judged], seed: int = 0) -> Reliability:
     def interval(figure: Callable[[Sequence[tuple[float, bool]]], float]) -> Measure:
         value = figure(pairs)
         values = [figure(resample) for resample in resamples] or [value]
-        # Answers that a resample repeats move every bin away from its true share, so calibration errors come out too large.
+        # A resample repeats answers, which moves every bin away from its true fraction and makes the calibration error
+        # too large.
         bias = sum(values) / len(values) - value
         low, high = (percentile(values, share) - bias for share in (2.5, 97.5))
         return Measure(round(value, 4), round(low, 4), round(high, 4))
@@ -81,17 +84,20 @@ def measure(judged: Sequence[Judged], seed: int = 0) -> Reliability:
 
 
 def bins(pairs: Sequence[tuple[float, bool]]) -> tuple[Bin, ...]:
-    """Return ten bins of as many answers each, by stated probability; equal probabilities have one share of right answers."""
+    """Return ten bins with equally many answers, ordered by stated probability.
+
+    Answers with equal probabilities all count with their common fraction of right answers.
+    """
     equals: dict[float, list[bool]] = {}
     for chance, right in pairs:
         equals.setdefault(chance, []).append(right)
     ordered = [(chance, sum(rights) / len(rights)) for chance, rights in sorted(equals.items()) for _ in rights]
-    n_bins, made = min(N_BINS, len(ordered)), []
+    n_bins, parts = min(N_BINS, len(ordered)), []
     for number in range(n_bins):
         part = ordered[number * len(ordered) // n_bins : (number + 1) * len(ordered) // n_bins]
-        stated, n_right = sum(chance for chance, _ in part), sum(share for _, share in part)
-        made.append(Bin(len(part), stated / len(part), n_right / len(part)))
-    return tuple(made)
+        chance_sum, n_right = sum(chance for chance, _ in part), sum(share for _, share in part)
+        parts.append(Bin(len(part), chance_sum / len(part), n_right / len(part)))
+    return tuple(parts)
 
 
 def calibration_error(pairs: Sequence[tuple[float, bool]]) -> float:
@@ -105,13 +111,13 @@ def brier(pairs: Sequence[tuple[float, bool]]) -> float:
 
 
 def brier_skill(pairs: Sequence[tuple[float, bool]]) -> float:
-    """Return which share of the base rate's Brier score is gained."""
+    """Return the Brier skill: the fraction of the base rate's Brier score that is saved."""
     base = sum(right for _, right in pairs) / len(pairs)
     return 1 - brier(pairs) / (base * (1 - base))
 
 
 def auc(pairs: Sequence[tuple[float, bool]]) -> float:
-    """Return how often a right answer is stated surer than a wrong one; a tie counts half."""
+    """Return how often a right answer has a higher probability than a wrong one; a tie counts half."""
     ordered = sorted(pairs)
     n_right = sum(right for _, right in ordered)
     total, start = 0.0, 0
@@ -125,7 +131,7 @@ def auc(pairs: Sequence[tuple[float, bool]]) -> float:
 
 
 def svg(figures: Reliability, title: str) -> str:
-    """Return a reliability diagram as one self-contained SVG: each bin's stated probability against its share of right."""
+    """Return a reliability diagram as a self-contained SVG: stated probability against the fraction of right answers."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" {FONT}>',
         f"<title>{_escaped(title)}</title>",
@@ -156,7 +162,7 @@ def svg(figures: Reliability, title: str) -> str:
 
 
 def summary(figures: Reliability) -> str:
-    """Return the main figures on one line."""
+    """Return the main figures in one line."""
     return (
         f"n {figures.n}, base rate {figures.base_rate:.3f}, calibration error {figures.calibration_error.value:.3f}, "
         f"skill {figures.brier_skill.value:.2f}, AUC {figures.auc.value:.2f}"

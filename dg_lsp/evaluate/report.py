@@ -1,6 +1,6 @@
-"""Show rows of results: as a table, as a JSON object, as a CSV that can be committed, as Markdown for a model card.
+"""Format rows of results: as a table, a JSON object, a CSV to commit, or Markdown for a model card.
 
-Knows rows and summaries. Knows nothing of how they were made.
+This module knows rows and summaries, and nothing of how they were measured.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ ALL = "all"
 
 
 def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return each method's rows, in the order in which methods first come."""
-    found: dict[str, list[Row]] = {}
+    """Return the rows of each method, with methods in order of first appearance."""
+    rows_by_method: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.method, []).append(row)
-    return found
+        rows_by_method.setdefault(row.method, []).append(row)
+    return rows_by_method
 
 
 def by_kind(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return each kind's rows, kinds in the order of their names; "" is called "other"."""
+    """Return the rows of each kind, with kinds in alphabetical order; the empty kind is called "other"."""
     return {kind or "other": [row for row in rows if row.kind == kind] for kind in sorted({row.kind for row in rows})}
 
 
 def as_object(rows: Sequence[Row], facts: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
     """Return all figures as an object for JSON.
 
-    At the top stand the `facts` of the run and the figures of the whole engine, or of the only method where it was not
-    asked; below `methods` those of each, all and by kind, what kinds of row were chosen, and by how much it is more often
-    exact than each other method.
+    The top level has the `facts` of the run and the figures of the full engine, or of the first method if the full
+    engine was not measured. `methods` has the figures of each method: overall, by kind, which kinds of row were chosen,
+    and how much more often it is exact than each other method.
     """
     methods = by_method(rows)
     chief = FULL.name if FULL.name in methods else next(iter(methods), "")
-    stated: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for name, own in methods.items():
-        stated[name] = asdict(score.summary(own, seed)) | {
+        report[name] = asdict(score.summary(own, seed)) | {
             "kinds": {kind: asdict(score.summary(part, seed)) for kind, part in by_kind(own).items()},
             "rows": _sources(own),
             "exact_match_gain": {
@@ -55,45 +55,45 @@ def as_object(rows: Sequence[Row], facts: Mapping[str, Any], seed: int = 0) -> d
                 if other != name and (gained := score.gain(own, theirs, seed))
             },
         }
-    top = {key: value for key, value in stated[chief].items() if key not in ("rows", "exact_match_gain")} if chief else {}
-    return {**facts} | {"method": chief} | top | {"methods": stated}
+    top = {key: value for key, value in report[chief].items() if key not in ("rows", "exact_match_gain")} if chief else {}
+    return {**facts} | {"method": chief} | top | {"methods": report}
 
 
 def table(rows: Sequence[Row], seed: int = 0) -> Table:
-    """Return the figures of each kind, method beside method, and of all kinds together."""
+    """Return a table of each kind's figures, method by method, and of all kinds together."""
     methods, tested = by_method(rows), any(row.passed is not None for row in rows)
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    shown.add_column("kind")
-    shown.add_column("method")
+    view = Table(box=None, pad_edge=False, header_style="bold")
+    view.add_column("kind")
+    view.add_column("method")
     names = ["n", *(["pass@1"] if tested else []), "exact match", "edit similarity", "parse rate", "ms p50", "p95", "steps"]
     for name in names:
-        shown.add_column(name, justify="right", no_wrap=True)
+        view.add_column(name, justify="right", no_wrap=True)
     kinds = sorted({row.kind for row in rows})
     groups = [(kind or "other", [kind]) for kind in kinds] + ([(ALL, kinds)] if len(kinds) > 1 else [])
     for title, members in groups:
         for name, own in methods.items():
             if part := [row for row in own if row.kind in members]:
-                shown.add_row(title, name, *_cells(score.summary(part, seed), tested=tested))
+                view.add_row(title, name, *_cells(score.summary(part, seed), tested=tested))
                 title = ""
-        shown.add_section()
-    return shown
+        view.add_section()
+    return view
 
 
 def remarks(rows: Sequence[Row], seed: int = 0) -> list[str]:
-    """Return what the table leaves out: which kinds of row won, and how far the whole is ahead of the others."""
+    """Return the facts that the table omits: which kinds of row won, and the full engine's lead over the other methods."""
     methods = by_method(rows)
-    said = []
+    sentences = []
     if own := methods.get(FULL.name):
         parts = [f"{name} {fact['chosen']} ({fact['exact']} exact)" for name, fact in _sources(own).items()]
-        said.append("answers by where they started: " + ", ".join(parts))
+        sentences.append("chosen answers by starting point: " + ", ".join(parts))
         for other, theirs in methods.items():
             if other != FULL.name and (gained := score.gain(own, theirs, seed)):
-                said.append(f"exact match of full less that of {other}, task by task: {_interval(gained, signed=True)}")
-    return said
+                sentences.append(f"exact match of full minus {other}, task by task: {_interval(gained, signed=True)}")
+    return sentences
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Return one line for each row, sorted, of what the same model gives again: no times, and a hash for each text."""
+    """Return a CSV line for each row, sorted, with reproducible values only: no times, and a hash instead of each text."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -110,7 +110,7 @@ def fingerprint(text: str) -> str:
 
 
 def markdown(rows: Sequence[Row], seed: int = 0) -> str:
-    """Return the methods as a Markdown table: exact match of each kind and of all, and what it takes."""
+    """Return the methods as a Markdown table: exact match by kind and overall, similarity, parse rate, time and steps."""
     methods = by_method(rows)
     kinds = sorted({row.kind for row in rows})
     heads = ["", *(kind or "other" for kind in kinds), *([ALL] if len(kinds) > 1 else [])]
@@ -127,7 +127,7 @@ def markdown(rows: Sequence[Row], seed: int = 0) -> str:
 
 
 def _sources(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
-    """Return how many answers each kind of row gave, and how many of these are exact."""
+    """Return how many answers came from each kind of row, and how many of these are exact."""
     names = sorted({row.source for row in rows if row.source})
     of = {name: [row for row in rows if row.source == name] for name in names}
     return {name: {"chosen": len(own), "exact": sum(row.exact for row in own)} for name, own in of.items()}

@@ -1,9 +1,11 @@
-"""Fill tasks with every method, in this process or several, and turn the answers into rows of results.
+"""Fill tasks with every method, in one process or several, and turn the answers into rows of results.
 
-Each task is filled as a user would meet it: a request, all steps of the engine, then the polish that every front end
-applies; the first candidate that survives it counts, and where none does, the best one as it is. The prefix cache is
-emptied before each fill, so that no result or time depends on the order of tasks. Knows the engine's filler and tasks.
-Knows nothing of terminals. The engine itself is imported when a method asks for a model.
+Each task takes the path of a user's request: a request, all steps of the engine, then the polishing of every front end.
+The first candidate that survives polishing counts. If none does, the best one counts unpolished. The prefix cache is
+cleared before each fill, so that no result or time depends on the order of tasks.
+
+This module knows the engine's filler and tasks, and nothing of terminals. The engine is imported only when a method
+needs a model.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ LAYOUTS = ("infill-trained", "instruct")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is measured, and on what: the model, how it is loaded, the methods, and the seed of their noise."""
+    """What to measure: the methods, the model and how it is loaded, and the seed of the noise."""
 
     methods: tuple[Method, ...]
     model: str = "embedded"
@@ -47,13 +49,13 @@ class Setup:
 
     @property
     def needs_model(self) -> bool:
-        """Whether any of the methods asks the model."""
+        """Whether any of the methods needs the model."""
         return any(method.by == "model" for method in self.methods)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The text that a method gave, where its canvas started from, and what it took."""
+    """A method's answer: the text, what its canvas started from, and its cost."""
 
     text: str
     source: str = ""
@@ -62,22 +64,22 @@ class Answer:
 
 
 class Bench:
-    """A loaded model, ready to fill tasks by each of the methods."""
+    """A loaded model that can fill tasks by each of the methods."""
 
     def __init__(self, setup: Setup, loaded: Loaded | None) -> None:
-        """Raises EvalError for an unknown layout, and when the model's vocabulary can't write it."""
+        """Raise EvalError for an unknown layout, or one that the model's vocabulary does not support."""
         if setup.layout not in ("", *LAYOUTS):
-            raise EvalError(f"there is no layout {setup.layout!r}; there are {' and '.join(LAYOUTS)}")
+            raise EvalError(f"unknown layout {setup.layout!r}; known layouts: {' and '.join(LAYOUTS)}")
         self.setup, self._loaded = setup, with_layout(loaded, setup.layout) if loaded else None
         self._fillers = {method: self._filler(method) for method in setup.methods if method.by == "model"}
 
     def rows(self, task: Task) -> list[Row]:
-        """Return one row for each method that can fill the task. Raises EvalError when the engine refuses it."""
+        """Return one row for each method that can fill the task. Raises EvalError if the engine rejects the task."""
         able = (method for method in self.setup.methods if not method.kinds or task.kind in method.kinds)
         return [to_row(task, method, self.answer(task, method)) for method in able]
 
     def answer(self, task: Task, method: Method) -> Answer:
-        """Return what the method writes. Raises EvalError when the engine refuses the task."""
+        """Return the method's answer. Raises EvalError if the engine rejects the task."""
         if method.by == "answer":
             return Answer(task.answer)
         if method.by == "nothing":
@@ -86,22 +88,22 @@ class Bench:
             began = time.perf_counter()
             if method.by == "copy":
                 text, _ = settled(task, method, (Candidate((methods.copied(task),), row="copy"),))
-            else:  # a text of the length that was told is not to be cut
+            else:  # a text of known length is not cut
                 text = methods.copied_to_length(task)
             return Answer(text, "copy", (time.perf_counter() - began) * 1000)
         filler = self._fillers[method]
-        if method.told_length:
+        if method.known_length:
             filler.switches = replace(filler.switches, gap=_length(filler, task))
         filler.cache.clear()
         return fill(filler, task, method, self.setup.seed)
 
     def warm_up(self, task: Task) -> None:
-        """Fill a task once by each method: what a process does for the first time is slow, and no user's usual wait."""
+        """Fill a task once by each method, because a process is slow the first time and users do not usually wait for that."""
         for method in self._fillers:
             self.answer(task, method)
 
     def filler(self, method: Method) -> LocalFiller:
-        """Return what fills tasks by one of the setup's methods that ask the model."""
+        """Return the filler of a method that uses the model."""
         return self._fillers[method]
 
     def _filler(self, method: Method) -> LocalFiller:
@@ -119,7 +121,7 @@ class Bench:
 
 
 def load(setup: Setup) -> Bench:
-    """Return the bench of a setup; its model is loaded when one of the methods asks for it. Raises EvalError."""
+    """Return the bench of a setup. The model is loaded only if a method needs it. Raises EvalError."""
     if not setup.needs_model:
         return Bench(setup, None)
     from dg_lsp.engine import model
@@ -131,9 +133,9 @@ def load(setup: Setup) -> Bench:
 
 
 def with_layout(loaded: Loaded, name: str) -> Loaded:
-    """Return the model with another layout than its checkpoint's; "" leaves it as it is.
+    """Return the model with another layout than its checkpoint's; "" keeps it.
 
-    The instruct layout has no delete token, so it gets the gap lengths of a profile that was made for it.
+    The instruct layout has no delete token, so it gets the gap lengths of an instruct profile.
     """
     if name in ("", loaded.profile.layout):
         return loaded
@@ -142,7 +144,7 @@ def with_layout(loaded: Loaded, name: str) -> Loaded:
 
 
 def fill(filler: Filler, task: Task, method: Method, seed: int = 0) -> Answer:
-    """Return what the filler writes in the task's hole, polished. Raises EvalError when it refuses the task."""
+    """Return the filler's polished answer to the task. Raises EvalError if it rejects the task."""
     began = time.perf_counter()
     try:
         work = filler.start(task.request(steps=method.steps, seed=seed, suffix=method.suffix))
@@ -150,13 +152,13 @@ def fill(filler: Filler, task: Task, method: Method, seed: int = 0) -> Answer:
             pass
     except ValueError as error:
         raise EvalError(f"{task.task_id} can't be filled: {error}") from error
-    text, chosen = settled(task, method, work.candidates())
+    text, candidate = settled(task, method, work.candidates())
     ms = (time.perf_counter() - began) * 1000
-    return Answer(text, chosen.row if chosen else "", ms, chosen.steps if chosen else 0)
+    return Answer(text, candidate.row if candidate else "", ms, candidate.steps if candidate else 0)
 
 
 def settled(task: Task, method: Method, candidates: Sequence[Candidate]) -> tuple[str, Candidate | None]:
-    """Return the first candidate's text that survives polishing, or the best one's as it is; with the candidate."""
+    """Return the text of the first candidate that survives polishing, and that candidate; else the best one, unpolished."""
     document = task.document
     if not method.suffix:
         document = replace(document, text=task.prompt)
@@ -169,7 +171,7 @@ def settled(task: Task, method: Method, candidates: Sequence[Candidate]) -> tupl
 
 
 def to_row(task: Task, method: Method, answer: Answer) -> Row:
-    """Return the answer with what it is worth; whether it passes its test is not known yet."""
+    """Return the answer with its scores. `passed` is set later, by `executed`."""
     return Row(
         task.task_id,
         task.cluster,
@@ -185,9 +187,9 @@ def to_row(task: Task, method: Method, answer: Answer) -> Row:
     )
 
 
-def n_workers(wanted: int) -> int:
+def n_workers(most: int) -> int:
     """Return how many processes may be used: those wanted, and never more than the cores that this process may use."""
-    return max(1, min(wanted, n_cores()))
+    return max(1, min(most, n_cores()))
 
 
 def n_cores() -> int:
@@ -196,14 +198,14 @@ def n_cores() -> int:
 
 
 def run(tasks: Sequence[Task], setup: Setup, *, workers: int = 1, done: Callable[[int], None] = lambda n: None) -> list[Row]:
-    """Return the rows of every task by every method, in the order of the tasks; `done` hears of each task filled.
+    """Return the rows of every task and method, in the order of the tasks; `done` is called after each task.
 
-    With several workers each is a process that loads the model; the rows are the same, the times those of a busy
-    machine. Raises EvalError.
+    With several workers, each is a process that loads the model. The rows are the same, but times include the load of
+    the others. Raises EvalError.
     """
     rows: list[Row] = []
-    for found in _in_processes(tasks, setup, workers) if workers > 1 else _here(tasks, setup):
-        rows += found
+    for task_rows in _in_processes(tasks, setup, workers) if workers > 1 else _here(tasks, setup):
+        rows += task_rows
         done(1)
     return rows
 
@@ -211,7 +213,7 @@ def run(tasks: Sequence[Task], setup: Setup, *, workers: int = 1, done: Callable
 def executed(
     rows: Sequence[Row], tasks: Iterable[Task], *, workers: int = 1, done: Callable[[int], None] = lambda n: None
 ) -> list[Row]:
-    """Return the rows with whether their programs pass, where a task has a test and names what it tests."""
+    """Return the rows with `passed` set, for tasks that have a test and an entry point."""
     tested = {task.task_id: task for task in tasks if task.test and task.entry_point}
     at = [place for place, row in enumerate(rows) if row.task_id in tested]
     programs = [execute.program(tested[rows[place].task_id], rows[place].text) for place in at]
@@ -230,7 +232,7 @@ def _here(tasks: Sequence[Task], setup: Setup) -> Iterator[list[Row]]:
         yield bench.rows(task)
 
 
-_bench: Bench | EvalError | None = None  # a worker process's own
+_bench: Bench | EvalError | None = None  # one for each worker process
 
 
 def _in_processes(tasks: Sequence[Task], setup: Setup, workers: int) -> Iterator[list[Row]]:
@@ -243,18 +245,18 @@ def _in_processes(tasks: Sequence[Task], setup: Setup, workers: int) -> Iterator
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool as error:
-            raise EvalError("a worker process was ended by the system; fewer --workers need less memory") from error
+            raise EvalError("the system ended a worker process; use fewer --workers to save memory") from error
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def _start(setup: Setup, task: Task) -> None:
-    global _bench  # a process pool hands its workers nothing else to keep
+    global _bench  # a process pool offers no other way to keep state in a worker
     try:
         _bench = load(setup)
         _bench.warm_up(task)
     except EvalError as error:
-        _bench = error  # said where somebody hears it: an initializer that fails only breaks the pool
+        _bench = error  # raised later, in `_rows`, because an initializer that fails only breaks the pool
 
 
 def _rows(task: Task) -> list[Row]:
@@ -265,6 +267,6 @@ def _rows(task: Task) -> list[Row]:
 
 
 def _length(filler: LocalFiller, task: Task) -> int:
-    """Return how many tokens the answer has on this canvas, the one that was begun left of the hole included."""
+    """Return how many tokens the answer needs on this canvas, including the unfinished token before the hole."""
     heal = filler.layout.lay_out(task.request()).heal.decode("utf-8", "ignore")
     return max(len(filler.loaded.vocabulary.encode(heal + task.answer)), 1)

@@ -1,11 +1,14 @@
-"""How good answers are: exact match, edit similarity, parse rate, passes, and how sure these figures are.
+"""Score answers: exact match, edit similarity, parse rate, passed tests, and the intervals of these figures.
 
-An answer is exact when it equals what stood there, white space at the ends of lines and of the whole left out of
-account; leading white space counts. Edit similarity is 1 - Levenshtein distance / length of the longer text, of the
-same trimmed texts. An answer parses when the file has no more syntax errors with it than with what stood there; a
-blank answer where something stood does not, though grammars that forgive much would take it.
-Intervals are 95 % percentile intervals of a bootstrap over clusters: tasks cut from one problem or one file are right
-or wrong together. Pure: knows rows of results. Knows nothing of models or files.
+An answer is exact if it equals the expected answer. Trailing white space, of each line and of the whole, is ignored;
+leading white space counts. Edit similarity is 1 - Levenshtein distance / length of the longer text, on the same trimmed
+texts.
+
+An answer parses if the file has no more syntax errors with it than with the expected answer. A blank answer does not
+count as parsing if something was expected, though tolerant grammars would accept it.
+
+Intervals are 95 % percentile intervals of a bootstrap over clusters, because tasks cut from one problem or one file
+tend to be right or wrong together. This module is pure: it knows rows of results, and nothing of models or files.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One answer and what became of it. `parses` and `passed` are None where nobody can tell."""
+    """One answer and its scores. `parses` and `passed` are None if unknown."""
 
     task_id: str
     cluster: str
@@ -48,7 +51,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One method's figures over some tasks. A measure is None where no task has one."""
+    """One method's figures over some tasks. A measure is None if no task has it."""
 
     n: int
     pass_at_1: Measure | None
@@ -61,30 +64,30 @@ class Summary:
 
 
 def trimmed(text: str) -> str:
-    """Return the text as it is compared: without white space at the ends of its lines and at its own end."""
+    """Return the text as it is compared: without trailing white space, of each line and of the whole."""
     return "\n".join(line.rstrip() for line in text.split("\n")).rstrip()
 
 
 def is_exact(text: str, answer: str) -> bool:
-    """Return whether the text is what stood there."""
+    """Return whether the text equals the expected answer."""
     return trimmed(text) == trimmed(answer)
 
 
 def similarity(text: str, answer: str) -> float:
-    """Return how much of the two texts agrees, from 0 to 1; two empty ones agree."""
+    """Return the edit similarity of the two texts, from 0 to 1; two empty texts have 1."""
     one, other = trimmed(text), trimmed(answer)
     longer = max(len(one), len(other))
     return 1 - _distance(one, other) / longer if longer else 1.0
 
 
 def parses(prompt: str, text: str, suffix: str, answer: str, language: str) -> bool | None:
-    """Return whether the file has no more syntax errors with the text than with the answer; None without a grammar."""
-    known = languages.get(language)
-    if known is None:
+    """Return whether the file has no more syntax errors with the text than with the answer; None if there is no grammar."""
+    language_row = languages.get(language)
+    if language_row is None:
         return None
     if text == answer or not text.strip():
         return text == answer or not answer.strip()
-    filled, whole = (syntax.parse(prompt + middle + suffix, known) for middle in (text, answer))
+    filled, whole = (syntax.parse(prompt + middle + suffix, language_row) for middle in (text, answer))
     return not syntax.adds_errors(filled, whole)
 
 
@@ -104,14 +107,14 @@ def summary(rows: Sequence[Row], seed: int = 0) -> Summary:
 
 
 def measure(rows: Sequence[Row], value: Callable[[Row], float | None], seed: int = 0) -> Measure | None:
-    """Return the mean of what `value` says of the rows, with its interval; None where it says nothing of any."""
-    return _bootstrap([(row.cluster, float(said)) for row in rows if (said := value(row)) is not None], seed)
+    """Return the mean of `value` over the rows, with its interval; None if `value` is None for all of them."""
+    return _bootstrap([(row.cluster, float(score)) for row in rows if (score := value(row)) is not None], seed)
 
 
 def gain(rows: Sequence[Row], base: Sequence[Row], seed: int = 0) -> Measure | None:
-    """Return by how much more often the rows are exact than a baseline's for the same tasks; None where they share none.
+    """Return how much more often the rows are exact than a baseline's for the same tasks; None if they share no task.
 
-    Compared task by task, so the interval is narrower than those of the two alone.
+    The comparison is task by task, so the interval is narrower than those of the two methods alone.
     """
     before = {row.task_id: row.exact for row in base}
     pairs = [(row.cluster, float(row.exact) - before[row.task_id]) for row in rows if row.task_id in before]
@@ -119,7 +122,7 @@ def gain(rows: Sequence[Row], base: Sequence[Row], seed: int = 0) -> Measure | N
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that `share` per cent of the values reach at most, between neighbours in proportion; 0 for none."""
+    """Return the percentile at `share` per cent, interpolated between neighbours; 0 if there are no values."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -140,14 +143,14 @@ def _bootstrap(values: Sequence[tuple[str, float]], seed: int) -> Measure | None
     draw = random.Random(seed)
     means = []
     for _ in range(RESAMPLES):
-        drawn = draw.choices(clusters, k=len(clusters))
-        means.append(sum(total for total, _ in drawn) / sum(n for _, n in drawn))
+        resample = draw.choices(clusters, k=len(clusters))
+        means.append(sum(total for total, _ in resample) / sum(n for _, n in resample))
     mean = sum(total for total, _ in clusters) / len(values)
     return Measure(*(round(number, 4) for number in (mean, percentile(means, 2.5), percentile(means, 97.5))))
 
 
 def _distance(one: str, other: str) -> int:
-    """Return the Levenshtein distance; what both begin and end with costs nothing to compare."""
+    """Return the Levenshtein distance. The common start and end are skipped, which makes similar texts fast to compare."""
     start = 0
     while start < min(len(one), len(other)) and one[start] == other[start]:
         start += 1

@@ -1,1 +1,26 @@
-"""From a document and its holes to edits: the one path that the server and the batch command share."""
+"""Fill the holes of a document: the code path that the server and the batch command share.
+
+The names exported here are the library's interface: `connect` or `connect_sync`, then fill. docs/api.md describes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dg_lsp.infill.api import Fill, Filled, Session, connect
+    from dg_lsp.infill.blocking import SyncSession, connect_sync
+    from dg_lsp.infill.port import EngineError
+
+__all__ = ["EngineError", "Fill", "Filled", "Session", "SyncSession", "connect", "connect_sync"]
+
+_MODULES = {"EngineError": "port", "SyncSession": "blocking", "connect_sync": "blocking"}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of the interface, imported on first use, so that front ends start fast."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'api')}"), name)

@@ -1,7 +1,7 @@
-"""The resident engine as the pipeline's `Engine`: joined when it runs, started when it does not, joined again after a crash.
+"""The resident engine as the pipeline's `Engine`: connects to the engine, starts it if needed, restarts it after a crash.
 
-Feeds the engine's life (`life`) with what happens and carries out what it asks for. Imports no torch, as the model runs in
-the engine's process.
+The client sends events to the state machine in `life` and carries out the actions that it returns. It does not import
+torch, because the model runs in the engine's process.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ OnNote = Callable[[str], None]
 
 BUSY_PATIENCE_S = 60.0
 LOADING_PATIENCE_S = 3600.0
-"""A model that is loaded over a slow line takes long; a request that waits for it longer is given up."""
+"""How long a request waits for the model to load. Downloading a model over a slow line takes long."""
 OUTDATED_IDLE_S = 5.0
-"""An engine of another dg-lsp is given back when it was not asked for so long, so that it can end."""
-CLOSED = "the engine was given back before it answered; ask again"
+"""After this long without a request, disconnect from an engine of another dg-lsp version, so that it can end."""
+CLOSED = "the connection to the engine was closed before it answered; try again"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """Which engine, for whom, and how to start it when there is none.
+    """Which engine to connect to, and how to start it when none runs.
 
-    An interactive client's requests go before all batch work. `client` names who asks, so that its newer requests
-    replace its older ones; "" makes a name. `command` runs an engine (`dg_lsp.engine.entry`); without one the client only
-    joins an engine that runs already. Seconds; 0 means never.
+    An interactive client's requests run before all batch work. `client` is the client's id: newer requests replace older
+    ones of the same client; "" creates an id. `command` starts an engine (`dg_lsp.engine.entry`). Without it, the client
+    only connects to a running engine. Times are in seconds; 0 means never.
     """
 
     model: str = DEFAULTS.model
     revision: str = ""
-    dtype: str = "auto"
+    dtype: str = DEFAULTS.dtype
     device: str = DEFAULTS.device
     filler: str = ""
     client: str = ""
@@ -68,12 +68,12 @@ class ConnectOptions:
 
     @property
     def which(self) -> Which:
-        """The engine that these options mean."""
+        """The part of the options that identifies the engine."""
         return Which(self.model, self.revision, self.dtype, self.device, self.filler)
 
     @property
     def settings(self) -> Settings:
-        """How that engine is run when we start it."""
+        """The part of the options that is used to start the engine."""
         return Settings(self.threads, self.unload_after_s, self.exit_after_s, self.rows)
 
 
@@ -85,10 +85,10 @@ async def connect(
     on_note: OnNote = lambda _sentence: None,
     wait: bool = True,
 ) -> AsyncIterator[ResidentEngine]:
-    """Yield the engine, ready to fill; raise EngineError when none can be had.
+    """Yield the engine, ready to fill; raise EngineError when it can't be reached or started.
 
-    Joins the one that runs, or starts one. `on_state` hears each state of its life, `on_note` what the user should know
-    besides. Without `wait` the engine is joined by `ready` or the first `fill`.
+    Connects to the running engine, or starts one. `on_state` is called with each new state, `on_note` with messages for the
+    user. Without `wait`, `ready` or the first `fill` connects.
     """
     engine = ResidentEngine(options or ConnectOptions(), on_state, on_note)
     try:
@@ -100,10 +100,10 @@ async def connect(
 
 
 class ResidentEngine:
-    """Satisfies `infill.port.Engine`. Holds a lease while it is open."""
+    """The client of the resident engine; satisfies `infill.port.Engine`. While connected it holds a lease."""
 
     def __init__(self, options: ConnectOptions, on_state: OnState, on_note: OnNote) -> None:
-        """Hold nothing yet; `connect` makes these."""
+        """Start unconnected; use `connect` to create one."""
         self.options = options
         self._on_state, self._on_note = on_state, on_note
         self._client = options.client or secrets.token_hex(4)
@@ -122,12 +122,12 @@ class ResidentEngine:
         return self._life.state
 
     async def ready(self) -> None:
-        """Join or start the engine, and wait until its model is loaded; raise EngineError when that fails."""
+        """Connect to the engine or start it, and wait until its model is loaded; raise EngineError when that fails."""
         await self._linked()
         self._let_go()
 
     async def info(self) -> Mapping[str, object]:
-        """Return what the engine tells about itself; raise EngineError when there is none."""
+        """Return the engine's description of itself; raise EngineError when it can't be reached."""
         link = await self._linked()
         try:
             return (await link.info()).values
@@ -142,10 +142,10 @@ class ResidentEngine:
         on_draft: OnDraft | None = None,
         on_done: OnDone | None = None,
     ) -> tuple[Candidate, ...]:
-        """Return candidates, best first; none when a newer request for the same `document` replaced this one.
+        """Return candidates, best first; an empty tuple when a newer request for the same `document` replaced this one.
 
-        `on_draft` hears the canvas as it reads while it is denoised, `on_done` what the answer took. Raises EngineError.
-        Cancelled, it stops the engine's work within one step. An engine that crashes is started again, once.
+        `on_draft` is called with the text of each denoising step, `on_done` with the cost of the answer. Cancelling stops
+        the engine's work within one step. After a crash, the engine is restarted once. Raises EngineError.
         """
         ask = Ask(
             request,
@@ -160,7 +160,7 @@ class ResidentEngine:
             for is_last in (False, True):
                 link = await self._linked()
                 try:
-                    candidates = await self._patiently(link, replace(ask, protocol=link.protocol), on_draft, on_done)
+                    candidates = await self._send(link, replace(ask, protocol=link.protocol), on_draft, on_done)
                 except LinkLostError as error:
                     self._lose(link, is_crash=error.crashed)
                     if is_last:
@@ -181,7 +181,7 @@ class ResidentEngine:
         return _Bound(self, document, on_draft)
 
     async def close(self) -> None:
-        """Give the lease back; whoever still waits for the engine or for its answer, or asks later, gets an EngineError."""
+        """Disconnect from the engine; waiting and later requests raise EngineError."""
         self._is_closed = True
         self._hold_on()
         self._feed(lives.Stopped())
@@ -189,22 +189,22 @@ class ResidentEngine:
         while self._closing:
             await asyncio.wait(tuple(self._closing))
 
-    async def _patiently(self, link: Link, ask: Ask, on_draft: OnDraft | None, on_done: OnDone | None) -> tuple[Candidate, ...]:
+    async def _send(self, link: Link, ask: Ask, on_draft: OnDraft | None, on_done: OnDone | None) -> tuple[Candidate, ...]:
         give_up, pause_s = time.monotonic() + BUSY_PATIENCE_S, 0.05
         while True:
             try:
                 return await link.infill(ask, on_draft, on_done)
             except EngineBusyError:
-                # Nobody waits at a keyboard for batch work, so it may queue up here too.
+                # Batch work may wait; an interactive request fails at once.
                 if ask.priority == "interactive" or time.monotonic() >= give_up:
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, 2.0)
 
     async def _linked(self) -> Link:
-        """Return a link to an engine whose model is loaded; raise EngineError when there is none in time.
+        """Return a link to an engine whose model is loaded; raise EngineError when that fails or takes too long.
 
-        Who waits only looks on: the join goes on when they are cancelled, as the next request wants that engine.
+        Cancelling this does not cancel the connection attempt, because the next request needs the same engine.
         """
         try:
             async with asyncio.timeout(LOADING_PATIENCE_S):
@@ -220,12 +220,12 @@ class ResidentEngine:
                             raise EngineError(self._with_log(why) if isinstance(self.state, Lost) else why)
                     await changed.wait()
         except TimeoutError:
-            raise EngineError(f"the engine was not ready after {LOADING_PATIENCE_S / 60:.0f} min; ask again") from None
+            raise EngineError(f"the engine was not ready after {LOADING_PATIENCE_S / 60:.0f} min; try again") from None
 
     # The engine's life
 
     def _feed(self, event: lives.Event) -> None:
-        """Let something happen to the engine's life, and do what follows."""
+        """Pass an event to the engine's life, and carry out the actions that it returns."""
         before = self._life.state
         self._life, actions = lives.next(self._life, event)
         for action in actions:
@@ -245,7 +245,7 @@ class ResidentEngine:
         self._changed = asyncio.Event()
 
     async def _join(self, delay_s: float) -> None:
-        """Try once to get a link; what comes of it is an event."""
+        """Try once to connect, and pass the outcome to `_feed` as an event."""
         joiner = Joiner(self.options.which, self.options.settings, self.options.command, self._on_link)
         event: lives.Event
         try:
@@ -259,11 +259,9 @@ class ResidentEngine:
         except EngineError as error:
             event = lives.Refused(time.monotonic(), str(error))
         except Exception as error:
-            # Whatever a broken installation raises, whoever waits must hear of it.
-            log.exception("the engine could not be joined")
-            event = lives.Refused(
-                time.monotonic(), f"the engine could not be joined ({type(error).__name__}); the log says why"
-            )
+            # A broken installation may raise anything, and waiting requests must get an error.
+            log.exception("can't connect to the engine")
+            event = lives.Refused(time.monotonic(), f"can't connect to the engine ({type(error).__name__}); the log says why")
         else:
             if link is not None:
                 self._joining = None
@@ -275,7 +273,7 @@ class ResidentEngine:
         self._feed(event)
 
     def _on_link(self, link: Link) -> None:
-        """Take note of a link's news; one that is not ours yet is looked at again when it is."""
+        """Turn a link's new status into an event; ignore a link that is not current yet, as `_join` calls this again."""
         if link is not self._link:
             return
         now = time.monotonic()
@@ -291,13 +289,13 @@ class ResidentEngine:
             self._feed(lives.Reported(link.status.fraction, link.status.message))
 
     def _lose(self, link: Link, *, is_crash: bool) -> None:
-        """Take note that a request found its link broken; of several requests the first counts."""
+        """Report a link that a request found broken; only the first of several reports counts."""
         link.lost = True
         if link is self._link:
             self._feed(lives.Exited(time.monotonic(), is_crash))
 
     def _drop(self) -> None:
-        """Close the link and give up a join, in the background."""
+        """Close the link and cancel a connection attempt, in the background."""
         if self._joining is not None and self._joining is not asyncio.current_task():
             self._joining.cancel()
         self._joining = None
@@ -311,7 +309,7 @@ class ResidentEngine:
         task.add_done_callback(self._closing.discard)
         return task
 
-    # An engine of another version ends once nobody holds it
+    # An engine of another dg-lsp version ends when no client holds a lease
 
     def _hold_on(self) -> None:
         if self._giving_back is not None:

@@ -1,6 +1,6 @@
-"""From what the user has configured to an engine that keeps to it: the client's options, and which files stay at home.
+"""Turn the user's configuration into the client's options, and keep private files from remote models.
 
-Knows workspaces and the engine's client. How the configuration is read is `wire.config`'s, which the engine shares.
+This module knows workspaces and the engine's client. `wire.config` reads the configuration; the engine uses it too.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """Which files no remote model may see: patterns as in `.gitignore`, for paths below a workspace."""
+    """The patterns of files that are never sent to a remote model, as in `.gitignore`, relative to a workspace."""
 
     patterns: tuple[str, ...] = ()
 
     def keeps(self, name: str) -> bool:
-        """Return whether a file, named by its path below its workspace, stays here."""
+        """Return whether the file with this path relative to its workspace stays on this machine."""
         return stays_local(name, self.patterns)
 
     def keeps_file(self, path: Path) -> bool:
-        """Return whether a file stays here."""
+        """Return whether a file stays on this machine."""
         path = path.resolve()
         return self.keeps(path.relative_to(workspace_of(path)).as_posix())
 
     def shown(self, request: InfillRequest) -> InfillRequest:
-        """Return what of a request a remote model may see; raise EngineError when that is nothing."""
+        """Return the request without private files; raise EngineError when its own file is private."""
         try:
             return shown(request, self.patterns)
         except LocalOnlyError as error:
@@ -56,33 +56,34 @@ class Privacy:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """An engine with a remote model that is shown nothing that should stay here."""
+    """An engine with a remote model, which never receives files that must stay on this machine."""
 
     inner: Engine
     privacy: Privacy
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        """Return what the engine does; raise EngineError for a file that stays here, and leave such files out as context."""
+        """Return the engine's candidates; raise EngineError for a private file, and remove private related files."""
         return await self.inner.fill(self.privacy.shown(request))
 
 
 def refusal(name: str) -> str:
-    """Return why a file gets no fills from a remote model, as a sentence."""
+    """Return a sentence that says why a file gets no fills from a remote model."""
     return f"{name} {LOCAL_ONLY}"
 
 
 def connect_options(config: Config, *, command: tuple[str, ...], model: str = "", interactive: bool = True) -> ConnectOptions:
-    """Return how to join the engine that is configured, or the one with another `model`, and the command to start it.
+    """Return the options to connect to the configured engine; `model` replaces the configured model.
 
-    Raises EngineError for a model that can't be told to another process.
+    Raises EngineError for a model URL with a password, because other processes could read it.
     """
     settings = config.settings
     model_name = model or settings.model
     if model_names.has_password(model_name):
         raise EngineError(f"the model's URL {NO_PASSWORD}")
     return ConnectOptions(
-        # The engine has a current folder of its own, from which a relative path would lead elsewhere.
+        # The engine has its own current folder, so make a relative path absolute here.
         model=str(model_names.folder_of(model_name) or model_name),
+        dtype=settings.dtype,
         device=settings.device,
         threads=settings.threads,
         unload_after_s=float(settings.unload_after),
@@ -94,7 +95,7 @@ def connect_options(config: Config, *, command: tuple[str, ...], model: str = ""
 
 
 def privacy(paths: Iterable[Path]) -> Privacy:
-    """Return what the user and the workspaces of these files together keep here."""
+    """Return the private patterns of the user and of all workspaces of these files."""
     roots = dict.fromkeys(workspace_of(path.resolve()) for path in paths)
     patterns = [pattern for root in roots for pattern in read(root)[0].settings.local_only]
     return Privacy(tuple(dict.fromkeys(patterns)))

@@ -1,6 +1,7 @@
-"""One attempt to reach an engine: the one that runs, or a new one.
+"""One attempt to connect to an engine: the running one, or a new one.
 
-Knows the meeting place and links to engines. Knows nothing of requests, nor of when to try again (`life`).
+This module knows the engine's files and sockets (`wire.meeting`) and links. It does not know requests, or when to retry
+(`life`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ YOUNG_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Joiner:
-    """Which engine to reach, the command that starts one (empty: start none), and who hears of the links to it."""
+    """Connects to one engine.
+
+    `command` starts an engine; empty means never start one. `on_change` is called when a link's status changes.
+    """
 
     which: Which
     settings: Settings
@@ -35,10 +39,10 @@ class Joiner:
     on_change: Callable[[Link], None]
 
     async def join(self) -> Link | None:
-        """Return a link to the engine, started where there is none; None when the process that was started has ended.
+        """Return a link to the engine, which is started if none runs; None when the started process has ended.
 
-        Its model may still have to be loaded. Raises EngineError when no engine can be had, and SilentError when there is
-        one that does not respond.
+        The model may not be loaded yet. Raises EngineError when no engine can be reached or started, and SilentError when
+        the running engine does not respond.
         """
         try:
             place = meeting.place(self.which)
@@ -47,10 +51,10 @@ class Joiner:
                 if link is not None:
                     return link
                 if not self.command:
-                    raise EngineError("no engine is running, and this client may not start one: dg-lsp engine start")
+                    raise EngineError("no engine is running, and this client may not start one; run: dg-lsp engine start")
                 starting = meeting.hold(place.starting)
                 if starting is None:
-                    await asyncio.sleep(0.05)  # somebody else is starting it
+                    await asyncio.sleep(0.05)  # another client is starting it
                     continue
                 try:
                     return await self._reach(place) or await self._start(place)
@@ -60,7 +64,10 @@ class Joiner:
             raise EngineError(str(error)) from error
 
     async def _reach(self, place: Place) -> Link | None:
-        """Return a link to the engine of this place; None when none answers. Raises EngineError when it speaks otherwise."""
+        """Return a link to the engine of this place; None when none answers.
+
+        Raises EngineError when the engine is in use and speaks another protocol.
+        """
         state = meeting.read_state(place)
         if state is None:
             return None
@@ -70,19 +77,19 @@ class Joiner:
         try:
             meeting.check_owner(state.address)
         except OSError:
-            return None  # its socket is gone, and so is it
-        # Not by the process's id, which may be another's by now: an engine has its lock for as long as it lives.
+            return None  # without its socket, the engine has ended
+        # Check the lock, which an engine holds as long as it lives. Its process id may belong to another process by now.
         if not meeting.is_held(place.lock):
             return None
-        # An engine of another dg-lsp makes room as soon as nobody uses it.
+        # Ask an engine of another dg-lsp version to end; it does so when no client uses it.
         if (self.command or not speaks_ours) and await links.ask_to_end(state):
             await _until(lambda: meeting.read_state(place) != state, END_PATIENCE_S)
             return None
         if speaks_ours:
             return await links.reach(state, self.on_change, first_word_s=_first_word_s(place))
         raise EngineError(
-            f"the engine that runs (dg-lsp {state.version}) speaks another protocol than this dg-lsp and is in use; "
-            "close what uses it, or stop it with: dg-lsp engine stop --now"
+            f"the running engine (dg-lsp {state.version}) is in use and speaks another protocol than this dg-lsp; "
+            "close the programs that use it, or stop it with: dg-lsp engine stop --now"
         )
 
     async def _start(self, place: Place) -> Link | None:
@@ -93,12 +100,12 @@ class Joiner:
         return await self._reach(place)
 
     def _is_decided(self, place: Place, before: State | None, process: subprocess.Popen[bytes]) -> bool:
-        """Return whether an engine has come up, be it one that somebody else started, or ours has ended."""
+        """Return whether a new engine is running, started by any client, or our process has ended."""
         return process.poll() is not None or meeting.read_state(place) not in (None, before)
 
 
 def _first_word_s(place: Place) -> float:
-    """Return how long the engine may be silent at first: one that came up lately may still import what it needs."""
+    """Return how long the engine may be silent at first; a newly started one may still import its modules."""
     with contextlib.suppress(OSError):
         if time.time() - place.state.stat().st_mtime < YOUNG_S:
             return YOUNG_S
@@ -106,7 +113,7 @@ def _first_word_s(place: Place) -> float:
 
 
 async def _until(check: Callable[[], bool], patience_s: float) -> None:
-    """Wait until a check holds, or patience ends."""
+    """Wait until the check returns true, or the time is over."""
     give_up, pause_s = time.monotonic() + patience_s, 0.01
     while not check() and time.monotonic() < give_up:
         await asyncio.sleep(pause_s)

@@ -1,7 +1,7 @@
-"""The life of one engine as a client sees it: one value, and one pure function from event to event.
+"""The life of one engine as a client sees it: a state machine with one pure transition function, `next`.
 
-A front end feeds events in and carries out the actions that come back. Nothing here waits, looks at a clock or touches a
-process. Cancelling a request changes nothing: the engine that it wanted is wanted by the next one.
+The client passes events in and carries out the actions that `next` returns. Nothing here waits, reads a clock or touches a
+process. Cancelling a request changes nothing, because the next request needs the same engine.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 START_PATIENCE_S = 150.0
-"""A start that has not led to a connection by then is given up."""
+"""A start fails when no connection exists after this long."""
 FAILED_PAUSE_S = 10.0
-"""So long after an engine could not be had, nobody tries again."""
+"""After a failure, no request retries for this long."""
 N_PINGS = 3
-"""So many pings missed in a row mean that the engine does not respond."""
+"""After this many missed pings in a row, the engine counts as not responding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """No engine is wanted yet, or the last one ended on purpose."""
+    """No engine has been requested yet, or the last one ended normally."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """An engine is looked for, or started, since that time."""
+    """The client has been connecting to an engine or starting one, since this time."""
 
     since: float
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """The engine answers and loads its model."""
+    """The engine responds and is loading its model."""
 
     share: float = 0.0
     message: str = ""
@@ -46,7 +46,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The engine crashed too often, or does not respond and can't be ended; from `until` on the next request tries again."""
+    """The engine crashed too often, or does not respond and can't be killed; from `until` on, the next request retries."""
 
     why: str
     until: float
@@ -54,7 +54,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """No engine can be had, as the model can't be loaded; from `until` on the next request tries again."""
+    """No engine can be reached or started, or its model can't be loaded; from `until` on, the next request retries."""
 
     why: str
     until: float
@@ -65,19 +65,19 @@ State = Absent | Starting | Loading | Ready | Lost | Failed
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request wants the engine."""
+    """A request needs the engine."""
 
     now: float
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A request no longer wants the engine."""
+    """A request was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The engine says how far its loading is."""
+    """The engine reported the progress of loading."""
 
     share: float
     message: str
@@ -85,7 +85,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The engine answers and its model is loaded."""
+    """The engine responds and its model is loaded."""
 
     pid: int
     version: str
@@ -98,7 +98,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """The process missed its pings; `is_killed` says that it could be ended, so that another can take its place."""
+    """The engine missed its pings; with `is_killed` the client has killed it, so that a new one can start."""
 
     now: float
     pid: int
@@ -107,7 +107,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The engine is gone; with `is_crash` it did not say so before."""
+    """The engine's process has ended; with `is_crash` without announcing it."""
 
     now: float
     is_crash: bool
@@ -115,7 +115,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No engine can be had, for a reason that a user can read."""
+    """No engine can be reached or started, or its model can't be loaded; `why` is a sentence for the user."""
 
     now: float
     why: str
@@ -130,7 +130,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The client gives the engine back."""
+    """The client disconnects from the engine."""
 
 
 Event = Asked | Cancelled | Reported | Connected | Answered | Silent | Exited | Refused | Tick | Stopped
@@ -138,19 +138,19 @@ Event = Asked | Cancelled | Reported | Connected | Answered | Silent | Exited | 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Find an engine or start one, after so many seconds. It is only asked for while no other join is under way."""
+    """Connect to an engine or start one, after this many seconds. At most one such attempt runs at a time."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Close the connection, and give up a join that is under way."""
+    """Close the connection, and cancel a running connection attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Tell the user."""
+    """Show a sentence to the user."""
 
     sentence: str
 
@@ -160,10 +160,10 @@ Action = Join | Drop | Tell
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """How often the engine crashed lately, and whether it may be started again.
+    """The recent crashes of the engine, which decide whether it may be started again.
 
-    After `most` crashes within the window it may not, until the oldest of them is past. A start after n of them waits for
-    the nth of the pauses, or for the last.
+    After `most` crashes within `window_s`, it may not be started until the oldest of them leaves the window. A start after
+    n recent crashes first waits for `pauses_s[n]`, or for the last pause.
     """
 
     crashes: tuple[float, ...] = ()
@@ -176,7 +176,7 @@ class Breaker:
         return replace(self, crashes=(*self._recent(now), now)[-self.most :])
 
     def answered(self) -> Breaker:
-        """Return the breaker after a success: what has worked is no crash loop, but the last crash still counts."""
+        """Return the breaker after a success: only the last crash still counts, because this is no crash loop."""
         return replace(self, crashes=self.crashes[-1:]) if len(self.crashes) > 1 else self
 
     def closed_for_s(self, now: float) -> float:
@@ -202,7 +202,7 @@ class Life:
 
 
 def next(life: Life, event: Event) -> tuple[Life, tuple[Action, ...]]:  # noqa: A001 -- reads as life.next
-    """Return the life after an event, and what is to be done."""
+    """Return the life after an event, and the actions for the client."""
     match life.state, event:
         case _, Stopped():
             return replace(life, state=Absent()), (Drop(),)
@@ -211,7 +211,7 @@ def next(life: Life, event: Event) -> tuple[Life, tuple[Action, ...]]:  # noqa: 
         case Lost(_, until) | Failed(_, until), Asked(now) if now >= until:
             return _start(life, now)
         case Starting(since), (Asked(now) | Tick(now)) if now >= since + START_PATIENCE_S:
-            why = f"no engine could be started within {START_PATIENCE_S:.0f} s; dg-lsp engine logs may say why"
+            why = f"no engine could be started within {START_PATIENCE_S:.0f} s; see: dg-lsp engine logs"
             return replace(life, state=Failed(why, now + FAILED_PAUSE_S)), (Drop(),)
         case ((Starting() | Loading() | Ready()), Reported(share, message)):
             return replace(life, state=Loading(share, message)), ()
@@ -226,17 +226,17 @@ def next(life: Life, event: Event) -> tuple[Life, tuple[Action, ...]]:  # noqa: 
         case Ready(), Exited(is_crash=False):
             return replace(life, state=Absent()), (Drop(),)
         case ((Starting() | Loading() | Ready()), Exited(now)):
-            # Started again unasked, as often as the breaker allows: somebody may wait for it, or will with the next key.
-            # What ends before it served anybody counts as a crash, whatever it says.
+            # Restart at once, as often as the breaker allows, because the next keystroke needs the engine. An engine that
+            # ends before it served a request counts as crashed, even when it announced its end.
             return _start(_crashed(life, now), now, drops=True)
-    # A request that is cancelled, and news of an engine that is given up already, change nothing.
+    # A cancelled request changes nothing, and neither does an event from an engine that was given up.
     return life, ()
 
 
 def trouble(state: State, now: float) -> str:
-    """Return why the engine should not be asked unprompted just now, as a sentence; "" when it may be.
+    """Return why no unprompted request should be sent now, as a sentence; "" when one may.
 
-    One that starts or loads may be asked: a user who pauses meanwhile gets a suggestion once it is up, without another key.
+    Requests are allowed while the engine starts or loads. A user who pauses then gets a suggestion when it is ready.
     """
     match state:
         case Lost(why, until) | Failed(why, until) if now < until:
@@ -248,7 +248,7 @@ def _start(life: Life, now: float, *, drops: bool = False) -> tuple[Life, tuple[
     before: tuple[Action, ...] = (Drop(),) if drops else ()
     if closed_for_s := life.breaker.closed_for_s(now):
         minutes = max(1, round(closed_for_s / 60))
-        why = f"the engine failed {life.breaker.most} times; this client starts it again in {minutes} min"
+        why = f"the engine crashed {life.breaker.most} times; the next request after {minutes} min starts it again"
         return replace(life, state=Lost(why, now + closed_for_s)), before
     return replace(life, state=Starting(now)), (*before, Join(life.breaker.pause_s(now)))
 
@@ -263,7 +263,8 @@ def _silent(life: Life, now: float, pid: int, *, is_killed: bool) -> tuple[Life,
         why += f"; end it with: kill -9 {pid}"
         return replace(life, state=Lost(why, now + FAILED_PAUSE_S)), (Tell(why), Drop())
     after, actions = _start(_crashed(life, now), now, drops=True)
-    return after, (Tell(f"{why}; it was killed" + (", and another one is started" if len(actions) > 1 else "")), *actions)
+    restart = ", and a new one is starting" if len(actions) > 1 else ""
+    return after, (Tell(f"{why}; it was killed{restart}"), *actions)
 
 
 def _about(version: str, own_version: str) -> tuple[Action, ...]:
@@ -271,7 +272,7 @@ def _about(version: str, own_version: str) -> tuple[Action, ...]:
         return ()
     return (
         Tell(
-            f"the engine that runs is of dg-lsp {version}, this is dg-lsp {own_version}; "
-            "it was asked to end, and is replaced as soon as nobody uses it"
+            f"the running engine is from dg-lsp {version}, this is dg-lsp {own_version}; "
+            "it ends and is replaced when no program uses it"
         ),
     )

@@ -1,7 +1,7 @@
-"""One connection to one engine process: a lease held open, and requests beside it.
+"""One connection to one engine process: an open lease, and concurrent requests.
 
-Knows HTTP and the wire's messages. Knows nothing of starting engines or of trying again (`client`). Every wait has a
-deadline on this side: an engine that is stopped keeps its sockets open and says nothing.
+This module knows HTTP and the wire's messages. It does not start engines or retry (`client` does). Every wait has a
+deadline here, because a suspended engine keeps its sockets open and sends nothing.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ OnDone = Callable[[Done], None]
 
 CONNECT_PATIENCE_S = 5.0
 PING_EVERY_S = 5.0
-"""The engine says something at least this often on every stream."""
+"""The engine sends an event or a ping at least this often on every stream."""
 SILENCE_S = N_PINGS * PING_EVERY_S
 LOADING_SILENCE_S = 120.0
-"""While it imports and loads, its process may stand still for longer than that."""
+"""While the engine imports modules and loads the model, it may be silent for this long."""
 ANSWER_PATIENCE_S = 60.0
-"""An answer may come so much later than its request's own limit: it may wait for others, and steps are not interrupted."""
+"""An answer may exceed its request's deadline by this much: the request may queue, and steps are not interrupted."""
 UNLIMITED_PATIENCE_S = 3600.0
-"""A request without a limit of its own is given up then."""
+"""The deadline of a request that has none of its own."""
 
 
 class LinkLostError(Exception):
-    """The engine is gone, or answers no more; `crashed` is False when it said so before."""
+    """The engine has ended or no longer responds; `crashed` is False when it announced its end."""
 
     def __init__(self, message: str, *, crashed: bool = True) -> None:
-        """Hold the sentence."""
+        """Set the message and whether the engine crashed."""
         super().__init__(message)
         self.crashed = crashed
 
@@ -55,25 +55,25 @@ class EngineBusyError(EngineError):
 
 
 class SilentError(Exception):
-    """The engine's process is there and says nothing."""
+    """The engine's process runs but does not respond."""
 
     def __init__(self, state: State) -> None:
-        """Hold what the engine told of itself before."""
+        """Set the engine's state file, which names the process."""
         super().__init__(f"the engine does not respond (process {state.pid})")
         self.state = state
 
 
 class Link:
-    """A lease, the state that the engine tells over it, and a client for requests."""
+    """An open lease, the engine's status as sent over the lease, and an HTTP client for requests."""
 
     def __init__(self, state: State, http: httpx.AsyncClient, on_change: Callable[[Link], None], first_word_s: float) -> None:
-        """Hold a client; `reach` makes these, with the lease open. `on_change` is called when the status changes or it ends."""
+        """Open the lease; use `reach` to create a link. `on_change` is called when the status changes or the link ends."""
         self.state = state
         self._on_change = on_change
         self.status = Status("unloaded")
         self.said_bye = False
         self.is_silent = False
-        """The process missed its pings."""
+        """The engine missed its pings."""
         self.lost = False
         self.n_running = 0
         self._http = http
@@ -84,12 +84,12 @@ class Link:
 
     @property
     def protocol(self) -> int:
-        """The protocol to speak."""
+        """The protocol version that both sides support."""
         common = messages.common_protocol(self.state.protocol_min, self.state.protocol_max)
         return messages.PROTOCOL_MAX if common is None else common
 
     async def opened(self) -> None:
-        """Wait until the engine counts us; raise LinkLostError when it does not answer."""
+        """Wait until the engine has confirmed the lease; raise LinkLostError when it does not answer."""
         await asyncio.shield(self._opened)
 
     async def infill(self, ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:
@@ -103,14 +103,14 @@ class Link:
             await asyncio.wait((answering, ended), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
                 return answering.result()
-            # A connection that breaks says more than that it is over.
+            # Wait briefly for the request's own error, which says more than the end of the lease.
             if self._ended.is_set() and not self.is_silent:
                 await asyncio.wait((answering,), timeout=1.0)
                 if answering.done():
                     return answering.result()
             if self._ended.is_set():
                 raise self._gone()
-            raise EngineError(f"the engine has not answered for {patience_s:.0f} s; the request was given up")
+            raise EngineError(f"the engine did not answer within {patience_s:.0f} s; the request was cancelled")
         finally:
             self.n_running -= 1
             ended.cancel()
@@ -143,7 +143,7 @@ class Link:
         except httpx.TransportError as error:
             raise self._gone() from error
         except WireError as error:
-            raise EngineError(f"the engine's answer can't be understood: {error}") from error
+            raise EngineError(f"the engine's answer can't be parsed: {error}") from error
         raise self._gone()
 
     def _gone(self) -> LinkLostError:
@@ -152,18 +152,18 @@ class Link:
         return LinkLostError("the engine ended while it was answering", crashed=not self.said_bye)
 
     def _keep(self, task: asyncio.Future[tuple[Candidate, ...]]) -> None:
-        """Let a request that was given up end by itself; `close` waits for it."""
+        """Let a cancelled request end in the background; `close` waits for it."""
         self._closing.add(task)
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Future[Any]) -> None:
         self._closing.discard(task)
-        # Nobody waits for it any more, and asyncio complains of errors that nobody looked at.
+        # Read the exception, because asyncio logs exceptions that were never read.
         if not task.cancelled():
             task.exception()
 
     async def info(self) -> Fields:
-        """Return what the engine tells about itself; raise LinkLostError when it is gone."""
+        """Return the engine's description of itself; raise LinkLostError when it does not answer."""
         try:
             response = await self._http.get("/v1/info", timeout=SILENCE_S)
             response.raise_for_status()
@@ -172,14 +172,14 @@ class Link:
             raise LinkLostError("the engine does not answer", crashed=not self.said_bye) from error
 
     async def close(self) -> None:
-        """Give the lease back, and close all connections."""
+        """End the lease and close all connections."""
         self._on_change = lambda _link: None
         if self.lost:
-            # It is about to end by itself; to cancel it just when its socket wakes up makes anyio log an error.
+            # The lease is about to end. Cancelling it in the moment its socket wakes up makes anyio log an error.
             await asyncio.wait([self._lease], timeout=0.2)
         self.lost = True
         self._lease.cancel()
-        # Its end is not ours: whoever is cancelled while they close this must hear of that.
+        # Wait without `await self._lease`, so that a cancellation of the caller is not mistaken for the lease's own.
         await asyncio.wait([self._lease])
         for closing in tuple(self._closing):
             closing.cancel()  # the client closes what they wait for as well
@@ -189,10 +189,10 @@ class Link:
 
     @contextlib.asynccontextmanager
     async def _posted(self, body: bytes) -> AsyncIterator[httpx.Response]:
-        """Yield the response to a request for an infill, and close it however that ends.
+        """Yield the response to an infill request, and close it in every case.
 
-        A connection whose opening is cancelled stays open in httpcore's pool and is used no more, so that a day of
-        typing would leave hundreds. The opening therefore goes on, and what it brings is closed at once.
+        httpcore never reuses or closes a connection that was cancelled while it was opening, so a day of typing would leave
+        hundreds of them. Opening therefore continues after a cancellation, and the response is closed at once.
         """
         request = self._http.build_request("POST", "/v1/infill", content=body, headers={"Content-Type": "application/json"})
         opening = asyncio.ensure_future(self._http.send(request, stream=True))
@@ -226,7 +226,7 @@ class Link:
             self._ended.set()
             if not self._opened.done():
                 self._opened.set_exception(SilentError(self.state) if self.is_silent else LinkLostError("no engine answers"))
-                self._opened.exception()  # whoever gave up waiting does not ask
+                self._opened.exception()  # asyncio logs exceptions that were never read
             else:
                 self._on_change(self)
 
@@ -251,16 +251,16 @@ class Link:
             case "busy":
                 return EngineBusyError(problem.message)
             case "stopping" | "unauthorized":
-                # It ends, or another one has taken its address: in both cases a fresh one will answer.
+                # The engine is ending, or another engine has taken its address; a new connection will work.
                 return LinkLostError(problem.message, crashed=False)
             case _:
                 return EngineError(problem.message)
 
 
 async def reach(state: State, on_change: Callable[[Link], None], *, first_word_s: float = SILENCE_S) -> Link | None:
-    """Return a link to a running engine with the lease open, or None when nothing answers there.
+    """Return a link to a running engine, with an open lease; None when nothing answers.
 
-    Raises MeetingError, and SilentError when the process is there and has not said a word by then.
+    Raises MeetingError, and SilentError when the process runs but sends nothing within `first_word_s`.
     """
     try:
         meeting.check_owner(state.address)
@@ -279,9 +279,10 @@ async def reach(state: State, on_change: Callable[[Link], None], *, first_word_s
 
 
 def kill(state: State) -> bool:
-    """Kill an engine that does not respond, if it is sure that the process is the one that has the socket; return whether.
+    """Kill an engine that does not respond; return whether it was killed.
 
-    The number in a state file may be another process's by now; the kernel says who listens on a socket.
+    The process id in the state file may belong to another process by now. So kill only the process that the kernel reports
+    as the listener on the engine's socket.
     """
     if not state.address.startswith("/") or _listener(state.address) != state.pid:
         return False
@@ -293,7 +294,7 @@ def kill(state: State) -> bool:
 
 
 def _listener(address: str) -> int | None:
-    """Return the process that listens on a Unix socket; None where it can't be told."""
+    """Return the id of the process that listens on a Unix socket; None when it is unknown."""
     peer = getattr(socket, "SO_PEERCRED", None)  # Linux: process, user and group
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.setblocking(False)
@@ -308,7 +309,7 @@ def _listener(address: str) -> int | None:
 
 
 async def ask_to_end(state: State) -> bool:
-    """Ask an engine to end once nobody uses it; return whether nobody does already. Raises SilentError."""
+    """Ask an engine to end when no client uses it; return whether it is idle already. Raises SilentError."""
     async with _client(state) as http:
         try:
             info = parse((await http.get("/v1/info", timeout=SILENCE_S)).content)
@@ -323,19 +324,19 @@ async def ask_to_end(state: State) -> bool:
 
 def _client(state: State) -> httpx.AsyncClient:
     by_socket = state.address.startswith("/")
-    # A lease and any number of requests: the engine says itself when it has too many.
+    # No limit on connections, because the engine itself refuses requests when it is full.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=8)
     return httpx.AsyncClient(
         transport=httpx.AsyncHTTPTransport(uds=state.address if by_socket else None, limits=limits),
         base_url=f"http://{'localhost' if by_socket else state.address}",
         headers={"Authorization": f"Bearer {state.token}"},
-        # Longer than the lease may be silent, which decides.
+        # Longer than the lease's silence limit, so that the lease detects a silent engine first.
         timeout=httpx.Timeout(LOADING_SILENCE_S + SILENCE_S, connect=CONNECT_PATIENCE_S, pool=None),
     )
 
 
 async def _events(response: httpx.Response, on_line: Callable[[], None] = lambda: None) -> AsyncIterator[Event]:
-    """Yield the events of a stream; `on_line` is called for pings as well."""
+    """Yield the events of a stream; `on_line` is called for each line, pings included."""
     name, data = "", ""
     async for line in response.aiter_lines():
         on_line()
@@ -351,7 +352,7 @@ async def _events(response: httpx.Response, on_line: Callable[[], None] = lambda
 
 
 async def _close(opening: asyncio.Future[httpx.Response]) -> None:
-    """Close the response that nobody waits for any more, once it is there."""
+    """Wait for an unused response, and close it."""
     with contextlib.suppress(httpx.HTTPError, OSError):
         await (await opening).aclose()
 

@@ -1,6 +1,6 @@
-"""The one path from holes to edits: pure, one await, pure.
+"""The path from holes to edits, used by every front end: build the request, await the engine, polish its candidates.
 
-Every front end takes it. It keeps nothing between two calls, reads no file and knows no engine but the port.
+It keeps no state between calls, reads no file, and knows engines only by the interface in `port`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """How to ask: how much text on each side, at what cost, from which seed, and the file's name for the model.
+    """The options of a request: context size, budget, seed, and the file's name in the prompt.
 
-    `previous` is what an earlier answer would still write in the hole (see `InfillRequest`).
+    `previous` is the rest of an earlier answer for the hole (see `InfillRequest`).
     """
 
     window_chars: int = 24_000
@@ -32,21 +32,28 @@ class RequestOptions:
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:
-            raise ValueError(f"a window has at least one character, not {self.window_chars}")
+            raise ValueError(f"window_chars must be at least 1, not {self.window_chars}")
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A candidate that survived: its edits, one for each hole in their order, and the filters that changed it."""
+    """A candidate that passed all filters: its edits, one for each hole in order, and the filters that changed it.
+
+    With `shrinks` it replaces working code by less code, so the user must confirm it.
+    """
 
     edits: tuple[Edit, ...]
     candidate: Candidate
     fired: tuple[str, ...] = ()
+    shrinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What can be shown, best first, and for each candidate that can't, why: the end of a sentence that begins "it"."""
+    """The suggestions, best first, and the reason for each dropped candidate.
+
+    A reason is the end of a sentence that begins with "it".
+    """
 
     suggestions: tuple[Suggestion, ...] = ()
     dropped: tuple[str, ...] = ()
@@ -54,7 +61,7 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """Why there is no suggestion, as a sentence; "" where there is one."""
+        """Why there is no suggestion, as a sentence; "" when there is one."""
         if self.suggestions:
             return ""
         if not self.dropped:
@@ -71,17 +78,19 @@ async def infill(
     syntax: Syntax | None = None,
     related: Sequence[Snippet] = (),
     is_file: bool = False,
+    allow_shrink: bool = False,
 ) -> Answer:
-    """Return the answers for the holes of one request that survive polishing, best first; none where there is no hole.
+    """Return the suggestions for the holes of one request, best first; an empty answer when there is no hole.
 
-    Answers that come to the same edits are one. `is_file` says that the document is all of a file (see `polish.to_edits`).
-    Raises EngineError when the engine can't answer, and ValueError when
-    holes overlap, are out of order or lie outside the text.
+    Candidates with the same edits are merged. `is_file` is False for a notebook cell (see `polish.to_edits`). With
+    `allow_shrink`, candidates that replace working code by less code come last; otherwise they are dropped. Raises
+    EngineError when the engine can't answer, and ValueError when holes overlap, are out of order or lie outside the text.
     """
     if not holes:
         return Answer()
     request = to_request(document, holes, settings, syntax=syntax, related=related)
-    return to_answer(request, await engine.fill(request), document, syntax=syntax, is_file=is_file)
+    candidates = await engine.fill(request)
+    return to_answer(request, candidates, document, syntax=syntax, is_file=is_file, allow_shrink=allow_shrink)
 
 
 def to_request(
@@ -92,7 +101,7 @@ def to_request(
     syntax: Syntax | None = None,
     related: Sequence[Snippet] = (),
 ) -> InfillRequest:
-    """Return what the engine is sent for the holes of one request; raise ValueError as `infill` does."""
+    """Return the request to the engine for these holes; raise ValueError as `infill` does."""
     return context.build(
         document,
         holes,
@@ -113,21 +122,29 @@ def to_answer(
     *,
     syntax: Syntax | None = None,
     is_file: bool = False,
+    allow_shrink: bool = False,
 ) -> Answer:
-    """Return which of the engine's candidates can be shown, and what becomes of the others.
+    """Return the candidates that can be shown, best first, and the reasons for the dropped ones.
 
-    Those that use a name which nothing in the file binds come last, where the language cannot tell for sure.
+    A candidate with a name that the file does not bind comes after the others, in languages where this is no certain error.
+    With `allow_shrink`, candidates that replace working code by less code come last.
     """
     suggestions: dict[tuple[Edit, ...], Suggestion] = {}
     doubtful: dict[tuple[Edit, ...], Suggestion] = {}
+    shrunk: dict[tuple[Edit, ...], Suggestion] = {}
     dropped: list[str] = []
     fired: list[str] = []
     for candidate in candidates:
         polished = polish.to_edits(candidate, request.holes, document, syntax=syntax, is_file=is_file)
+        if polished.dropped and allow_shrink:
+            shrinking = polish.to_edits(
+                candidate, request.holes, document, syntax=syntax, is_file=is_file, allow_shrink=allow_shrink
+            )
+            polished = shrinking if shrinking.shrinks and not shrinking.dropped else polished
         fired += polished.fired
         if polished.dropped:
             dropped.append(polished.dropped)
         else:
-            rank = doubtful if polished.unbound else suggestions
-            rank.setdefault(polished.edits, Suggestion(polished.edits, candidate, polished.fired))
-    return Answer((*suggestions.values(), *doubtful.values()), tuple(dropped), tuple(fired))
+            rank = shrunk if polished.shrinks else doubtful if polished.unbound else suggestions
+            rank.setdefault(polished.edits, Suggestion(polished.edits, candidate, polished.fired, polished.shrinks))
+    return Answer((*suggestions.values(), *doubtful.values(), *shrunk.values()), tuple(dropped), tuple(fired))

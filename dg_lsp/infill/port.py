@@ -1,4 +1,4 @@
-"""What the pipeline needs of an engine, and no more."""
+"""The interface that the pipeline needs of an engine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class EngineError(Exception):
 
 
 class Engine(Protocol):
-    """Fills requests, however it does so."""
+    """Returns candidates for requests."""
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         """Return candidates, best first; stop within one denoising step when the caller is cancelled.
 
-        Raises EngineError when no answer can be had.
+        Raises EngineError when the engine can't answer.
         """

@@ -1,7 +1,7 @@
-"""Read what may be read of a workspace: which files are ignored or may hold secrets, and related files as context.
+"""Read a workspace: which files are ignored or may hold secrets, and related files as context.
 
-It fails closed: where an ignore file can't be understood, nothing below it is read. Knows nothing of models; which
-related text is worth sending is `core.context`'s to say.
+It fails closed: when an ignore file can't be parsed, nothing below its folder is read. This module does not know models.
+`core.context` decides which related text is worth sending.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
@@ -19,20 +19,20 @@ from dg_lsp.core import context, gitignore, languages, secrets
 from dg_lsp.core.values import Document, Snippet
 from dg_lsp.wire import files
 
-# Context is worth a few milliseconds: so many files are read at most, of so many bytes each, after so many guesses
-# where an import may lie and so many entries of the file's own folder.
+# Limits that keep the collection of context within a few milliseconds: files to read, bytes of each file, paths to try for
+# imports, and entries to list of a folder.
 MAX_FILES = 24
 MAX_FILE_BYTES = 64_000
 MAX_GUESSES = 1_500
 MAX_ENTRIES = 500
 
-# A repository's ignore files may be made to cost time: one file's rules get this much of a thread's own processor time for
-# each path, and all related files of a document together the other. Honest ones take a hundredth of it.
+# A malicious ignore file could take very long to match. MATCH_BUDGET_S is the CPU time for one ignore file and one path,
+# RELATED_BUDGET_S that for all related files of a document. Normal ignore files take a hundredth of it.
 MAX_IGNORE_BYTES = 256 << 10
 MATCH_BUDGET_S = 1.0
 RELATED_BUDGET_S = 3.0
 
-# What git ignores may be wanted all the same; what our own file names never is, so that is the reason to tell.
+# Our own file comes first, because its reason is the more definite one to report.
 IGNORE_FILES = (".dgignore", ".gitignore")
 _OWN_FILES = (".dgignore", ".dg-lsp.toml")
 
@@ -54,32 +54,40 @@ def is_secret(path: str | PurePath) -> bool:
     return secrets.in_name(PurePath(path).parts)
 
 
+def is_secret_outside(name: str) -> bool:
+    """Return whether a full path or a URI outside all workspaces has a name that commonly holds keys or passwords."""
+    parts = [part for part in re.split(r"[/\\:]", name) if part]
+    # Check only hidden folders: `~/.kube` holds keys, but a visible folder named `secrets` may be a project.
+    hidden = [part for part in parts[:-1] if part.startswith(".")]
+    return bool(parts) and (is_secret(PurePath(*hidden, parts[-1])) or secrets.in_place(parts))
+
+
 def _places(path: str | Path) -> tuple[Path, Path] | None:
-    """Return where a file is and where it really is, which differ for a link; None where it leads nowhere."""
-    # The last part is not followed, so that a link is judged by its own name as well as by what it leads to.
-    named = Path(path).absolute()
+    """Return the path of a file and that of its target, which differ for a symbolic link; None for a broken path."""
+    # The last part is not resolved, so that a link is judged by its own name as well as by its target.
+    place = Path(path).absolute()
     try:
-        named = named.parent.resolve() / named.name if named.name not in ("", "..") else named.resolve()
-        return named, named.resolve()
+        place = place.parent.resolve() / place.name if place.name not in ("", "..") else place.resolve()
+        return place, place.resolve()
     # A link to itself is a RuntimeError before Python 3.13, and a name with a NUL a ValueError.
     except (OSError, RuntimeError, ValueError):
         return None
 
 
 def name_of(path: PurePath) -> str:
-    """Return the path as text that any model can read: what is no UTF-8 in it is replaced."""
+    """Return the path as valid Unicode text; bytes that are not UTF-8 are replaced."""
     return path.as_posix().encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 class Ignore:
-    """Which files below a folder may be read; ignore files that change are read again.
+    """Decides which files below a folder may be read; changed ignore files are read again.
 
-    Where the folder is part of a git repository, the ignore files of the folders above it count as well; where it is not,
-    those of ours do, up to the highest.
+    In a git repository, the ignore files of the parent folders count too, up to the repository's root. Outside of one, the
+    parent folders count up to the highest one with a `.dgignore` or `.dg-lsp.toml`.
     """
 
     def __init__(self, root: Path, top: Path, git_top: Path | None = None) -> None:
-        """Make the rules for `root`; ignore files count from `top` on, git's from `git_top` on, both at or above it."""
+        """Create the rules for `root`; ignore files count from the folder `top` down, `.gitignore` from `git_top` down."""
         self.root = root
         self._top = top
         self._n_above_git = len((git_top or top).relative_to(top).parts)
@@ -87,9 +95,9 @@ class Ignore:
 
     @classmethod
     def for_root(cls, root: str | Path, *, is_named: bool = False) -> Ignore:
-        """Return the rules for the folder, which need not exist.
+        """Return the rules for a folder, which need not exist.
 
-        With `is_named` the user has named the folder for what is in it, so what git ignores is asked only within it.
+        With `is_named` the user has named this folder explicitly, so `.gitignore` files above it do not count.
         """
         folder = Path(root).resolve()
         above = (folder, *folder.parents)
@@ -100,9 +108,10 @@ class Ignore:
 
     @classmethod
     def reason_alone(cls, path: str | Path) -> str:
-        """Return why a file that belongs to no known folder may not be read, like `reason`; a link may lead anywhere.
+        """Return why a file outside all workspace folders may not be read, like `reason`; "" when it may.
 
-        It is judged as in a workspace that is its own folder, so the rules of a repository around it count.
+        Its own folder counts as its workspace, so the rules of a surrounding repository apply. A link's target may be
+        outside that folder, and is judged in the same way.
         """
         places = _places(path)
         if places is None:
@@ -115,11 +124,18 @@ class Ignore:
         return not self.reason(path)
 
     def reason(self, path: str | Path) -> str:
-        """Return why the file or folder may not be read, as the end of a sentence that begins "it"; "" where it may."""
+        """Return why the file or folder may not be read; "" when it may.
+
+        The reason is the end of a sentence that begins with "it".
+        """
         places = _places(path)
         if places is None:
             return _NOWHERE
         return next(filter(None, map(self._reason, dict.fromkeys(places))), "")
+
+    def problems(self) -> tuple[tuple[Path, str], ...]:
+        """Return each ignore file read so far that can't be used, with the reason as the end of a sentence about it."""
+        return tuple((file, rules.problem) for file, rules in self._rules.items() if rules.problem)
 
     def _reason(self, path: Path) -> str:
         try:
@@ -132,15 +148,15 @@ class Ignore:
         for depth, part in enumerate(parts):
             place = self._top.joinpath(*parts[: depth + 1])
             is_folder = depth < len(parts) - 1 or place.is_dir()
-            # A folder that the caller names as its root is wanted, whatever its name.
+            # The root itself is never skipped, whatever its name.
             if is_folder and part in _SKIPPED_FOLDERS and not self.root.is_relative_to(place):
                 return _SKIPPED_FOLDERS[part]
-            if reason := self._ruled(parts[: depth + 1], is_folder=is_folder):
+            if reason := self._ignored_by(parts[: depth + 1], is_folder=is_folder):
                 return reason
         return ""
 
-    def _ruled(self, parts: tuple[str, ...], *, is_folder: bool) -> str:
-        """Return why the ignore files above rule this one place out; the nearest one that names it decides."""
+    def _ignored_by(self, parts: tuple[str, ...], *, is_folder: bool) -> str:
+        """Return why the ignore files exclude this path, or ""; the nearest file with a matching rule decides."""
         for name in IGNORE_FILES:
             verdict: bool | None = None
             is_git = name == ".gitignore"
@@ -151,12 +167,12 @@ class Ignore:
             for file, depth in sources:
                 rules = self._read(file)
                 try:
-                    found = gitignore.verdict(rules.rules, parts[depth:], is_folder=is_folder, tick=_budget())
+                    result = gitignore.verdict(rules.rules, parts[depth:], is_folder=is_folder, tick=_budget())
                 except _TooSlowError:
                     rules = self._rules[file] = _Rules(stamp=rules.stamp, problem="takes too long to read")
                 if rules.problem:
                     return f"is below a {file.name} that {rules.problem}"
-                verdict = verdict if found is None else found
+                verdict = verdict if result is None else result
             if verdict:
                 return f"is ignored by {name}"
         return ""
@@ -169,15 +185,15 @@ class Ignore:
         except OSError:
             return _Rules(problem=_UNREADABLE)
         stamp = (info.st_mtime_ns, info.st_size, info.st_ino)
-        known = self._rules.get(file)
-        if known is None or known.stamp != stamp:
-            known = self._rules[file] = _parse(file, stamp)
-        return known
+        entry = self._rules.get(file)
+        if entry is None or entry.stamp != stamp:
+            entry = self._rules[file] = _parse(file, stamp)
+        return entry
 
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What one ignore file says, or why that can't be told: the end of a sentence about the file."""
+    """The rules of one ignore file, or the reason why it can't be used, as the end of a sentence about the file."""
 
     rules: tuple[gitignore.Rule, ...] = ()
     stamp: tuple[int, int, int] | None = None
@@ -189,11 +205,11 @@ _UNREADABLE = "can't be read"
 
 
 class _TooSlowError(Exception):
-    """An ignore file has used up its time."""
+    """An ignore file has used up its CPU time."""
 
 
 def _budget() -> Callable[[], None]:
-    """Return a function that raises _TooSlowError once this thread has worked for longer than one ignore file may cost."""
+    """Return a function that raises _TooSlowError once this thread has used the CPU time for one ignore file."""
     end = time.thread_time() + MATCH_BUDGET_S
 
     def tick() -> None:
@@ -206,7 +222,7 @@ def _budget() -> Callable[[], None]:
 def _parse(file: Path, stamp: tuple[int, int, int]) -> _Rules:
     try:
         data = files.read_regular(file, MAX_IGNORE_BYTES)
-        # File names need not be UTF-8, and neither need the patterns that match them.
+        # File names may contain bytes that are not UTF-8, and so may the patterns.
         return _Rules(gitignore.parse(data.decode("utf-8", "surrogateescape"), _budget()), stamp)
     except _TooSlowError:
         return _Rules(stamp=stamp, problem="takes too long to read")
@@ -217,13 +233,19 @@ def _parse(file: Path, stamp: tuple[int, int, int]) -> _Rules:
 
 
 def related(
-    root: str | Path, path: str | Path, document: Document, limit_chars: int, *, ignore: Ignore | None = None
+    root: str | Path,
+    path: str | Path,
+    document: Document,
+    limit_chars: int,
+    *,
+    ignore: Ignore | None = None,
+    texts: Mapping[Path, str] | None = None,
 ) -> tuple[Snippet, ...]:
-    """Return text of files below `root` that bear on the file at `path`, best first, together at most `limit_chars`.
+    """Return text from files below `root` that are related to the file at `path`, best first, at most `limit_chars` in all.
 
-    These are the files that it imports, then others of its language in the same folder. Files that are ignored, may
-    hold secrets, or are no UTF-8 text are never opened or never used; a workspace that can't be read gives nothing. What
-    looks like a secret in a file that may be read is masked.
+    Related files are those that it imports, then files of the same language in its folder. Ignored files, files that may
+    hold secrets, and files that are not UTF-8 text are left out; a workspace that can't be read yields nothing. Text that
+    looks like a secret is masked. `texts` holds the new texts of files that are about to be changed.
     """
     if limit_chars <= 0:
         return ()
@@ -234,21 +256,22 @@ def related(
         return ()
     if not here.is_relative_to(ignore.root):
         return ()
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     end = time.thread_time() + RELATED_BUDGET_S
     for place in (*_imported(ignore.root, here, document), *_siblings(here, document)):
-        if place not in found and place != here and ignore.allows(place):
-            found[place] = None
-        if len(found) >= MAX_FILES or time.thread_time() >= end:
+        if place not in files and place != here and ignore.allows(place):
+            files[place] = None
+        if len(files) >= MAX_FILES or time.thread_time() >= end:
             break
-    texts = ((place, _text(place)) for place in found)
-    # Before anything is cut, so that a key is seen whole.
-    snippets = [Snippet(name_of(place.relative_to(ignore.root)), secrets.mask(text)) for place, text in texts if text]
+    changed = texts or {}
+    read = ((place, changed[place] if place in changed else _text(place)) for place in files)
+    # Mask before the text is cut, so that a key is recognized as a whole.
+    snippets = [Snippet(name_of(place.relative_to(ignore.root)), secrets.mask(text)) for place, text in read if text]
     return context.rank_related(document, snippets, limit_chars)
 
 
 def _imported(root: Path, here: Path, document: Document) -> Iterator[Path]:
-    """Yield the files that the document's imports may mean, seen from its own folder and from each above it."""
+    """Yield the files that the document's imports may refer to, relative to its folder and to each parent folder."""
     language = languages.get(document.language)
     if language is None:
         return
@@ -260,35 +283,35 @@ def _imported(root: Path, here: Path, document: Document) -> Iterator[Path]:
         for base in bases
         for guess in _guesses(base, name, language.extensions)
     )
-    seen = set()
+    module_files = set()
     for guess in islice(guesses, MAX_GUESSES):
-        if guess not in seen and _is_file(guess):
+        if guess not in module_files and _is_file(guess):
             yield guess.resolve()
-        seen.add(guess)
+        module_files.add(guess)
 
 
 def _guesses(base: Path, name: str, endings: tuple[str, ...]) -> Iterator[Path]:
     parts = context.name_parts(name)
     if set(endings) & set(context.FOLDER_ENDINGS):
-        # What comes before the folder may be the repository's address.
+        # The parts before the folder's name may be the repository's address, so try only the last parts.
         for size in range(min(len(parts), 3), 0, -1):
             folder = base.joinpath(*parts[-size:])
             yield from (folder / entry for entry in _entries(folder) if entry.endswith(endings))
         return
-    # `./util.js` and `vector.h` are names of files; `package.module`, `crate::module` and `Name\Space` are not yet.
+    # `./util.js` and `vector.h` are file names; `package.module`, `crate::module` and `Name\Space` need an extension.
     if re.search(r"/|\.\w+$", name):
         yield Path(os.path.normpath(base / name))
     # The last part may be a class or a function rather than a module.
-    for wanted in (parts, parts[:-1]):
-        if wanted:
-            place = base.joinpath(*wanted)
+    for name_parts in (parts, parts[:-1]):
+        if name_parts:
+            place = base.joinpath(*name_parts)
             for ending in endings:
                 yield place.with_name(place.name + ending)
                 yield from (place / f"{index}{ending}" for index in ("__init__", "index", "mod", place.name))
 
 
 def _siblings(here: Path, document: Document) -> list[Path]:
-    """Return the files of the same language and folder, those with the most similar names first."""
+    """Return the files of the same language in the same folder, those with the most similar names first."""
     names = _entries(here.parent)
     language = languages.get(document.language)
     same = [name for name in names if _kind(name) == (language.name if language else here.suffix)]
@@ -296,11 +319,11 @@ def _siblings(here: Path, document: Document) -> list[Path]:
 
 
 def _entries(folder: Path) -> list[str]:
-    """Return the names of the folder's files, or nothing where it can't be read."""
+    """Return the names of the folder's files, or nothing when it can't be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.name for entry in islice(entries, MAX_ENTRIES) if entry.is_file(follow_symlinks=False))
-    # A name from an import may hold what no path may.
+    # A name from an import may contain characters that are invalid in a path.
     except (OSError, ValueError):
         return []
 
@@ -318,13 +341,13 @@ def _similar(one: str, other: str) -> int:
 def _is_file(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.stat().st_mode)
-    # A name from an import may hold what no path may.
+    # A name from an import may contain characters that are invalid in a path.
     except (OSError, ValueError):
         return False
 
 
 def _text(path: Path) -> str:
-    """Return the start of the file, or "" where it can't be read or is no text."""
+    """Return the start of the file, or "" when it can't be read or is not UTF-8 text."""
     try:
         data = files.read_start(path, MAX_FILE_BYTES + 1)
         whole = len(data) <= MAX_FILE_BYTES

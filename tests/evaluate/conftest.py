@@ -1,4 +1,4 @@
-"""The engine's tiny checkpoints, here as well."""
+"""Makes the engine's tiny checkpoints available here."""
 
 from __future__ import annotations
 

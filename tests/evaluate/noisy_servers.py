@@ -24,7 +24,7 @@ SUREST = -0.02
 
 
 def numbered(start: int, n: int) -> list[Task]:
-    """Return tasks whose answer follows from their number; four share a file."""
+    """Return tasks whose answer follows from their number; four tasks share a file."""
     return [
         Task(
             f"line/{number}", f"def f_{number}(a):\n    return ", "\n\n\nprint(1)\n", f"a - {number}", path=f"f{number // 4}.py"
@@ -42,7 +42,7 @@ class Draw:
 
     @staticmethod
     def of(number: int, choice: int, n_tokens: int) -> Draw:
-        """Return what is drawn for one answer: the surer it sounds, the likelier it is right."""
+        """Return a random outcome for one answer; a higher log-probability makes it more often right."""
         draw = random.Random(f"{number} {choice}")
         mean = -abs(draw.gauss(0.9, 0.7))
         right = draw.random() < 1 / (1 + math.exp(-6 * (mean + 0.6)))
@@ -74,7 +74,7 @@ def openai(*, logprobs: bool = True) -> Iterator[str]:
 
 
 class NoisyVllm(StandIn):
-    """A vLLM whose model is right as often as it sounds sure."""
+    """A vLLM server whose model is right as often as its log-probabilities say."""
 
     def _write(self, made: dict[str, Any], xargs: dict[str, Any]) -> tuple[list[int], list[float]]:
         if "diffusion_pinned" not in xargs:
@@ -91,7 +91,7 @@ class NoisyVllm(StandIn):
 
 @contextlib.contextmanager
 def openai_that_knows(sources: dict[str, str]) -> Iterator[str]:
-    """Yield the URL of a server that has read the files, and is right about every other hole, a little surer of those."""
+    """Yield the URL of a server that has read the files. It is right about every other hole, and a little surer of those."""
 
     async def answer(request: Request) -> Response:
         body = await request.json()

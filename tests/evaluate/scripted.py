@@ -1,4 +1,4 @@
-"""A filler that knows its answers, and small tasks to fill."""
+"""A filler with prepared answers, and small tasks to fill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dg_lsp.evaluate.tasks import Task
 
 
 class ScriptedFiller(Filler):
-    """Fills every request with the prepared candidates, best first, in `steps` steps, and remembers what it was asked."""
+    """Fills every request with the prepared candidates, best first, in `steps` steps, and remembers the requests."""
 
     def __init__(self, *answers: str, steps: int = 3) -> None:
         self.requests: list[InfillRequest] = []
@@ -52,7 +52,7 @@ class RefusingFiller(Filler):
 
 
 def drawn(text: str, kind: str = "", task_id: str = "t/1/a", **facts: str) -> Task:
-    """Return the task drawn by a text in which ⟦…⟧ is the hole with what stood in it."""
+    """Return the task drawn by a text in which ⟦…⟧ is the hole with the expected answer."""
     prompt, rest = text.split("⟦")
     answer, suffix = rest.split("⟧")
     return Task(task_id, prompt, suffix, answer, kind=kind, **facts)

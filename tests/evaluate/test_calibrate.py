@@ -1,4 +1,4 @@
-"""A stated probability can be trusted, whichever backend states it, and a threshold means the same for all of them."""
+"""Stated probabilities are accurate for every backend, and a threshold means the same for all of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ N_FITTED, N_JUDGED = 400, 800
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder of calibrations, empty."""
+    """The user's empty folder of calibrations."""
     monkeypatch.setattr(calibration_store, "folder", lambda: tmp_path / "user" / "calibration")
     return tmp_path / "user" / "calibration"
 
@@ -60,7 +60,7 @@ def fim_filler() -> Iterator[Filler]:
 def vllm_filler(folder: Path) -> Iterator[Filler]:
     gemma_like_tokenizer().save(str(folder / "tokenizer.json"))
     vocabulary = Vocabulary.from_file(folder / "tokenizer.json")
-    # Numbers of four digits, so that every answer has as many tokens, and its gap is the only one that is tried.
+    # Numbers of four digits, so that every answer has the same number of tokens, and only one gap length is tried.
     n_tokens = len(vocabulary.encode("a - 1000"))
     profile = Profile(held_tokens=4, line_gaps=(n_tokens,), prefix_tokens=512, suffix_tokens=64)
     (folder / "dg_lsp.json").write_text(dump(profile))
@@ -72,8 +72,9 @@ def vllm_filler(folder: Path) -> Iterator[Filler]:
             filler.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["fim", "vllm"])
-def test_a_fitted_backend_states_what_is_so_on_holes_it_has_not_seen(which: str, tmp_path: Path) -> None:
+def test_a_fitted_backend_is_calibrated_on_unseen_holes(which: str, tmp_path: Path) -> None:
     with fim_filler() if which == "fim" else vllm_filler(tmp_path) as filler:
         fitted = calibrate.fitted(calibrate.samples(filler, numbered(1000, N_FITTED)))
         unseen = calibrate.samples(filler, numbered(1000 + N_FITTED, N_JUDGED))
@@ -84,7 +85,7 @@ def test_a_fitted_backend_states_what_is_so_on_holes_it_has_not_seen(which: str,
     assert figures.calibration_error.value < 0.05
     assert figures.brier_skill.low > 0
     assert figures.auc.value >= 0.75
-    # A threshold means the same for both: of what passes, as many are right as is stated, and never fewer than it asks.
+    # Among the answers that pass, the fraction of right ones matches the stated probability and is not below the threshold.
     for least in (0.3, 0.6, 0.8):
         passing = [each for each in judged if is_sure(Calibrated(each.probability), Threshold(least))]
         right = sum(each.right for each in passing) / len(passing)
@@ -143,7 +144,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_the_engine_uses_what_the_command_has_learned(
+def test_the_engine_uses_the_calibration_that_the_command_wrote(
     repo: tuple[Path, dict[str, str]], tmp_path: Path, own_folder: Path
 ) -> None:
     folder, sources = repo
@@ -175,7 +176,7 @@ def test_the_engine_uses_what_the_command_has_learned(
     assert "href" not in drawn
 
 
-def test_files_that_stay_here_are_not_sent(repo: tuple[Path, dict[str, str]]) -> None:
+def test_local_only_files_are_not_sent(repo: tuple[Path, dict[str, str]]) -> None:
     folder, sources = repo
     (folder / ".dg-lsp.toml").write_text('[privacy]\nlocal_only = ["*.py"]\n')
     with openai_that_knows(sources) as url:
@@ -183,7 +184,7 @@ def test_files_that_stay_here_are_not_sent(repo: tuple[Path, dict[str, str]]) ->
     assert (code, "nothing can be cut" in err) == (2, True)
 
 
-def test_a_server_that_is_gone_is_one_sentence(repo: tuple[Path, dict[str, str]]) -> None:
+def test_an_unreachable_server_is_reported_in_one_sentence(repo: tuple[Path, dict[str, str]]) -> None:
     code, out, err = run("--model", "fim:openai:http://127.0.0.1:9#m", "--repo", str(repo[0]), "--holes", "20")
     assert (code, out) == (2, "")
     assert "can't be reached" in err
@@ -198,12 +199,13 @@ def test_a_server_that_is_gone_is_one_sentence(repo: tuple[Path, dict[str, str]]
         (("--tasks", "/no/such/file"), "can't be read"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+def test_bad_input_is_reported_in_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
     code, _, err = run("--model", "fim:openai:http://127.0.0.1:9#m", *arguments)
     assert code == 2
     assert sentence in err
 
 
+@pytest.mark.slow
 def test_a_local_checkpoint_gets_its_calibration_into_its_profile(trained_layout: Path, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
@@ -214,7 +216,7 @@ def test_a_local_checkpoint_gets_its_calibration_into_its_profile(trained_layout
     holes = [replace(task, language="") for task in numbered(10, 60)]
     first = best(filler, holes[0])
     assert isinstance(first, Ranked)
-    # An untrained model is right about a hole only if what it writes is what stood there.
+    # An untrained model is right only if its text happens to be the expected one.
     own = [replace(task, answer=written(filler, task)) if place % 2 else task for place, task in enumerate(holes)]
     assert sum(bool(task.answer) for task in own) > 50
     tasks.write(tmp_path / "own.jsonl", own)
@@ -238,7 +240,7 @@ def written(filler: Filler, task: Task) -> str:
 # --- Figures ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_figures_of_a_small_table_are_those_by_hand() -> None:
+def test_the_figures_of_a_small_table_match_hand_calculation() -> None:
     pairs = [(0.0, False), (0.5, True), (0.5, False), (1.0, True)]
     assert reliability.brier(pairs) == pytest.approx(0.125)
     assert reliability.brier_skill(pairs) == pytest.approx(0.5)
@@ -247,7 +249,7 @@ def test_the_figures_of_a_small_table_are_those_by_hand() -> None:
     assert reliability.calibration_error([(0.9, True), (0.9, False)] * 20) == pytest.approx(0.4)
 
 
-def test_what_is_stated_at_random_has_no_skill() -> None:
+def test_random_probabilities_have_no_skill() -> None:
     draw = random.Random(3)
     figures = reliability.measure([Judged(str(n), draw.random(), draw.random() < 0.5) for n in range(300)])
     assert figures.brier_skill.high < 0
@@ -255,7 +257,7 @@ def test_what_is_stated_at_random_has_no_skill() -> None:
     assert figures.calibration_error.value > 0.15
 
 
-def test_a_sign_that_says_nothing_leaves_the_base_rate() -> None:
+def test_useless_features_give_the_base_rate() -> None:
     draw = random.Random(5)
     samples = [Sample(str(n), ({"mean": draw.gauss(0, 1)},), (draw.random() < 0.3,)) for n in range(400)]
     judged = fit.cross_judged(samples)
@@ -263,13 +265,13 @@ def test_a_sign_that_says_nothing_leaves_the_base_rate() -> None:
     assert max(each.probability for each in judged) < 0.5
 
 
-def test_too_few_right_answers_are_no_calibration() -> None:
+def test_too_few_right_answers_cannot_be_fitted() -> None:
     samples = [Sample(str(n), ({"mean": 0.1 * n},), (n < 3,)) for n in range(50)]
     with pytest.raises(EvalError, match="only 3 of 50 holes had an answer that is right"):
         calibrate.fitted(samples)
 
 
-def test_a_file_of_another_kind_is_no_calibration(own_folder: Path) -> None:
+def test_a_file_in_another_format_is_not_a_calibration(own_folder: Path) -> None:
     model = ModelId("m", "1")
     path = calibration_store.write(model, Calibration(0.5, {"mean": 2.0}), {"note": 1})
     assert calibration_store.read(model) == Calibration(0.5, {"mean": 2.0})
@@ -278,3 +280,15 @@ def test_a_file_of_another_kind_is_no_calibration(own_folder: Path) -> None:
         path.write_text(text)
         assert calibration_store.read(model) is None
     assert [each.name for each in own_folder.iterdir()] == [path.name]
+
+
+def test_every_third_hole_gets_a_short_context() -> None:
+    before, after = "".join(f"a{n} = 1\n" for n in range(60)), "".join(f"\nb{n} = 2" for n in range(60))
+    tasks = [Task(f"line/x/{n}", before + "c = ", after, "3") for n in range(9)]
+    cut = calibrate.with_small_files(tasks, 1)
+    assert [one == other for one, other in zip(tasks, cut, strict=True)] == [True, True, False] * 3
+    for task in cut[2::3]:
+        assert before.endswith(task.prompt.removesuffix("c = "))
+        assert after.startswith(task.suffix)
+        assert 2 <= task.prompt.count("\n") <= 20
+        assert 2 <= task.suffix.count("\n") <= 20

@@ -1,4 +1,4 @@
-"""`dg-lsp eval` from the command line to what it prints."""
+"""`dg-lsp eval`, from its command line to its output."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dg_lsp.evaluate import report, tasks
+from dg_lsp.evaluate.bench import Comparison, Line
 from dg_lsp.evaluate.bench import app as bench
 from dg_lsp.evaluate.commands import app
 from dg_lsp.evaluate.score import Row
@@ -31,7 +32,7 @@ def programs(tmp_path: Path) -> Path:
     return tmp_path / "programs.jsonl.gz"
 
 
-def test_what_stood_there_passes_every_test_and_nothing_none(programs: Path) -> None:
+def test_expected_answers_pass_every_test_and_empty_ones_none(programs: Path) -> None:
     done = call(programs, "--baselines-only", "--baseline", "answer", "--baseline", "empty", "--execute", "--json")
     assert done.exit_code == 0, done.output
     stated = json.loads(done.stdout)
@@ -42,7 +43,7 @@ def test_what_stood_there_passes_every_test_and_nothing_none(programs: Path) -> 
     assert "running generated programs of 3 tasks, with " in done.stderr
 
 
-def test_the_object_holds_the_whole_s_figures_at_its_top(programs: Path, trained_layout: Path) -> None:
+def test_the_json_has_the_full_engine_s_figures_at_the_top_level(programs: Path, trained_layout: Path) -> None:
     done = call(programs, "--model", trained_layout, "--device", "cpu", "--threads", "1", "--baseline", "copy", "--json")
     assert done.exit_code == 0, done.output
     stated = json.loads(done.stdout)
@@ -59,18 +60,18 @@ def test_the_object_holds_the_whole_s_figures_at_its_top(programs: Path, trained
     assert "--execute runs them" in done.stderr
 
 
-def test_the_table_sets_methods_side_by_side(programs: Path, trained_layout: Path) -> None:
+def test_the_table_compares_methods(programs: Path, trained_layout: Path) -> None:
     done = call(programs, "--model", trained_layout, "--device", "cpu", "--threads", "1", "--baseline", "copy", "--limit", "2")
     assert done.exit_code == 0, done.output
     head, *lines = done.stdout.splitlines()
     assert head.split()[:3] == ["kind", "method", "n"]
     assert [line.split()[:2] for line in lines if line.startswith("all")] == [["all", "full"]]
     assert "pass@1" not in head
-    assert "answers by where they started: " in done.stdout
-    assert "exact match of full less that of copy, task by task: " in done.stdout
+    assert "chosen answers by starting point: " in done.stdout
+    assert "exact match of full minus copy, task by task: " in done.stdout
 
 
-def test_the_csv_is_sorted_and_says_no_times(programs: Path, tmp_path: Path) -> None:
+def test_the_csv_is_sorted_and_has_no_times(programs: Path, tmp_path: Path) -> None:
     arguments = (programs, "--baselines-only", "--baseline", "empty", "--baseline", "answer", "--csv", tmp_path / "a.csv")
     assert call(*arguments).exit_code == 0
     head, *lines = (tmp_path / "a.csv").read_text().splitlines()
@@ -107,11 +108,11 @@ def test_tasks_are_made_from_a_folder(tmp_path: Path) -> None:
     assert "10 tasks from 2 files" in done.stderr
     assert len(tasks.read(tmp_path / "t.jsonl.gz")) == 10
     short = call("--make", tmp_path / "src", "--out", tmp_path / "t.jsonl", "--n", "9999")
-    assert "all that there is of the 9999 wanted" in short.stderr
+    assert "(fewer than 9999, because the files have no more)" in short.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a file's name is Unicode")
-def test_a_file_whose_name_is_no_text_is_cut_from_as_well(tmp_path: Path) -> None:
+def test_a_file_with_an_undecodable_name_is_cut_too(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / os.fsdecode(b"caf\xe9.py")).write_text(PYTHON)
     done = call("--make", tmp_path / "src", "--out", tmp_path / "t.jsonl", "--n", "5")
@@ -122,12 +123,12 @@ def test_a_file_whose_name_is_no_text_is_cut_from_as_well(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "which tasks? Name a .jsonl file"),
+        ((), "no tasks given; name a .jsonl file"),
         (("--make", "."), "--make needs --out"),
         (("no-such-file.jsonl",), "no-such-file.jsonl can't be read"),
-        (("FILE", "--baseline", "guess"), "there is no baseline 'guess'; there are copy, ar, answer, empty"),
-        (("FILE", "--baselines-only"), "--baselines-only wants a --baseline"),
-        (("FILE", "--layout", "chat", "--baselines-only", "--baseline", "copy"), "there is no layout 'chat'"),
+        (("FILE", "--baseline", "guess"), "unknown baseline 'guess'; known baselines: copy, ar, answer, empty"),
+        (("FILE", "--baselines-only"), "--baselines-only needs a --baseline"),
+        (("FILE", "--layout", "chat", "--baselines-only", "--baseline", "copy"), "unknown layout 'chat'"),
         (("FILE", "--model", "no such model"), "there is no model folder no such model"),
         (
             ("FILE", "--baselines-only", "--baseline", "copy", "--csv", "no/such/folder.csv"),
@@ -135,7 +136,7 @@ def test_a_file_whose_name_is_no_text_is_cut_from_as_well(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_what_can_t_be_done_is_one_sentence(programs: Path, arguments: tuple[str, ...], sentence: str) -> None:
+def test_an_impossible_request_is_reported_in_one_sentence(programs: Path, arguments: tuple[str, ...], sentence: str) -> None:
     done = call(*(str(programs) if argument == "FILE" else argument for argument in arguments))
     assert done.exit_code == 2
     assert done.stdout == ""
@@ -147,11 +148,11 @@ def test_what_can_t_be_done_is_one_sentence(programs: Path, arguments: tuple[str
     ("text", "layout", "sentence"),
     [
         ("x = ⟦1⟧\n", "infill-trained", "the checkpoint's tokenizer has no token "),
-        ("def f():\n⟦    x = 1\n    y = 2\n⟧", "instruct", "t.jsonl has no task that ends with its line"),
+        ("def f():\n⟦    x = 1\n    y = 2\n⟧", "instruct", "t.jsonl has no single-line task"),
         ("x = ⟦1⟧\n", "", "there is no model folder "),
     ],
 )
-def test_what_can_t_be_timed_is_one_sentence(
+def test_an_impossible_benchmark_is_reported_in_one_sentence(
     tmp_path: Path, instruct_layout: Path, text: str, layout: str, sentence: str
 ) -> None:
     model = tmp_path / "model"
@@ -165,7 +166,7 @@ def test_what_can_t_be_timed_is_one_sentence(
     assert done.stderr.startswith("dg-lsp bench: ")
 
 
-def test_nothing_to_execute_is_said(tmp_path: Path) -> None:
+def test_execute_without_tests_is_an_error(tmp_path: Path) -> None:
     tasks.write(tmp_path / "t.jsonl", [drawn("x = ⟦1⟧\n")])
     done = call(tmp_path / "t.jsonl", "--execute", "--baselines-only", "--baseline", "copy")
     assert done.exit_code == 2
@@ -175,15 +176,53 @@ def test_nothing_to_execute_is_said(tmp_path: Path) -> None:
 def test_more_workers_than_cores_are_not_used(programs: Path) -> None:
     done = call(programs, "--workers", "10000", "--baselines-only", "--baseline", "copy", "--json")
     assert done.exit_code == 0, done.output
-    assert "workers instead of 10000: there are no more cores" in done.stderr
+    assert "workers instead of 10000: this machine has no more cores" in done.stderr
 
 
 def test_help_says_that_generated_code_is_run() -> None:
     assert "generated code" in call("--help").stdout
 
 
-def test_kinds_without_a_name_are_other() -> None:
+def test_an_unnamed_kind_is_called_other() -> None:
     rows = [Row("1", "1", "", "copy", "", exact=True, similarity=1)]
     assert list(report.as_object(rows, {})["kinds"]) == ["other"]
     assert report.markdown(rows).splitlines()[0].startswith("|  | other | edit similarity |")
     assert report.as_object([], {})["methods"] == {}
+
+
+@pytest.mark.slow
+def test_bench_times_the_real_geometry_with_random_weights_stage_by_stage() -> None:
+    """All parts of the real configuration, as small as can be: unequal heads, both kinds of layer, experts."""
+    done = CliRunner().invoke(bench, ["--size", "tiny", "--device", "cpu", "--threads", "1", "--json"])
+    assert done.exit_code == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["speedup_equal_steps"] > 0
+    assert figures["speedup_default"] > 0
+    assert [stage["name"] for stage in figures["stages"]] == [
+        "prefix of 64 tokens", "one drafted token", "scores of 64 tokens",
+        "step of 1 x 64", "step of 4 x 64", "step of 1 x 256",
+    ]  # fmt: skip
+    assert all(stage["ms"] > 0 and stage["floor_ms"] > 0 for stage in figures["stages"])
+
+
+@pytest.mark.parametrize("size", ["huge", "0", "31", "-1"])
+def test_bench_of_a_size_that_there_is_not_says_which_there_are(size: str) -> None:
+    done = CliRunner().invoke(bench, ["--size", size])
+    assert done.exit_code == 2
+    assert size in done.stderr
+    assert "full, tiny, or a number of layers" in done.stderr
+
+
+def test_bench_without_tasks_says_what_to_name() -> None:
+    done = CliRunner().invoke(bench, [])
+    assert done.exit_code == 2
+    assert "no tasks given" in done.stderr
+
+
+def test_ratios_of_a_bench_are_those_of_its_own_lines() -> None:
+    names = {"dg-lsp": 20.0, "dg-lsp, prefix known": 10.0, "dg-lsp, one canvas alone": 30.0}
+    times = {**names, "generate, 4 steps": 90.0, "generate, 48 steps": 400.0}
+    lines = tuple(Line(name, 3, ms, ms, 400 / ms, 0.5, 0.5) for name, ms in times.items())
+    compared = Comparison(lines, 4, 48)
+    assert compared.speedup_equal_steps == 3.0
+    assert compared.speedup_default == 20.0

@@ -1,4 +1,4 @@
-"""Running generated programs, and keeping them where they are."""
+"""Running generated programs in a sandbox."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.evaluate.scripted import PROGRAMS
 
 
 @pytest.mark.parametrize("task", PROGRAMS, ids=lambda task: task.entry_point)
-def test_what_stood_there_passes_and_nothing_fails(task: Task) -> None:
+def test_the_expected_answer_passes_and_an_empty_one_fails(task: Task) -> None:
     assert execute.run(execute.program(task, task.answer)) == "passed"
     assert execute.run(execute.program(task, "")) == "failed"
 
@@ -34,14 +34,14 @@ def test_what_stood_there_passes_and_nothing_fails(task: Task) -> None:
         "import os; os.system('true')",
         "import ctypes; ctypes.CDLL(None)",
         "open('big', 'w').write('x' * (2 << 20))",
-        "import __main__, os; os.write(3, (__main__.told['secret'] + ' passed').encode()); os._exit(0)",
+        "import os; os.write(1, b'passed'); os.write(3, b'passed'); os._exit(0)",
     ],
 )
-def test_what_is_wrong_or_refused_fails(source: str) -> None:
+def test_wrong_or_refused_programs_fail(source: str) -> None:
     assert execute.run(source) == "failed"
 
 
-def test_its_own_folder_is_all_it_can_write(tmp_path: Path) -> None:
+def test_a_program_can_write_only_in_its_own_folder(tmp_path: Path) -> None:
     assert execute.run("with open('own', 'w') as file: file.write('x')\nassert open('own').read() == 'x'") == "passed"
     (tmp_path / "kept").write_text("kept")
     for source in elsewhere(tmp_path):
@@ -65,13 +65,13 @@ def elsewhere(folder: Path) -> tuple[str, ...]:
     )
 
 
-def test_a_program_is_its_own_main_module_and_makes_folders_in_its_own() -> None:
+def test_a_program_is_the_main_module_and_can_create_folders() -> None:
     source = "import os, sys\nos.mkdir('a')\nos.makedirs('a/b/c')\nopen('a/b/c/d', 'w').close()\nx = 1\n"
     assert execute.run(source + "assert sys.modules['__main__'].x == 1") == "passed"
 
 
-@pytest.mark.skipif(not execute.wall().mounts, reason="this system gives no mounts of one's own")
-def test_mounts_hold_against_code_that_gets_around_the_hook(tmp_path: Path) -> None:
+@pytest.mark.skipif(not execute.sandbox().mounts, reason="this system gives no mounts of one's own")
+def test_read_only_mounts_hold_when_code_bypasses_the_hook(tmp_path: Path) -> None:
     # The hook sees a name, not the folder that it is looked up in.
     source = (
         f"import os\nfolder = os.open({str(tmp_path)!r}, os.O_RDONLY)\nos.open('new', os.O_CREAT | os.O_WRONLY, dir_fd=folder)"
@@ -80,7 +80,7 @@ def test_mounts_hold_against_code_that_gets_around_the_hook(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_of_the_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_sees_no_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "value")
     assert execute.run("import os; assert 'SECRET' not in os.environ") == "passed"
 
@@ -90,11 +90,11 @@ def test_memory_is_bounded() -> None:
     assert execute.run("kept = bytearray(3 << 30)") == "failed"
 
 
-def test_what_runs_too_long_is_ended() -> None:
+def test_a_program_that_runs_too_long_is_killed() -> None:
     assert execute.run("while True: pass", timeout_s=0.5) == "timed out"
 
 
-def test_what_timed_out_is_run_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_timed_out_runs_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
     def busy(source: str, *, timeout_s: float) -> execute.Verdict:
@@ -111,15 +111,15 @@ def test_verdicts_come_in_order() -> None:
     assert list(execute.run_all(["x = 1", "assert False", "x = 2"], workers=2)) == ["passed", "failed", "passed"]
 
 
-def test_the_wall_says_what_it_is() -> None:
-    found = execute.wall()
+def test_the_sandbox_describes_itself() -> None:
+    found = execute.sandbox()
     assert ("read-only but for its folder" in found.words) == found.mounts
-    assert ("Landlock" in found.words) == ("landlock" in found.doors)
-    assert execute.Wall().words == "no namespace of its own; sockets and processes are refused by an audit hook alone"
+    assert ("Landlock" in found.words) == ("landlock" in found.layers)
+    assert execute.Sandbox().words == "no namespace of its own; sockets and processes are refused by an audit hook alone"
 
 
 def test_without_namespaces_the_hook_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(execute, "wall", lambda: execute.Wall())
+    monkeypatch.setattr(execute, "sandbox", lambda: execute.Sandbox())
     assert execute.run("x = 1") == "passed"
     assert execute.run("import socket; socket.socket()") == "failed"
     assert execute.run("import os; os.posix_spawn('/bin/true', ['true'], {})") == "failed"

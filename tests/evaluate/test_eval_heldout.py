@@ -1,4 +1,4 @@
-"""The committed evaluation set: what it holds, and that its committed results are still those of the shipped model."""
+"""The committed evaluation set, and whether its committed results are still those of the shipped model."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_tasks_are_bounded() -> None:
     assert all(task.answer.strip() and task.language == "python" for task in HELD_OUT)
 
 
-def test_polish_leaves_what_stood_there() -> None:
-    """A filter that cuts or drops a right answer costs exact match; the few that are known are cut at a closing bracket."""
+def test_polish_keeps_expected_answers() -> None:
+    """A filter that cuts or drops a right answer costs exact match. The known exceptions are cut at a closing bracket."""
     lost = []
     for task in HELD_OUT:
         document = task.document
@@ -60,8 +60,8 @@ def test_polish_leaves_what_stood_there() -> None:
     assert len(lost) <= 6, lost
 
 
-def test_copying_reaches_what_it_does_elsewhere() -> None:
-    """The floor that a model has to beat: about a fifth of line ends, a third of spans whose length is told."""
+def test_the_copy_baseline_scores_as_expected() -> None:
+    """The baseline that a model must beat: about a fifth of line ends, and a third of spans with a known length."""
     rows = run.run(HELD_OUT, Setup(methods.BASELINES["copy"]))
     rest = score.measure([row for row in rows if row.kind == "rest-of-line"], lambda row: row.exact)
     told = score.measure([row for row in rows if row.method == methods.TOLD_COPY.name], lambda row: row.exact)
@@ -72,11 +72,11 @@ def test_copying_reaches_what_it_does_elsewhere() -> None:
 
 
 def again() -> list[tasks.Task]:
-    """Return the tasks that are filled again: a few of each kind, as `--limit` draws them."""
+    """Return the tasks to fill again: a few of each kind, as `--limit` selects them."""
     return tasks.spread(HELD_OUT, N_AGAIN)
 
 
-# The results come with the shipped model; from then on they are held to.
+# The committed results belong to the shipped model, and must be reproduced.
 STATED = list(csv.DictReader(RESULTS.read_text(encoding="utf-8").splitlines())) if RESULTS.exists() else []
 with_a_model = pytest.mark.skipif(not STATED and not SHIPPED.exists(), reason="no model is shipped")
 
@@ -91,11 +91,12 @@ def test_the_results_are_complete() -> None:
 
 
 @with_a_model
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [methods.FULL, methods.AR, methods.COPY], ids=lambda method: method.name)
 def test_answers_are_those_of_the_committed_results(method: Method) -> None:
     wanted = {line["task_id"]: line for line in STATED if line["method"] == method.name}
     assert wanted, f"{RESULTS.name} states no answer of {method.name}; {COMMAND}"
-    # A baseline without a model costs nothing: all of it is compared.
+    # A baseline without a model is fast, so all of its rows are compared.
     chosen = again() if method.by == "model" else HELD_OUT
     rows = run.run(chosen, Setup((method,), device="cpu", threads=1))
     moved = {

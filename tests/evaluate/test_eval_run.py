@@ -1,4 +1,4 @@
-"""Filling tasks by every method, on a tiny checkpoint and with a filler that knows its answers."""
+"""Filling tasks by every method, on a tiny checkpoint and with a filler that has prepared answers."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def test_the_first_candidate_that_survives_polishing_counts() -> None:
     assert (answer.text, answer.source, answer.steps) == ("b + 1", "causal", 3)
 
 
-def test_the_best_is_taken_as_it_is_where_none_survives() -> None:
+def test_the_best_candidate_counts_unpolished_if_none_survives() -> None:
     assert run.fill(ScriptedFiller("(((", ")))"), LINE, FULL).text == "((("
 
 
-def test_a_filler_without_an_answer_has_written_nothing() -> None:
+def test_a_filler_without_candidates_gives_an_empty_answer() -> None:
     answer = run.fill(ScriptedFiller(), LINE, FULL)
     assert (answer.text, answer.source, answer.steps) == ("", "", 0)
     row = run.to_row(LINE, FULL, answer)
     assert (row.exact, row.similarity, row.parses) == (False, 0, False)
 
 
-def test_the_filler_is_asked_what_the_method_says() -> None:
+def test_the_request_follows_the_method() -> None:
     filler = ScriptedFiller("b")
     run.fill(filler, LINE, Method("m", steps=5, suffix=False), seed=9)
     (request,) = filler.requests
@@ -53,14 +53,14 @@ def test_a_refused_task_is_named() -> None:
 
 
 @pytest.mark.parametrize("task", [*TASKS, *PROGRAMS], ids=lambda task: task.kind)
-def test_what_stood_there_is_right_and_nothing_is_not(task: Task) -> None:
+def test_the_expected_answer_is_exact_and_an_empty_one_is_not(task: Task) -> None:
     bench = Bench(Setup(BASELINES["answer"] + BASELINES["empty"]), None)
     right, wrong = bench.rows(task)
     assert (right.exact, right.similarity, right.parses) == (True, 1, True)
     assert (wrong.exact, wrong.similarity, wrong.parses) == (False, 0, False)
 
 
-def test_nothing_is_right_where_nothing_stood() -> None:
+def test_an_empty_answer_is_exact_if_nothing_was_expected() -> None:
     task = drawn("x = 1⟦⟧\n")
     (row,) = Bench(Setup(BASELINES["empty"]), None).rows(task)
     assert (row.exact, row.similarity, row.parses) == (True, 1, True)
@@ -75,7 +75,7 @@ def test_copies_come_from_the_file() -> None:
     assert told.text == "e, tw"
 
 
-def test_a_copy_is_found_behind_the_hole_as_well() -> None:
+def test_a_copy_is_also_found_after_the_hole() -> None:
     assert methods.copied_to_length(drawn("other = call(on⟦e, tw⟧o)\nfirst = call(one, two)\n", kind="span")) == "e, tw"
     assert methods.copied_to_length(drawn("x⟦y⟧z")) == ""
     assert methods.copied_to_length(drawn("abcdef⟦ghi⟧")) == ""
@@ -105,7 +105,7 @@ def test_an_answer_depends_on_its_seed_alone(bench: Bench) -> None:
     assert bench.answer(SPAN, FULL).text == alone.text
 
 
-def test_a_told_length_is_that_of_the_answer_s_tokens(bench: Bench) -> None:
+def test_a_known_length_is_the_number_of_answer_tokens(bench: Bench) -> None:
     bench.answer(BODY, methods.ORACLE_LENGTH)
     filler = local.LocalFiller
     found = bench._fillers[methods.ORACLE_LENGTH]
@@ -114,7 +114,7 @@ def test_a_told_length_is_that_of_the_answer_s_tokens(bench: Bench) -> None:
     assert not found.switches.delete
 
 
-def test_each_part_that_is_switched_off_is_one_that_there_is(trained_layout: Path) -> None:
+def test_every_switched_off_part_exists(trained_layout: Path) -> None:
     bench = run.load(Setup(methods.ABLATION, str(trained_layout), device="cpu", threads=1))
     rows = {row.method: row for row in bench.rows(LINE)}
     assert len(rows) == len(methods.ABLATION)
@@ -122,8 +122,9 @@ def test_each_part_that_is_switched_off_is_one_that_there_is(trained_layout: Pat
     assert rows["noise rows alone"].source == "noise"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_rows_come_in_the_order_of_the_tasks_however_many_work(trained_layout: Path, workers: int) -> None:
+def test_rows_are_in_task_order_with_any_number_of_workers(trained_layout: Path, workers: int) -> None:
     setup = Setup((FULL, *BASELINES["copy"]), str(trained_layout), device="cpu", threads=1)
     heard: list[int] = []
     rows = run.run(TASKS, setup, workers=workers, done=heard.append)
@@ -133,7 +134,7 @@ def test_rows_come_in_the_order_of_the_tasks_however_many_work(trained_layout: P
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_model_that_is_not_there_is_named(workers: int) -> None:
+def test_a_missing_model_is_named(workers: int) -> None:
     with pytest.raises(EvalError, match="there is no model folder"):
         run.run(TASKS, Setup((FULL,), "no such model"), workers=workers)
 
@@ -143,10 +144,10 @@ def test_no_more_workers_than_cores() -> None:
     assert run.n_workers(1) == 1
 
 
-def test_a_layout_can_be_tried_that_is_not_the_checkpoint_s(instruct_layout: Path, trained_layout: Path) -> None:
+def test_another_layout_than_the_checkpoint_s_can_be_measured(instruct_layout: Path, trained_layout: Path) -> None:
     with pytest.raises(EvalError, match=r"no token <path>|no token <suf>"):
         run.load(Setup((FULL,), str(instruct_layout), layout="infill-trained", device="cpu", threads=1))
-    with pytest.raises(EvalError, match="there is no layout 'chat'"):
+    with pytest.raises(EvalError, match="unknown layout 'chat'"):
         run.load(Setup((FULL,), str(trained_layout), layout="chat", device="cpu", threads=1))
     bench = run.load(Setup((FULL,), str(instruct_layout), layout="instruct", device="cpu", threads=1))
     assert bench.answer(LINE, FULL).steps > 0
@@ -159,7 +160,7 @@ def test_the_instruct_layout_comes_with_its_own_gap_lengths(trained_layout: Path
     assert (changed.layout, len(changed.line_gaps) > 1) == ("instruct", True)
 
 
-def test_answers_are_executed_where_there_is_a_test() -> None:
+def test_answers_to_tasks_with_a_test_are_executed() -> None:
     own = [*PROGRAMS, LINE]
     rows = run.run(own, Setup(BASELINES["answer"]))
     done = run.executed(rows, own, workers=2)

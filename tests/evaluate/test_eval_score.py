@@ -1,4 +1,4 @@
-"""Scores of single answers, and what they come to."""
+"""Scores of single answers, and their summary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def row(n: int, *, exact: bool, method: str = "full", cluster: str = "") -> Row:
         ("", " \n", True),
     ],
 )
-def test_white_space_at_ends_does_not_count(text: str, answer: str, exact: bool) -> None:
+def test_trailing_white_space_is_ignored(text: str, answer: str, exact: bool) -> None:
     assert score.is_exact(text, answer) is exact
 
 
@@ -44,7 +44,7 @@ def test_white_space_at_ends_does_not_count(text: str, answer: str, exact: bool)
         ("kitten", "sitting", 4 / 7),
     ],
 )
-def test_similarity_is_what_need_not_be_edited(text: str, answer: str, ratio: float) -> None:
+def test_similarity_is_the_fraction_that_needs_no_edit(text: str, answer: str, ratio: float) -> None:
     assert score.similarity(text, answer) == pytest.approx(ratio)
 
 
@@ -63,31 +63,31 @@ def test_an_answer_parses_when_it_adds_no_error(text: str, parses: bool) -> None
     assert score.parses("x = ", text, "\ny = 2\n", "1", "python") is parses
 
 
-def test_an_error_that_was_there_is_not_the_answer_s() -> None:
+def test_an_existing_syntax_error_does_not_count_against_the_answer() -> None:
     assert score.parses("def (:\n\nx = ", "2", "\n", "1", "python") is True
 
 
-def test_nobody_can_tell_without_a_grammar() -> None:
+def test_without_a_grammar_parsing_is_unknown() -> None:
     assert score.parses("x = ", "2", "\n", "1", "") is None
 
 
-def test_what_stood_there_parses_even_where_it_was_blank() -> None:
+def test_the_expected_answer_parses_even_if_it_is_blank() -> None:
     assert score.parses("x = 1", "", "\n", "", "python") is True
 
 
-def test_gold_is_perfect_and_sure() -> None:
+def test_expected_answers_score_one_with_a_narrow_interval() -> None:
     facts = score.summary([row(n, exact=True) for n in range(30)])
     assert facts.exact_match == facts.edit_similarity == Measure(1, 1, 1)
     assert (facts.n, facts.parse_rate, facts.pass_at_1) == (30, None, None)
     assert (facts.ms_p50, facts.steps_p50) == (14.5, 14.5)
 
 
-def test_nothing_measured_is_nothing_said() -> None:
+def test_no_rows_give_no_measures() -> None:
     facts = score.summary([])
     assert (facts.n, facts.exact_match, facts.ms_p95) == (0, None, 0)
 
 
-def test_an_interval_holds_its_mean_and_narrows_with_more_tasks() -> None:
+def test_an_interval_contains_its_mean_and_narrows_with_more_tasks() -> None:
     draw = random.Random(3)
     few, many = ([row(n, exact=draw.random() < 0.3) for n in range(size)] for size in (40, 640))
     widths = []
@@ -99,7 +99,7 @@ def test_an_interval_holds_its_mean_and_narrows_with_more_tasks() -> None:
     assert widths[1] < widths[0] / 2
 
 
-def test_tasks_that_stand_and_fall_together_make_less_sure() -> None:
+def test_clustered_tasks_widen_the_interval() -> None:
     apart = [row(n, exact=n % 2 == 0) for n in range(100)]
     together = [row(n, exact=n // 10 % 2 == 0, cluster=f"c{n // 10}") for n in range(100)]
     one, other = (score.measure(rows, lambda row: row.exact) for rows in (apart, together))
@@ -125,5 +125,5 @@ def test_a_gain_is_paired() -> None:
 
 
 @pytest.mark.parametrize(("share", "value"), [(0, 1), (50, 2.5), (95, 3.85), (100, 4)])
-def test_percentiles_lie_between_neighbours(share: float, value: float) -> None:
+def test_percentiles_are_interpolated(share: float, value: float) -> None:
     assert score.percentile([4, 1, 3, 2], share) == pytest.approx(value)

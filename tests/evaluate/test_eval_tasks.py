@@ -12,12 +12,13 @@ from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.tasks import EvalError, Task
 from tests.evaluate.scripted import PROGRAMS, drawn
 
-BROKEN = gzip.compress(b"{}", mtime=0)[:10] + bytes([255] * 30)  # deflate's own error is none of Python's
+# zlib raises an error that is not one of Python's built-in ones
+BROKEN = gzip.compress(b"{}", mtime=0)[:10] + bytes([255] * 30)
 LINE = {"task_id": "a", "prompt": "x = ", "suffix": "\n", "canonical_solution": "1"}
 
 
 @pytest.mark.parametrize("name", ["tasks.jsonl", "tasks.jsonl.gz"])
-def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+def test_written_tasks_are_read_back(tmp_path: Path, name: str) -> None:
     own = [*PROGRAMS, drawn("let é = ⟦'🙂'⟧;\n", task_id="b", language="javascript", path="a/b.js", kind="span")]
     tasks.write(tmp_path / name, own)
     assert tasks.read(tmp_path / name) == own
@@ -29,7 +30,7 @@ def test_the_same_tasks_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
 
-def test_the_benchmark_s_own_lines_are_read(tmp_path: Path) -> None:
+def test_lines_of_humaneval_infilling_are_read(tmp_path: Path) -> None:
     line = LINE | {"task_id": "SingleLineInfilling/HumanEval/12/L0", "test": "def check(f): pass", "entry_point": "f"}
     (tmp_path / "t.jsonl").write_text("\n" + json.dumps(line) + "\n\n")
     (task,) = tasks.read(tmp_path / "t.jsonl")
@@ -44,10 +45,10 @@ def test_the_benchmark_s_own_lines_are_read(tmp_path: Path) -> None:
         (json.dumps({"task_id": "b", "prompt": "", "suffix": ""}), "line 2: has no canonical_solution"),
         (json.dumps(LINE | {"task_id": "b", "suffix": 3}), "line 2: has a suffix that is not text"),
         (json.dumps(LINE | {"task_id": ""}), "line 2: has an empty task_id"),
-        (json.dumps(LINE | {"task_id": "b", "language": "klingon"}), "line 2: is in 'klingon', a language"),
-        (json.dumps(LINE), "line 2: task_id 'a' is there twice"),
+        (json.dumps(LINE | {"task_id": "b", "language": "klingon"}), "line 2: has the unknown language 'klingon'"),
+        (json.dumps(LINE), "line 2: task_id 'a' appears twice"),
         ("[" * 100_000, "line 2: is not JSON"),
-        (json.dumps(LINE | {"task_id": "b", "prompt": "\ud800"}), "line 2: has a prompt with half of a character in it"),
+        (json.dumps(LINE | {"task_id": "b", "prompt": "\ud800"}), "line 2: has a prompt with half of a surrogate pair"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
@@ -60,11 +61,11 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
 @pytest.mark.parametrize("data", [b"\xff\xfe", gzip.compress(b"{}", mtime=0)[:-9], BROKEN, b"\n \n"])
 def test_a_bad_file_is_named(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "t.jsonl").write_bytes(data)
-    with pytest.raises(EvalError, match=r"t\.jsonl (can't be read|holds no task)"):
+    with pytest.raises(EvalError, match=r"t\.jsonl (can't be read|has no tasks)"):
         tasks.read(tmp_path / "t.jsonl")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(EvalError, match="no such file"):
         tasks.read(tmp_path / "t.jsonl")
 
@@ -81,7 +82,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ("    x = fo⟦o\n    b⟧ar\n", "span", ("cursor", True, "    ")),
     ],
 )
-def test_a_hole_is_asked_for_as_a_front_end_would(text: str, kind: str, shape: tuple[str, bool, str]) -> None:
+def test_a_task_requests_its_hole_like_a_front_end(text: str, kind: str, shape: tuple[str, bool, str]) -> None:
     task = drawn(text, kind)
     assert (task.hole.kind, task.hole.block, task.hole.indent) == shape
     assert (task.hole.lead, task.hole.trail) == ("", "")
@@ -100,7 +101,7 @@ def test_a_hole_is_asked_for_as_a_front_end_would(text: str, kind: str, shape: t
         ("mine", "", "mine"),
     ],
 )
-def test_tasks_of_one_problem_or_file_belong_together(task_id: str, path: str, cluster: str) -> None:
+def test_tasks_of_one_problem_or_file_share_a_cluster(task_id: str, path: str, cluster: str) -> None:
     assert Task(task_id, "", "", "", path=path).cluster == cluster
 
 

@@ -91,7 +91,7 @@ def test_an_engine_is_started_with_the_bound_of_its_rows(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_loading_is_told_to_the_one_who_waits(folder: Path) -> None:
+def test_loading_progress_is_reported_while_waiting(folder: Path) -> None:
     async def scenario() -> None:
         door, heard = folder / "door", asyncio.Event()
 
@@ -109,7 +109,7 @@ def test_loading_is_told_to_the_one_who_waits(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_nothing_is_started_when_it_may_not_be(folder: Path) -> None:
+def test_a_client_without_a_command_starts_no_engine(folder: Path) -> None:
     async def scenario() -> None:
         with pytest.raises(EngineError, match="no engine is running, and this client may not start one"):
             async with connect(options(autostart=False)):
@@ -122,16 +122,16 @@ def test_nothing_is_started_when_it_may_not_be(folder: Path) -> None:
 def test_all_of_a_request_and_its_candidates_pass(folder: Path) -> None:
     async def scenario() -> None:
         async with connect(options()) as engine:
-            found = await engine.fill(request({"steps": 2, "text": "né\u2028\U0001f40d"}, n=3))
-            assert [candidate.texts for candidate in found] == [("né\u2028\U0001f40d",)] * 3
-            assert [confidence.probability(candidate.confidence) for candidate in found] == [0.9, 0.89, 0.88]
+            candidates = await engine.fill(request({"steps": 2, "text": "né\u2028\U0001f40d"}, n=3))
+            assert [candidate.texts for candidate in candidates] == [("né\u2028\U0001f40d",)] * 3
+            assert [confidence.probability(candidate.confidence) for candidate in candidates] == [0.9, 0.89, 0.88]
             late = await engine.fill(request({"steps": 10_000, "pause_s": 0.005}, ms=50))
             assert [candidate.finished for candidate in late] == [False]
 
     asyncio.run(scenario())
 
 
-def test_drafts_are_heard_while_the_answer_is_made(folder: Path) -> None:
+def test_drafts_arrive_before_the_answer(folder: Path) -> None:
     async def scenario() -> None:
         drafts: list[tuple[tuple[str, ...], int]] = []
         async with connect(options()) as engine:
@@ -160,8 +160,8 @@ def test_a_cancelled_fill_stops_the_engine(folder: Path) -> None:
 
 
 async def is_idle(engine: ResidentEngine) -> bool:
-    told = await engine.info()
-    return (told["running"], told["waiting"]) == (0, 0)
+    engine_info = await engine.info()
+    return (engine_info["running"], engine_info["waiting"]) == (0, 0)
 
 
 def test_a_newer_fill_of_a_document_leaves_the_older_without_an_answer(folder: Path) -> None:
@@ -192,8 +192,8 @@ def test_two_who_start_at_the_same_moment_share_one_engine(folder: Path) -> None
         all_there = asyncio.Event()
         return await asyncio.gather(*(one(all_there) for _ in range(4)))
 
-    found = asyncio.run(scenario())
-    assert len(set(found)) == 1
+    results = asyncio.run(scenario())
+    assert len(set(results)) == 1
     (place,) = meeting.places()
     assert place.log.read_text().count("model loading: reading weights") == 1
 
@@ -215,8 +215,8 @@ def test_two_processes_that_start_at_the_same_moment_share_one_engine(folder: Pa
         ]
         return [(await starter.communicate())[0] for starter in starters]
 
-    found = asyncio.run(scenario())
-    assert [int(pid) for pid in found] == [next(iter(pids()))] * 3
+    results = asyncio.run(scenario())
+    assert [int(pid) for pid in results] == [next(iter(pids()))] * 3
 
 
 def test_after_a_kill_the_next_fill_works_on_a_fresh_engine(folder: Path) -> None:
@@ -259,12 +259,12 @@ def test_a_kill_under_a_hundred_requests_leaves_all_answered_and_nothing_behind(
 
 def started(folder: Path) -> set[int]:
     """Processes that were started to be engines here, also those that do not answer yet: they work in this folder."""
-    found = set()
+    pids = set()
     for place in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):
             if place.samefile(folder) and not is_gone(int(place.parent.name)):
-                found.add(int(place.parent.name))
-    return found
+                pids.add(int(place.parent.name))
+    return pids
 
 
 def test_a_start_goes_on_when_the_fill_that_needed_it_is_cancelled(folder: Path) -> None:
@@ -280,23 +280,23 @@ def test_a_start_goes_on_when_the_fill_that_needed_it_is_cancelled(folder: Path)
             assert await text(engine, text="x") == "x"
             assert started(folder) == {await info(engine, "pid")}
         log = place.log.read_text()
-        assert (log.count("listens for"), log.count("running already")) == (1, 0)
+        assert (log.count(" serves "), log.count("already running")) == (1, 0)
 
     asyncio.run(scenario())
 
 
-def test_whoever_waits_when_the_client_is_closed_hears_so(folder: Path) -> None:
+def test_closing_the_client_fails_waiting_requests(folder: Path) -> None:
     async def scenario() -> None:
         async with connect(options(f"gate:{folder / 'door'}"), wait=False) as engine:
             filling = asyncio.ensure_future(engine.fill(request()))
             await until(lambda: asyncio.to_thread(pids))
-        with pytest.raises(EngineError, match="the engine was given back"):
+        with pytest.raises(EngineError, match="the connection to the engine was closed"):
             await filling
 
     asyncio.run(scenario())
 
 
-def test_a_start_that_fails_when_nobody_waits_any_more_is_no_error_of_the_programs(folder: Path) -> None:
+def test_a_failed_start_without_a_waiting_request_logs_no_error(folder: Path) -> None:
     complaints: list[object] = []
 
     async def scenario() -> None:
@@ -323,9 +323,9 @@ def test_a_client_that_was_closed_holds_nothing_and_starts_nothing(folder: Path)
             async with connect(options()) as engine:
                 filling = asyncio.ensure_future(engine.fill(request({"gate": str(stop.path)})))
                 await until(lambda: info(other, "running"))
-            with pytest.raises(EngineError, match="the engine was given back"):
+            with pytest.raises(EngineError, match="the connection to the engine was closed"):
                 await asyncio.wait_for(filling, 30)
-            with pytest.raises(EngineError, match="the engine was given back"):
+            with pytest.raises(EngineError, match="the connection to the engine was closed"):
                 await engine.fill(request())
             # The engine sees a moment later than the client that a connection has ended.
             await until(lambda: has(other, "leases", 1))
@@ -334,7 +334,7 @@ def test_a_client_that_was_closed_holds_nothing_and_starts_nothing(folder: Path)
     asyncio.run(scenario())
 
 
-def test_whoever_is_cancelled_while_they_close_a_link_hears_of_it(folder: Path) -> None:
+def test_a_cancellation_while_closing_a_link_is_raised(folder: Path) -> None:
     async def scenario() -> None:
         place = meeting.place(options().which)
         async with connect(options()) as engine:
@@ -353,7 +353,7 @@ def test_whoever_is_cancelled_while_they_close_a_link_hears_of_it(folder: Path) 
     asyncio.run(scenario())
 
 
-def test_an_engine_that_somebody_else_started_meanwhile_is_as_good_as_our_own(folder: Path) -> None:
+def test_an_engine_started_by_another_client_is_used(folder: Path) -> None:
     async def scenario(other: Running) -> None:
         meanwhile = other.place.state.rename(folder / "away.json")
         async with connect(options(), wait=False) as engine:
@@ -379,20 +379,21 @@ def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker_opens
             with pytest.raises(EngineError, match=r"the engine ended while it was answering, twice; the end of its log:\n  "):
                 await engine.fill(request({"die": signal.SIGKILL}))
             with pytest.raises(
-                EngineError, match=r"the engine failed 3 times; this client starts it again in 5 min; the end of its log:"
+                EngineError,
+                match=r"the engine crashed 3 times; the next request after 5 min starts it again; the end of its log:",
             ):
                 await engine.fill(request({"die": signal.SIGKILL}))
-            with pytest.raises(EngineError, match="the engine failed 3 times"):
+            with pytest.raises(EngineError, match="the engine crashed 3 times"):
                 await engine.fill(request())
 
     asyncio.run(scenario())
     # A process that was killed takes a moment to be gone.
     wait_until(lambda: pids() == set())
     (place,) = meeting.places()
-    assert place.log.read_text().count("listens for") == 3
+    assert place.log.read_text().count(" serves ") == 3
 
 
-def test_a_model_that_can_not_be_loaded_is_told_and_not_tried_forever(folder: Path) -> None:
+def test_a_model_that_can_not_be_loaded_is_reported_and_not_retried_at_once(folder: Path) -> None:
     async def scenario() -> None:
         async with connect(options("fails"), wait=False) as engine:
             for _ in range(2):
@@ -408,13 +409,13 @@ def test_an_engine_that_can_not_even_start_shows_its_log(folder: Path) -> None:
     async def scenario() -> None:
         options = ConnectOptions("toy", filler=FILLER, command=ENGINE_COMMAND, device="auto", threads=-1)
         async with connect(options, wait=False) as engine:
-            with pytest.raises(EngineError, match=r"the engine failed 3 times(.|\n)*threads"):
+            with pytest.raises(EngineError, match=r"the engine crashed 3 times(.|\n)*threads"):
                 await engine.ready()
 
     asyncio.run(scenario())
 
 
-def test_one_bad_request_is_its_own_problem(folder: Path) -> None:
+def test_a_bad_request_does_not_affect_others(folder: Path) -> None:
     async def scenario() -> None:
         async with connect(options()) as engine:
             before = await info(engine, "pid")
@@ -433,7 +434,7 @@ def test_one_bad_request_is_its_own_problem(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_typing_hears_of_a_busy_engine_and_batch_work_waits(folder: Path) -> None:
+def test_a_busy_engine_fails_interactive_requests_and_delays_batch_work(folder: Path) -> None:
     async def scenario() -> None:
         stop = gate(folder)
         async with connect(options()) as typing, connect(options(interactive=False)) as batch:
@@ -454,7 +455,7 @@ def test_typing_hears_of_a_busy_engine_and_batch_work_waits(folder: Path) -> Non
 def test_an_engine_of_another_protocol_is_left_alone_while_others_use_it(folder: Path) -> None:
     async def scenario() -> None:
         async with connect(options(), wait=False) as engine:
-            with pytest.raises(EngineError, match="speaks another protocol than this dg-lsp and is in use"):
+            with pytest.raises(EngineError, match="is in use and speaks another protocol than this dg-lsp"):
                 await engine.ready()
 
     with running("--protocol=0:0") as old:
@@ -466,7 +467,7 @@ def test_an_engine_of_another_protocol_is_left_alone_while_others_use_it(folder:
         wait_until(lambda: old.info()["leases"] == 0)
 
 
-def test_an_engine_of_another_protocol_makes_room_when_nobody_uses_it(folder: Path) -> None:
+def test_an_idle_engine_of_another_protocol_is_replaced(folder: Path) -> None:
     async def scenario(pid: int) -> None:
         async with connect(options()) as engine:
             assert await info(engine, "pid") != pid
@@ -477,7 +478,7 @@ def test_an_engine_of_another_protocol_makes_room_when_nobody_uses_it(folder: Pa
 
 
 @pytest.mark.parametrize("has_socket", [False, True])
-def test_what_an_engine_of_another_protocol_left_does_not_hinder_the_next(folder: Path, has_socket: bool) -> None:
+def test_leftovers_of_another_protocol_do_not_block_a_start(folder: Path, has_socket: bool) -> None:
     async def scenario() -> None:
         async with connect(options()) as engine:
             assert await text(engine, text="x") == "x"
@@ -495,7 +496,7 @@ def test_what_an_engine_of_another_protocol_left_does_not_hinder_the_next(folder
 
 
 @pytest.mark.parametrize("name", ["starting", "log"])
-def test_a_file_that_can_not_be_written_is_said_in_a_sentence(folder: Path, name: str) -> None:
+def test_an_unwritable_file_is_reported_in_a_sentence(folder: Path, name: str) -> None:
     async def scenario() -> None:
         async with connect(options(), wait=False) as engine:
             with pytest.raises(
@@ -508,7 +509,7 @@ def test_a_file_that_can_not_be_written_is_said_in_a_sentence(folder: Path, name
     asyncio.run(scenario())
 
 
-def test_an_engine_that_ended_on_purpose_is_started_again_without_blame(folder: Path) -> None:
+def test_a_planned_end_does_not_count_as_a_crash(folder: Path) -> None:
     async def scenario() -> None:
         async with connect(options()) as engine:
             for _ in range(4):
@@ -552,9 +553,9 @@ def test_a_thousand_cancelled_fills_leave_the_engine_as_it_was(folder: Path) -> 
 
 
 async def memory(engine: ResidentEngine) -> int:
-    told = await info(engine, "memory")
-    assert isinstance(told, dict)
-    return int(told["rss_bytes"])
+    engine_info = await info(engine, "memory")
+    assert isinstance(engine_info, dict)
+    return int(engine_info["rss_bytes"])
 
 
 def test_a_breaker_waits_longer_after_each_crash_and_opens_after_the_last() -> None:
@@ -581,6 +582,6 @@ def test_a_breaker_counts_what_is_recent() -> None:
 
 def test_the_client_needs_no_torch() -> None:
     code = "import sys; sys.modules['torch'] = None; import dg_lsp.infill.client; print('pygls' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "False\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "False\n"
     assert client.__doc__

@@ -74,7 +74,7 @@ def test_a_fill_on_an_engine_that_stops_is_answered_by_another(folder: Path) -> 
             stop.let(3)
             assert await filling == "x"
             assert await pid_of(engine) != before
-            assert notes == [f"the engine does not respond (process {before}); it was killed, and another one is started"]
+            assert notes == [f"the engine does not respond (process {before}); it was killed, and a new one is starting"]
             await asyncio.to_thread(wait_until, lambda: is_gone(before))
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
@@ -103,14 +103,14 @@ def test_a_process_that_only_has_the_number_of_a_stopped_engine_is_not_killed(fo
         assert stopped.process.poll() is None
 
 
-def test_an_answer_that_does_not_come_in_time_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overdue_request_is_cancelled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "ANSWER_PATIENCE_S", 1.0)
 
     async def scenario() -> None:
         stop = gate(folder)
         async with connect(options()) as engine:
             # The step hangs, so that not even the request's own deadline ends it.
-            with pytest.raises(EngineError, match="the engine has not answered for 1 s; the request was given up"):
+            with pytest.raises(EngineError, match="the engine did not answer within 1 s; the request was cancelled"):
                 await engine.fill(request({"gate": str(stop.path)}, ms=10))
             assert isinstance(engine.state, Ready)
             stop.let(9)
@@ -118,7 +118,7 @@ def test_an_answer_that_does_not_come_in_time_is_given_up(folder: Path, monkeypa
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-def test_an_old_engine_that_nobody_uses_is_replaced_at_once(folder: Path) -> None:
+def test_an_idle_old_engine_is_replaced_at_once(folder: Path) -> None:
     async def scenario(old: Running) -> None:
         async with connect(options()) as engine:
             assert await pid_of(engine) != old.process.pid
@@ -130,7 +130,7 @@ def test_an_old_engine_that_nobody_uses_is_replaced_at_once(folder: Path) -> Non
         assert old.process.wait(30) == 0
 
 
-def test_an_old_engine_in_use_serves_on_is_told_of_and_ends_when_it_is_idle(
+def test_an_old_engine_in_use_keeps_serving_is_reported_and_ends_when_idle(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "OUTDATED_IDLE_S", 0.1)
@@ -141,7 +141,7 @@ def test_an_old_engine_in_use_serves_on_is_told_of_and_ends_when_it_is_idle(
             assert await answer(engine, text="old") == "old"
             assert engine.state == Ready(old.process.pid, "0.0.1")
             assert len(notes) == 1
-            assert "the engine that runs is of dg-lsp 0.0.1" in notes[0]
+            assert "the running engine is from dg-lsp 0.0.1" in notes[0]
             other_leaves.set()
             # Nobody holds it any more, not even this client, which still is open.
             assert await asyncio.to_thread(old.process.wait, 30) == 0
@@ -184,6 +184,6 @@ def test_keys_that_cancel_each_other_while_a_killed_engine_restarts_do_not_keep_
             n_starts = sum(isinstance(state, Starting) for state in states)
             assert n_starts == 4
         (place,) = meeting.places()
-        assert place.log.read_text().count("listens for") == 4
+        assert place.log.read_text().count(" serves ") == 4
 
     asyncio.run(asyncio.wait_for(scenario(), 120))

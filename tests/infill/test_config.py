@@ -24,25 +24,25 @@ def read(tmp_path: Path, user: str = "", workspace: str | None = None, **environ
     file.write_text(user, encoding="utf-8")
     if workspace is not None:
         (folder / ".dg-lsp.toml").write_text(workspace, encoding="utf-8")
-    found, problems = config.read(folder, file=file, environ=environ)
-    return found, tuple(problem.replace(f"{tmp_path}/", "") for problem in problems)
+    configured, problems = config.read(folder, file=file, environ=environ)
+    return configured, tuple(problem.replace(f"{tmp_path}/", "") for problem in problems)
 
 
 def problem(tmp_path: Path, user: str = "", workspace: str | None = None, **environ: str) -> str:
-    _, [found] = read(tmp_path, user, workspace, **environ)
-    return found
+    _, [configured] = read(tmp_path, user, workspace, **environ)
+    return configured
 
 
 def joining(configured: Config, *, model: str = "", interactive: bool = True) -> ConnectOptions:
     return config.connect_options(configured, command=("engine",), model=model, interactive=interactive)
 
 
-def test_nothing_configured_is_the_defaults(tmp_path: Path) -> None:
+def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
     assert config.read(tmp_path, file=tmp_path / "absent.toml", environ={}) == (Config(), ())
 
 
 def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
-    found, problems = read(
+    configured, problems = read(
         tmp_path,
         """
         [engine]
@@ -59,16 +59,25 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
         """,
     )
     assert problems == ()
-    assert (found.settings.model, found.settings.device, found.settings.threads) == ("vllm:http://gpu01:8000", "cpu", 3)
-    assert (found.settings.unload_after, found.settings.exit_after) == (60, 0)
-    assert (found.settings.batch_deadline, found.settings.batch_candidates) == (2000, 2)
-    assert found.settings.local_only == ("vault/", "*.pem")
+    assert (configured.settings.model, configured.settings.device, configured.settings.threads) == (
+        "vllm:http://gpu01:8000",
+        "cpu",
+        3,
+    )
+    assert (configured.settings.unload_after, configured.settings.exit_after) == (60, 0)
+    assert (configured.settings.batch_deadline, configured.settings.batch_candidates) == (2000, 2)
+    assert configured.settings.local_only == ("vault/", "*.pem")
 
 
-def test_the_workspace_says_more_than_the_user_and_the_environment_more_than_both(tmp_path: Path) -> None:
+def test_the_workspace_overrides_the_user_and_the_environment_overrides_both(tmp_path: Path) -> None:
     user, workspace = "[engine]\nthreads = 1\ndevice = 'cpu'\n[batch]\ncandidates = 1", "[engine]\nthreads = 2\ndevice = 'mps'"
-    found, problems = read(tmp_path, user, workspace, DG_LSP_THREADS="3")
-    assert (found.settings.threads, found.settings.device, found.settings.batch_candidates, problems) == (3, "mps", 1, ())
+    configured, problems = read(tmp_path, user, workspace, DG_LSP_THREADS="3")
+    assert (configured.settings.threads, configured.settings.device, configured.settings.batch_candidates, problems) == (
+        3,
+        "mps",
+        1,
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +87,7 @@ def test_the_workspace_says_more_than_the_user_and_the_environment_more_than_bot
         ("[batch]\nspeed = 3", "Unknown key batch.speed in config.toml. Known keys: batch.candidates, batch.deadline."),
         ("[engine]\nthreads = 'many'", 'engine.threads in config.toml must be a whole number from 0 to 1024, not "many".'),
         ("[engine]\nthreads = true", "engine.threads in config.toml must be a whole number from 0 to 1024"),
-        ("[engine]\nmodel = ''", "engine.model in config.toml must be a text that is not empty"),
+        ("[engine]\nmodel = ''", "engine.model in config.toml must be a string that is not empty"),
         ("[batch]\ncandidates = 0", "batch.candidates in config.toml must be a whole number from 1 to 64"),
         ("[engine]\nrows = 0", "engine.rows in config.toml must be a whole number from 1 to 1024"),
         ("[privacy]\nlocal_only = 3", "privacy.local_only in config.toml must be a list of patterns as in .gitignore"),
@@ -87,12 +96,15 @@ def test_the_workspace_says_more_than_the_user_and_the_environment_more_than_bot
             "privacy.local_only in config.toml must be a list of patterns that do not begin with !",
         ),
         ("engine = 3", "Unknown key engine in config.toml. "),
-        ('keys = "sk-1"', 'keys in config.toml must be a table of texts by host, as in "api.deepseek.com" = "…"'),
-        ("[keys]\na = 'two words'", 'keys in config.toml must be a table of texts by host, as in "api.deepseek.com" = "…"'),
+        ('keys = "sk-1"', 'keys in config.toml must be a table of hosts and their keys, as in "api.deepseek.com" = "…"'),
+        (
+            "[keys]\na = 'two words'",
+            'keys in config.toml must be a table of hosts and their keys, as in "api.deepseek.com" = "…"',
+        ),
         ("[engine", "config.toml is not valid TOML"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_file_its_key_and_what_is_allowed(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_problem_names_the_file_the_key_and_the_valid_values(tmp_path: Path, text: str, sentence: str) -> None:
     assert problem(tmp_path, text).startswith(sentence)
 
 
@@ -107,12 +119,12 @@ def test_a_wrong_value_in_the_environment_is_named_by_its_variable(tmp_path: Pat
     )
 
 
-def test_what_is_right_counts_beside_what_is_wrong(tmp_path: Path) -> None:
-    found, problems = read(tmp_path, "[engine]\nthreads = 'x'\ndevice = 'cpu'\nspeed = 1")
-    assert (found.settings.device, found.settings.threads, len(problems)) == ("cpu", 0, 2)
+def test_valid_keys_are_used_next_to_wrong_ones(tmp_path: Path) -> None:
+    configured, problems = read(tmp_path, "[engine]\nthreads = 'x'\ndevice = 'cpu'\nspeed = 1")
+    assert (configured.settings.device, configured.settings.threads, len(problems)) == ("cpu", 0, 2)
 
 
-def test_loading_raises_all_that_is_wrong_as_one_sentence(tmp_path: Path) -> None:
+def test_loading_raises_all_problems_in_one_message(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("a = 1\nb = 2")
     with pytest.raises(ConfigError, match=r"Unknown key a in .* Unknown key b in "):
@@ -138,17 +150,19 @@ def test_a_file_that_the_environment_names_must_be_there(tmp_path: Path) -> None
         ("vllm:http://evil", "http://evil"),
         ("vllm:https://evil:8000/v1#owner/name", "evil:8000"),
         ("fim:mercury", "api.inceptionlabs.ai"),
+        ("chat:https://evil:8443#m", "evil:8443"),
+        ("chat:http://evil#m", "http://evil"),
         ("fim:openai:https://evil#m", "evil"),
         ("owner/huge-model", "owner/huge-model"),
         ("/models/x", "/models/x"),
     ],
 )
 def test_a_workspace_names_no_model_from_elsewhere(tmp_path: Path, model: str, entry: str) -> None:
-    found, [sentence] = read(tmp_path, workspace=f"[engine]\nmodel = '{model}'")
-    assert found.settings.model == "embedded"
+    configured, [sentence] = read(tmp_path, workspace=f"[engine]\nmodel = '{model}'")
+    assert configured.settings.model == "embedded"
     verb = "send code to" if ":" in model else "load"
     assert sentence == (
-        f"engine.model in project/.dg-lsp.toml does not count: it would {verb} {entry}. "
+        f"engine.model in project/.dg-lsp.toml is ignored: it would {verb} {entry}. "
         f'To allow that, add "{entry}" to engine.allow in config.toml.'
     )
 
@@ -156,29 +170,29 @@ def test_a_workspace_names_no_model_from_elsewhere(tmp_path: Path, model: str, e
 def test_a_workspace_may_name_a_model_that_the_user_allows(tmp_path: Path) -> None:
     (tmp_path / "project" / "model").mkdir(parents=True)
     user, workspace = "[engine]\nmodel = 'vllm:http://gpu01'\n", "[engine]\nmodel = './model'"
-    found, problems = read(tmp_path, f"{user}allow = ['{tmp_path}/project']", workspace)
-    assert (found.settings.model, problems) == (str(tmp_path / "project" / "model"), ())
-    found, [sentence] = read(tmp_path, user, workspace)
-    assert (found.settings.model, "does not count" in sentence) == ("vllm:http://gpu01", True)
+    configured, problems = read(tmp_path, f"{user}allow = ['{tmp_path}/project']", workspace)
+    assert (configured.settings.model, problems) == (str(tmp_path / "project" / "model"), ())
+    configured, [sentence] = read(tmp_path, user, workspace)
+    assert (configured.settings.model, "is ignored" in sentence) == ("vllm:http://gpu01", True)
 
 
 def test_a_workspace_has_no_keys(tmp_path: Path) -> None:
-    found, [sentence] = read(tmp_path, workspace="[keys]\n'api.example' = 'sk-secret'")
-    assert found.key_for("api.example") == ""
-    assert sentence == "keys must not stand in project/.dg-lsp.toml, where others read them. Move them to config.toml."
+    configured, [sentence] = read(tmp_path, workspace="[keys]\n'api.example' = 'sk-secret'")
+    assert configured.key_for("api.example") == ""
+    assert sentence == "keys must not be in project/.dg-lsp.toml, where others can read them. Move them to config.toml."
     assert "sk-secret" not in sentence
 
 
 def test_keys_are_told_apart_by_host(tmp_path: Path) -> None:
-    found, problems = read(tmp_path, "[keys]\n'Api.One.example' = 'one'\n'gpu01:8000' = 'two'\nlocal.host = 'three'")
+    configured, problems = read(tmp_path, "[keys]\n'Api.One.example' = 'one'\n'gpu01:8000' = 'two'\nlocal.host = 'three'")
     assert problems == ()
     hosts = ("api.one.example", "api.one.example:444", "gpu01:8000", "gpu01", "local.host", "other")
-    assert [found.key_for(host) for host in hosts] == ["one", "one", "two", "", "three", ""]
+    assert [configured.key_for(host) for host in hosts] == ["one", "one", "two", "", "three", ""]
 
 
 def test_the_environments_key_goes_before_those_of_the_file(tmp_path: Path) -> None:
-    found, problems = read(tmp_path, "[keys]\n'a' = 'one'\n'b' = 'one'", DG_LSP_API_KEY="a=two==")
-    assert (found.key_for("a"), found.key_for("b"), problems) == ("two==", "one", ())
+    configured, problems = read(tmp_path, "[keys]\n'a' = 'one'\n'b' = 'one'", DG_LSP_API_KEY="a=two==")
+    assert (configured.key_for("a"), configured.key_for("b"), problems) == ("two==", "one", ())
 
 
 @pytest.mark.parametrize(
@@ -194,31 +208,33 @@ def test_the_environments_key_goes_before_those_of_the_file(tmp_path: Path) -> N
 def test_a_key_without_a_host_is_for_the_users_own_model_alone(
     tmp_path: Path, user: str, environ: dict[str, str], host: str
 ) -> None:
-    found, problems = read(tmp_path, user, "engine.model = 'fim:openai:https://evil#m'", DG_LSP_API_KEY="sk-x==", **environ)
-    assert dict(found.keys) == ({host: "sk-x=="} if host else {})
+    configured, problems = read(
+        tmp_path, user, "engine.model = 'fim:openai:https://evil#m'", DG_LSP_API_KEY="sk-x==", **environ
+    )
+    assert dict(configured.keys) == ({host: "sk-x=="} if host else {})
     assert len(problems) == 1
 
 
 def test_keys_are_never_shown(tmp_path: Path) -> None:
-    found, _ = read(tmp_path, "[keys]\n'a' = 'sk-secret'", DG_LSP_API_KEY="sk-other")
-    assert "sk-" not in repr(found)
+    configured, _ = read(tmp_path, "[keys]\n'a' = 'sk-secret'", DG_LSP_API_KEY="sk-other")
+    assert "sk-" not in repr(configured)
 
 
-def test_what_one_place_keeps_local_another_adds_to(tmp_path: Path) -> None:
-    found, _ = read(
+def test_local_only_patterns_of_all_sources_are_combined(tmp_path: Path) -> None:
+    configured, _ = read(
         tmp_path, "[privacy]\nlocal_only = ['a.py']", "[privacy]\nlocal_only = ['b.py']", DG_LSP_LOCAL_ONLY="c.py, d/"
     )
-    assert found.settings.local_only == ("a.py", "b.py", "c.py", "d/")
+    assert configured.settings.local_only == ("a.py", "b.py", "c.py", "d/")
 
 
 @pytest.mark.parametrize(
     ("user", "workspace"),
     [("[engine", None), ("", "[privacy"), ("[privacy]\nlocal_only = [1]", None), ("", "privacy.local_only = 'a\\n!b'\n[")],
 )
-def test_everything_stays_local_where_nobody_can_tell_what_should(tmp_path: Path, user: str, workspace: str | None) -> None:
-    found, problems = read(tmp_path, user, workspace)
+def test_an_invalid_local_only_keeps_everything_local(tmp_path: Path, user: str, workspace: str | None) -> None:
+    configured, problems = read(tmp_path, user, workspace)
     assert len(problems) == 1
-    assert Privacy(found.settings.local_only).keeps("any/file.py")
+    assert Privacy(configured.settings.local_only).keeps("any/file.py")
 
 
 @pytest.mark.parametrize(
@@ -231,23 +247,23 @@ def test_patterns_are_those_of_gitignore(path: str, kept: bool) -> None:
 
 
 @pytest.mark.parametrize("path", ["", ".", "..", "../a.py", "/a.py", "a/../../a.py"])
-def test_a_file_that_nobody_can_tell_stays_where_there_is_a_pattern(path: str) -> None:
+def test_an_unclear_path_stays_local_if_there_is_a_pattern(path: str) -> None:
     assert Privacy(("vault/",)).keeps(path)
     assert not Privacy(()).keeps(path)
 
 
 def test_the_settings_of_editors_stand_in_the_file_too(tmp_path: Path) -> None:
-    found, problems = read(
+    configured, problems = read(
         tmp_path,
         "enable = true\n[engine]\nmodel = 'fim:mercury'\nunload_after = 5\n[completion]\ninComments = true\nthreshold = 0.5",
         DG_LSP_THREADS="2",
     )
     assert problems == ()
-    assert (found.settings.model, found.settings.unload_after, found.settings.threads) == ("fim:mercury", 5, 2)
-    assert (found.settings.in_comments, found.settings.threshold) == (True, 0.5)
+    assert (configured.settings.model, configured.settings.unload_after, configured.settings.threads) == ("fim:mercury", 5, 2)
+    assert (configured.settings.in_comments, configured.settings.threshold) == (True, 0.5)
 
 
-def test_a_folder_is_told_by_its_path_wherever_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_folder_becomes_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
     options = joining(Config(Settings(model="./model", device="cpu", threads=2, unload_after=5, exit_after=6)))
@@ -272,7 +288,7 @@ def test_no_folder_is_meant_by_the_names_of_other_models(tmp_path: Path, monkeyp
     assert read(tmp_path, "[engine]\nmodel = 'embedded'", "[engine]\nmodel = 'embedded'")[0].settings.model == "embedded"
 
 
-def test_a_home_of_nobody_is_a_name_like_any_other(tmp_path: Path) -> None:
+def test_an_unknown_home_folder_is_an_ordinary_name(tmp_path: Path) -> None:
     options = joining(Config(), model="~nosuch/x")
     assert options.model == options.which.place_of_model == "~nosuch/x"
     assert read(tmp_path, "[engine]\nmodel = '~nosuch/x'") == (
@@ -297,9 +313,9 @@ def test_files_are_judged_by_their_path_below_their_workspace(tmp_path: Path, mo
     monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "none.toml"))
     (tmp_path / "vault").mkdir()
     (tmp_path / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['/vault/']")
-    kept, other = tmp_path / "vault" / "a.py", tmp_path / "a.py"
-    privacy = config.privacy([kept, other])
-    assert (privacy.keeps_file(kept), privacy.keeps_file(other)) == (True, False)
+    private_file, other = tmp_path / "vault" / "a.py", tmp_path / "a.py"
+    privacy = config.privacy([private_file, other])
+    assert (privacy.keeps_file(private_file), privacy.keeps_file(other)) == (True, False)
 
 
 async def _fill(engine: Guarded, path: str, *related: str) -> None:
@@ -307,7 +323,7 @@ async def _fill(engine: Guarded, path: str, *related: str) -> None:
     await engine.fill(InfillRequest("a", "b", (Hole(Span(0, 0), "cursor"),), path=path, related=snippets))
 
 
-def test_a_guarded_engine_sees_nothing_that_stays_local() -> None:
+def test_a_guarded_engine_receives_no_local_only_file() -> None:
     import asyncio
 
     inner = ScriptedEngine("1")
@@ -319,7 +335,7 @@ def test_a_guarded_engine_sees_nothing_that_stays_local() -> None:
     assert len(inner.requests) == 1
 
 
-def test_reading_needs_nothing_of_weight() -> None:
+def test_reading_the_configuration_imports_no_heavy_module() -> None:
     code = (
         "import sys, dg_lsp.wire.config as c; c.read(); "
         "print(sorted({'httpx', 'torch', 'pathspec', 'pygls'} & set(sys.modules)))"

@@ -85,13 +85,13 @@ def test_a_process_that_does_not_respond_is_named_and_replaced() -> None:
     now, actions = after(*UP, Silent(20, 7, is_killed=True))
     assert now.state == Starting(20)
     assert actions == (
-        Tell("the engine does not respond (process 7); it was killed, and another one is started"),
+        Tell("the engine does not respond (process 7); it was killed, and a new one is starting"),
         Drop(),
         Join(0),
     )
 
 
-def test_a_process_that_can_not_be_killed_is_looked_for_again_after_a_while() -> None:
+def test_after_a_failed_kill_the_engine_is_retried_later() -> None:
     now, _ = after(*UP, Silent(20, 7, is_killed=False))
     assert now.state == Lost("the engine does not respond (process 7); end it with: kill -9 7", 20 + life.FAILED_PAUSE_S)
     assert life.trouble(now.state, 21)
@@ -101,7 +101,7 @@ def test_a_process_that_can_not_be_killed_is_looked_for_again_after_a_while() ->
 
 def test_three_crashes_without_an_answer_between_them_pause_the_starts() -> None:
     now, actions = after(Asked(0), Exited(1, is_crash=True), Exited(2, is_crash=True), Exited(3, is_crash=True))
-    assert now.state == Lost("the engine failed 3 times; this client starts it again in 5 min", 301)
+    assert now.state == Lost("the engine crashed 3 times; the next request after 5 min starts it again", 301)
     assert Join(0) not in actions
     assert life.next(now, Asked(301))[1] == (Join(1.0),)
 
@@ -121,24 +121,21 @@ def test_a_model_that_can_not_be_loaded_is_tried_again_after_a_pause() -> None:
     assert life.next(now, Asked(60))[1] == (Join(0),)
 
 
-def test_a_start_that_leads_nowhere_is_given_up() -> None:
+def test_a_start_without_a_connection_times_out() -> None:
     now, actions = after(Asked(0), Tick(life.START_PATIENCE_S))
     assert isinstance(now.state, Failed)
     assert actions == (Drop(),)
 
 
-def test_an_engine_of_another_version_is_told_of() -> None:
+def test_an_engine_of_another_version_is_reported() -> None:
     _, actions = after(Asked(0), Connected(7, "0.9"))
     assert actions == (
-        Tell(
-            "the engine that runs is of dg-lsp 0.9, this is dg-lsp 1.0; "
-            "it was asked to end, and is replaced as soon as nobody uses it"
-        ),
+        Tell("the running engine is from dg-lsp 0.9, this is dg-lsp 1.0; it ends and is replaced when no program uses it"),
     )
 
 
 @pytest.mark.parametrize("event", [Reported(1, ""), Connected(7, OURS), Exited(0, is_crash=True), Silent(0, 7, is_killed=True)])
-def test_late_news_of_an_engine_that_was_given_up_changes_nothing(event: Event) -> None:
+def test_late_events_of_an_abandoned_engine_change_nothing(event: Event) -> None:
     for state in (Absent(), Failed("why", 100), Lost("why", 100)):
         assert life.next(Life(state), event) == (Life(state), ())
 

@@ -1,4 +1,4 @@
-"""What becomes of the connections of requests that nobody waits for any more."""
+"""Cancelled requests close their connections."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_several_holes_are_one_request() -> None:
     assert [len(request.holes) for request in engine.requests] == [2]
 
 
-def test_what_does_not_survive_is_counted_with_its_reason() -> None:
+def test_dropped_candidates_have_reasons() -> None:
     answer, texts = infilled(ScriptedEngine("f(", "", "1 ", "g("), "x = ⟦⟧\n")
     assert texts == ["x = 1\n"]
     assert answer.dropped == ("adds a syntax error", "is blank", "adds a syntax error")
@@ -45,7 +45,7 @@ def test_what_does_not_survive_is_counted_with_its_reason() -> None:
     assert answer.suggestions[0].fired == ("trim_end",)
 
 
-def test_answers_that_come_to_the_same_are_one() -> None:
+def test_candidates_with_equal_edits_are_merged() -> None:
     answer, texts = infilled(ScriptedEngine("1", "1  ", "2"), "x = ⟦⟧\n")
     assert texts == ["x = 1\n", "x = 2\n"]
     assert answer.suggestions[0].candidate.texts == ("1",)
@@ -79,7 +79,7 @@ def test_the_engine_is_asked_as_the_settings_say() -> None:
     assert request.related == (snippet,)
 
 
-def test_no_hole_asks_nobody() -> None:
+def test_without_a_hole_no_request_is_sent() -> None:
     engine = ScriptedEngine("1")
     assert infilled(engine, "x = 1\n") == (Answer(), [])
     assert engine.requests == []
@@ -97,7 +97,7 @@ def test_holes_that_overlap_are_refused() -> None:
 
 
 def test_a_window_has_text() -> None:
-    with pytest.raises(ValueError, match="at least one character, not 0"):
+    with pytest.raises(ValueError, match="window_chars must be at least 1, not 0"):
         RequestOptions(window_chars=0)
 
 
@@ -152,9 +152,9 @@ def test_cancelling_the_caller_cancels_the_engine() -> None:
         ("c", "int f(void) {\n  /* FILL: zero */\n}\n", "return 0;\n}\n\nint g(void) {", "int f(void) {\n  return 0;\n}\n"),
     ],
 )
-def test_holes_that_were_found_are_filled(language: str, text: str, answer: str, expected: str) -> None:
+def test_holes_of_a_document_are_filled(language: str, text: str, answer: str, expected: str) -> None:
     document = Document("", language, text)
     tree = syntax.of(document)
-    found = holes.in_document(document, tree, frozenset({"bodies", "markers"}))
-    filled = asyncio.run(pipeline.infill(ScriptedEngine(answer), document, found, RequestOptions(), syntax=tree))
+    holes_of_document = holes.in_document(document, tree, frozenset({"bodies", "markers"}))
+    filled = asyncio.run(pipeline.infill(ScriptedEngine(answer), document, holes_of_document, RequestOptions(), syntax=tree))
     assert apply(text, filled.suggestions[0].edits) == expected

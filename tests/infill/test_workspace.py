@@ -54,7 +54,7 @@ def test_names_that_hold_secrets(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["a.py", "environment.py", "keys.py", "src/keyboard.ts", "ssh/client.go", "", "."])
-def test_names_that_hold_none(path: str) -> None:
+def test_names_that_hold_no_secrets(path: str) -> None:
     assert not workspace.is_secret(path)
 
 
@@ -73,7 +73,7 @@ def test_ordinary_files_may_be_read(tmp_path: Path) -> None:
         check_reason(tmp_path, path, "")
 
 
-def test_ignored_files_may_not(tmp_path: Path) -> None:
+def test_ignored_files_may_not_be_read(tmp_path: Path) -> None:
     make(tmp_path, {".gitignore": "*.log\nbuild/\n/top.py\n", ".dgignore": "private/**\n", "build/x.py": "", "sub/top.py": ""})
     check_reason(tmp_path, "a.log", "is ignored by .gitignore")
     check_reason(tmp_path, "sub/a.log", "is ignored by .gitignore")
@@ -109,7 +109,7 @@ def test_secrets_and_folders_of_tools_need_no_ignore_file(tmp_path: Path) -> Non
     check_reason(tmp_path, "node_modules/x/a.js", "is in a folder that tools fill")
 
 
-def test_a_folder_that_is_named_itself_is_wanted(tmp_path: Path) -> None:
+def test_a_skipped_folder_may_be_the_root(tmp_path: Path) -> None:
     make(tmp_path, {"node_modules/x/a.js": "", "secrets/b/a.py": ""})
     check_reason(tmp_path / "node_modules" / "x", "a.js", "")
     check_reason(tmp_path / "secrets" / "b", "a.py", "")
@@ -140,7 +140,7 @@ def test_our_own_rules_count_from_the_highest_folder_that_has_some(tmp_path: Pat
     check_reason(tmp_path / "a" / "b", "keep.py", "")
 
 
-def test_a_named_folder_is_wanted_though_git_ignores_it_and_not_though_we_do(tmp_path: Path) -> None:
+def test_a_named_folder_is_read_unless_our_own_file_ignores_it(tmp_path: Path) -> None:
     make(tmp_path, {".git/x": "", ".gitignore": "out/\n", ".dgignore": "out/private/\n", "out/.gitignore": "*.log\n"})
     ignore = Ignore.for_root(tmp_path / "out", is_named=True)
     reasons = [ignore.reason(tmp_path / "out" / name) for name in ("", "a.py", "a.log", "private/a.py")]
@@ -151,7 +151,7 @@ def test_a_named_folder_is_wanted_though_git_ignores_it_and_not_though_we_do(tmp
     ("broken", "why"),
     [("ok\n!\n", "has a ! without a pattern"), ("[z-a]\n", "has a pattern with the range z-a, which is empty")],
 )
-def test_an_ignore_file_that_makes_no_sense_closes_its_folder(tmp_path: Path, broken: str, why: str) -> None:
+def test_an_invalid_ignore_file_closes_its_folder(tmp_path: Path, broken: str, why: str) -> None:
     make(tmp_path, {"a.py": "", "sub/.dgignore": broken, "sub/b.py": "", "sub/deep/c.py": ""})
     check_reason(tmp_path, "a.py", "")
     check_reason(tmp_path, "sub", "")
@@ -185,7 +185,7 @@ def test_an_ignore_file_that_changes_is_read_again(tmp_path: Path) -> None:
     assert ignore.allows(tmp_path / "a.py")
 
 
-def test_a_link_is_judged_by_its_name_and_by_what_it_leads_to(tmp_path: Path) -> None:
+def test_a_link_is_judged_by_its_name_and_its_target(tmp_path: Path) -> None:
     make(tmp_path, {"in/.env": "", "in/a.py": "", "out/b.py": ""})
     root = tmp_path / "in"
     (root / "key.py").symlink_to(".env")
@@ -201,12 +201,12 @@ def test_a_link_is_judged_by_its_name_and_by_what_it_leads_to(tmp_path: Path) ->
     assert Ignore.for_root(root).reason(root / "loop.py") in ("leads nowhere", "")
 
 
-def test_what_is_no_path_may_not_be_read(tmp_path: Path) -> None:
+def test_an_invalid_path_may_not_be_read(tmp_path: Path) -> None:
     check_reason(tmp_path, "a/\0/b", "leads nowhere")
     assert workspace.related(tmp_path, "a\0b", Document("", "python", "value"), 100) == ()
 
 
-def test_git_agrees(tmp_path: Path) -> None:
+def test_verdicts_equal_those_of_git(tmp_path: Path) -> None:
     make(
         tmp_path,
         {
@@ -223,10 +223,10 @@ def test_git_agrees(tmp_path: Path) -> None:
     make(tmp_path, dict.fromkeys(paths, ""))
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, env=environment, check=True)
-    told = subprocess.run(
+    process = subprocess.run(
         ["git", "check-ignore", "--no-index", *paths], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
-    ignored = {line.strip('"') for line in told.stdout.split("\n") if line}
+    ignored = {line.strip('"') for line in process.stdout.split("\n") if line}
     ignore = Ignore.for_root(tmp_path)
     assert {path for path in paths if not ignore.allows(tmp_path / path)} == ignored
 
@@ -236,8 +236,8 @@ def test_git_agrees(tmp_path: Path) -> None:
 
 def related(root: Path, path: str, limit_chars: int = 10_000, language: str = "python") -> list[str]:
     text = (root / path).read_text()
-    found = workspace.related(root, root / path, Document("", language, text), limit_chars)
-    return [snippet.path for snippet in found]
+    snippets = workspace.related(root, root / path, Document("", language, text), limit_chars)
+    return [snippet.path for snippet in snippets]
 
 
 def test_imported_files_come_before_siblings(tmp_path: Path) -> None:
@@ -252,12 +252,12 @@ def test_imported_files_come_before_siblings(tmp_path: Path) -> None:
             "pkg/far/away.py": "value = items\n",
         },
     )
-    found = related(tmp_path, "pkg/a.py")
-    assert found[-1] == "pkg/sibling.py"
-    assert sorted(found[:-1]) == ["pkg/core/queue.py", "pkg/near.py"]
+    snippets = related(tmp_path, "pkg/a.py")
+    assert snippets[-1] == "pkg/sibling.py"
+    assert sorted(snippets[:-1]) == ["pkg/core/queue.py", "pkg/near.py"]
 
 
-def test_what_may_not_be_read_is_no_context(tmp_path: Path) -> None:
+def test_forbidden_files_are_no_context(tmp_path: Path) -> None:
     make(
         tmp_path,
         {
@@ -302,8 +302,8 @@ def test_imports_are_found_in_each_language(tmp_path: Path, language: str, path:
 def test_related_text_is_bounded(tmp_path: Path) -> None:
     make(tmp_path, {"a.py": "value = items\n", **{f"b{idx}.py": "value = items\n" * 9_000 for idx in range(40)}})
     document = Document("", "python", "value = items\n")
-    found = workspace.related(tmp_path, tmp_path / "a.py", document, 5_000)
-    assert sum(len(snippet.text) for snippet in found) <= 5_000
+    snippets = workspace.related(tmp_path, tmp_path / "a.py", document, 5_000)
+    assert sum(len(snippet.text) for snippet in snippets) <= 5_000
     assert workspace.related(tmp_path, tmp_path / "a.py", document, 0) == ()
 
 
@@ -312,8 +312,8 @@ def test_siblings_with_similar_names_come_first(tmp_path: Path) -> None:
         tmp_path,
         {"queue.py": "", **{f"a{idx}.py": "value\n" for idx in range(workspace.MAX_FILES)}, "test_queue.py": "value\n"},
     )
-    found = workspace.related(tmp_path, tmp_path / "queue.py", Document("", "python", "value"), 10_000)
-    assert "test_queue.py" in {snippet.path for snippet in found}
+    snippets = workspace.related(tmp_path, tmp_path / "queue.py", Document("", "python", "value"), 10_000)
+    assert "test_queue.py" in {snippet.path for snippet in snippets}
 
 
 def test_a_file_without_a_language_has_siblings_of_its_ending(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_file_without_a_language_has_siblings_of_its_ending(tmp_path: Path) ->
     assert related(tmp_path, "a.conf", language="") == ["b.conf"]
 
 
-def test_a_file_outside_or_nowhere_has_none(tmp_path: Path) -> None:
+def test_a_file_outside_the_root_has_no_related_text(tmp_path: Path) -> None:
     make(tmp_path, {"in/a.py": "value\n", "b.py": "value\n"})
     document = Document("", "python", "import \0x\nvalue\n")
     assert workspace.related(tmp_path / "in", tmp_path / "b.py", document, 1_000) == ()

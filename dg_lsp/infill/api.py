@@ -1,0 +1,202 @@
+"""Fill holes from a program, with the user's resident engine: at one place of a text, in a whole text, or in a file.
+
+It uses the same code path as every front end (`pipeline`), and the user's configuration. It writes no file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dg_lsp.core import confidence, context, holes, languages, positions, values
+from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Budget, Document, Edit, Hole, Snippet, Span
+from dg_lsp.infill import client, config, pipeline, workspace
+from dg_lsp.infill.config import ConfigError, Guarded
+from dg_lsp.infill.pipeline import RequestOptions, Suggestion
+from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.wire.entry import ENGINE_COMMAND
+
+KINDS = ("bodies", "markers")
+MAX_RELATED_CHARS = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A fill: `text` replaces the characters from `start` to `end`, counted in code points.
+
+    `probability` is the share of such fills that are right; None when the model is not calibrated.
+    """
+
+    start: int
+    end: int
+    text: str
+    probability: float | None
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The text with its holes filled, the fills in order, and for each open hole its line and the reason."""
+
+    text: str
+    fills: tuple[Fill, ...] = ()
+    open_holes: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A connection to an engine, created by `connect`.
+
+    `candidates` is the number of candidates for each hole. `deadline_ms` is the time for each hole; 0 means no limit.
+    """
+
+    engine: Engine
+    candidates: int = 4
+    deadline_ms: int = 0
+    seed: int = 0
+
+    async def fill_at(
+        self, text: str, start: int, end: int | None = None, *, path: str = "", language: str = "", instruction: str = ""
+    ) -> tuple[Fill, ...]:
+        """Return the fills for a place, best first.
+
+        The hole is the function body with a placeholder at the place. Without one it is the cursor, or the selection up to
+        `end`. The language comes from `language`, else from the file name `path`. Raises EngineError when the engine can't
+        answer, and ValueError for a place outside the text.
+        """
+        end = start if end is None else end
+        if not 0 <= start <= end <= len(text):
+            raise ValueError(f"{start} to {end} is not a valid range in a text of {len(text)} characters")
+        document = _document(text, path, language)
+        parsed = syntaxes.of(document)
+        hole = holes.at_place(document, Span(start, end), parsed, instruction)
+        answer = await self._ask(document, (hole,), parsed, path, ())
+        return tuple(_fill(suggestion, 0) for suggestion in answer.suggestions)
+
+    async def fill_text(
+        self,
+        text: str,
+        *,
+        path: str = "",
+        language: str = "",
+        kinds: Collection[str] = KINDS,
+        min_probability: float = 0.0,
+        related: Sequence[Snippet] = (),
+    ) -> Filled:
+        """Return the text with its holes filled, where a fill reaches `min_probability` and adds no syntax error.
+
+        `kinds` may contain "bodies", "markers" and "empty". Raises EngineError when the engine can't answer, and ValueError
+        for an unknown kind.
+        """
+        document = _document(text, path, language)
+        parsed = syntaxes.of(document)
+        file_holes = holes.in_document(document, parsed, frozenset(kinds))
+        state = _Text(document, parsed, min_probability)
+        for group in context.group(file_holes, document):
+            answer = await self._ask(document, group, parsed, path, related)
+            if not state.takes(group, answer.suggestions, answer.reason) and len(group) > 1:
+                # The holes of one request are accepted or rejected together. Retry each hole alone.
+                for hole in group:
+                    answer = await self._ask(document, (hole,), parsed, path, related)
+                    state.takes((hole,), answer.suggestions, answer.reason)
+        return state.filled()
+
+    async def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> Filled:
+        """Return a file's text with its holes filled; the file stays as it is.
+
+        The model also gets text from related files. Raises OSError or UnicodeDecodeError for a file that can't be read, and
+        the errors of `fill_text`.
+        """
+        path = path.resolve()
+        root = config.workspace_of(path)
+        name = workspace.name_of(path.relative_to(root))
+        # Decode bytes, because reading text would change the line endings.
+        document = _document(path.read_bytes().decode(), name, "")
+        related = workspace.related(root, path, document, MAX_RELATED_CHARS)
+        return await self.fill_text(document.text, path=name, kinds=kinds, min_probability=min_probability, related=related)
+
+    async def _ask(
+        self, document: Document, group: Sequence[Hole], parsed: Syntax | None, path: str, related: Sequence[Snippet]
+    ) -> pipeline.Answer:
+        budget = Budget(ms=self.deadline_ms * len(group), candidates=self.candidates)
+        options = RequestOptions(budget=budget, seed=self.seed, path=path)
+        return await pipeline.infill(self.engine, document, group, options, syntax=parsed, related=related, is_file=True)
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    model: str = "", *, candidates: int = 4, deadline_ms: int = 0, seed: int = 0, engine: Engine | None = None
+) -> AsyncIterator[Session]:
+    """Yield a session with the user's resident engine, which is started if needed; raise EngineError when that fails.
+
+    `model` takes the same names as `--model`; "" means the configured model. `engine` replaces the resident engine.
+    """
+    if engine is not None:
+        yield Session(engine, candidates, deadline_ms, seed)
+        return
+    try:
+        configured = config.load(config.workspace_of(Path.cwd()))
+    except ConfigError as error:
+        raise EngineError(str(error)) from error
+    options = config.connect_options(configured, command=ENGINE_COMMAND, model=model, interactive=False)
+    async with client.connect(options) as resident:
+        is_remote = config.is_remote(options.model)
+        guarded = Guarded(resident, config.privacy([Path.cwd()])) if is_remote else resident
+        yield Session(guarded, candidates, deadline_ms, seed)
+
+
+@dataclass(slots=True)
+class _Text:
+    """A text whose holes are filled one after another; each fill must leave it parsable."""
+
+    document: Document
+    parsed: Syntax | None
+    min_probability: float
+    fills: list[Fill] = field(default_factory=list)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def takes(self, group: Sequence[Hole], suggestions: Sequence[Suggestion], reason: str) -> bool:
+        """Accept the first suggestion that fits into the text; return whether there is one."""
+        reason = reason or f"its probability is below {self.min_probability:g}"
+        for suggestion in suggestions:
+            if (confidence.probability(suggestion.candidate.confidence) or 0.0) < self.min_probability:
+                continue
+            more = [_fill(suggestion, idx) for idx in range(len(group))]
+            if self._parses([*self.fills, *more]):
+                self.fills += more
+                for hole in group:
+                    self.reasons.pop(hole.span.start, None)
+                return True
+            reason = "the fill does not parse together with the others"
+        self.reasons |= {hole.span.start: reason for hole in group}
+        return False
+
+    def filled(self) -> Filled:
+        """Return the filled text with its fills and open holes."""
+        lines = positions.lines(self.document.text)
+        fills = tuple(sorted(self.fills, key=lambda fill: fill.start))
+        return Filled(
+            self._with(fills), fills, tuple((lines.at(start) + 1, reason) for start, reason in sorted(self.reasons.items()))
+        )
+
+    def _with(self, fills: Sequence[Fill]) -> str:
+        edits = tuple(Edit(Span(fill.start, fill.end), fill.text) for fill in fills)
+        return values.apply(self.document.text, edits)
+
+    def _parses(self, fills: Sequence[Fill]) -> bool:
+        before = self.parsed
+        return before is None or not syntaxes.adds_errors(syntaxes.parse(self._with(fills), before.language), before)
+
+
+def _document(text: str, path: str, language: str) -> Document:
+    by_name = languages.for_path(path, text.partition("\n")[0])
+    return Document(Path("/", path or "text").as_uri(), language or (by_name.name if by_name else ""), text)
+
+
+def _fill(suggestion: Suggestion, idx: int) -> Fill:
+    edit, candidate = suggestion.edits[idx], suggestion.candidate
+    return Fill(edit.span.start, edit.span.end, edit.text, confidence.probability(candidate.confidence), candidate.steps)
