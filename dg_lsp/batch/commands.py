@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +27,8 @@ import typer
 
 from dg_lsp.batch import options
 from dg_lsp.engine.entry import ENGINE_COMMAND
-from dg_lsp.wire.privacy import LOCAL_ONLY
 from dg_lsp.wire.settings import DEFAULTS
+from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
     from dg_lsp.batch.discover import Skipped
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dg_lsp.batch.page import Section
     from dg_lsp.batch.plan import Plan
     from dg_lsp.batch.report import Row
-    from dg_lsp.infill.config import Config, Privacy
+    from dg_lsp.infill.config import Config
     from dg_lsp.infill.life import State
     from dg_lsp.infill.port import Engine
 
@@ -65,6 +65,7 @@ def infill(
     take_all: options.TakeAll = False,
     candidates: options.Candidates = DEFAULTS.batch_candidates,
     retries: options.Retries = 2,
+    allow_shrink: options.AllowShrink = False,
     write: options.Write = False,
     commit: options.Commit = "",
     interactive: options.Interactive = False,
@@ -74,6 +75,8 @@ def infill(
     seed: options.Seed = 0,
     model: options.Model = DEFAULTS.model,
     deadline: options.Deadline = DEFAULTS.batch_deadline,
+    ray: options.Ray = "",
+    ray_workers: options.RayWorkers = 0,
 ) -> None:
     """Fill the holes in files and folders.
 
@@ -81,7 +84,7 @@ def infill(
     A fill is taken when a check proved it, or when its probability is high enough; the other holes stay open.
     Ends with 0 when every hole is filled or there is none, 1 when some are not, 2 when it can't be done as asked.
     """
-    from dg_lsp.batch import job, plan
+    from dg_lsp.batch import cluster, job, plan
     from dg_lsp.batch.check import Check, Limits
     from dg_lsp.batch.commit import parse_unit
     from dg_lsp.batch.journal import JournalError
@@ -110,6 +113,7 @@ def infill(
                 seed,
                 deadline if is_given("deadline") else configuration.settings.batch_deadline,
                 retries,
+                allow_shrink,
             ),
             write=write or bool(commit),
             commit=parse_unit(commit),
@@ -121,6 +125,7 @@ def infill(
             selection=Selection(
                 tuple(lang or ()), tuple(include or ()), tuple(exclude or ()), changed_since, tuple(symbol or ()), max_holes
             ),
+            n_in_flight=cluster.N_IN_FLIGHT if ray else 0,
         )
         if report and not report.absolute().parent.is_dir():
             raise plan.PlanError(f"--report {report}: there is no folder {report.absolute().parent}")
@@ -128,6 +133,8 @@ def infill(
             _list(spec, as_json=as_json)
             raise typer.Exit(0)
         connect = context.obj or functools.partial(resident, configuration=configuration)
+        if ray:
+            connect = cluster.connecting(cluster.ClusterOptions(ray, ray_workers))
         code = asyncio.run(_infill(spec, resume, connect, as_json=as_json))
     except (plan.PlanError, config.ConfigError, JournalError, ScratchError, EngineError) as error:
         say(str(error))
@@ -155,14 +162,6 @@ def say(text: str) -> None:
     typer.echo(f"dg-lsp: {visible(text)}", err=True)
 
 
-def visible(text: str) -> str:
-    """Return a text whose control characters are seen instead of obeyed: names of files may hold what a terminal obeys."""
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape", "backslashreplace").decode("ascii")
-        for char in text
-    )
-
-
 def resident(
     model: str, hear: Callable[[str], None], *, configuration: Config | None = None
 ) -> AbstractAsyncContextManager[Engine]:
@@ -186,10 +185,11 @@ def _list(spec: JobSpec, *, as_json: bool) -> None:
     from dg_lsp.batch import job, listing, report
 
     plans, skipped, left_out = job.plans(spec)
+    cost = listing.cost(plans, spec.options, job.around)
     if as_json:
-        typer.echo(json.dumps(listing.build(plans, skipped, left_out), indent=2))
+        typer.echo(json.dumps(listing.build(plans, skipped, left_out, cost), indent=2))
         return
-    print_bytes(listing.lines(plans))
+    print_bytes(listing.lines(plans, cost))
     for skip in skipped:
         say(f"skipped {skip.name}: it {skip.reason}")
     for line in report.left_out(left_out):
@@ -197,18 +197,13 @@ def _list(spec: JobSpec, *, as_json: bool) -> None:
 
 
 async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_json: bool) -> int:
-    from dg_lsp.batch import job, report
-    from dg_lsp.batch.discover import Skipped
+    from dg_lsp.batch import guard, job, report
     from dg_lsp.batch.journal import Journal
-    from dg_lsp.infill import config
 
     started = time.perf_counter()
     plans, skipped, left_out = job.plans(spec)
-    if config.is_remote(spec.model):
-        privacy = config.privacy(plan.source.path for plan in plans)
-        skipped += [Skipped(plan.source.name, LOCAL_ONLY) for plan in plans if privacy.keeps_file(plan.source.path)]
-        plans = [plan for plan in plans if not privacy.keeps_file(plan.source.path)]
-        connect = functools.partial(_guarded, connect, privacy)
+    plans, private, connect = guard.guarded(spec.model, plans, connect)
+    skipped += private
     notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
     for skip in skipped:
         say(f"skipped {skip.name}: it {skip.reason}")
@@ -268,14 +263,6 @@ def _ending_in_order() -> Iterator[None]:
                 raise
         if caught:
             raise typer.Exit(128 + caught[0])
-
-
-@contextlib.asynccontextmanager
-async def _guarded(connect: Connect, privacy: Privacy, model: str, hear: Callable[[str], None]) -> AsyncIterator[Engine]:
-    from dg_lsp.infill import config
-
-    async with connect(model, hear) as engine:
-        yield config.Guarded(engine, privacy)
 
 
 @dataclass(slots=True)

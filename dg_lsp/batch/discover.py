@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.core import languages
+from dg_lsp.core import languages, secrets
 from dg_lsp.core.values import Document
 from dg_lsp.infill import workspace
+from dg_lsp.wire import config
+from dg_lsp.wire.files import NotRegularError, TooLargeError, read_regular, read_start
 
 MAX_BYTES = 1 << 20  # larger files are generated or data, and parsing them would take longer than filling them
 N_HEAD_BYTES = 256  # enough for a first line that names an interpreter
@@ -68,12 +69,9 @@ def read(path: Path) -> Source | Skipped:
     """Return the file's text as a document, byte order mark and line ends as they are, or why it can't be filled."""
     name = show(path)
     try:
-        info = path.stat()
-        if not stat.S_ISREG(info.st_mode):
-            return Skipped(name, "is not a regular file")
-        if info.st_size > MAX_BYTES:
-            return Skipped(name, f"is larger than {MAX_BYTES // 1024} KiB")
-        data = path.read_bytes()
+        data = read_regular(path, MAX_BYTES)
+    except (NotRegularError, TooLargeError) as error:
+        return Skipped(name, str(error))
     except OSError as error:
         return Skipped(name, f"can't be read: {_sentence(error)}")
     if b"\0" in data:
@@ -104,8 +102,14 @@ def _named(path: Path) -> Path | Skipped:
         return Skipped(show(path), "is a link to a file that does not exist" if path.is_symlink() else "does not exist")
     except (OSError, RuntimeError) as error:  # Python before 3.13 reports a loop of links as RuntimeError
         return Skipped(show(path), f"can't be read: {_sentence(error)}")
-    reason = workspace.Ignore.for_root(real.parent, is_named=True).reason(real)
+    reason = _secret_reason(real, real) or workspace.Ignore.for_root(real.parent, is_named=True).reason(real)
     return Skipped(show(real), reason) if reason not in ("", _GIT_IGNORED) else real
+
+
+def _secret_reason(path: Path, file: Path) -> str:
+    """Return why a named path may not be read for its own name or the folders above it, or "". `file` is a file in it."""
+    below = path.relative_to(config.workspace_of(path))
+    return "may hold secrets" if workspace.is_secret(below) or workspace.is_secret_outside(str(file)) else ""
 
 
 def _under(folder: Path) -> Iterator[Path | Skipped]:
@@ -113,7 +117,7 @@ def _under(folder: Path) -> Iterator[Path | Skipped]:
     ignore = workspace.Ignore.for_root(root)
     if ignore.reason(root) == _GIT_IGNORED:
         ignore = workspace.Ignore.for_root(root, is_named=True)
-    if reason := ignore.reason(root):
+    if reason := ignore.reason(root) or _secret_reason(root, root / "_"):
         yield Skipped(show(root), reason)
         return
     problems: list[OSError] = []
@@ -127,19 +131,18 @@ def _under(folder: Path) -> Iterator[Path | Skipped]:
             if path.is_symlink():
                 if language and not path.exists():
                     yield Skipped(show(path), "is a link to a file that does not exist")
-            elif ignore.allows(path) and (language or _names_interpreter(path)):
+            # `ignore` sees no folder above its root, and `hosts.yml` holds keys only in `.config/gh`.
+            elif ignore.allows(path) and not secrets.in_place(path.parts) and (language or _names_interpreter(path)):
                 yield path
+    for file, reason in ignore.problems():
+        yield Skipped(show(file), f"{reason}, so nothing in its folder is read")
     for problem in problems:
         yield Skipped(show(Path(problem.filename)), f"can't be read: {_sentence(problem)}")
 
 
 def _names_interpreter(path: Path) -> bool:
     try:
-        # Looked at first, since opening a pipe or a device may never return.
-        if not stat.S_ISREG(path.stat().st_mode):
-            return False
-        with path.open("rb") as file:
-            head = file.read(N_HEAD_BYTES)
+        head = read_start(path, N_HEAD_BYTES)
     except OSError:
         return False  # nothing says that it is code, so nobody misses it
     return head.startswith(b"#!") and languages.for_path(path.name, _first_line(head.decode(errors="replace"))) is not None

@@ -23,11 +23,12 @@ from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
 from dg_lsp.engine.entry import ENGINE_COMMAND
-from dg_lsp.wire import config, meeting
+from dg_lsp.wire import config, meeting, model_names
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.meeting import MeetingError
 from dg_lsp.wire.settings import DEFAULTS
+from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
     from dg_lsp.batch.sample import Fill, Sample
@@ -73,9 +74,9 @@ def doctor(
 
 
 def _show(finding: Finding) -> None:
-    typer.echo(f"{'no' if finding.advice else 'ok'}  {finding.what}: {finding.state}")
+    typer.echo(visible(f"{'no' if finding.advice else 'ok'}  {finding.what}: {finding.state}"))
     if finding.advice:
-        typer.echo(f"    {finding.advice}")
+        typer.echo(visible(f"    {finding.advice}"))
 
 
 def findings(model: str = "", *, with_sample: bool = False, workspace: Path | None = None) -> Iterator[Finding]:
@@ -87,7 +88,7 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
     model = model or configured.settings.model
     yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}", facts={"version": __version__})
     yield _python()
-    yield engine_packages(VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS, remote=model.startswith("fim:"))
+    yield engine_packages(VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS, remote=model.startswith(("fim:", "chat:")))
     yield _grammars()
     yield model_files(Path(str(resources.files("dg_lsp.models"))) / "embedded")
     yield configuration(root, problems)
@@ -95,13 +96,27 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
     yield folder
     if folder.advice:
         return
-    yield running_engines()
+    running = running_engines()
+    yield running
+    # What it holds already can't be free as well.
+    if not model_names.is_remote(model) and not _is_loaded(model, running):
+        room = what_fits(model, configured)
+        yield room
+        if room.advice:  # the engine would refuse it as well
+            return
     if with_sample:
         yield from _sampled(configured, model)
     else:
         yield Finding(
             "model", f"{model}, on device {configured.settings.device}; the engine says where and why: leave out --no-sample"
         )
+
+
+def what_fits(model: str, configured: Config) -> Finding:
+    """Return how much memory a model needs and in which precision it fits here; nothing is loaded for that."""
+    from dg_lsp.batch import doctor_fit
+
+    return Finding("what fits", *doctor_fit.look(model, configured.settings.device, configured.settings.dtype))
 
 
 def _python() -> Finding:
@@ -179,6 +194,15 @@ def running_engines() -> Finding:
         return Finding("running engines", state, f"Process {pids} does not answer; end it with: kill -9 {pids}", facts)
     advice = f"{_ended('; '.join(failed))} What led to it: dg-lsp engine logs" if failed else ""
     return Finding("running engines", state, advice, facts)
+
+
+def _is_loaded(model: str, running: Finding) -> bool:
+    """Return whether an engine has the model in memory."""
+    engines = running.facts.get("engines")
+    place = str(model_names.folder_of(model) or model)
+    return isinstance(engines, list) and any(
+        engine.get("model") == place and engine.get("state") == "ready" for engine in engines
+    )
 
 
 def _info(seen: Seen) -> Fields:

@@ -16,6 +16,7 @@ from dg_lsp.core.values import Candidate, Hole, InfillRequest
 from dg_lsp.infill import pipeline
 from dg_lsp.wire import messages
 from dg_lsp.wire.messages import Ask, Done
+from dg_lsp.wire.visible import visible
 
 # Given a text and what it is (`held`, `gap`, or `new` in the gap), the text as it is shown.
 Paint = Callable[[str, str], str]
@@ -77,11 +78,6 @@ def frame(request: InfillRequest, step: Step, last: Step | None, paint: Paint) -
     before, after = visible(request.prefix.rpartition("\n")[2]), visible(request.suffix.partition("\n")[0])
     line = paint(before, "held") + gap + paint(after, "held")
     return f"step {step.number:3}  " + _ended(line.replace("\n", "\n" + " " * len("step 000  ")))
-
-
-def visible(text: str) -> str:
-    """Return the text with what a terminal would obey, not show, written as escapes; line breaks stay."""
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
 
 
 def _changes(text: str, last: str, paint: Paint) -> str:

@@ -5,7 +5,6 @@ Joins the parts: files, plans, engine, check, write. Knows nothing of terminals:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +23,13 @@ from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
 from dg_lsp.infill import config, workspace
 from dg_lsp.infill.port import Engine
+from dg_lsp.wire import model_names
 
 MAX_RELATED_CHARS = 8_000
 MAX_NAME_CHARS = 400  # a name is there to help the model, and must not crowd out the text
+
+# Requests that one server of a remote model has at once; each may be several calls.
+N_IN_FLIGHT_REMOTE = 8
 
 # Given the model's name and a function that hears of progress, an engine that is there while the context is open.
 Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[Engine]"]
@@ -49,6 +52,7 @@ class JobSpec:
     commit: str = ""
     is_interactive: bool = False
     page: Path | None = None
+    n_in_flight: int = 0  # requests under way at once; 0: as many as suit the model
 
 
 def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
@@ -104,31 +108,40 @@ async def fill(
     with contextlib.ExitStack() as stack:
         copies = stack.enter_context(opened(spec.check, spec.n_jobs, warn)) if spec.check else None
         async with connect(spec.model, hear) as engine:
-            keeping: list[asyncio.Task[FileResult]] = []
-            answered: list[Mapping[Hole, run.HoleResult]] = []
+            kept: dict[Path, FileResult] = {}
+            n_left = sum(len(one.holes) for one in file_plans)
 
-            async def settled(one: Plan, by_hole: Mapping[Hole, run.HoleResult]) -> FileResult:
-                async def more(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
-                    return await run.again(engine, one, around(one), hole, spec.options, answers, number, failure)
-
-                return await keep.keep(one, by_hole, spec.gate, copies, more)
-
-            results = run.fill(engine, file_plans, spec.options, answers, around, done)
-            try:
-                async with contextlib.aclosing(results):
-                    async for one, by_hole in results:
-                        answered.append(by_hole)
-                        keeping.append(asyncio.ensure_future(settled(one, by_hole)))
-                if copies:
+            def counted(n: int) -> None:
+                nonlocal n_left
+                n_left -= n
+                done(n)
+                if copies and not n_left:
                     hear("checking")
-                kept = list(await asyncio.gather(*keeping))
-                if copies:
-                    kept = await together.passing(kept, copies)
-            finally:
-                for task in keeping:
-                    task.cancel()
-                await asyncio.gather(*keeping, return_exceptions=True)
-    return list(zip(kept, answered, strict=True))
+
+            async def finish(one: Plan, by_hole: Mapping[Hole, run.HoleResult], beside: Mapping[Path, str]) -> str:
+                async def more(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
+                    view = by_hole[hole].view
+                    return await run.again(engine, one, around(one), hole, spec.options, answers, number, failure, view)
+
+                result = await keep.keep(one, by_hole, spec.gate, copies, more, beside)
+                kept[one.source.path] = result
+                return result.text
+
+            follow = run.Following(lambda hole, fill: not spec.gate.reason(hole, fill), finish, around)
+            results = run.fill(
+                engine, file_plans, spec.options, answers, around, counted, follow=follow, n_in_flight=_in_flight(spec)
+            )
+            async with contextlib.aclosing(results):
+                answered = [by_hole async for _, by_hole in results]
+            ordered = [kept[one.source.path] for one in file_plans]
+            if copies:
+                ordered = await together.passing(ordered, copies)
+    return list(zip(ordered, answered, strict=True))
+
+
+def _in_flight(spec: JobSpec) -> int:
+    n_servers = model_names.n_servers(spec.model)
+    return spec.n_in_flight or (N_IN_FLIGHT_REMOTE * n_servers if n_servers else run.N_IN_FLIGHT)
 
 
 def written(result: FileResult) -> FileResult:
@@ -143,11 +156,14 @@ def written(result: FileResult) -> FileResult:
     return result
 
 
-def around(file_plan: Plan) -> run.FileContext:
-    """Return the file's name below its workspace, and text from files around it that the model may want to see."""
+def around(file_plan: Plan, texts: Mapping[Path, str] | None = None) -> run.FileContext:
+    """Return the file's name below its workspace, and text from files around it that the model may want to see.
+
+    `texts` are those of files that have been filled already.
+    """
     path = file_plan.source.path
     root = config.workspace_of(path)
-    related = workspace.related(root, path, file_plan.source.document, MAX_RELATED_CHARS)
+    related = workspace.related(root, path, file_plan.source.document, MAX_RELATED_CHARS, texts=texts)
     return run.FileContext(_bounded(workspace.name_of(path.relative_to(root))), related)
 
 

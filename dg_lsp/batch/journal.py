@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -44,7 +45,11 @@ class Journal:
             return
         try:
             # The journal holds code, so only the user may read it.
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            # A pipe is not waited for, and a device that never ends is not read.
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600)
+            if not stat.S_ISREG(os.fstat(self._handle).st_mode):
+                os.close(self._handle)
+                raise JournalError(f"{path} is not a regular file; name a new file to keep answers in")
             data = path.read_bytes()
             if not data.startswith(_BEGINS[: len(data)]):
                 os.close(self._handle)

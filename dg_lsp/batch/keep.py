@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from dg_lsp.batch import settle
 from dg_lsp.batch.copies import Copies, Prober, root_of
@@ -84,8 +85,12 @@ async def keep(
     gate: Gate | None = None,
     copies: Copies | None = None,
     again: Again = no_more,
+    beside: Mapping[Path, str] | None = None,
 ) -> FileResult:
-    """Return what stays of the fills; with `copies` the check is asked, and further rounds of fills while it rejects them."""
+    """Return what stays of the fills; with `copies` the check is asked, and further rounds of fills while it rejects them.
+
+    `beside` are the texts of other files that the check sees in place of what they hold.
+    """
     gate = gate or Gate()
     reasons = {hole: answer.reason for hole, answer in by_hole.items() if not answer.fills}
     fills = {hole: answer.fills for hole, answer in by_hole.items() if answer.fills}
@@ -106,7 +111,7 @@ async def keep(
         return more
 
     try:
-        async with copies.taken(root_of(plan, copies.check.folder)) as copy:
+        async with copies.taken(root_of(plan, copies.check.folder)) as copy, copy.holding(beside or {}):
             prober = Prober(plan, copy, copies.check)
             writable = {
                 hole: tuple(fill for fill in choices if settle.parses_alone(plan, fill)) for hole, choices in fills.items()

@@ -1,34 +1,71 @@
-"""List the holes of a run that is not made: by kind, language and file. Pure."""
+"""List the holes of a run that is not made: by kind, language and file, and what it would cost. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dg_lsp.batch import select
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.plan import Plan, line_column
+from dg_lsp.batch.run import Look, RunOptions, settings_for
 from dg_lsp.core import positions
 from dg_lsp.core.values import Hole
+from dg_lsp.infill import pipeline
+
+CHARS_PER_TOKEN = 4
+BLOCK_TOKENS, LINE_TOKENS = 64, 16  # of an answer for a hole of several lines, and of one
 
 
-def lines(plans: Sequence[Plan]) -> str:
-    """Return the list that people read: the counts, then each hole with its place, kind and symbol."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run would cost, about: requests, and the tokens that the model reads and writes."""
+
+    requests: int
+    tokens_read: int
+    tokens_written: int
+
+    def __str__(self) -> str:
+        requests = f"{self.requests} request{'' if self.requests == 1 else 's'}"
+        return f"{requests}, about {_thousands(self.tokens_read)} tokens read and {_thousands(self.tokens_written)} written"
+
+
+def cost(plans: Sequence[Plan], options: RunOptions, look: Look) -> Cost:
+    """Return what the first round costs: each request is read once, and each candidate written."""
+    n_requests = n_chars = n_written = 0
+    for plan in plans:
+        around = look(plan)
+        for group in plan.groups:
+            settings = settings_for(plan, around, group, options)
+            request = pipeline.to_request(plan.source.document, group, settings, syntax=plan.syntax, related=around.related)
+            texts = [request.prefix, request.suffix, *request.between, *(snippet.text for snippet in request.related)]
+            n_requests, n_chars = n_requests + 1, n_chars + sum(map(len, texts))
+            n_written += options.n_candidates * sum(BLOCK_TOKENS if hole.block else LINE_TOKENS for hole in group)
+    return Cost(n_requests, n_chars // CHARS_PER_TOKEN, n_written)
+
+
+def _thousands(n: int) -> str:
+    return f"{n / 1000:.1f} k" if n >= 1000 else str(n)
+
+
+def lines(plans: Sequence[Plan], price: Cost) -> str:
+    """Return the list that people read: the counts and the cost, then each hole with its place, kind and symbol."""
     holes = [(plan, hole) for plan in plans for hole in plan.holes]
     kinds = Counter[str](hole.kind for _, hole in holes)
     languages = Counter(plan.source.document.language or "unknown" for plan, _ in holes)
     head = [f"{len(holes)} hole{'' if len(holes) == 1 else 's'} in {len(plans)} file{'' if len(plans) == 1 else 's'}"]
     if holes:
-        head += [f"kinds      {_counted(kinds)}", f"languages  {_counted(languages)}"]
+        head += [f"kinds      {_counted(kinds)}", f"languages  {_counted(languages)}", f"cost       {price}"]
     body = [f"{row['path']}:{row['line']}:{row['column']}: {row['kind']} {row['symbol']}".rstrip() for row in _rows(plans)]
     return "".join(f"{line}\n" for line in [*head, *body])
 
 
-def build(plans: Sequence[Plan], skipped: Iterable[Skipped], left_out: Mapping[str, int]) -> dict[str, Any]:
+def build(plans: Sequence[Plan], skipped: Iterable[Skipped], left_out: Mapping[str, int], price: Cost) -> dict[str, Any]:
     """Return the same as an object, for `--json`."""
     files = [{"path": skip.name, "status": "skipped", "reason": skip.reason} for skip in skipped]
-    return {"holes": list(_rows(plans)), "files": files, "left_out": dict(left_out)}
+    return {"holes": list(_rows(plans)), "files": files, "left_out": dict(left_out), "cost": asdict(price)}
 
 
 def _rows(plans: Sequence[Plan]) -> Iterator[dict[str, Any]]:

@@ -73,6 +73,13 @@ Retries = Annotated[
     int,
     typer.Option(min=0, max=64, help="How many further rounds of answers a hole gets while none is good."),
 ]
+AllowShrink = Annotated[
+    bool,
+    typer.Option(
+        "--allow-shrink",
+        help="Let a fill replace working code by a placeholder, by comments or by nothing, which is refused otherwise.",
+    ),
+]
 
 Write = Annotated[
     bool,
@@ -98,9 +105,18 @@ Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same tex
 Model = Annotated[
     str,
     typer.Option(
-        metavar="ID_OR_PATH", help="The model: embedded, a folder, a hub id, vllm:URL, or fim:DIALECT:URL#MODEL. Configurable."
+        metavar="ID_OR_PATH",
+        help="The model: embedded, a folder, a hub id, vllm:URL, chat:URL#MODEL, or fim:DIALECT:URL#MODEL. Configurable.",
     ),
 ]
+Ray = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run on a Ray cluster, an engine in each worker: local, auto, or the cluster's address. Needs dg-lsp[ray].",
+    ),
+]
+RayWorkers = Annotated[int, typer.Option(min=0, help="Workers on the cluster. 0: one for each GPU, or else for each CPU.")]
 Deadline = Annotated[
     int, typer.Option(metavar="MS", min=0, help="Milliseconds for each hole; the best so far counts then. 0: no limit.")
 ]

@@ -5,6 +5,7 @@ Pure, and in an order that depends on the files alone, so that two runs with the
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import re
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from dg_lsp.batch.discover import Source
 
 KINDS = ("bodies", "markers", "empty")
+N_TREES = 32  # of the files at work at a time, and as they are shown to later requests
 DEFAULT_KINDS = ("bodies", "markers")
 
 _PLACE = re.compile(
@@ -49,8 +51,12 @@ class Plan:
     """What to do with one file: its holes, in groups that share a request, and what it was before."""
 
     source: Source
-    syntax: syntax.Syntax | None
     groups: tuple[tuple[Hole, ...], ...]
+
+    @property
+    def syntax(self) -> syntax.Syntax | None:
+        """The file's tree, parsed again where it was not asked for lately: the trees of a large run would fill the memory."""
+        return _parsed(self.source.document)
 
     @property
     def holes(self) -> tuple[Hole, ...]:
@@ -97,18 +103,17 @@ def parse_place(text: str) -> Location:
 
 def for_kinds(source: Source, kinds: frozenset[str]) -> Plan:
     """Return the plan for all holes of these kinds."""
-    parsed = syntax.of(source.document)
-    return _plan(source, parsed, holes.in_document(source.document, parsed, kinds))
+    return _plan(source, holes.in_document(source.document, _parsed(source.document), kinds))
 
 
 def for_places(source: Source, places: Sequence[Location]) -> Plan:
     """Return the plan for these places alone; raise PlanError where one is not in the file, or two overlap."""
-    parsed = syntax.of(source.document)
+    parsed = _parsed(source.document)
     file_holes = sorted({_hole_at(source.document, parsed, place) for place in places}, key=lambda hole: hole.span)
     for left, right in itertools.pairwise(file_holes):
         if left.span.end > right.span.start or left.span == right.span:
             raise PlanError(f"two of the places in {source.name} overlap, at {where(source.document, right)}")
-    return _plan(source, parsed, file_holes)
+    return _plan(source, file_holes)
 
 
 def where(document: Document, hole: Hole) -> str:
@@ -130,8 +135,13 @@ def seed_for(seed: int, document: Document, group: Sequence[Hole]) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {name} {places}".encode()).digest()[:4], "big") >> 1
 
 
-def _plan(source: Source, parsed: syntax.Syntax | None, file_holes: Sequence[Hole]) -> Plan:
-    return Plan(source, parsed, context.group(file_holes, source.document))
+def _plan(source: Source, file_holes: Sequence[Hole]) -> Plan:
+    return Plan(source, context.group(file_holes, source.document))
+
+
+@functools.lru_cache(maxsize=N_TREES)
+def _parsed(document: Document) -> syntax.Syntax | None:
+    return syntax.of(document)
 
 
 def _hole_at(document: Document, parsed: syntax.Syntax | None, place: Location) -> Hole:

@@ -13,7 +13,7 @@ from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import Fill, Plan, line_column
 from dg_lsp.batch.run import HoleResult
-from dg_lsp.core import confidence, positions
+from dg_lsp.core import confidence, polish, positions
 from dg_lsp.core.values import Hole
 
 Status = Literal["filled", "unsure", "failed"]
@@ -111,10 +111,11 @@ def summary(rows: Sequence[Row], seconds: float, *, written: bool) -> str:
 
 
 def advice(rows: Sequence[Row], *, has_check: bool) -> str:
-    """Return what would help with the unsure holes, "" where there is none."""
+    """Return what would help with the holes that stayed open, "" where nothing would."""
     unsure = [row for row in rows if row.status == "unsure"]
     if not unsure:
-        return ""
+        refused = any(row.status == "failed" and polish.SHRINKS in row.reason for row in rows)
+        return "--allow-shrink lets a fill replace working code by less" if refused else ""
     helps = ["a stronger model (--model)"]
     if not has_check:
         helps.append("a check that proves fills (--check 'pytest -q')")

@@ -8,9 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from pathlib import Path
 
 from dg_lsp.wire import files
+
+_STARTED = time.time()  # temporary files that are older were left by a process that was killed
 
 
 class WriteError(Exception):
@@ -23,9 +26,13 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
     Raise WriteError when the file no longer holds `expected`, or can't be written.
     """
     try:
-        if path.read_bytes() != expected:
+        if files.read_regular(path, len(expected)) != expected:
             raise WriteError("the file changed in the meantime")
         _replace(path, data)
+    except files.TooLargeError as error:
+        raise WriteError("the file changed in the meantime") from error
+    except files.NotRegularError as error:
+        raise WriteError(f"the file {error}") from error
     except OSError as error:
         raise WriteError(f"the file can't be written: {(error.strerror or str(error)).lower()}") from error
 
@@ -46,6 +53,7 @@ def _replace(path: Path, data: bytes) -> None:
         new.chmod(stat.S_IMODE(before.st_mode))
 
     files.replace(path, data, finish=finish, is_durable=True)
+    files.remove_leftovers(path, before=_STARTED)
 
 
 def _copy_attributes(source: Path, target: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,6 +101,15 @@ def test_our_own_ignore_file_counts_from_above_without_a_repository_too(root: Pa
     assert found(root / "in" / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
 
 
+@pytest.mark.parametrize("name", [".gitignore", ".dgignore"])
+def test_an_ignore_file_that_closes_its_folder_is_told_once(root: Path, name: str) -> None:
+    tree(root, "a.py", "deep/b.py", "deep/deeper/c.py", "deep/d.py")
+    (root / ".git").mkdir()
+    (root / "deep" / name).symlink_to("/dev/zero")
+    told = f"{name}: is not a regular file, so nothing in its folder is read"
+    assert found(root, root=root) == ["a.py", told]
+
+
 def test_a_pipe_in_a_folder_is_never_opened(root: Path) -> None:
     os.mkfifo(root / "tool")
     # Whoever opens it all the same finds a script in it, rather than waiting for ever.
@@ -112,6 +123,25 @@ def test_secrets_are_left_out_even_if_named(root: Path) -> None:
     tree(root, "secrets.py", ".env")
     assert found(root, root=root) == []
     assert found(root / ".env", root=root) == [".env: may hold secrets"]
+
+
+def test_folders_of_secrets_are_left_out_even_if_named(root: Path) -> None:
+    tree(root, ".git/x", ".config/gh/hosts.yml", ".m2/settings.xml", ".config/op/a.py", ".aws/b.py", "secrets/c.py", "lib/d.py")
+    for name in (".config/gh/hosts.yml", ".m2/settings.xml", ".config/op/a.py", ".aws/b.py", "secrets/c.py"):
+        assert found(root / name, root=root) == [f"{Path(name).name}: may hold secrets"]
+    for name in (".aws", "secrets", ".config/op"):
+        assert found(root / name, root=root) == [f"{Path(name).name}: may hold secrets"]
+    assert found(root / ".config", root=root) == []
+    assert found(root / "lib", root / "lib" / "d.py", root=root) == ["lib/d.py"]
+
+
+def test_a_hidden_folder_of_secrets_outside_a_repository_is_left_out(root: Path) -> None:
+    tree(root, ".aws/deep/a.py", "secrets/b.py")
+    assert found(root / ".aws" / "deep" / "a.py", root / ".aws" / "deep", root=root) == [
+        "a.py: may hold secrets",
+        "deep: may hold secrets",
+    ]
+    assert found(root / "secrets", root=root) == ["secrets/b.py"]
 
 
 def test_other_peoples_files_are_left_out(root: Path) -> None:
@@ -144,6 +174,36 @@ def read(path: Path) -> str:
     source = discover.read(path)
     assert isinstance(source, Skipped), source
     return source.reason
+
+
+# The file is looked at, and when it is opened somebody has put a pipe in its place.
+EXCHANGED = """
+import os, sys
+from pathlib import Path
+from dg_lsp.batch import discover, write
+
+how, path = sys.argv[1], Path(sys.argv[2])
+data = path.read_bytes()
+
+def exchange(event, details):
+    if event == "open" and str(details[0]) == str(path):
+        os.mkfifo(f"{path}.pipe")
+        os.replace(f"{path}.pipe", path)
+
+sys.addaudithook(exchange)
+try:
+    print(discover.read(path).reason if how == "read" else write.replace(path, b"new", expected=data))
+except write.WriteError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("how", "told"), [("read", "is not a regular file"), ("write", "the file is not a regular file")])
+def test_a_pipe_that_takes_a_file_s_place_is_not_waited_for(root: Path, how: str, told: str) -> None:
+    tree(root, "a.py")
+    command = [sys.executable, "-c", EXCHANGED, how, str(root / "a.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == (f"{told}\n", "")
 
 
 def test_text_is_read_as_it_is(root: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -85,6 +86,7 @@ WITHOUT_ENGINE = (
     "configuration",
     "runtime folder",
     "running engines: none",
+    "what fits: embedded needs",
     "model",
 )
 
@@ -122,8 +124,17 @@ def test_a_sample_goes_the_way_of_every_request_and_tells_its_stages(engines: Pa
 def test_a_model_that_can_not_be_loaded_is_a_problem_with_a_way_out(engines: Path, tmp_path: Path) -> None:
     code, found = told("--model", tmp_path / "nowhere")
     assert code == 1
-    assert found["model"]["state"] == f"{tmp_path / 'nowhere'} does not answer"
-    assert f"there is no model folder {tmp_path / 'nowhere'}; give a folder" in found["model"]["advice"]
+    assert found["what fits"]["state"] == "unknown, as its configuration can't be read"
+    assert found["what fits"]["advice"] == (
+        f"{tmp_path / 'nowhere' / 'config.json'}: no such file or directory. Name a model's folder."
+    )
+    assert "model" not in found  # what can't be read is not started either
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    shutil.copy(Path(doctor.__file__).parents[1] / "models" / "embedded" / "config.json", empty)
+    code, found = told("--model", empty)
+    assert code == 1
+    assert found["model"]["state"] == f"{empty} does not answer"
     assert found["model"]["advice"].endswith("More is in the engine's log: dg-lsp engine logs")
 
 
@@ -193,7 +204,7 @@ def test_an_engine_that_says_what_nobody_expects_is_not_joined(engines: Path) ->
     with an_engine_that_says({"pid": 1, "state": 3}):
         found = CliRunner().invoke(cli.app, ["engine", "start"])
     assert found.exit_code != 0
-    assert "can't be understood: state must be a text" in found.output
+    assert "sent an invalid response: state must be a string" in found.output
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
@@ -201,7 +212,7 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     gone.mkdir()
     code = "import os, sys; os.rmdir(os.getcwd()); sys.argv = ['dg-lsp', 'doctor']; from dg_lsp import cli; cli.main()"
     done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (2, "dg-lsp: the current folder is gone; change to one that is there\n")
+    assert (done.returncode, done.stderr) == (2, "dg-lsp: the current folder no longer exists; change to another one\n")
 
 
 def test_a_fill_that_editors_would_not_wait_for_is_a_problem() -> None:

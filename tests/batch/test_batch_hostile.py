@@ -140,3 +140,48 @@ def test_a_run_that_is_killed_goes_on_to_the_same_patch(tmp_path: Path, n: int) 
     assert ended(2, "--resume", journal)[0] == -signal.SIGKILL
     assert ended(0, "--resume", journal) == whole
     assert len(re.findall(r"^\+    return", whole[1], re.MULTILINE)) == 16
+
+
+# The command, killed when it is about to put the n-th file in its place, or has just done so.
+KILLED_WRITING = """
+import os, signal
+from dg_lsp.batch import write
+at, moment = int(sys.argv.pop(1)), sys.argv.pop(1)
+n_replaced, replace = 0, write.replace
+
+def counted(path, data, *, expected):
+    global n_replaced
+    n_replaced += 1
+    if n_replaced == at and moment == "inside":
+        os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+    replace(path, data, expected=expected)
+    if n_replaced == at and moment == "after":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+write.replace = counted
+"""
+
+
+@pytest.mark.parametrize(("n", "moment"), [(1, "inside"), (3, "inside"), (3, "after"), (6, "after")])
+def test_a_run_that_is_killed_while_it_writes_leaves_whole_files_and_goes_on(tmp_path: Path, n: int, moment: str) -> None:
+    def tree(folder: Path) -> dict[str, str]:
+        return {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
+
+    def ended(folder: Path, at: int) -> int:
+        code = KILLED.replace("n = int(sys.argv.pop(1))", f"n = 0\n{KILLED_WRITING}")
+        command = [sys.executable, "-c", code, str(at), moment, "infill", ".", "--write", "--resume", str(tmp_path / "journal")]
+        return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, check=False).returncode
+
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        for idx in range(6):
+            (tmp_path / name / f"f{idx}.py").write_text(STUB)
+    before = tree(tmp_path / "killed")
+    assert ended(tmp_path / "whole", 0) == 0
+    expected = tree(tmp_path / "whole")
+    assert ended(tmp_path / "killed", n) == -signal.SIGKILL
+    after = tree(tmp_path / "killed")
+    assert all(after[name] in (before[name], expected[name]) for name in expected)
+    assert sum(after[name] == expected[name] for name in expected) == (n if moment == "after" else n - 1)
+    assert ended(tmp_path / "killed", 0) == 0
+    assert tree(tmp_path / "killed") == expected

@@ -107,7 +107,7 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
 def test_nothing_is_left_behind_when_the_file_can_not_be_replaced(tmp_path: Path) -> None:
     target = tmp_path / "a"
     target.mkdir()
-    with pytest.raises(write.WriteError, match="is a directory"):
+    with pytest.raises(write.WriteError, match="is not a regular file"):
         write.replace(target, b"x", expected=b"")
     assert list(tmp_path.iterdir()) == [target]
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.infill import bar
+
 ROOT = Path(__file__).parents[2]
 STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
 
@@ -95,7 +97,12 @@ def test_a_terminal_gets_a_progress_bar_and_colours(tmp_path: Path) -> None:
         os.close(ours)
         assert process.wait(timeout=60) == 0
     assert "━".encode() in seen
+    assert b"left" in seen
     assert b"\x1b[32m+    return 1" in seen
+
+
+def test_a_rate_reads_well() -> None:
+    assert [bar.rate(speed) for speed in (None, 0.0, 0.05, 1.0, 12.34)] == ["", "", "20.0 s each", "1.0/s", "12.3/s"]
 
 
 def test_exit_codes(tmp_path: Path) -> None:
@@ -175,7 +182,7 @@ def test_a_disk_that_is_full_is_no_error_of_our_own(tmp_path: Path, arguments: l
             check=False,
         )
     assert found.returncode == 2
-    assert found.stderr == b"dg-lsp: what it prints can't be written: No space left on device\n"
+    assert found.stderr == b"dg-lsp: the output can't be written: No space left on device\n"
     assert not (tmp_path / "state").exists()
 
 
@@ -193,7 +200,7 @@ def test_an_error_of_our_own_is_one_sentence_and_a_log(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(STUB)
     code, _, err = finish(start("crashes", ".", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state"), HOME=str(tmp_path)))
     assert code == 2
-    assert err.startswith("dg-lsp: stopped by an error of its own, RuntimeError; the details are in ")
+    assert err.startswith("dg-lsp: stopped because of an internal error, RuntimeError; the details are in ")
     assert err.count("\n") == 1
     log = Path(err.rsplit(" ", 1)[1].strip())
     assert "RuntimeError" in log.read_text()

@@ -1,0 +1,109 @@
+"""Run a batch from a program: what `dg-lsp infill` does, with a report instead of lines on a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.batch import diff, guard, job, report
+from dg_lsp.batch.check import Check
+from dg_lsp.batch.discover import Skipped
+from dg_lsp.batch.job import Connect, JobSpec
+from dg_lsp.batch.journal import Journal, JournalError
+from dg_lsp.batch.keep import Gate
+from dg_lsp.batch.plan import DEFAULT_KINDS, PlanError
+from dg_lsp.batch.report import Row
+from dg_lsp.batch.run import RunOptions
+from dg_lsp.batch.scratch import ScratchError
+from dg_lsp.batch.select import Selection
+from dg_lsp.infill import config
+from dg_lsp.infill.port import EngineError
+
+ERRORS = (PlanError, JournalError, ScratchError, EngineError, config.ConfigError)
+"""What `run` raises where it can't be done as asked; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a run: a row for each hole, the files that were left alone and why, and the patch.
+
+    `report` is the object that `--json` prints; docs/infill.md describes it.
+    """
+
+    rows: tuple[Row, ...]
+    skipped: tuple[Skipped, ...]
+    patch: str
+    report: dict[str, Any]
+
+
+async def run(
+    paths: Sequence[Path],
+    *,
+    model: str = "",
+    kinds: Sequence[str] = DEFAULT_KINDS,
+    check: str = "",
+    n_jobs: int = 1,
+    candidates: int = 4,
+    retries: int = 2,
+    seed: int = 0,
+    min_confidence: float | None = None,
+    take_all: bool = False,
+    write: bool = False,
+    journal: Path | None = None,
+    selection: Selection | None = None,
+    n_in_flight: int = 0,
+    connect: Connect | None = None,
+    done: Callable[[int], None] = lambda _n: None,
+) -> Result:
+    """Return what came of filling files and folders; the parameters are the options of `dg-lsp infill`.
+
+    `connect` brings another engine than the user's, `done` hears how many holes were just answered. Writes nothing without
+    `write`. Raises one of `ERRORS`.
+    """
+    from dg_lsp.batch.commands import resident
+
+    started = time.perf_counter()
+    configured = config.load(config.workspace_of(job.names_begin_at(paths)))
+    spec = JobSpec(
+        paths=tuple(paths),
+        kinds=frozenset(kinds),
+        model=model or configured.settings.model,
+        options=RunOptions(candidates, seed, configured.settings.batch_deadline, retries),
+        write=write,
+        check=Check(check) if check else None,
+        n_jobs=n_jobs,
+        gate=Gate(min_confidence, take_all),
+        selection=selection or Selection(),
+        n_in_flight=n_in_flight,
+    )
+    plans, skipped, _ = job.plans(spec)
+    opening = connect or functools.partial(resident, configuration=configured)
+    plans, private, opening = guard.guarded(spec.model, plans, opening)
+    with Journal(journal, (spec.model, spec.options)) as answers:
+        results = await job.fill(spec, plans, answers, opening, hear=lambda _text: None, done=done) if plans else []
+    rows: list[Row] = []
+    patch: list[str] = []
+    root = job.names_begin_at(spec.paths)
+    for drafted, by_hole in results:
+        result = job.written(drafted) if write else drafted
+        rows += report.rows(result, by_hole)
+        source = result.plan.source
+        name = os.path.relpath(source.path, root).replace(os.sep, "/")
+        edits = [fill.edit for fill in result.fills.values()]
+        patch.append(diff.unified(name, source.document.text, edits))
+    skipped += private
+    ms = round((time.perf_counter() - started) * 1000)
+    facts = {"ms": ms, "model": spec.model, "seed": seed, "written": write}
+    notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
+    return Result(tuple(rows), tuple(skipped), "".join(patch), report.build(rows, skipped, notes, **facts))
+
+
+def run_sync(paths: Sequence[Path], **options: Any) -> Result:
+    """Return as `run` does, for a program without an event loop."""
+    return asyncio.run(run(paths, **options))

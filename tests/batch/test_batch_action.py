@@ -1,0 +1,111 @@
+"""The GitHub Action's steps and the hook of pre-commit, as far as they run without GitHub."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine.backends_kit import Recorder, serving
+
+ROOT = Path(__file__).parents[2]
+STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
+GH = """#!/bin/bash
+printf '%s\\n' "$*" >> "$GH_LOG"
+for each in "$@"; do case $each in body=@*) cp "${each#body=@}" "$GH_LOG.body";; --jq) jq=1;; esac; done
+if [ -n "${jq:-}" ]; then [ -z "${GH_BEFORE:-}" ] || echo "$GH_BEFORE"; exit 0; fi
+exit "${GH_STATUS:-0}"
+"""
+
+
+class Runner:
+    """A repository with a hole, and the environment in which an action's steps run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project, self.output, self.log = folder / "project", folder / "output", folder / "gh.log"
+        self.project.mkdir()
+        (self.project / "a.py").write_text(STUB)
+        for command in ("init -q", "add .", "-c user.name=T -c user.email=t@example.com commit -qm first"):
+            subprocess.run(["git", *command.split()], cwd=self.project, check=True)
+        (folder / "bin").mkdir()
+        (folder / "bin" / "gh").write_text(GH)
+        (folder / "bin" / "gh").chmod(0o755)
+        self.environ = {
+            **os.environ,
+            "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "RUNNER_TEMP": str(folder),
+            "GITHUB_OUTPUT": str(self.output),
+            "GITHUB_STEP_SUMMARY": str(folder / "summary"),
+            "GITHUB_REPOSITORY": "owner/name",
+            "GH_LOG": str(self.log),
+            "NUMBER": "7",
+        }
+
+    def step(self, script: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", str(ROOT / ".github" / "action" / script)]
+        return subprocess.run(
+            command, cwd=self.project, env={**self.environ, **environ}, capture_output=True, text=True, check=False
+        )
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        return dict(line.split("=", 1) for line in self.output.read_text().splitlines())
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+@pytest.mark.usefixtures("engines")
+def test_the_action_comments_a_patch_that_applies(runner: Runner) -> None:
+    answer = Recorder([{"choices": [{"text": 'return "```"\n'}]}])
+    with serving({"POST /v1/completions": answer.answer}) as url:
+        filled = runner.step("fill.sh", INPUT_PATHS="a.py", INPUT_ARGS=f"--all\n--model\nfim:openai:{url}#m\n")
+        assert filled.returncode == 0, filled.stderr
+        again = runner.step("fill.sh", INPUT_ARGS=f"--model\nfim:openai:{url}#m\n", BASE_SHA="HEAD")
+        assert again.returncode == 0, again.stderr
+    first = dict(line.split("=", 1) for line in runner.output.read_text().splitlines()[:3])
+    subprocess.run(["git", "apply", first["patch"]], cwd=runner.project, check=True)
+    assert (runner.project / "a.py").read_text() == STUB.replace("raise NotImplementedError", 'return "```"')
+    body = Path(first["body"]).read_text()
+    assert body.startswith("<!-- dg-lsp -->\n**dg-lsp** filled 1 of 1 hole in 1 file, ")
+    assert "\n````diff\n--- a/a.py\n" in body
+    assert body.rstrip().endswith("````\n</details>")
+    assert runner.step("comment.sh", BODY=first["body"]).returncode == 0
+    assert "--method POST repos/owner/name/issues/7/comments --field body=@" in runner.log.read_text()
+    assert Path(f"{runner.log}.body").read_text() == body
+    assert runner.step("comment.sh", BODY=first["body"], GH_BEFORE="41").returncode == 0
+    assert "--method PATCH repos/owner/name/issues/comments/41 " in runner.log.read_text()
+    # A pull request from a fork may not comment, which fails no job.
+    refused = runner.step("comment.sh", BODY=first["body"], GH_STATUS="1")
+    assert (refused.returncode, refused.stdout.startswith("::warning::")) == (0, True)
+    # Nothing has changed since HEAD, so there is nothing to comment; what stood there before is replaced all the same.
+    second = runner.outputs
+    assert "no holes found" in Path(second["body"]).read_text()
+    runner.log.unlink()
+    assert runner.step("comment.sh", BODY=second["body"]).returncode == 0
+    assert "--method" not in runner.log.read_text()
+    assert runner.step("comment.sh", BODY=second["body"], GH_BEFORE="41").returncode == 0
+    assert "--method PATCH" in runner.log.read_text()
+
+
+def test_what_can_not_be_done_fails_the_step(runner: Runner) -> None:
+    failed = runner.step("fill.sh", INPUT_PATHS="gone.py")
+    assert (failed.returncode, failed.stderr) == (2, "dg-lsp: there is no gone.py\n")
+
+
+def test_the_action_names_what_exists() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    text = (ROOT / "action.yml").read_text()
+    assert set(re.findall(r"inputs\.([\w-]+)", text)) == set(action["inputs"])
+    for script in re.findall(r"\.github/action/\w+\.sh", text):
+        assert (ROOT / script).is_file()
+    assert all("${{" not in step.get("run", "") for step in action["runs"]["steps"])
+    [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert hook["entry"].startswith("dg-lsp infill")

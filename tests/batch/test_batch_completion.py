@@ -1,0 +1,105 @@
+"""Completion in real shells: what they offer for a command line that is half typed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 20.0
+
+
+def shell(name: str) -> str:
+    if (program := shutil.which(name)) is None:
+        pytest.skip(f"{name} is not installed")
+    return program
+
+
+def environment(home: Path) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "HOME": str(home), "TERM": "dumb", "LANG": "C.UTF-8"}
+
+
+def script(name: str, home: Path) -> Path:
+    """Write the script that a shell sources, as `--show-completion` prints it in that shell, and return where it is."""
+    asking = {**environment(home), "_DG_LSP_COMPLETE": f"source_{name}"}
+    done = subprocess.run(["dg-lsp"], env=asking, capture_output=True, text=True, check=True, timeout=60)
+    path = home / f"completion.{name}"
+    path.write_text(done.stdout)
+    return path
+
+
+def typed(command: list[str], setup: str, keys: str, expected: str, home: Path) -> str:
+    """Return what a shell on a terminal shows once keys were pressed, as soon as the expected text is among it."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execvpe(command[0], command, environment(home))
+    seen = ""
+    try:
+        for step, until in ((f"{setup}; echo rea''dy\n", "ready\r"), (keys, expected)):
+            os.write(terminal, step.encode())
+            end, seen = time.monotonic() + PATIENCE_S, ""
+            while until not in seen:
+                assert time.monotonic() < end, f"waited for {until!r} and saw {seen!r}"
+                if select.select([terminal], [], [], 1.0)[0]:
+                    seen += os.read(terminal, 65536).decode(errors="replace")
+        return seen
+    finally:
+        os.close(terminal)
+        os.waitpid(process, 0)
+
+
+CASES = [
+    ("dg-lsp calib", "dg-lsp calibrate "),
+    ("dg-lsp engine sta", "dg-lsp engine sta"),
+    ("dg-lsp infill --allow-s", "dg-lsp infill --allow-shrink "),
+    ("dg-lsp setup --no-t", "dg-lsp setup --no-try "),
+]
+
+
+@pytest.mark.parametrize(("line", "whole"), CASES)
+def test_bash_completes(line: str, whole: str, tmp_path: Path) -> None:
+    sourced = f"source {script('bash', tmp_path)}; PS1="
+    if whole == line:
+        shown = typed([shell("bash"), "--norc", "--noprofile", "-i"], sourced, f"{line}\t\t", "status", tmp_path)
+        assert "start" in shown
+    else:
+        typed([shell("bash"), "--norc", "--noprofile", "-i"], sourced, f"{line}\t", whole, tmp_path)
+
+
+@pytest.mark.parametrize(("line", "whole"), CASES)
+def test_zsh_completes(line: str, whole: str, tmp_path: Path) -> None:
+    sourced = f"autoload -U compinit; compinit -u; source {script('zsh', tmp_path)}; PS1="
+    # It lists what there is as well; the line that it has completed ends what is shown, a character at a time.
+    expected = "status" if whole == line else whole.strip().rpartition(line)[2]
+    typed([shell("zsh"), "-f", "-i"], sourced, f"{line}\t", expected, tmp_path)
+
+
+@pytest.mark.parametrize(("line", "whole"), CASES)
+def test_fish_completes(line: str, whole: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [shell("fish"), "--no-config", "-c", f"source {script('fish', tmp_path)}; complete -C '{line}'"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    offered = [each.split("\t")[0] for each in done.stdout.splitlines()]
+    if whole == line:
+        assert {"start", "status"} <= set(offered), done.stderr
+    else:
+        assert whole.split()[-1] in offered, (done.stdout, done.stderr)
+
+
+def test_files_are_completed_where_paths_are_expected(tmp_path: Path) -> None:
+    (tmp_path / "some-file.py").write_text("")
+    sourced = f"cd {tmp_path}; source {script('bash', tmp_path)}; PS1="
+    typed([shell("bash"), "--norc", "--noprofile", "-i"], sourced, "dg-lsp infill some-\t", "some-file.py", tmp_path)

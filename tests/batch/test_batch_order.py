@@ -1,0 +1,193 @@
+"""The order of a run: what is called before what calls it, shown to it, also between files."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.batch import order
+from dg_lsp.batch.check import Check
+from dg_lsp.batch.job import JobSpec, fill
+from dg_lsp.batch.journal import Journal
+from dg_lsp.batch.keep import FileResult
+from dg_lsp.batch.order import After
+from dg_lsp.batch.plan import Plan
+from dg_lsp.core.values import InfillRequest
+from tests.batch.engines import Filling, connecting, planned
+from tests.batch.test_batch_verify import PYTEST
+
+FAR = "# far away\n" * 200
+CALLER = 'def caller():\n    """Return twice `callee()`."""\n    ...\n\n\n'
+CALLEE = "def callee():\n    ...\n\n\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Told:
+    """Answers by the function that a hole is in, the last one that is defined before it."""
+
+    def __init__(self, **texts: str) -> None:
+        self.texts = texts
+        self.order: list[str] = []
+        self.engine = Filling(self._answer)
+
+    def _answer(self, request: InfillRequest) -> tuple[str, ...]:
+        names = [text.rpartition("def ")[2].partition("(")[0] for text in (request.prefix, *request.between)]
+        self.order += names
+        return tuple(self.texts.get(name, f"return {name!r}") for name in names)
+
+    def shown(self, name: str) -> InfillRequest:
+        """Return the request for a function's hole."""
+        return next(request for request in self.engine.requests if request.prefix.rpartition("def ")[2].startswith(f"{name}("))
+
+
+def run(told: Told, *plans: Plan, journal: Path | None = None, check: str = "") -> list[FileResult]:
+    spec = JobSpec(check=Check(check) if check else None)
+
+    async def results() -> list[FileResult]:
+        with Journal(journal) as answers:
+            connect = connecting(told.engine)
+            filled = await fill(spec, plans, answers, connect, hear=lambda _text: None, done=lambda _n: None)
+        return [result for result, _ in filled]
+
+    return asyncio.run(results())
+
+
+def test_a_callee_is_filled_first_and_shown_to_its_caller(project: Path) -> None:
+    told = Told(callee="return 21  # the answer, by half")
+    [result] = run(told, planned(project / "a.py", CALLER + FAR + CALLEE + FAR + "def other():\n    ...\n"))
+    assert told.order.index("callee") < told.order.index("caller")
+    assert "return 21" in told.shown("caller").suffix
+    assert [fill.edit.text.strip() for _, fill in sorted(result.fills.items(), key=lambda item: item[0].span)] == [
+        "return 'caller'",
+        "return 21  # the answer, by half",
+        "return 'other'",
+    ]
+    assert result.text.count("...") == 0
+
+
+def test_a_callee_in_another_file_is_filled_first_and_shown_to_its_caller(project: Path) -> None:
+    told = Told(callee="return 21  # the answer, by half")
+    plans = planned(project / "a.py", "from b import callee\n\n\n" + CALLER), planned(project / "b.py", CALLEE)
+    run(told, *plans)
+    assert told.order == ["callee", "caller"]
+    [snippet] = [each for each in told.shown("caller").related if each.path == "b.py"]
+    assert "return 21" in snippet.text
+    assert (project / "b.py").read_text() == CALLEE
+
+
+def test_what_is_not_sure_is_shown_to_no_later_request(project: Path) -> None:
+    told = Told(callee="return 21")
+    told.engine.best = 0.3
+    run(told, planned(project / "a.py", CALLER + FAR + CALLEE))
+    assert told.order == ["callee", "caller"]
+    assert "return 21" not in told.shown("caller").suffix
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        pytest.param("def a():\n    # FILL: add up\n    return b()\n" + FAR + CALLEE.replace("callee", "b"), 1, id="a call"),
+        pytest.param(
+            "def a():\n    # FILL\n    return middle()\n"
+            + FAR
+            + "def middle():\n    return b()\n"
+            + FAR
+            + "def b():\n    ...\n",
+            1,
+            id="a call through a function without holes",
+        ),
+        pytest.param("def a():\n    # FILL\n    return x.y.b(1)\n" + FAR + "def b(self, n):\n    ...\n", 1, id="a method"),
+        pytest.param("def a():\n    # FILL: with `b`\n    return 1\n" + FAR + "def b():\n    ...\n", 1, id="an instruction"),
+        pytest.param("def a():\n    # FILL\n    return a()\n" + FAR + "def b():\n    ...\n", 0, id="itself"),
+    ],
+)
+def test_calls_are_found_by_name(project: Path, text: str, after: int) -> None:
+    plan = planned(project / "a.py", text)
+    assert len(plan.groups) == 2
+    assert order.of([plan]) == [(After((1,) if after else ()), After())]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.ts", "function a() {\n  // FILL\n  return b(1);\n}\n%s\nfunction b(n: number) {\n  // FILL\n}\n"),
+        ("a.go", "package a\n\nfunc a() int {\n\t// FILL\n\treturn b()\n}\n%s\nfunc b() int {\n\t// FILL\n}\n"),
+        ("a.rs", "fn a() -> i32 {\n    // FILL\n    b()\n}\n%s\nfn b() -> i32 {\n    todo!()\n}\n"),
+        ("a.java", "class A {\n  int a() {\n    // FILL\n    return b();\n  }\n%s\n  int b() {\n    // FILL\n  }\n}\n"),
+        ("a.rb", "def a\n  # FILL\n  b(1)\nend\n%s\ndef b(n)\n  # FILL\nend\n"),
+        ("a.lua", "function a()\n  -- FILL\n  return b()\nend\n%s\nfunction b()\n  -- FILL\nend\n"),
+        ("a.php", "<?php\nfunction a() {\n  // FILL\n  return b();\n}\n%s\nfunction b() {\n  // FILL\n}\n"),
+        ("a.cs", "class A {\n  int F() {\n    // FILL\n    return b();\n  }\n%s\n  int b() {\n    // FILL\n  }\n}\n"),
+        ("a.c", "int a(void) {\n  // FILL\n  return b();\n}\n%s\nint b(void) {\n  // FILL\n}\n"),
+        ("a.sh", "a() {\n  # FILL\n  b\n}\n%s\nb() {\n  # FILL\n}\n"),
+    ],
+)
+def test_calls_are_found_in_each_language(project: Path, name: str, text: str) -> None:
+    comment = {"py": "#", "rb": "#", "sh": "#", "lua": "--"}.get(name.partition(".")[2], "//")
+    plan = planned(project / name, text % (f"{comment} far away\n" * 200))
+    assert [len(group) for group in plan.groups] == [1, 1]
+    assert order.of([plan]) == [(After((1,)), After())]
+
+
+def test_a_cycle_is_broken_where_it_closes(project: Path) -> None:
+    one = "def one():\n    # FILL\n    return two()\n"
+    two = "def two():\n    # FILL\n    return one()\n"
+    plan = planned(project / "a.py", one + FAR + two)
+    assert order.of([plan]) == [(After((1,)), After())]
+    plans = planned(project / "b.py", one), planned(project / "c.py", two)
+    assert order.of(plans) == [(After((), (1,)),), (After(),)]
+    assert order.of(plans[::-1]) == [(After((), (1,)),), (After(),)]
+    told = Told()
+    assert [len(result.fills) for result in run(told, *plans)] == [1, 1]
+    assert told.order == ["two", "one"]
+
+
+def test_the_edges_that_are_left_have_no_cycle() -> None:
+    edges = [{1, 4}, {2}, {0, 3}, {3, 1}, set[int]()]
+    assert order.acyclic(edges) == [{1, 4}, {2}, {3}, set(), set()]
+    chain = [{idx + 1} for idx in range(5000)] + [set[int]()]
+    assert order.acyclic(chain) == [frozenset(each) for each in chain]
+
+
+def test_a_name_that_many_have_orders_nothing(project: Path) -> None:
+    many = [planned(project / f"m{idx}.py", "def get():\n    ...\n") for idx in range(order.MAX_NAMESAKES + 1)]
+    caller = planned(project / "a.py", "def a():\n    # FILL\n    return get()\n")
+    assert order.of([caller, *many])[0] == (After(),)
+    assert order.of([caller, *many[1:]])[0] == (After((), (1, 2, 3, 4)),)
+    other = planned(project / "b.rb", "def get\n  # FILL\nend\n")
+    assert order.of([caller, other])[0] == (After(),)
+
+
+def test_a_run_that_is_resumed_asks_for_nothing_again(project: Path, tmp_path: Path) -> None:
+    plans = (
+        planned(project / "a.py", "from b import far\n\n\n" + CALLER.replace("callee", "far") + FAR + CALLEE),
+        planned(project / "b.py", CALLER + FAR + "def far():\n    # FILL\n    return callee()\n"),
+    )
+    first, second = Told(), Told()
+    results = run(first, *plans, journal=tmp_path / "journal")
+    assert [result.text for result in run(second, *plans, journal=tmp_path / "journal")] == [each.text for each in results]
+    assert (len(first.order), second.order) == (4, [])
+
+
+def test_a_check_sees_what_was_filled_in_other_files_before(project: Path) -> None:
+    (project / "test_a.py").write_text("from a import caller\n\n\ndef test():\n    assert caller() == 42\n")
+    (project / "test_b.py").write_text("from b import callee\n\n\ndef test():\n    assert callee() == 21\n")
+    raising = "raise NotImplementedError"
+    plans = (
+        planned(project / "a.py", "from b import callee\n\n\n" + CALLER.replace("...", raising)),
+        planned(project / "b.py", CALLEE.replace("...", raising)),
+    )
+    told = Told(caller="return callee() * 2", callee="return 21")
+    told.engine.best = 0.01  # nothing is sure but what the check proves
+    results = run(told, *plans, check=PYTEST)
+    assert [list(result.proofs.values()) for result in results] == [["the check: 1 test"]] * 2
+    assert "return 21" in "".join(each.text for each in told.shown("caller").related)
+    assert (project / "b.py").read_text() == CALLEE.replace("...", raising)

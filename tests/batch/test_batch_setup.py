@@ -1,0 +1,352 @@
+"""`dg-lsp setup`: what it detects, what it offers, and what it does to the user's file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dg_lsp.batch.setup import machine, offers, servers, user_file
+from dg_lsp.batch.setup.machine import Gpu, Machine
+from dg_lsp.batch.setup.offers import GIB, Key
+from dg_lsp.batch.setup.servers import Model, Place, Server
+from dg_lsp.batch.setup.user_file import UserFileError
+from dg_lsp.engine import calibration_store
+from dg_lsp.engine.calibration import Calibration
+from dg_lsp.engine.calibration_store import ModelId
+
+LAPTOP = Machine(8, 16 * GIB)
+
+
+class Fake:
+    """A server that answers GET and POST with JSON by path, and remembers the requests."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self.seen: list[tuple[str, str, bytes]] = []
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                fake.seen.append((self.path, str(self.headers), body))
+                answer = answers.get(self.path)
+                if callable(answer):
+                    answer = answer(json.loads(body))
+                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                self.send_response(404 if answer is None else 200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_POST = do_GET  # noqa: N815 -- the library's name
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def ollama() -> dict[str, Any]:
+    can = {"coder:7b": ["completion", "insert"], "chat:8b": ["completion"]}
+    return {
+        "/api/tags": {"models": [{"name": "coder:7b", "size": 4_683_087_332}, {"name": "chat:8b", "size": 1}, {"name": "a b"}]},
+        "/api/show": lambda asked: {"capabilities": can[asked["model"]]},
+    }
+
+
+LLAMA = {"/v1/models": {"data": [{"id": "/models/qwen-1.5b.gguf", "owned_by": "llamacpp"}]}}
+VLLM = {
+    "/v1/models": {
+        "data": [
+            {"id": "google/diffusiongemma-26B-A4B-it", "owned_by": "vllm"},
+            {"id": "meta/chat", "owned_by": "vllm"},
+        ]
+    }
+}
+
+
+@pytest.fixture
+def fakes() -> Iterator[list[Fake]]:
+    started: list[Fake] = []
+    yield started
+    for fake in started:
+        fake.close()
+
+
+def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Server, ...]:
+    fakes.append(Fake(answers))
+    return asyncio.run(servers.look([Place(kind, fakes[-1].url)]))
+
+
+def test_ollama_says_which_of_its_models_fill_in_the_middle(fakes: list[Fake]) -> None:
+    [server] = look("ollama", ollama(), fakes)
+    assert server.models == (Model("coder:7b", True, 4_683_087_332), Model("chat:8b", False, 1))
+
+
+def test_llama_cpp_has_one_model(fakes: list[Fake]) -> None:
+    [server] = look("llama", LLAMA, fakes)
+    assert server.models == (Model("qwen-1.5b.gguf"),)
+
+
+def test_of_vllm_only_what_denoises_can_be_used(fakes: list[Fake]) -> None:
+    [server] = look("vllm", VLLM, fakes)
+    assert [(model.name, model.fills) for model in server.models] == [
+        ("google/diffusiongemma-26B-A4B-it", True),
+        ("meta/chat", False),
+    ]
+
+
+@pytest.mark.parametrize("kind", servers.KINDS)
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {},
+        {"/api/tags": b"<html>", "/v1/models": b"<html>"},
+        {"/api/tags": [], "/v1/models": 3},
+        {"/api/tags": {"models": [3]}, "/v1/models": {"data": [{"id": 5, "owned_by": "vllm"}]}},
+        {"/v1/models": {"data": [{"id": "x", "owned_by": "somebody"}]}},
+        {"/api/tags": b" " * (servers.MAX_BYTES + 1), "/v1/models": b" " * (servers.MAX_BYTES + 1)},
+        {"/api/tags": b"[" * 100_000, "/v1/models": b"[" * 100_000},
+    ],
+)
+def test_what_is_no_such_server_is_not_offered(kind: str, answers: Mapping[str, Any], fakes: list[Fake]) -> None:
+    assert look(kind, answers, fakes) == ()
+
+
+def test_a_port_where_nothing_listens_is_no_server() -> None:
+    assert asyncio.run(servers.look([Place("ollama", "http://127.0.0.1:9")])) == ()
+
+
+def test_no_key_and_no_code_is_sent_to_look(fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    look("ollama", ollama(), fakes)
+    assert fakes[0].seen
+    assert "secret" not in str(fakes[0].seen)
+    assert {body for _, _, body in fakes[0].seen} <= {b"", b'{"model":"coder:7b"}', b'{"model":"chat:8b"}'}
+
+
+def test_gpus_are_read_as_their_tools_tell_them(tmp_path: Path) -> None:
+    assert machine.parse_nvidia(["NVIDIA H200, 143771", "No devices were found", ""]) == (Gpu("NVIDIA H200", 143771 << 20),)
+    (tmp_path / "card0" / "device").mkdir(parents=True)
+    (tmp_path / "card0" / "device" / "mem_info_vram_total").write_text("17163091968\n")
+    (tmp_path / "card1" / "device").mkdir(parents=True)
+    assert machine.amd(tmp_path) == (Gpu("AMD GPU", 17163091968),)
+
+
+def models(*arguments: Any, **more: Any) -> list[tuple[str, bool, bool]]:
+    return [(offer.model, offer.is_ready, offer.is_recommended) for offer in offers.offers(*arguments, **more)]
+
+
+def test_a_bare_laptop_has_the_embedded_model_and_commands_for_better_ones() -> None:
+    found = offers.offers(LAPTOP, (), (), {})
+    assert [(offer.model, offer.is_ready, offer.is_recommended) for offer in found] == [
+        ("embedded", True, True),
+        ("fim:ollama#qwen2.5-coder:3b-base", False, False),
+        ("fim:llama:http://127.0.0.1:8012", False, False),
+    ]
+    assert found[1].commands[-2:] == (
+        "ollama pull qwen2.5-coder:3b-base",
+        "dg-lsp setup --yes 'fim:ollama#qwen2.5-coder:3b-base'",
+    )
+    assert found[2].commands[-2] == "llama-server --fim-qwen-3b-default"
+
+
+def test_what_runs_is_recommended_before_the_embedded_model() -> None:
+    running = Server(Place("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB), Model("chat", False)))
+    found = models(LAPTOP, (running,), (), {})
+    assert found[:2] == [("fim:ollama#coder:7b", True, True), ("embedded", True, False)]
+    assert not any("chat" in model for model, _, _ in found)
+
+
+def test_a_server_elsewhere_is_named_and_not_recommended() -> None:
+    running = Server(Place("ollama", "http://gpu01:11434"), (Model("coder:7b"),))
+    first, *_ = offers.offers(LAPTOP, (running,), (), {})
+    assert (first.model, first.where, first.is_recommended) == (
+        "fim:ollama:http://gpu01:11434#coder:7b",
+        "on http://gpu01:11434",
+        False,
+    )
+
+
+def test_a_large_gpu_is_offered_the_diffusion_model() -> None:
+    large = Machine(16, 128 * GIB, (Gpu("H200", 139 * GIB),))
+    assert (offers.DIFFUSION, False, False) in models(large, (), (), {})
+    small = Machine(16, 128 * GIB, (Gpu("small", 24 * GIB),))
+    assert offers.DIFFUSION not in [model for model, _, _ in models(small, (), (), {})]
+    assert "fim:ollama#qwen2.5-coder:7b-base" in [model for model, _, _ in models(small, (), (), {})]
+
+
+def test_a_key_offers_its_service_with_what_it_costs() -> None:
+    keys = (
+        Key("codestral", "CODESTRAL_API_KEY", "codestral.mistral.ai"),
+        Key("openai", "OPENAI_API_KEY", "api.openai.com", True),
+    )
+    found = {offer.model: offer for offer in offers.offers(LAPTOP, (), keys, {"fim:codestral": "61% of 90 answers"})}
+    offer = found["fim:codestral"]
+    assert (offer.is_ready, offer.is_recommended, offer.quality) == (True, False, "61% of 90 answers")
+    assert "billed" in offer.cost
+    assert "is sent the code" in offer.where
+    assert not any("openai" in model for model in found), (
+        "a service that needs a model's name can't be offered by its key alone"
+    )
+
+
+def test_what_was_measured_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    if calibration_store.folder().is_relative_to(tmp_path):
+        facts = {"reliability": {"base_rate": 0.42, "n": 100}}
+        calibration_store.write(ModelId("embedded", "1"), Calibration(0.0, {}), facts)
+        calibration_store.write(ModelId("other"), Calibration(0.0, {}), {})
+        (calibration_store.folder() / "broken.json").write_text("[")
+        assert calibration_store.shares() == {"embedded": (0.42, 100)}
+
+
+FILE = """\
+# My settings.
+[completion]
+threshold = 0.3  # rather few
+
+[engine]  # the model
+model = "old"  # to be replaced
+threads = 2
+
+[keys]
+"api.deepseek.com" = "k"
+"""
+
+
+def test_everything_but_the_model_stays_as_it_is() -> None:
+    assert user_file.with_model(FILE, "fim:ollama#a", "config.toml") == FILE.replace('"old"', '"fim:ollama#a"')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# only a comment\n",
+        "enable = true",
+        "[engine]\nthreads = 1\n",
+        'engine.model = "x"\n',
+        "engine = { threads = 1 }\n",
+        "[completion]\r\nthreshold = 0.2\r\n",
+        "\ufeffenable = true\n",
+        "[[other]]\na = 1\n",
+    ],
+)
+def test_the_model_is_written_into_every_kind_of_file(text: str) -> None:
+    new = user_file.with_model(text, 'a"b\\c', "config.toml")
+    stated = tomllib.loads(new.removeprefix("\ufeff"))
+    assert stated["engine"]["model"] == 'a"b\\c'
+    assert new.startswith("\ufeff") == text.startswith("\ufeff")
+    for line in text.split("\n"):
+        assert "model" in line or "{" in line or line.rstrip("\r") in new
+
+
+@pytest.mark.parametrize("text", ["engine = 3\n", "[engine\n", '"engine.model" = "x"\n', '[Engine]\nmodel = "x"\n'])
+def test_a_file_that_says_it_otherwise_is_left_alone(text: str) -> None:
+    with pytest.raises(UserFileError, match=r"config\.toml .* by hand"):
+        user_file.with_model(text, "embedded", "config.toml")
+
+
+def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
+    real, link = tmp_path / "dotfiles.toml", tmp_path / "new" / "config.toml"
+    real.write_text(FILE)
+    real.chmod(0o640)
+    link.parent.mkdir()
+    link.symlink_to(real)
+    user_file.write_model(link, "embedded")
+    assert link.is_symlink()
+    assert 'model = "embedded"' in real.read_text()
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
+
+
+def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
+    return subprocess.run(
+        [sys.executable, "-m", "dg_lsp", "setup", *arguments],
+        env={**kept, "HOME": str(tmp_path), "DG_LSP_CONFIG": str(tmp_path / "config.toml"), **environ},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_scripts_get_one_object_and_write_what_they_choose(tmp_path: Path, fakes: list[Fake]) -> None:
+    (tmp_path / "config.toml").write_text(FILE)
+    fakes.append(Fake(ollama()))
+    at = f"ollama={fakes[0].url}"
+    done = run(tmp_path, "--json", "--server", at, CODESTRAL_API_KEY="k")
+    assert (done.returncode, done.stderr) == (0, "")
+    stated = json.loads(done.stdout)
+    assert (stated["version"], stated["model"], stated["file"]) == (1, "old", str(tmp_path / "config.toml"))
+    model = f"fim:ollama:{fakes[0].url}#coder:7b"
+    by_model = {offer["model"]: offer for offer in stated["offers"]}
+    assert by_model[model]["recommended"]
+    assert by_model["fim:codestral"]["ready"]
+    assert "written" not in stated
+    assert (tmp_path / "config.toml").read_text() == FILE
+    done = run(tmp_path, "--json", "--yes", model, "--no-try")
+    assert json.loads(done.stdout)["written"] == model
+    assert (tmp_path / "config.toml").read_text() == FILE.replace('"old"', json.dumps(model))
+
+
+def test_a_model_that_does_not_answer_is_said_with_the_way_back(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    done = run(tmp_path, "--yes", "fim:ollama:http://127.0.0.1:9#x", DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
+    assert done.returncode == 1
+    assert "dg-lsp setup --yes embedded goes back" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--yes", "fim:nonsense/x"), "names no dialect"),
+        (("--yes", "fim:openai:http://me:pw@host#x"), "must hold no user name or password"),
+        (("--yes", "./nowhere"), "there is no folder"),
+        (("--yes", "  "), "needs a model's name"),
+        (("--server", "ollama=file:///etc"), "KIND=URL"),
+        (("--server", "gopher=http://a"), "KIND=URL"),
+    ],
+)
+def test_what_means_nothing_is_refused_in_a_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    done = run(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "config.toml").exists()
+
+
+def test_without_a_terminal_it_shows_the_offers_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    done = run(tmp_path)
+    assert done.returncode == 0
+    assert "1. the small model that comes with dg-lsp (recommended)" in done.stdout
+    assert "choose with --yes MODEL" in done.stderr
+    assert (tmp_path / "config.toml").read_text() == ""
+
+
+def test_what_counts_before_the_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    done = run(tmp_path, "--yes", "fim:llama", "--no-try", DG_LSP_MODEL="embedded")
+    assert "DG_LSP_MODEL names embedded, which counts before it here" in done.stdout
