@@ -1,4 +1,7 @@
-"""Which code actions there are at a place, and which holes each of them fills. Pure; no model runs for a menu."""
+"""List the code actions for a cursor or a selection, and the holes that each action fills.
+
+Pure. No model runs to build a menu.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from dg_lsp.core.syntax import Owner, Syntax
 from dg_lsp.core.values import Document, Hole, Span
 from dg_lsp.server.methods import KINDS, What
 
-# More free places than these on one canvas, and little is left that holds them.
+# With more broken places than this in one request, too little fixed text is left to guide the model.
 MAX_REPAIRS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An entry of the menu, and the span that it is about."""
+    """A menu entry, and the span that it applies to."""
 
     title: str
     what: What
@@ -25,12 +28,12 @@ class Action:
 
     @property
     def kind(self) -> str:
-        """The protocol's name for this sort of action."""
+        """The code action kind of the protocol."""
         return KINDS[self.what]
 
 
 def offered(document: Document, syntax: Syntax | None, span: Span, only: Iterable[str] | None = None) -> tuple[Action, ...]:
-    """Return the actions for a cursor or a selection, of the kinds that are wanted; None wants all."""
+    """Return the actions for a cursor or a selection; `only` limits them to these kinds, None returns all."""
     actions = [action for action in _all(document, syntax, span) if only is None or _is_wanted(action.kind, tuple(only))]
     return tuple(actions)
 
@@ -38,16 +41,16 @@ def offered(document: Document, syntax: Syntax | None, span: Span, only: Iterabl
 def attempts(
     what: str, document: Document, syntax: Syntax | None, span: Span, instruction: str = ""
 ) -> tuple[tuple[Hole, ...], ...]:
-    """Return the holes that an action fills, as sets of which the first that works out counts; empty where there are none.
+    """Return the sets of holes to try for an action, in order; empty when there is nothing to fill.
 
-    Raises ValueError for an action that does not exist.
+    The caller uses the first set that yields an edit. Raises ValueError for an unknown action.
     """
     if what in ("body", "hole"):
         touched = [hole for hole in _placeholders(document, syntax) if _touch(hole.span, span)]
         return ((touched[0],),) if touched else ()
     if what == "all":
-        every = _placeholders(document, syntax)
-        return (every,) if every else ()
+        placeholders = _placeholders(document, syntax)
+        return (placeholders,) if placeholders else ()
     if what == "regenerate":
         hole_at = holes.at_place if span.start != span.end else holes.selection
         return ((hole_at(document, span, syntax, instruction),),)
@@ -56,20 +59,20 @@ def attempts(
     if what == "docstring":
         owner = _undocumented(syntax, span)
         return ((_docstring(syntax, owner),),) if syntax is not None and owner is not None else ()
-    raise ValueError(f"there is no action {what!r}; there are {', '.join(KINDS)}")
+    raise ValueError(f"unknown action {what!r}; use one of {', '.join(KINDS)}")
 
 
 def _all(document: Document, syntax: Syntax | None, span: Span) -> Iterable[Action]:
-    every = _placeholders(document, syntax)
-    here = [hole for hole in every if _is_near(hole, syntax, span)]
-    if here:
-        hole = here[0]
+    placeholders = _placeholders(document, syntax)
+    nearby_holes = [hole for hole in placeholders if _is_near(hole, syntax, span)]
+    if nearby_holes:
+        hole = nearby_holes[0]
         if hole.kind == "body":
             yield Action("Fill function body", "body", hole.span)
         else:
             yield Action(f"Fill this hole{_quoted(hole.instruction)}", "hole", hole.span)
-    if len(every) > 1 or (every and not here):
-        n = len(every)
+    if len(placeholders) > 1 or (placeholders and not nearby_holes):
+        n = len(placeholders)
         yield Action(f"Fill all {n} holes in this file" if n > 1 else "Fill the hole in this file", "all", Span(0, 0))
     if document.text[span.start : span.end].strip():
         yield Action("Regenerate selection", "regenerate", span)
@@ -97,7 +100,7 @@ def _is_near(hole: Hole, syntax: Syntax | None, span: Span) -> bool:
 
 
 def _repairs(document: Document, syntax: Syntax | None, span: Span) -> tuple[tuple[Hole, ...], ...]:
-    """Return what to write anew to mend the syntax on the span's lines: first only what could not be parsed, then its lines."""
+    """Return the sets of holes to try in order to repair the span's lines: the unparsable parts, then the whole lines."""
     if syntax is None:
         return ()
     index = syntax.lines
@@ -109,12 +112,12 @@ def _repairs(document: Document, syntax: Syntax | None, span: Span) -> tuple[tup
     ]
     if not lines:
         return ()
-    within = [error for error in syntax.errors if any(hole.span.start <= error.start <= hole.span.end for hole in lines)]
+    errors = [error for error in syntax.errors if any(hole.span.start <= error.start <= hole.span.end for hole in lines)]
     attempts = [tuple(lines[:1])]
-    if len(within) <= MAX_REPAIRS and all(left.end <= right.start for left, right in pairwise(within)):
+    if len(errors) <= MAX_REPAIRS and all(left.end <= right.start for left, right in pairwise(errors)):
         tight = tuple(
             Hole(error, "error", indent=index.indent(index.at(error.start)), block="\n" in syntax.text[error.start : error.end])
-            for error in within
+            for error in errors
         )
         if tight and tight != attempts[0]:
             attempts.insert(0, tight)
@@ -122,7 +125,7 @@ def _repairs(document: Document, syntax: Syntax | None, span: Span) -> tuple[tup
 
 
 def _undocumented(syntax: Syntax | None, span: Span) -> Owner | None:
-    """Return the function or class on whose first lines the span lies, when nothing describes it."""
+    """Return the function or class whose header contains the span's start, when it has no documentation; else None."""
     if syntax is None:
         return None
     line = syntax.lines.at(span.start)
@@ -152,7 +155,10 @@ def _first_item(syntax: Syntax, owner: Owner) -> int:
 
 
 def _docstring(syntax: Syntax, owner: Owner) -> Hole:
-    """Return the hole for one line of documentation: in the body where indentation makes blocks, else above the definition."""
+    """Return the hole for a one-line docstring.
+
+    It lies in the body in languages that use indentation for blocks, else above the definition.
+    """
     language, index = syntax.language, syntax.lines
     at = _first_item(syntax, owner) if language.by_indentation else index.at(syntax.span(owner.node).start)
     if not language.by_indentation:
@@ -161,7 +167,7 @@ def _docstring(syntax: Syntax, owner: Owner) -> Hole:
     if language.by_indentation:
         opening, closing = '"""', '"""'
     elif language.block_comment == ("/*", "*/"):
-        # Where comments are written so, documentation begins with one more star.
+        # In languages with /* */ comments, documentation comments start with /**.
         opening, closing = "/** ", " */"
     else:
         opening, closing = f"{language.line_comments[0]} ", ""

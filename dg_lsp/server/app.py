@@ -1,6 +1,7 @@
-"""The language server of one connection: its parts, its settings and its background work. `handlers` answer messages.
+"""The language server of one connection: its parts, its settings and its background tasks.
 
-Nothing heavy is imported before `initialize` is answered; the engine is joined after `initialized`.
+`handlers` answers the messages. No heavy module is imported before `initialize` is answered. The server connects to the
+engine after `initialized`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from dg_lsp.server.status import Reporter
 from dg_lsp.server.sync import Documents
 
 if TYPE_CHECKING:
-    # What is needed only after `initialize` was answered is imported then.
+    # These are imported after `initialize` was answered, so that the editor starts fast.
     from dg_lsp.server.completion import Completer
     from dg_lsp.server.nearby import Nearby
     from dg_lsp.server.when import Reason
@@ -42,20 +43,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LOOK_AROUND_S = 2.0
+CHECK_EVERY_S = 2.0
 WRITE_STATISTICS_S = 60.0
 CLIENT_PATIENCE_S = 10.0
 
-# Which messages change a document or a notebook, where its URI stands in them, and what becomes of it when they can't be read.
-_LOSES: dict[str, tuple[str, Callable[[Documents, str], None]]] = {
+# For each message that changes a document or a notebook: the key of its URI, and how to mark it as out of step with the
+# editor when the message can't be parsed.
+_MARK_LOST: dict[str, tuple[str, Callable[[Documents, str], None]]] = {
     lsp.TEXT_DOCUMENT_DID_OPEN: ("textDocument", Documents.lose),
     lsp.TEXT_DOCUMENT_DID_CHANGE: ("textDocument", Documents.lose),
     lsp.NOTEBOOK_DOCUMENT_DID_OPEN: ("notebookDocument", Documents.lose_notebook),
     lsp.NOTEBOOK_DOCUMENT_DID_CHANGE: ("notebookDocument", Documents.lose_notebook),
 }
 
-# Whoever waits for the work tells of these.
-_TOLD = (EngineError, JsonRpcException, ValueError)
+# The caller that awaits the task reports these errors.
+_REPORTED_ERRORS = (EngineError, JsonRpcException, ValueError)
 
 
 class DgLanguageServer(LanguageServer):
@@ -64,7 +66,7 @@ class DgLanguageServer(LanguageServer):
     protocol: RpcProtocol
 
     def __init__(self, opener: Opener, *, statistics: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start nothing yet. `opener` gives the engine; statistics are written below their folder, None writes none."""
+        """Start nothing yet. `opener` opens the engine. Statistics are written to this folder; None writes none."""
         self.wire = Wire()
         super().__init__(
             "dg-lsp",
@@ -92,7 +94,7 @@ class DgLanguageServer(LanguageServer):
         self._nearby: Nearby | None = None
         self._completer: Completer | None = None
         self._registered = False
-        self._told = ""
+        self._last_message = ""
         self._problems: tuple[str, ...] = ()
         self._is_ready = False
         self._pulls = 0
@@ -101,7 +103,7 @@ class DgLanguageServer(LanguageServer):
 
     @property
     def nearby(self) -> Nearby:
-        """What of the workspace may be read, made when it is first needed."""
+        """The reader of workspace files, created when it is first needed."""
         if self._nearby is None:
             from dg_lsp.server.nearby import Nearby
 
@@ -111,7 +113,7 @@ class DgLanguageServer(LanguageServer):
 
     @property
     def completer(self) -> Completer:
-        """What answers requests for suggestions, made when it is first needed."""
+        """The object that answers requests for suggestions, created when it is first needed."""
         if self._completer is None:
             from dg_lsp.server.completion import Completer
 
@@ -122,14 +124,14 @@ class DgLanguageServer(LanguageServer):
                 self.statistics,
                 self.configuration.at,
                 self.clock,
-                self.noted,
+                self.note_outcome,
             )
         return self._completer
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """Write to the log; a popup at each keystroke helps nobody."""
+        """Log the error instead of pygls' popup, which would appear at each keystroke."""
         if isinstance(error, JsonRpcException):
-            # Answered with this very sentence.
+            # The client receives this sentence in the response.
             log.info("%s", error)
         else:
             log.error("%s", error, exc_info=error)
@@ -137,12 +139,12 @@ class DgLanguageServer(LanguageServer):
     async def serve(self, reader: BinaryIO, writer: BinaryIO) -> int:
         """Serve one client over two streams until it ends; return the exit code."""
         try:
-            return await protocol.run(self.protocol, reader, writer, self._look_around)
+            return await protocol.run(self.protocol, reader, writer, self._check_regularly)
         finally:
             await self.close()
 
     async def close(self) -> None:
-        """End everything that is under way, and give the engine back."""
+        """Cancel all background tasks, disconnect from the engine and write the statistics."""
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -156,10 +158,10 @@ class DgLanguageServer(LanguageServer):
     # Life
 
     def begin(self, params: lsp.InitializeParams) -> None:
-        """Take note of the client before its capabilities are answered."""
+        """Read the client's capabilities and settings before `initialize` is answered."""
         self.client = client.read(params)
         self.wire.is_old = self.client.old_wire
-        # The choice of the encoding is pygls' own, and is made again for the answer.
+        # pygls makes the same choice again for its response, and keeps neither.
         encoding = ServerCapabilitiesBuilder.choose_position_encoding(params.capabilities)
         self.documents.encoding = convert.to_encoding(encoding)
         self.protocol.trace = params.trace or lsp.TraceValue.Off
@@ -175,16 +177,19 @@ class DgLanguageServer(LanguageServer):
 
     @property
     def has_lists(self) -> bool:
-        """Whether suggestions come in ordinary completion lists as well: the user's choice, else what the editor needs."""
+        """Whether suggestions also appear in ordinary completion lists.
+
+        The user's setting decides. By default they do in editors without inline completion.
+        """
         choice = self.settings.completion_list
         return not self.client.inline if choice is None else choice
 
     async def ready(self) -> None:
-        """Ask for the settings and join the engine, once; the client is ready for requests."""
+        """Ask the client for its settings and connect to the engine; a second call does nothing."""
         if self._is_ready:
             return
         self._is_ready = True
-        self._tell_problems()
+        self._show_problems()
         await self.pull_settings()
         if self.client.registers_configuration:
             options = lsp.DidChangeConfigurationRegistrationOptions(section=settings.SECTION)
@@ -192,59 +197,59 @@ class DgLanguageServer(LanguageServer):
         self.resident.start(self.settings)
 
     async def pull_settings(self) -> None:
-        """Ask the client for its settings, where it can tell them; the answer to the last question counts."""
+        """Ask the client for its settings, if it supports that; only the response to the latest call is used."""
         if not self.client.pulls_configuration:
             return
         self._pulls += 1
         pull = self._pulls
         try:
             items = [lsp.ConfigurationItem(section=settings.SECTION)]
-            # One folder's settings are those of the window.
+            # With one folder, its settings are those of the window.
             roots = list(self.roots) if len(self.roots) > 1 else []
             items += [lsp.ConfigurationItem(scope_uri=root, section=settings.SECTION) for root in roots]
             asking = self.workspace_configuration_async(lsp.ConfigurationParams(items))
             sections = await asyncio.wait_for(asking, CLIENT_PATIENCE_S)
         except JsonRpcException as error:
-            log.warning("the editor's settings could not be had: %s", error)
+            log.warning("the editor did not send its settings: %s", error)
             return
         except TimeoutError:
-            log.warning("the editor does not tell its settings")
+            log.warning("the editor did not send its settings within %.0f s", CLIENT_PATIENCE_S)
             return
         if pull == self._pulls:
-            self.say_settings(
+            self.set_editor_settings(
                 sections[0] if sections else None, dict(zip(roots, sections[1:] if sections else (), strict=False))
             )
 
-    def say_settings(self, general: object, by_folder: Mapping[str, object] | None = None) -> None:
-        """Take note of what the editor says on top of all files."""
-        self.configuration.say(general, by_folder)
+    def set_editor_settings(self, general: object, by_folder: Mapping[str, object] | None = None) -> None:
+        """Use the editor's settings, which override the files."""
+        self.configuration.set_editor_settings(general, by_folder)
         self.configure()
 
-    async def look_around_document(self, uri: str) -> None:
-        """Look up whether a document's text may be used, and what is related to it, before the first request needs both."""
+    async def read_ahead(self, uri: str) -> None:
+        """Look up whether a document may be sent to a model, and read its related files, before the first request."""
         refused = await self.nearby.look(uri)
-        if not refused and (found := self.documents.get(uri)) is not None:
-            self.nearby.related(found.document, self.configuration.at(uri).related_chars)
+        if not refused and (doc := self.documents.get(uri)) is not None:
+            self.nearby.related(doc.document, self.configuration.at(uri).related_chars)
 
     def look_at_files(self) -> None:
-        """Use what stands in the files with settings, where one has changed."""
+        """Read the configuration files again if one has changed."""
         if self.configuration.has_changed():
             self.configuration.forget()
             self.configure()
 
     def configure(self) -> None:
-        """Use what is configured from now on; another model means another engine."""
+        """Apply the current configuration; restart the engine where its settings changed."""
         old = self.settings
         self._configure()
-        self._tell_problems()
-        # Each was made for the settings of then.
+        self._show_problems()
+        # Cached answers were made with the old settings.
         if self._completer is not None:
             self._completer.forget_answers()
         if settings.restarts_engine(old, self.settings) and self.resident.condition.state != "off":
             self.restart_engine()
 
     def restart_engine(self) -> None:
-        """Join the engine anew."""
+        """Forget all answers and connect to the engine again."""
         self.completer.reset()
         self.resident.start(self.settings)
 
@@ -254,8 +259,8 @@ class DgLanguageServer(LanguageServer):
         self.reporter.problems(self.configuration.problems)
         self.statistics.writes = self.settings.statistics
 
-    def _tell_problems(self) -> None:
-        """Tell what is wrong in the settings, each thing once as long as it stays."""
+    def _show_problems(self) -> None:
+        """Show each new problem in the settings to the user, once."""
         problems = self.configuration.problems
         new = [problem for problem in problems if problem not in self._problems]
         self._problems = problems
@@ -267,7 +272,7 @@ class DgLanguageServer(LanguageServer):
     def _engine_changed(self) -> None:
         condition = self.resident.condition
         self.reporter.condition(condition)
-        # With an engine that failed as well: a request is what tries it again.
+        # Register for a failed engine too: the next request is what retries it.
         if condition.state in ("ready", "failed") and not self._registered:
             self._registered = True
             options = lsp.InlineCompletionRegistrationOptions()
@@ -281,23 +286,23 @@ class DgLanguageServer(LanguageServer):
         self.spawn(self.tell(sentence))
 
     async def tell(self, message: str) -> None:
-        """Say it to the user, once: whoever wants it again looks at the status."""
-        if message != self._told:
-            self._told = message
+        """Show a warning to the user, unless it was the last one shown; the status keeps it."""
+        if message != self._last_message:
+            self._last_message = message
             self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Warning, f"dg-lsp: {message}"))
 
-    def tell_again(self) -> None:
-        """Tell what was told before once more, should it be still so."""
-        self._told = ""
+    def allow_repeat(self) -> None:
+        """Let `tell` show the last warning once more."""
+        self._last_message = ""
 
     async def _register(self, name: str, method: str, options: object) -> None:
         try:
             await self.client_register_capability_async(lsp.RegistrationParams([lsp.Registration(name, method, options)]))
         except JsonRpcException as error:
-            log.warning("the editor did not take the registration of %s: %s", method, error)
+            log.warning("the editor refused to register %s: %s", method, error)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run in the background, until it is done or the server ends."""
+        """Return a background task for the work; it is cancelled when the server ends."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
@@ -305,17 +310,17 @@ class DgLanguageServer(LanguageServer):
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, _TOLD):
-            log.error("something in the background failed", exc_info=error)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, _REPORTED_ERRORS):
+            log.error("a background task failed", exc_info=error)
 
-    async def _look_around(self) -> None:
-        """End when the process that started us is gone, and write statistics now and then."""
+    async def _check_regularly(self) -> None:
+        """Reload changed files, end when the editor's process is gone, and write statistics; runs until cancelled."""
         last_write = self.clock()
         while True:
-            await asyncio.sleep(LOOK_AROUND_S)
+            await asyncio.sleep(CHECK_EVERY_S)
             self.look_at_files()
             if self.process_id is not None and not _alive(self.process_id):
-                log.warning("the editor's process is gone")
+                log.warning("the editor's process %s is gone; the server ends", self.process_id)
                 self.protocol.ended()
             if self.clock() - last_write >= WRITE_STATISTICS_S:
                 last_write = self.clock()
@@ -327,8 +332,8 @@ class DgLanguageServer(LanguageServer):
 
     # Status
 
-    def noted(self, reason: Reason | None) -> None:
-        """A request for suggestions came to nothing for this reason, or to something."""
+    def note_outcome(self, reason: Reason | None) -> None:
+        """Report why a request got no suggestion, in the status and the log; None means that it got one."""
         self.reporter.suppressed(reason)
         if reason is None:
             return
@@ -342,21 +347,21 @@ class DgLanguageServer(LanguageServer):
             self.protocol.notify(methods.STATUS, status.to_json())
 
     def _unreadable(self, method: str, params: object) -> None:
-        """What could not be read of a text leaves us with another text than the editor's."""
-        key, lose = _LOSES.get(method, ("", None))
+        """Mark the document as lost: after an unreadable change, our text differs from the editor's."""
+        key, lose = _MARK_LOST.get(method, ("", None))
         document = params.get(key) if isinstance(params, Mapping) else None
         uri = document.get("uri") if isinstance(document, Mapping) else None
         if lose is not None and isinstance(uri, str):
             lose(self.documents, uri)
 
-    # What others say through the server
+    # Messages to the editor
 
     def say(self, sentence: str) -> None:
-        """Tell the user something that is no trouble."""
+        """Show an informational message to the user."""
         self.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Info, f"dg-lsp: {sentence}"))
 
     def send_draft(self, draft: DraftParams) -> None:
-        """Show the canvas, where the client can."""
+        """Send the draft to a client that displays drafts."""
         if self.client.hears_drafts:
             self.protocol.notify(methods.DRAFT, draft.to_json())
 
@@ -367,5 +372,5 @@ def _alive(process_id: int) -> bool:
     try:
         return meeting.alive(process_id)
     except OverflowError:
-        # No process has an id like that, so it tells nothing of the editor's; the end of input will.
+        # No process can have this id. The server ends when its input does.
         return True

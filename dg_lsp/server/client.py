@@ -1,4 +1,4 @@
-"""What the editor on the other side can do and how it must be spoken to, read once from `initialize`."""
+"""The editor's capabilities and the message formats it needs, read once from `initialize`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from lsprotocol import types as lsp
 from pygls.capabilities import get_capability
 
-# Editors built on VS Code, whose ghost text has rules of its own.
+# Editors built on VS Code, which draw ghost text by different rules (see `convert.to_item`).
 _LIKE_VS_CODE = re.compile(r"code|cursor|windsurf|codium|theia|positron", re.IGNORECASE)
-# How long an editor itself waits before it asks, by its name; it has passed when a request arrives.
+# The editor's own debounce, by its name. It has passed already when a request arrives.
 _OWN_WAIT_MS = (("neovim", 200.0), ("code", 50.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """An editor."""
+    """The capabilities of the connected editor."""
 
     name: str = ""
     inline: bool = False
-    """It has inline completion, and with `registers_inline` it takes the registration later."""
+    """It supports inline completion; with `registers_inline` it supports dynamic registration."""
     registers_inline: bool = False
     registers_configuration: bool = False
     to_line_end: bool = False
@@ -37,14 +37,16 @@ class Client:
     progress: bool = False
     hears_status: bool = False
     hears_drafts: bool = False
+    previews: bool = False
+    """It previews an edit that needs confirmation, at least one sent by `workspace/applyEdit`."""
 
 
 def read(params: lsp.InitializeParams) -> Client:
-    """Return the client that introduces itself so."""
+    """Return the client that these parameters describe."""
     can = params.capabilities
     name = params.client_info.name if params.client_info else ""
     inline = can.text_document.inline_completion if can.text_document else None
-    # lsp-mode announces the capability as null, which reads as absent; it has inline completion all the same.
+    # lsp-mode supports inline completion but announces it as null, which reads as absent.
     is_lsp_mode = name.lower() in ("emacs", "lsp-mode")
     like_code = bool(_LIKE_VS_CODE.search(name))
     resolves = get_capability(can, "text_document.code_action.resolve_support.properties") or ()
@@ -67,11 +69,12 @@ def read(params: lsp.InitializeParams) -> Client:
         progress=bool(get_capability(can, "window.work_done_progress")),
         hears_status="status" in ours,
         hears_drafts="draft" in ours,
+        previews="preview" in ours,
     )
 
 
 def _knows_3_18(can: lsp.ClientCapabilities) -> bool:
-    """Return whether the client announces anything that came with inline completion into the specification."""
+    """Return whether the client announces another feature of LSP 3.18, the version that added inline completion."""
     return any(
         get_capability(can, name) is not None
         for name in (
@@ -85,8 +88,8 @@ def _knows_3_18(can: lsp.ClientCapabilities) -> bool:
 
 
 def _ours(data: Any) -> frozenset[str]:
-    """Return which of our notifications the client says it understands: `{"dgLsp": {"status": true, "draft": true}}`."""
+    """Return our extensions that the client supports: `{"dgLsp": {"status": true, "draft": true, "preview": true}}`."""
     section = data.get("dgLsp") if isinstance(data, Mapping) else None
     if not isinstance(section, Mapping):
         return frozenset()
-    return frozenset(name for name in ("status", "draft") if section.get(name) is True)
+    return frozenset(name for name in ("status", "draft", "preview") if section.get(name) is True)

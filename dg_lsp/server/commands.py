@@ -1,4 +1,4 @@
-"""`dg-lsp serve`, as a command with options; what it does is `start`'s."""
+"""The command line of `dg-lsp serve`; `start` implements it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 @app.command()
 def serve(
-    stdio: Annotated[
-        bool, typer.Option("--stdio", help="Speak over standard input and output, as without any option.")
-    ] = False,
-    tcp: Annotated[str, typer.Option(metavar="HOST:PORT", help="Wait for one client at this address instead.")] = "",
+    stdio: Annotated[bool, typer.Option("--stdio", help="Use standard input and output; this is the default.")] = False,
+    tcp: Annotated[str, typer.Option(metavar="HOST:PORT", help="Listen for one client at this address instead.")] = "",
     log: Annotated[
-        str, typer.Option(metavar="LEVEL", help="What to write to standard error: debug, info, warning, error.")
+        str, typer.Option(metavar="LEVEL", help="Log level on standard error: debug, info, warning or error.")
     ] = "warning",
     engine: Annotated[str, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = "",
 ) -> None:
-    """Run the language server. Editors start this; ends with 0 when the editor asked for the end, else with 1."""
+    """Run the language server; editors start this command. Exits with 0 after the editor's shutdown request, else with 1."""
     start.serve(stdio=stdio, tcp=tcp, log=log, engine=engine)

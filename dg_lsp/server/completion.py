@@ -1,9 +1,9 @@
-"""One request for suggestions, from the editor's position to what it shows: reuse, wait, ask, show.
+"""One request for suggestions, from the editor's position to the reply: reuse, wait, ask, show.
 
-Everything that decides is elsewhere, and pure: `when` not to ask, how long to wait (`debounce`), what an earlier answer is
-worth (`reuse`), whether to `show` one. What is under way is `inflight`'s, what became of suggestions is `usage`'s. Here is
-the order. A newer request for a document ends an older one's waiting with no suggestions, and the engine's work with it,
-unless its answer may still fit.
+This module holds the order of these steps. The decisions are pure functions in other modules: `when` not to suggest,
+`debounce` (how long to wait), `reuse` (which earlier answers still fit) and `show` (whether to show an answer). `inflight`
+holds running requests to the engine; `usage` counts what the user does with suggestions. A newer request for a document
+ends the older one with no suggestions. It also cancels the engine's work, unless the running answer may still fit.
 """
 
 from __future__ import annotations
@@ -36,16 +36,19 @@ from dg_lsp.server.when import Moment, Reason
 
 log = logging.getLogger(__name__)
 
-# Above this, looking ahead would only keep the machine busy.
+# With a slower engine, asking ahead would only keep the machine busy.
 AHEAD_LATENCY_MS = 400.0
 
-SUPERSEDED = Reason("superseded", "a newer request took this one's place")
+SUPERSEDED = Reason("superseded", "a newer request replaced this one")
 MOVED = Reason("moved", "the text changed while the answer was made")
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestionRequest:
-    """A request for suggestions at an offset. `selected` is what the editor's own list would put in place of a span."""
+    """A request for suggestions at an offset.
+
+    `selected` is the item selected in the editor's own completion list: its text, and the span that it replaces.
+    """
 
     uri: str
     offset: int
@@ -56,7 +59,7 @@ class SuggestionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What to show: text to insert at an offset of this text, or instead of `replaced`."""
+    """The offers to show: text to insert at an offset, or to put in place of `replaced`."""
 
     index: positions.Lines
     at: int = 0
@@ -65,7 +68,7 @@ class Reply:
 
 
 class Completer:
-    """All requests for suggestions of one session."""
+    """Answers all requests for suggestions of one session."""
 
     def __init__(
         self,
@@ -75,11 +78,11 @@ class Completer:
         statistics: Statistics,
         settings: Callable[[str], Settings],
         clock: Callable[[], float],
-        noted: Callable[[Reason | None], None],
+        on_outcome: Callable[[Reason | None], None],
     ) -> None:
-        """`noted` hears why a request was not answered, None when it was."""
+        """Call `on_outcome` with the reason why a request got no suggestion, or with None when it got one."""
         self._documents, self._resident, self._nearby, self._statistics = documents, resident, nearby, statistics
-        self._settings, self._clock, self._noted = settings, clock, noted
+        self._settings, self._clock, self._on_outcome = settings, clock, on_outcome
         self.rhythm = Rhythm()
         self.usage = Usage(statistics, clock)
         self._cache = Cache()
@@ -89,7 +92,7 @@ class Completer:
         self._flights = Flights(clock)
 
     async def complete(self, request: SuggestionRequest) -> Reply:
-        """Return what to show; never raises but CancelledError, and EngineError for a request that was made by hand."""
+        """Return what to show. Raises only CancelledError, and EngineError for an explicit request."""
         turn = asyncio.Event()
         if (older := self._turns.get(request.uri)) is not None:
             older.set()
@@ -119,7 +122,7 @@ class Completer:
             self._statistics.counts.add("typed through" if fit.typed else "cached")
             return self._show(request, now, index, fit.offers)
         if request.automatic:
-            # Only now, since it parses, and an answer that is there already needs none of it.
+            # This parses the text, so it runs only when no cached answer fits.
             moment = replace(moment, scope=when.scope_at(doc.near(request.offset), request.offset))
             if (reason := when.reason(moment, settings)) is not None:
                 return self._nothing(reason)
@@ -131,15 +134,15 @@ class Completer:
                 return self._nothing(SUPERSEDED)
             if doc.index.text is not index.text:
                 return self._nothing(MOVED)
-        offers, reason = await self._asked(request, now, turn)
+        offers, reason = await self._ask(request, now, turn)
         if reason is not None:
             return self._nothing(reason)
         return self._show(request, now, index, offers)
 
-    async def _asked(
+    async def _ask(
         self, request: SuggestionRequest, now: Snapshot, turn: asyncio.Event
     ) -> tuple[tuple[Offer, ...], Reason | None]:
-        """Return the engine's offers, those of a question in flight where they fit."""
+        """Return the engine's offers, or the reason for none; join a running request where its answer may fit."""
         n_candidates = 1 if request.automatic else self._settings(request.uri).candidates
         flight = self._flights.joinable(now.place, self.rhythm.latency_ms)
         if flight is not None and flight.n_candidates >= n_candidates:
@@ -158,7 +161,7 @@ class Completer:
         return answer[0], None if answer[0] else _no_answer(answer[1])
 
     async def _fill(self, now: Snapshot, n_candidates: int, turn: str = "") -> EngineAnswer:
-        """Return the engine's offers for the snapshot, and why there is none; keep them."""
+        """Return the engine's offers for the snapshot, or why there are none; cache them."""
         settings = self._settings(now.document.uri)
         engine = await self._resident.engine(now.document.uri, turn)
         syntax = now.syntax()
@@ -185,7 +188,7 @@ class Completer:
             Offer(_sure_text(item, hole, now, syntax, settings, is_file=is_file), item.candidate.confidence, next(self._ids))
             for item in answer.suggestions
         )
-        # A deadline's half of an answer is worth showing, but not worth keeping.
+        # Do not cache an answer that the deadline cut short.
         if all(item.candidate.finished for item in answer.suggestions):
             self._cache.keep(now.place, offers, n_candidates, self._clock())
         return offers, answer.reason
@@ -200,53 +203,57 @@ class Completer:
         )
         return (*near, *self._nearby.related(document, settings.related_chars))
 
-    # What is shown
+    # Reply
 
     def _show(self, request: SuggestionRequest, now: Snapshot, index: positions.Lines, offers: tuple[Offer, ...]) -> Reply:
         settings, clock = self._settings(request.uri), self._clock()
-        shown, reason = show.visible(offers, now.place, self.usage.rejections, settings, clock, automatic=request.automatic)
+        offers_to_show, reason = show.visible(
+            offers, now.place, self.usage.rejections, settings, clock, automatic=request.automatic
+        )
         if reason is not None:
             return self._nothing(reason)
         doc = self._documents.get(request.uri)
-        answer = Reply(index, request.offset, shown)
+        answer = Reply(index, request.offset, offers_to_show)
         if request.selected is not None:
             span, selected_text = request.selected
-            answer = Reply(index, span.start, tuple(replace(offer, text=selected_text + offer.text) for offer in shown), span)
+            answer = Reply(
+                index, span.start, tuple(replace(offer, text=selected_text + offer.text) for offer in offers_to_show), span
+            )
         if doc is None or doc.index.text is not index.text:
             moved = None
             if doc is not None and request.selected is None:
-                moved = reuse.realigned(index.text, request.offset, shown, doc.index.text)
+                moved = reuse.realigned(index.text, request.offset, offers_to_show, doc.index.text)
             if moved is None or doc is None:
                 return self._nothing(MOVED)
             answer = Reply(doc.index, *moved)
         self.usage.sent(answer.offers)
         if answer.replaced is None:
             self.usage.watch(request.uri, answer.index.text, answer.at, answer.offers[0])
-        self._noted(None)
+        self._on_outcome(None)
         if request.automatic and request.selected is None and doc.index.text is index.text:
             self._look_ahead(now, answer.offers[0])
         return answer
 
     def _nothing(self, reason: Reason) -> Reply:
         self._statistics.counts.add(f"not: {reason.code}")
-        self._noted(reason)
+        self._on_outcome(reason)
         return Reply(positions.lines(""))
 
     def _look_ahead(self, now: Snapshot, offer: Offer) -> None:
-        """Ask already for what follows the suggestion once it is accepted."""
+        """Ask the engine now for the text after the suggestion, in case the user accepts it."""
         uri = now.document.uri
-        slow = not self.rhythm.latencies_ms or self.rhythm.latency_ms > AHEAD_LATENCY_MS
-        if not self._settings(uri).speculate or slow or self._flights.has(uri) or self._resident.trouble():
+        is_slow = not self.rhythm.latencies_ms or self.rhythm.latency_ms > AHEAD_LATENCY_MS
+        if not self._settings(uri).speculate or is_slow or self._flights.has(uri) or self._resident.trouble():
             return
         after = now.accepting(offer.text)
         follows = after.document.text[after.offset : after.offset + 1]
         if self._cache.find(after.place, self._clock()) is None and not _is_word(follows):
             self._flights.look_ahead(after.place, self._fill(after, 1, "ahead"))
 
-    # What the editor tells
+    # Events from the editor
 
     def typed(self, uri: str) -> None:
-        """Take note that a document changed."""
+        """Record that a document changed."""
         self.rhythm = self.rhythm.typed(self._clock())
         if (doc := self._documents.get(uri)) is not None:
             self.usage.changed(uri, doc.index.text)
@@ -261,16 +268,16 @@ class Completer:
         self._outlines.forget(uri)
 
     def forget_answers(self) -> None:
-        """Forget all answers: other settings give others."""
+        """Empty the cache; answers depend on the settings."""
         self._cache = Cache()
 
     def reset(self) -> None:
-        """Forget all answers and how long they took: another engine gives others."""
+        """Empty the cache and forget the measured latencies; both depend on the engine."""
         self.forget_answers()
         self.rhythm = replace(self.rhythm, latencies_ms=())
 
     async def close(self) -> None:
-        """End all that is in flight."""
+        """End all waiting requests and the engine's work for them."""
         for turn in self._turns.values():
             turn.set()
         await self._flights.close()
@@ -292,20 +299,20 @@ class Completer:
 
 
 def _sure_text(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None, settings: Settings, *, is_file: bool) -> str:
-    """Return what to offer of a suggestion: its text up to the first uncertain token, where that much can stand alone."""
+    """Return the suggestion's text up to its first uncertain token, or all of it where no shorter text is valid alone."""
     text = item.edits[0].text
     doubt = show.doubt(item.candidate, text, hole.lead, settings.token_threshold)
     whole = now.with_text(syntax, text) if doubt is not None else None
     ends: tuple[int, ...] = ()
-    # Broken code hides what a cut would break.
+    # In code that does not parse, a cut's own syntax errors could not be told apart.
     if whole is not None and not whole.errors:
         ends = tuple(end - now.offset for end in whole.token_ends(Span(now.offset, now.offset + len(text))))
     for cut in show.cuts(text, doubt, ends):
         shorter = now.with_text(syntax, cut)
-        # What is half typed may have an error that the whole answer has not.
+        # A cut may leave half a construct, such as an open bracket, which the whole text closes.
         if whole is not None and shorter is not None and syntaxes.adds_errors(shorter, whole):
             continue
-        # A text that was cut is judged like any other: `x = self.` is no error to the parser where a line follows.
+        # Polish the cut text too: the parser accepts `x = self.` when another line follows.
         alone = replace(item.candidate, texts=(cut[len(hole.lead) :],))
         if polished := polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=is_file).edits:
             return polished[0].text

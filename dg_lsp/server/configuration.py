@@ -1,7 +1,7 @@
-"""What holds for each document: the user's file, that of its folder, the environment, and what the editor says on top.
+"""The settings of each document: from the user's file, the workspace's file, the environment and the editor.
 
-Files are read when they are first asked for and again when they have changed. Knows folders and files, and nothing of the
-protocol's messages; what a setting may be is `settings`', and how files are read is `wire.config`'s.
+Files are read when they are first needed, and again when they have changed. This module knows folders and files, not the
+protocol's messages. `settings` knows the valid values; `wire.config` reads the files.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What holds in one folder: settings, and what is wrong."""
+class FolderSettings:
+    """The settings of one folder, and the problems in their sources."""
 
     settings: Settings
     problems: tuple[str, ...]
@@ -31,71 +31,74 @@ class Configuration:
     """The settings of one session, by its folders."""
 
     def __init__(self) -> None:
-        """Know no folder and nothing that the editor said."""
+        """Start with no folder and no editor settings."""
         self.options: object = None
-        """What came with `initialize`, below what the editor answers when it is asked."""
-        self._said: object = None
-        self._said_of: Mapping[str, object] = {}
+        """The settings sent with `initialize`; the editor's later settings override them."""
+        self._editor_settings: object = None
+        self._editor_settings_by_folder: Mapping[str, object] = {}
         self._roots: dict[Path, str] = {}
-        self._held: dict[Path | None, Held] = {}
+        self._by_folder: dict[Path | None, FolderSettings] = {}
         self._stamps: dict[Path, Stamp | None] = {}
         self._folders: dict[str, Path | None] = {}
 
     @property
     def session(self) -> Settings:
-        """What holds for the session as a whole, such as its engine: that of the first folder."""
+        """The settings of the first folder, which hold for the whole session, such as the engine's."""
         return self._at(next(iter(self._roots), None)).settings
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """A sentence for each thing in the files and in the editor's settings that is wrong and does not count."""
-        found = dict.fromkeys(problem for root in (self._roots or (None,)) for problem in self._at(root).problems)
+        """A sentence for each setting that is ignored because it is wrong."""
+        sentences = dict.fromkeys(problem for root in (self._roots or (None,)) for problem in self._at(root).problems)
         session = self.session
         for root in list(self._roots)[1:]:
             if settings.restarts_engine(session, self._at(root).settings):
                 file = root / config.WORKSPACE_FILE
-                found[
-                    f"The engine settings in {file} do not count: a window uses those of its first folder, {session.model}."
+                sentences[
+                    f"The engine settings in {file} are ignored: a window uses those of its first folder, {session.model}."
                 ] = None
-        return tuple(found)
+        return tuple(sentences)
 
     def set_roots(self, uris: Iterable[str]) -> None:
-        """Know these folders and no others."""
+        """Replace the workspace folders by these."""
         self._roots = {path: uri for uri in uris if (path := convert.to_path(uri)) is not None}
         self.forget()
 
-    def say(self, general: object, by_folder: Mapping[str, object] | None = None) -> None:
-        """Take note of what the editor says, in general and of some folders."""
-        self._said, self._said_of = general, by_folder or {}
+    def set_editor_settings(self, general: object, by_folder: Mapping[str, object] | None = None) -> None:
+        """Replace the editor's settings: those of the window, and those of single folders."""
+        self._editor_settings, self._editor_settings_by_folder = general, by_folder or {}
         self.forget()
 
     def forget(self) -> None:
-        """Read all files again when they are next asked for."""
-        self._held.clear()
+        """Drop everything read so far, so that the next access reads the files again."""
+        self._by_folder.clear()
         self._stamps.clear()
         self._folders.clear()
 
     def has_changed(self) -> bool:
-        """Return whether a file is another than when it was read."""
+        """Return whether a configuration file has changed since it was read."""
         return any(_stamp(path) != stamp for path, stamp in self._stamps.items())
 
     def at(self, uri: str) -> Settings:
-        """Return what holds for a document."""
+        """Return the settings of a document."""
         return self._at(self._folder(uri)).settings
 
     def local_only(self, uri: str) -> tuple[str, ...]:
-        """Return the patterns of files that no remote model sees, of the folder that a document belongs to."""
+        """Return the patterns of the files that are never sent to a remote model, for the document's folder."""
         return self._at(self._folder(uri)).settings.local_only
 
     def withheld(self, uri: str) -> str:
-        """Return why the session's model may not see a document, as the end of a sentence that begins "it"; "" if it may."""
+        """Return why a document may not be sent to the session's model; "" if it may.
+
+        The reason is the end of a sentence that begins with "it".
+        """
         patterns = self.local_only(uri)
         if not patterns or not is_remote(self.session.model):
             return ""
         return LOCAL_ONLY if any(stays_local(name, patterns) for name in self._names(uri)) else ""
 
     def _names(self, uri: str) -> list[str]:
-        """Return what a document is called below its folder, by its own name and by that of what a link leads to."""
+        """Return the document's path relative to its folder, and that of the file that a symbolic link points to."""
         path, folder = convert.to_path(uri), self._folder(uri)
         if path is None or folder is None:
             return [(path.as_posix() if path else uri).rpartition(":")[2].rpartition("/")[2]]
@@ -103,7 +106,7 @@ class Configuration:
         return [own.relative_to(root).as_posix() for own, root in pairs if own.is_relative_to(root)] or [path.name]
 
     def _folder(self, uri: str) -> Path | None:
-        """Return the folder whose file a document answers to: the window's innermost around it, else its own workspace."""
+        """Return the folder whose configuration applies: the innermost workspace folder, else the file's own workspace."""
         if uri not in self._folders:
             path = convert.to_path(uri)
             around = [root for root in self._roots if path is not None and path.is_relative_to(root)]
@@ -111,31 +114,31 @@ class Configuration:
             self._folders[uri] = max(around, key=lambda root: len(root.parts), default=own)
         return self._folders[uri]
 
-    def _at(self, folder: Path | None) -> Held:
-        if folder not in self._held:
+    def _at(self, folder: Path | None) -> FolderSettings:
+        if folder not in self._by_folder:
             for path, _ in config.sources(folder):
-                # Before it is read, so that a change in between is seen.
+                # Take the stamp before reading, so that a change in between is noticed.
                 self._stamps[path] = _stamp(path)
-            self._held[folder] = self._read(folder)
-        return self._held[folder]
+            self._by_folder[folder] = self._read(folder)
+        return self._by_folder[folder]
 
-    def _read(self, folder: Path | None) -> Held:
+    def _read(self, folder: Path | None) -> FolderSettings:
         configured, problems = config.read(folder)
         result = configured.settings
-        now = self._said, self._said_by(folder)
-        # What the editor greeted with is its own as well: a default that it says later is news there.
-        for data in (settings.without(self.options, *now), *now):
+        current = self._editor_settings, self._of_folder(folder)
+        # A key that the editor sends now, even with its default value, replaces that key of `initialize`.
+        for data in (settings.without(self.options, *current), *current):
             result, more = settings.read(data, result, defaults_count=False)
             problems = (*problems, *more)
-        return Held(result, problems)
+        return FolderSettings(result, problems)
 
-    def _said_by(self, folder: Path | None) -> object:
-        return self._said_of.get(self._roots.get(folder, "")) if folder is not None else None
+    def _of_folder(self, folder: Path | None) -> object:
+        return self._editor_settings_by_folder.get(self._roots.get(folder, "")) if folder is not None else None
 
 
 def _stamp(path: Path) -> Stamp | None:
     try:
-        found = path.stat()
+        info = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return info.st_mtime_ns, info.st_size, info.st_ino

@@ -1,4 +1,7 @@
-"""Between the protocol's values and ours. Nothing else in the package knows positions, and nothing here decides."""
+"""Convert between the protocol's values and ours.
+
+No other module of the server converts positions, and no conversion makes a decision.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _ANNOTATION = "dg-lsp"
 
 
 def to_changes(changes: Iterable[lsp.TextDocumentContentChangeEvent]) -> tuple[Change, ...]:
-    """Return an editor's changes of a text."""
+    """Return an editor's content changes as our values."""
     return tuple(
         Change(change.text, _point(change.range.start), _point(change.range.end))
         if isinstance(change, lsp.TextDocumentContentChangePartial)
@@ -49,13 +52,13 @@ def to_range(index: Lines, span: Span, encoding: Encoding) -> lsp.Range:
 
 
 def to_encoding(kind: lsp.PositionEncodingKind | str | None) -> Encoding:
-    """Return the encoding that was agreed on."""
+    """Return our name of a position encoding; UTF-16 for an unknown one."""
     name = kind.value if isinstance(kind, lsp.PositionEncodingKind) else kind
     return "utf-8" if name == "utf-8" else "utf-32" if name == "utf-32" else "utf-16"
 
 
 def to_path(uri: str) -> Path | None:
-    """Return the file that a URI names, a notebook's for one of its cells; None where it names none."""
+    """Return the path of the file that a URI names, for a cell that of its notebook; None when it names no file."""
     try:
         parts = urlsplit(uri)
         if parts.scheme not in ("file", "vscode-notebook-cell", "vscode-notebook") or not parts.path.strip("/"):
@@ -69,7 +72,7 @@ def to_path(uri: str) -> Path | None:
 def _pathname(path: str) -> str:
     if os.name != "nt":
         return unquote(path)
-    # Elsewhere it does no more than that, and brings all of HTTP with it.
+    # Imported only here: on other systems it does the same as `unquote`, and it loads the whole HTTP client.
     from urllib.request import url2pathname
 
     return url2pathname(path)
@@ -80,8 +83,8 @@ def to_item(
 ) -> lsp.InlineCompletionItem:
     """Return text to insert at an offset, as an item that the editor shows.
 
-    Neovim draws an empty range best. VS Code shows text with a line break only where the range reaches the line's end,
-    so with `to_line_end` such a text replaces the rest of the line by itself and what was there.
+    Neovim needs an empty range. VS Code shows multi-line text only where the range reaches the line's end. With
+    `to_line_end` a multi-line item therefore replaces the rest of the line, and repeats that rest at its end.
     """
     end = at
     if to_line_end and ("\n" in text or "\r" in text):
@@ -93,14 +96,14 @@ def to_item(
 def to_replacing_item(
     index: Lines, replaced: Span, text: str, *, encoding: Encoding, command: lsp.Command
 ) -> lsp.InlineCompletionItem:
-    """Return text that replaces a span, such as what the editor's own list has selected and what goes on behind it."""
+    """Return an item whose text replaces a span, such as the word that the editor's own list completes."""
     return lsp.InlineCompletionItem(insert_text=text, range=to_range(index, replaced, encoding), command=command)
 
 
 def to_completion_item(index: Lines, at: int, text: str, *, encoding: Encoding, detail: str) -> lsp.CompletionItem:
     """Return text to insert at an offset, as an item of an ordinary completion list.
 
-    Lists are filtered by the word before the cursor, so the item begins with that word and replaces it.
+    Editors filter lists by the word before the cursor. The item therefore replaces that word by itself plus the text.
     """
     line_start = index.starts[index.at(at)]
     start = at
@@ -122,11 +125,20 @@ def to_completion_item(index: Lines, at: int, text: str, *, encoding: Encoding, 
 
 
 def to_workspace_edit(
-    uri: str, version: int | None, index: Lines, edits: Sequence[Edit], encoding: Encoding, *, versioned: bool, label: str = ""
+    uri: str,
+    version: int | None,
+    index: Lines,
+    edits: Sequence[Edit],
+    encoding: Encoding,
+    *,
+    versioned: bool,
+    label: str = "",
+    asks: bool = False,
 ) -> lsp.WorkspaceEdit:
-    """Return edits of one version of a document; with `label` they carry a change annotation.
+    """Return the edits of a document as a workspace edit.
 
-    With `versioned` the editor refuses them for any other version; not every editor can read that form.
+    With `versioned` the editor refuses them for any other version of the document; not every editor reads that form.
+    Only that form has change annotations: `label` adds one, and with `asks` the editor asks for confirmation.
     """
     if not versioned:
         plain = [lsp.TextEdit(to_range(index, edit.span, encoding), edit.text) for edit in edits]
@@ -138,19 +150,20 @@ def to_workspace_edit(
             lsp.AnnotatedTextEdit(_ANNOTATION, range_, edit.text) if label else lsp.TextEdit(range_, edit.text)
         )
     document = lsp.OptionalVersionedTextDocumentIdentifier(uri=uri, version=version)
+    annotation = lsp.ChangeAnnotation(label, needs_confirmation=asks or None, description="written by a model")
     return lsp.WorkspaceEdit(
         document_changes=[lsp.TextDocumentEdit(text_document=document, edits=document_edits)],
-        change_annotations={_ANNOTATION: lsp.ChangeAnnotation(label, description="written by a model")} if label else None,
+        change_annotations={_ANNOTATION: annotation} if label else None,
     )
 
 
 def from_points(index: Lines, start: tuple[int, int], end: tuple[int, int], encoding: Encoding) -> Span:
-    """Return the span between two lines and characters."""
+    """Return the span between two (line, character) pairs."""
     return to_span(index, lsp.Range(lsp.Position(*start), lsp.Position(*end)), encoding)
 
 
 def to_points(index: Lines, span: Span, encoding: Encoding) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return a span as two lines and characters."""
+    """Return a span as two (line, character) pairs."""
     return positions.to_position(index, span.start, encoding), positions.to_position(index, span.end, encoding)
 
 

@@ -1,6 +1,7 @@
-"""How long to wait before asking by oneself: from the user's typing, the place, the engine's latency and the editor's own wait.
+"""How long to wait before an unprompted request.
 
-Pure; the time is passed in.
+The wait depends on the user's typing speed, the text around the cursor, the engine's latency and the editor's own debounce.
+Pure; the caller passes the time.
 """
 
 from __future__ import annotations
@@ -8,20 +9,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-# Longer gaps are pauses, not typing; shorter ones are an editor's macro.
+# Longer gaps are pauses; shorter ones come from a macro, not from typing.
 MIN_GAP_S, MAX_GAP_S = 0.02, 0.6
 N_GAPS = 40
-# Where nothing is known yet: an ordinary typist, an engine that is neither fast nor slow.
+# Defaults before anything was measured: an average typist, and an engine of medium speed.
 USUAL_GAP_S, USUAL_LATENCY_MS = 0.18, 300.0
 MIN_WAIT_MS, MAX_WAIT_MS = 30.0, 800.0
 
-# Behind these an answer is likely to be wanted at once: something was opened or ended.
+# After these the user probably wants a suggestion at once: an open bracket, an operator, a keyword, an empty line.
 _INVITES = re.compile(r"(?:[([{=,:.>]|\b(?:return|in|and|or|not|if|import|new)\s?)\s*$|^\s*$")
 
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """When the user typed last, the gaps between keystrokes, and how long answers took."""
+    """The time of the last keystroke, the recent gaps between keystrokes, and the engine's recent latencies."""
 
     last: float | None = None
     gaps: tuple[float, ...] = ()
@@ -34,35 +35,35 @@ class Rhythm:
         return replace(self, last=now, gaps=gaps)
 
     def answered(self, latency_ms: float) -> Rhythm:
-        """Return the rhythm after an answer of the engine."""
+        """Return the rhythm after an answer from the engine."""
         return replace(self, latencies_ms=(*self.latencies_ms, latency_ms)[-10:])
 
     @property
     def gap_ms(self) -> float:
-        """The user's usual time between two keystrokes."""
+        """The median gap between keystrokes; a default before five gaps were measured."""
         return 1000 * (_median(self.gaps) if len(self.gaps) >= 5 else USUAL_GAP_S)
 
     @property
     def latency_ms(self) -> float:
-        """The engine's usual time for an answer."""
+        """The engine's median latency; a default before the first answer."""
         return _median(self.latencies_ms) if self.latencies_ms else USUAL_LATENCY_MS
 
 
 def wait_ms(rhythm: Rhythm, now: float, before: str, after: str, *, client_ms: float, fixed: int | None) -> float:
-    """Return how long to wait from now on, given the line on both sides of the cursor.
+    """Return the remaining time to wait, given the line's text before and after the cursor.
 
-    A user who types on after every answer wants none: the wait is somewhat longer than a gap between keystrokes, shorter
-    where the place invites an answer, less what the engine takes itself when it is slow, and less what the editor has
-    waited already. `fixed` is the user's own choice and counts as it is.
+    The wait is longer than a gap between keystrokes, so that nobody gets suggestions while typing on. It is shorter after
+    text such as an open bracket, and with a slow engine. The time since the last keystroke and the editor's own debounce
+    are subtracted. `fixed` is the user's setting; it replaces all of this.
     """
     if fixed is not None:
         return float(fixed)
     factor = 1.0 if _INVITES.search(before) and not after.strip(" )]}\"'`;:,") else 1.6
-    # A slow engine would be asked too late if we waited long on top, and its work can be called off.
-    slow = max(0.0, rhythm.latency_ms - USUAL_LATENCY_MS) / 4
-    passed = 1000 * (now - rhythm.last) if rhythm.last is not None else client_ms
-    usual_ms = min(max(factor * rhythm.gap_ms - slow, MIN_WAIT_MS), MAX_WAIT_MS)
-    return max(0.0, usual_ms - max(min(passed, MAX_WAIT_MS), client_ms))
+    # Ask a slow engine earlier, to save time; its work can be cancelled when the user types on.
+    slow_ms = max(0.0, rhythm.latency_ms - USUAL_LATENCY_MS) / 4
+    elapsed_ms = 1000 * (now - rhythm.last) if rhythm.last is not None else client_ms
+    usual_ms = min(max(factor * rhythm.gap_ms - slow_ms, MIN_WAIT_MS), MAX_WAIT_MS)
+    return max(0.0, usual_ms - max(min(elapsed_ms, MAX_WAIT_MS), client_ms))
 
 
 def _median(values: tuple[float, ...]) -> float:

@@ -1,13 +1,13 @@
-"""Fill the holes of a code action: group by group on one canvas each, keeping only what leaves the syntax sound."""
+"""Fill the holes of a code action, one group of holes per request, and keep the fills that leave the syntax valid."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import confidence, context, values
+from dg_lsp.core import confidence, context, polish, values
 from dg_lsp.core import syntax as syntaxes
-from dg_lsp.core.confidence import Confidence, Threshold
+from dg_lsp.core.confidence import Confidence, Ranked, Threshold
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Snippet
 from dg_lsp.infill import pipeline
@@ -15,36 +15,65 @@ from dg_lsp.infill.pipeline import Answer, Suggestion
 from dg_lsp.infill.port import Engine
 
 OnDraft = Callable[[tuple[str, ...], int], None]
-# Gives the engine for one group, whose drafts are heard of.
+# Returns the engine for one group of holes, which also sends that group's drafts to the editor.
 EngineFor = Callable[[tuple[Hole, ...]], Engine]
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
-    """The edits that are kept, of so many holes, why the others have none, and how sure the model is of each group's."""
+class Fill:
+    """An edit, the model's confidence in it, and whether it replaces working code by less code."""
 
-    edits: tuple[Edit, ...] = ()
+    edit: Edit
+    confidence: Confidence
+    shrinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FillResult:
+    """The fills in document order, the number of holes, and the reasons for holes that were not filled."""
+
+    fills: tuple[Fill, ...] = ()
     n_holes: int = 0
     reasons: tuple[str, ...] = ()
-    confidences: tuple[Confidence, ...] = ()
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The edits of the fills."""
+        return tuple(fill.edit for fill in self.fills)
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether a fill replaces working code by less code."""
+        return any(fill.shrinks for fill in self.fills)
 
     def caution(self, gate: Threshold) -> str:
-        """Return what to tell a user about fills that are not sure: `best guess, 4 %`; "" where all are."""
-        unsure = [each for each in self.confidences if not confidence.is_sure(each, gate)]
+        """Return a warning about uncertain fills, such as `best guess, 4 %`; "" when every fill passes the gate."""
+        unsure = [fill.confidence for fill in self.fills if not confidence.is_sure(fill.confidence, gate)]
         if not unsure:
             return ""
         return f"best guess, {confidence.words(min(unsure, key=confidence.order))}"
 
+    def note(self, gate: Threshold) -> str:
+        """Return the note after a title: the caution or the lowest probability, and whether working code is replaced."""
+        least = min((fill.confidence for fill in self.fills), key=confidence.order, default=Ranked())
+        sure = "" if isinstance(least, Ranked) else confidence.words(least)
+        parts = [self.caution(gate) or sure, polish.SHRINKS if self.shrinks else ""]
+        return ", ".join(part for part in parts if part)
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A document with what it takes to fill its holes; `is_file` says that it is no cell of a notebook."""
+    """A document and the options for filling its holes.
+
+    `is_file` is False for a notebook cell. With `allow_shrink`, an answer may replace working code by less code.
+    """
 
     document: Document
     syntax: Syntax | None
     settings: pipeline.RequestOptions
     related: Sequence[Snippet] = ()
     is_file: bool = False
+    allow_shrink: bool = False
 
 
 async def fill(
@@ -53,70 +82,74 @@ async def fill(
     engine_for: EngineFor,
     done: Callable[[int, int], None],
     *,
-    mends: bool = False,
-) -> Filled:
-    """Return what the first attempt that comes to an edit comes to; `done` hears how many holes of how many are done.
+    repairs: bool = False,
+) -> FillResult:
+    """Return the result of the first attempt that yields a fill, else of the last one.
 
-    With `mends`, only what leaves fewer stretches that can't be parsed than before counts. Raises EngineError.
+    `done` is called with the number of holes that are done and their total. With `repairs`, a fill must reduce the number
+    of syntax errors. Raises EngineError.
     """
-    result = Filled(reasons=("there is nothing to fill",))
+    result = FillResult(reasons=("there is nothing to fill",))
     for holes in attempts:
-        result = await _fill(holes, job, engine_for, done, mends=mends)
-        if result.edits:
+        result = await _fill(holes, job, engine_for, done, repairs=repairs)
+        if result.fills:
             break
     return result
 
 
 async def _fill(
-    holes: tuple[Hole, ...], job: Job, engine_for: EngineFor, done: Callable[[int, int], None], *, mends: bool
-) -> Filled:
-    kept_edits: tuple[Edit, ...] = ()
+    holes: tuple[Hole, ...], job: Job, engine_for: EngineFor, done: Callable[[int, int], None], *, repairs: bool
+) -> FillResult:
+    all_fills: tuple[Fill, ...] = ()
     reasons: list[str] = []
-    confidences: list[Confidence] = []
     n_done = 0
+    done(0, len(holes))
     for group in context.group(holes, job.document):
-        edits, stated, reason = await _group(group, kept_edits, job, engine_for, mends=mends)
-        confidences += stated
-        if not edits and len(group) > 1 and not mends:
-            for hole in group:
-                more, stated, reason = await _group((hole,), (*kept_edits, *edits), job, engine_for, mends=mends)
-                confidences += stated
-                edits = (*edits, *more)
+        fills, reason = await _group(group, all_fills, job, engine_for, repairs=repairs)
+        if not fills and len(group) > 1 and not repairs:
+            for number, hole in enumerate(group):
+                done(n_done + number, len(holes))
+                more, reason = await _group((hole,), (*all_fills, *fills), job, engine_for, repairs=repairs)
+                fills = (*fills, *more)
                 reasons += [reason] if reason else []
         elif reason:
             reasons.append(reason)
-        kept_edits = (*kept_edits, *edits)
+        all_fills = (*all_fills, *fills)
         n_done += len(group)
         done(n_done, len(holes))
-    ordered = tuple(sorted(kept_edits, key=lambda edit: edit.span))
-    return Filled(ordered, len(holes), tuple(dict.fromkeys(reasons)), tuple(confidences))
+    ordered = tuple(sorted(all_fills, key=lambda fill: fill.edit.span))
+    return FillResult(ordered, len(holes), tuple(dict.fromkeys(reasons)))
 
 
 async def _group(
-    group: tuple[Hole, ...], kept_edits: tuple[Edit, ...], job: Job, engine_for: EngineFor, *, mends: bool
-) -> tuple[tuple[Edit, ...], tuple[Confidence, ...], str]:
-    """Return the best edits for one group that go with those that are kept already, or why there are none.
-
-    Beside them, how sure the model is of them: one confidence, or none where there are no edits.
-    """
-    engine = engine_for(group)
+    group: tuple[Hole, ...], earlier_fills: tuple[Fill, ...], job: Job, engine_for: EngineFor, *, repairs: bool
+) -> tuple[tuple[Fill, ...], str]:
+    """Return the best fills for one group that are valid together with the earlier fills, or why there are none."""
     answer = await pipeline.infill(
-        engine, job.document, group, job.settings, syntax=job.syntax, related=job.related, is_file=job.is_file
+        engine_for(group),
+        job.document,
+        group,
+        job.settings,
+        syntax=job.syntax,
+        related=job.related,
+        is_file=job.is_file,
+        allow_shrink=job.allow_shrink,
     )
-    for suggestion in _sound(answer, kept_edits, job, mends=mends):
-        return suggestion.edits, (suggestion.candidate.confidence,), ""
-    return (), (), answer.reason or ("the answer does not mend the syntax" if mends else "the answer breaks the syntax")
+    for suggestion in _valid(answer, tuple(fill.edit for fill in earlier_fills), job, repairs=repairs):
+        certainty = suggestion.candidate.confidence
+        return tuple(Fill(edit, certainty, suggestion.shrinks) for edit in suggestion.edits), ""
+    return (), answer.reason or ("the answer does not repair the syntax" if repairs else "the answer breaks the syntax")
 
 
-def _sound(answer: Answer, kept_edits: tuple[Edit, ...], job: Job, *, mends: bool) -> Iterator[Suggestion]:
+def _valid(answer: Answer, earlier_edits: tuple[Edit, ...], job: Job, *, repairs: bool) -> Iterator[Suggestion]:
     for suggestion in answer.suggestions:
-        text = values.apply(job.document.text, (*kept_edits, *suggestion.edits))
+        text = values.apply(job.document.text, (*earlier_edits, *suggestion.edits))
         new_syntax = syntaxes.of(replace(job.document, text=text), job.syntax)
         if new_syntax is None or job.syntax is None:
-            is_sound = not mends
-        elif mends:
-            is_sound = syntaxes.adds_errors(job.syntax, new_syntax)
+            is_valid = not repairs
+        elif repairs:
+            is_valid = syntaxes.adds_errors(job.syntax, new_syntax)
         else:
-            is_sound = not syntaxes.adds_errors(new_syntax, job.syntax)
-        if is_sound:
+            is_valid = not syntaxes.adds_errors(new_syntax, job.syntax)
+        if is_valid:
             yield suggestion

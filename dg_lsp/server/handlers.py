@@ -1,4 +1,4 @@
-"""Which message is handled by what. A handler converts, awaits, converts back; the work is elsewhere."""
+"""Register a handler for each message. A handler converts the parameters, calls the server and converts the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def add(server: DgLanguageServer) -> None:
-    """Say which message is handled by what."""
+    """Register all handlers of the server."""
     documents = server.documents
 
     @server.feature(lsp.INITIALIZE)
@@ -38,7 +38,7 @@ def add(server: DgLanguageServer) -> None:
     def _(params: lsp.DidOpenTextDocumentParams) -> None:
         new = params.text_document
         documents.open(new.uri, new.language_id, new.version, new.text)
-        server.spawn(server.look_around_document(new.uri))
+        server.spawn(server.read_ahead(new.uri))
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def _(params: lsp.DidChangeTextDocumentParams) -> None:
@@ -55,7 +55,7 @@ def add(server: DgLanguageServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
     def _(params: lsp.DidSaveTextDocumentParams) -> None:
         server.nearby.forget(params.text_document.uri)
-        # It may be one of the files that hold settings.
+        # The document may be a configuration file.
         server.look_at_files()
 
     _add_notebook_handlers(server)
@@ -79,9 +79,12 @@ def add(server: DgLanguageServer) -> None:
     async def _(params: lsp.CodeAction) -> lsp.CodeAction:
         from dg_lsp.server import running
 
-        made = await running.edit(server, running.to_fill_params(params.data))
-        if made is not None:
-            params.edit, params.title = made.edit, running.labelled(params.title, made.caution)
+        if params.command is not None:
+            # Some editors resolve every action; this one is done by its command.
+            return params
+        result = await running.edit(server, running.to_fill_params(params.data))
+        if result is not None:
+            params.edit, params.title = result.edit, running.labelled(params.title, result.note)
         return params
 
     @server.feature(lsp.WORKSPACE_EXECUTE_COMMAND)
@@ -91,7 +94,7 @@ def add(server: DgLanguageServer) -> None:
         return await running.execute(server, params)
 
     for name in methods.COMMANDS:
-        # Only their names are used, for the capabilities; `running.execute` runs them.
+        # pygls reads only the names, for the capabilities; `running.execute` runs the commands.
         server.protocol.fm.commands[name] = None
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)
@@ -99,7 +102,7 @@ def add(server: DgLanguageServer) -> None:
         if server.client.pulls_configuration:
             server.spawn(server.pull_settings())
         else:
-            server.say_settings(settings.section(params.settings))
+            server.set_editor_settings(settings.section(params.settings))
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def _(params: lsp.DidChangeWorkspaceFoldersParams) -> None:
@@ -117,18 +120,17 @@ def add(server: DgLanguageServer) -> None:
 
     @server.feature(methods.DID_SHOW)
     def _(params: Any) -> None:
-        _heard(params, lambda: server.completer.usage.displayed(methods.to_shown(params)))
+        _ignore_bad_params(lambda: server.completer.usage.displayed(methods.to_offer_id(params)))
 
     @server.feature(methods.DID_PARTIALLY_ACCEPT)
     def _(params: Any) -> None:
-        _heard(
-            params,
-            lambda: server.completer.usage.accepted_in_part(methods.to_shown(params), methods.to_accepted_length(params)),
+        _ignore_bad_params(
+            lambda: server.completer.usage.accepted_in_part(methods.to_offer_id(params), methods.to_accepted_length(params)),
         )
 
 
 def _add_lists(server: DgLanguageServer) -> None:
-    """Offer suggestions in ordinary completion lists as well."""
+    """Register the handler that also offers suggestions in ordinary completion lists."""
 
     @server.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions())
     async def _(params: lsp.CompletionParams) -> lsp.CompletionList:
@@ -173,8 +175,8 @@ def _add_notebook_handlers(server: DgLanguageServer) -> None:
             server.completer.forget(cell.uri)
 
 
-def _heard(params: object, take: Callable[[], object]) -> None:
+def _ignore_bad_params(count: Callable[[], object]) -> None:
     try:
-        take()
+        count()
     except BadParamsError as error:
-        log.warning("a notification of the client's says too little: %s", error)
+        log.warning("ignored a notification with bad parameters: %s", error)

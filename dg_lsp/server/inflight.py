@@ -1,7 +1,8 @@
-"""Questions to the engine that are under way: one for each document, and one that looks ahead of it.
+"""Running requests to the engine: for each document one, and one that asks ahead for the text after a suggestion.
 
-Knows tasks and time; nothing of what is asked or what becomes of an answer. Several requests may wait for one question,
-and one that nobody waits for any more is kept for a moment, in case the next keystroke wants it.
+This module knows tasks and time, not what is asked or how an answer is used. Several requests from the editor may wait for
+one flight, a running request to the engine. A flight that no request waits for is cancelled after a short delay, because
+the next keystroke's request may still join it.
 """
 
 from __future__ import annotations
@@ -16,34 +17,34 @@ from dg_lsp.server.reuse import Offer, Place
 
 log = logging.getLogger(__name__)
 
-# An answer that nobody waits for any more may be wanted again by the next keystroke's request.
+# A flight without waiting requests runs on for this long, so that the next keystroke's request can join it.
 GRACE_S = 0.15
 
-# The offers, and why there is none.
+# The offers, and the reason when there are none.
 EngineAnswer = tuple[tuple[Offer, ...], str]
 
 
 class Flight:
-    """One question to the engine, which several requests may wait for."""
+    """One request to the engine, which several requests from the editor may wait for."""
 
     def __init__(self, place: Place, n_candidates: int, started: float, task: asyncio.Future[EngineAnswer]) -> None:
-        """Hold a question that was asked at this place, for so many candidates."""
+        """Hold a request that was sent for this place and this number of candidates."""
         self.place, self.n_candidates, self.started, self.task = place, n_candidates, started, task
         self.n_waiting = 0
 
     async def wait(self, turn: asyncio.Event, *, raises: bool) -> EngineAnswer | None:
-        """Return the answer; None when the turn is over first.
+        """Return the answer; None when `turn` is set first, or the request was cancelled.
 
-        An engine that fails raises EngineError with `raises`, and is a reason for no offers without.
+        When the engine fails, raises EngineError with `raises`; without it, the error is the reason for no offers.
         """
         self.n_waiting += 1
-        over = asyncio.ensure_future(turn.wait())
+        turn_over = asyncio.ensure_future(turn.wait())
         try:
-            await asyncio.wait((self.task, over), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((self.task, turn_over), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            over.cancel()
+            turn_over.cancel()
             self.n_waiting -= 1
-            self._let_go()
+            self._cancel_if_unused()
         if turn.is_set() or not self.task.done() or self.task.cancelled():
             return None
         try:
@@ -53,8 +54,8 @@ class Flight:
                 raise
             return (), str(error)
 
-    def _let_go(self) -> None:
-        """Give a question that nobody waits for a moment, in case it is wanted again."""
+    def _cancel_if_unused(self) -> None:
+        """Cancel the request after a delay, unless another request waits for it by then."""
         if self.n_waiting or self.task.done():
             return
 
@@ -66,50 +67,50 @@ class Flight:
 
 
 class Flights:
-    """The questions of one session."""
+    """The running requests of one session."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Have none."""
+        """Start with no request; `clock` returns the time in seconds."""
         self._clock = clock
-        self._asked: dict[str, Flight] = {}
+        self._direct: dict[str, Flight] = {}
         self._ahead: dict[str, Flight] = {}
 
     def has(self, uri: str) -> bool:
-        """Return whether a question for this document is under way, one that looks ahead left out."""
-        return uri in self._asked
+        """Return whether a request for this document is running; one that asks ahead does not count."""
+        return uri in self._direct
 
     def joinable(self, place: Place, latency_ms: float) -> Flight | None:
-        """Return the question under way that is worth waiting for at this place; None where there is none."""
-        flight = self._asked.get(place.uri)
+        """Return the running request whose answer may fit this place; None when there is none."""
+        flight = self._direct.get(place.uri)
         if flight is None or flight.task.done():
             return None
         age_ms = 1000 * (self._clock() - flight.started)
         return flight if reuse.joins(flight.place, place, age_ms=age_ms, latency_ms=latency_ms) else None
 
     def start(self, place: Place, n_candidates: int, work: Coroutine[None, None, EngineAnswer]) -> Flight:
-        """Return a new question, in place of the document's older ones."""
+        """Return a new running request; cancel the document's older ones."""
         self._cancel(place.uri)
-        return self._start(self._asked, place, n_candidates, work)
+        return self._start(self._direct, place, n_candidates, work)
 
     def look_ahead(self, place: Place, work: Coroutine[None, None, EngineAnswer]) -> None:
-        """Ask for what nobody waits for yet, in place of what was asked ahead for the document before."""
+        """Start a request that asks ahead; cancel the document's earlier one."""
         if (older := self._ahead.pop(place.uri, None)) is not None:
             older.task.cancel()
         self._start(self._ahead, place, 1, work)
 
     def forget(self, uri: str) -> None:
-        """End a document's questions."""
+        """Cancel a document's requests."""
         self._cancel(uri)
 
     async def close(self) -> None:
-        """End all that is under way."""
-        tasks = [flight.task for flights in (self._asked, self._ahead) for flight in flights.values()]
+        """Cancel all requests."""
+        tasks = [flight.task for flights in (self._direct, self._ahead) for flight in flights.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _cancel(self, uri: str) -> None:
-        for flights in (self._asked, self._ahead):
+        for flights in (self._direct, self._ahead):
             if (older := flights.pop(uri, None)) is not None:
                 older.task.cancel()
 
@@ -127,7 +128,7 @@ class Flights:
         if task.cancelled() or (error := task.exception()) is None:
             return
         if flights is self._ahead:
-            # Nobody waits for it; a request for the same place will meet the same trouble and tell of it.
-            log.debug("looking ahead failed: %s", error)
+            # No request waits for it. A request for the same place will fail too, and report the error.
+            log.debug("asking ahead failed: %s", error)
         elif not isinstance(error, EngineError):
             log.error("a request failed", exc_info=error)

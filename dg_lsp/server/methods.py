@@ -1,6 +1,6 @@
-"""Every message of ours that is not in the protocol's specification: its name, its parameters, its version.
+"""The names, parameters and version of the messages that dg-lsp adds to the Language Server Protocol.
 
-`editors/PROTOCOL.md` describes them for clients; a test compares the two. Nothing here does anything.
+`editors/PROTOCOL.md` describes them for clients, and a test compares the two. This module only declares and converts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from dg_lsp.server.resident import StateName
 
 VERSION = 1
-"""Grows when a message changes so that an older client would misread it; told in `initialize` and in each status."""
+"""Grows when an older client would misread a changed message; sent in the result of `initialize` and in each status."""
 
 STATUS = "dgLsp/status"
 DRAFT = "dgLsp/draft"
@@ -38,12 +38,12 @@ KINDS: dict[What, str] = {
     "repair": "quickfix",
     "docstring": "refactor.rewrite",
 }
-"""What code actions do, and the protocol's name for each sort."""
+"""Each action, with its code action kind in the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusParams:
-    """How things are: the engine's state, its model, how long the last answer took, why there was no last one."""
+    """The status: the engine's state and model, the last answer's latency, the reason for a missing suggestion."""
 
     state: StateName
     model: str
@@ -54,7 +54,7 @@ class StatusParams:
     """A reason's code and sentence."""
     busy: bool = False
     problems: tuple[str, ...] = ()
-    """What is wrong in the settings, a sentence each."""
+    """A sentence for each problem in the settings."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the parameters of the notification."""
@@ -74,7 +74,7 @@ class StatusParams:
 
 @dataclass(frozen=True, slots=True)
 class DraftPart:
-    """What would stand in place of a range; its ends are line and character as the editor counts them."""
+    """The draft text of a range; `start` and `end` are line and character as the editor counts them."""
 
     start: tuple[int, int]
     end: tuple[int, int]
@@ -83,7 +83,7 @@ class DraftPart:
 
 @dataclass(frozen=True, slots=True)
 class DraftParams:
-    """The canvas as it reads now: one text for each range of that version of a document. The last one is `done`."""
+    """The current draft: one text for each range of one version of a document. The last message has `done` set."""
 
     token: str
     uri: str
@@ -107,13 +107,28 @@ class DraftParams:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class FilledPart:
+    """A fill of an applied edit: its range after the edit, its text, and the model's confidence in words."""
+
+    start: tuple[int, int]
+    end: tuple[int, int]
+    text: str
+    confidence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fill as it appears in the result of `dgLsp.fill`."""
+        ends = {"start": _position(self.start), "end": _position(self.end)}
+        return {"range": ends, "text": self.text, "confidence": self.confidence}
+
+
 class BadParamsError(ValueError):
-    """A message's parameters can't be read; the message is a sentence."""
+    """The parameters of a message can't be parsed; the error's message is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class FillParams:
-    """What a code action or `dgLsp.fill` asks for: what to do, in which version of which document, where.
+    """The parameters of a code action or of `dgLsp.fill`: the action, the document with its version, and the range.
 
     `start` and `end` are line and character as the editor counts them.
     """
@@ -137,11 +152,11 @@ class FillParams:
 
 
 def to_fill_params(data: object) -> FillParams:
-    """Return what the JSON asks for; raise BadParamsError when it can't be read."""
+    """Return the parameters that the JSON describes; raise BadParamsError when it can't be parsed."""
     try:
         assert isinstance(data, Mapping)
         if (what := data["do"]) not in KINDS:
-            raise BadParamsError(f"there is no action {what!r}; there are {', '.join(KINDS)}")
+            raise BadParamsError(f"unknown action {what!r}; use one of {', '.join(KINDS)}")
         document, ends = data["textDocument"], data["range"]
         version = document.get("version")
         assert isinstance(document["uri"], str)
@@ -157,23 +172,23 @@ def to_fill_params(data: object) -> FillParams:
     except BadParamsError:
         raise
     except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadParamsError("this needs `do`, `textDocument` with `uri`, and `range`") from error
+        raise BadParamsError("the parameters need `do`, `textDocument` with `uri`, and `range`") from error
 
 
-def to_shown(params: object) -> int:
-    """Return the id of the item that a client says it has shown or accepted a part of; raise BadParamsError."""
+def to_offer_id(params: object) -> int:
+    """Return the id of the item that a client showed or partially accepted; raise BadParamsError."""
     try:
         return int(params["item"]["command"]["arguments"][0])  # type: ignore[index]  # checked by trying
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-        raise BadParamsError("this needs the `item` with its `command`, as it was sent") from error
+        raise BadParamsError("the parameters need the `item` with its `command`, as the server sent it") from error
 
 
 def to_accepted_length(params: object) -> int:
-    """Return how many characters, in UTF-16 units, a client says were accepted so far; raise BadParamsError."""
+    """Return how many characters, in UTF-16 units, the user has accepted so far; raise BadParamsError."""
     try:
         return int(params["acceptedLength"])  # type: ignore[index]  # checked by trying
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadParamsError("this needs `acceptedLength`") from error
+        raise BadParamsError("the parameters need `acceptedLength`") from error
 
 
 def _position(point: tuple[int, int]) -> dict[str, int]:
@@ -182,7 +197,7 @@ def _position(point: tuple[int, int]) -> dict[str, int]:
 
 def _pair(position: Any) -> tuple[int, int]:
     line, character = position["line"], position["character"]
-    # The protocol's own numbers end there.
+    # The protocol's `uinteger` ends at 2**31 - 1.
     if not all(isinstance(number, int) and 0 <= number < 2**31 for number in (line, character)):
         raise ValueError(line, character)
     return line, character

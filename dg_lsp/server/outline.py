@@ -1,8 +1,8 @@
-"""Signatures of long files, as they were a moment ago.
+"""A cache of the signatures in long files.
 
-A request sends the signatures that lie outside its window, and finding them walks the whole tree: a tenth of a second in a
-file of ten thousand lines, at each keystroke. Here they are found beside, now and then, and a request takes those of the
-last time.
+A request sends the signatures outside its window. Collecting them walks the whole syntax tree, which takes a tenth of a
+second in a file of ten thousand lines. This module collects them in a thread at most every 30 seconds, and each request
+uses the last result.
 """
 
 from __future__ import annotations
@@ -14,66 +14,66 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 
 FRESH_S = 30.0
-# The request that finds the outline old goes out before it is found anew.
+# Wait this long before collecting, so that the request that needs the outline is sent first.
 PAUSE_S = 0.05
 
 Signatures = tuple[tuple[Span, str], ...]
 
 
-class _Outlined(Syntax):
-    """A syntax that knows its outline already, though perhaps that of the text a moment ago."""
+class _SyntaxWithOutline(Syntax):
+    """A syntax with a cached outline, which may be that of a slightly older text."""
 
-    known: Signatures = ()
+    cached_outline: Signatures = ()
 
     def outline(self) -> Signatures:
-        """Return the signatures as they were found."""
-        return self.known
+        """Return the cached signatures."""
+        return self.cached_outline
 
 
 class Outlines:
-    """The last outlines of long documents, by their URIs."""
+    """The cached outlines of long documents, by URI."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Know none."""
+        """Start empty; `clock` returns the time in seconds."""
         self._clock = clock
-        self._found: dict[str, tuple[float, Signatures]] = {}
-        self._finding: dict[str, asyncio.Task[None]] = {}
+        self._cache: dict[str, tuple[float, Signatures]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def quick(
         self, uri: str, syntax: Syntax | None, window_chars: int, whole: Callable[[], Syntax | None] | None = None
     ) -> Syntax | None:
-        """Return the syntax with an outline that costs nothing, and have it found anew where it is old.
+        """Return the syntax with its cached outline; start collecting it again when it is old.
 
-        `whole` gives the syntax of all of the text, where this one is of a part. A text that fits the window on either side
-        has no signatures outside of it.
+        `whole` returns the syntax of the whole text, when `syntax` covers only a part. A text that fits into the window
+        gets an empty outline, because no signature lies outside.
         """
         if syntax is None:
             return None
-        at, known = self._found.get(uri, (-FRESH_S, ()))
+        at, signatures = self._cache.get(uri, (-FRESH_S, ()))
         if len(syntax.text) <= window_chars:
-            known = ()
-        elif self._clock() - at >= FRESH_S and uri not in self._finding:
-            self._finding[uri] = asyncio.ensure_future(self._find(uri, whole or (lambda: syntax)))
-        quick = _Outlined(syntax.text, syntax.language, syntax.tree, syntax.offsets, syntax.parts)
-        # What was derived from the text already need not be derived again; a frozen value's attributes are set so.
+            signatures = ()
+        elif self._clock() - at >= FRESH_S and uri not in self._tasks:
+            self._tasks[uri] = asyncio.ensure_future(self._collect(uri, whole or (lambda: syntax)))
+        quick = _SyntaxWithOutline(syntax.text, syntax.language, syntax.tree, syntax.offsets, syntax.parts)
+        # Copy the cached properties too, so that they are not computed again. The class is frozen, so write to __dict__.
         quick.__dict__.update(syntax.__dict__)
-        quick.__dict__["known"] = known
+        quick.__dict__["cached_outline"] = signatures
         return quick
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
-        self._found.pop(uri, None)
+        self._cache.pop(uri, None)
 
     async def close(self) -> None:
-        """End what is under way."""
-        for task in self._finding.values():
+        """Cancel all collecting."""
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._finding.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _find(self, uri: str, whole: Callable[[], Syntax | None]) -> None:
+    async def _collect(self, uri: str, whole: Callable[[], Syntax | None]) -> None:
         try:
             await asyncio.sleep(PAUSE_S)
             syntax = whole()
-            self._found[uri] = (self._clock(), await asyncio.to_thread(syntax.outline) if syntax is not None else ())
+            self._cache[uri] = (self._clock(), await asyncio.to_thread(syntax.outline) if syntax is not None else ())
         finally:
-            self._finding.pop(uri, None)
+            self._tasks.pop(uri, None)

@@ -1,4 +1,4 @@
-"""Work-done progress that the server begins, and that the user can cancel."""
+"""Progress bars in the editor (work-done progress), started by the server, which the user can cancel."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any
 from lsprotocol import types as lsp
 from pygls.lsp.server import LanguageServer
 
-# An editor that never says whether it has a bar gets its edit without one.
+# An editor that does not confirm a progress bar by then gets its edit without one.
 CLIENT_PATIENCE_S = 2.0
 
 
 @dataclass(slots=True)
 class Progresses:
-    """The bars on the editor's screen."""
+    """The progress bars of one session."""
 
     server: LanguageServer
     _cancels: dict[str | int, Callable[[], None]] = field(default_factory=dict)
 
     def cancel(self, token: str | int) -> None:
-        """The user wants this to end; unknown tokens are those of work that has ended."""
+        """Cancel the work of a progress bar; an unknown token belongs to work that has ended already."""
         if isinstance(token, (str, int)) and (cancel := self._cancels.get(token)) is not None:
             cancel()
 
     @asynccontextmanager
     async def bar(self, title: str, cancel: Callable[[], None], *, is_shown: bool) -> AsyncIterator[Bar]:
-        """Yield a bar; one that says nothing where the editor has none."""
+        """Yield a progress bar; when the editor has none, it sends nothing."""
         token = f"dg-lsp-{secrets.token_hex(6)}"
-        bar = Bar(self.server, token, is_shown and await self._created(token))
+        bar = Bar(self.server, token, is_shown and await self._create(token))
         self._cancels[token] = cancel
         bar.send(lsp.WorkDoneProgressBegin(title=title, cancellable=True, percentage=0))
         try:
@@ -41,31 +41,31 @@ class Progresses:
             del self._cancels[token]
             bar.send(lsp.WorkDoneProgressEnd())
 
-    async def _created(self, token: str) -> bool:
+    async def _create(self, token: str) -> bool:
         try:
-            created = self.server.window_work_done_progress_create_async(lsp.WorkDoneProgressCreateParams(token))
-            await asyncio.wait_for(created, CLIENT_PATIENCE_S)
+            creating = self.server.window_work_done_progress_create_async(lsp.WorkDoneProgressCreateParams(token))
+            await asyncio.wait_for(creating, CLIENT_PATIENCE_S)
         except asyncio.CancelledError:
             raise
         except Exception:
-            # The editor may say no, in any form, or nothing; the work goes on without a bar.
+            # Without a bar the work goes on, whatever error the editor returned.
             return False
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar."""
+    """One progress bar."""
 
     server: LanguageServer
     token: str
     exists: bool
 
     def report(self, message: str, share: float) -> None:
-        """Say how far it is."""
+        """Send a message and the completed share, from 0 to 1."""
         self.send(lsp.WorkDoneProgressReport(message=message, percentage=min(100, max(0, round(100 * share)))))
 
     def send(self, value: Any) -> None:
-        """Send, where there is a bar."""
+        """Send a progress value, if the bar exists."""
         if self.exists:
             self.server.progress(lsp.ProgressParams(self.token, value))

@@ -1,8 +1,13 @@
-"""The JSON-RPC edge: every request gets an answer, whatever came in, and nothing that was answered is remembered.
+"""The JSON-RPC layer: it answers every request, also a malformed one, and keeps no state of finished requests.
 
-This owns what pygls gets wrong or leaves open: text (its documents split lines where the protocol does not, so ours are in
-`sync`), requests with malformed parameters (it answers none), one future kept for each notification, answers to requests
-that were cancelled meanwhile, and the exit code. Knows nothing of what the requests mean.
+It works around what pygls gets wrong or leaves open:
+- pygls splits lines where the protocol does not, so `sync` holds our own documents.
+- pygls does not answer requests with malformed parameters.
+- pygls keeps a future for each notification, for ever.
+- pygls fails on responses to requests that were cancelled meanwhile.
+- pygls leaves the exit code open.
+
+This module does not know what the requests mean.
 """
 
 from __future__ import annotations
@@ -34,9 +39,9 @@ Json = Mapping[str, Any]
 
 
 class RpcProtocol(LanguageServerProtocol):
-    """The protocol's state machine, over messages that are JSON objects already."""
+    """The state machine of the protocol; it receives messages as parsed JSON."""
 
-    # Documents are ours (`sync`), commands and progress are ordinary handlers (`app`).
+    # Switch off pygls' own handlers: `sync` holds the documents, `handlers` runs commands and progress.
     lsp_text_document__did_open = None  # type: ignore[assignment]  # only callables are registered
     lsp_text_document__did_change = None  # type: ignore[assignment]
     lsp_text_document__did_close = None  # type: ignore[assignment]
@@ -48,24 +53,24 @@ class RpcProtocol(LanguageServerProtocol):
     lsp_work_done_progress_cancel = None  # type: ignore[assignment]
 
     ended: Callable[[], None] = staticmethod(lambda: None)
-    """Called when the client says `exit`."""
+    """Called when the client sends `exit`."""
     unreadable: Callable[[str, object], None] = staticmethod(lambda _method, _params: None)
-    """Called with each notification that could not be read."""
+    """Called with the method and the parameters of each notification that can't be parsed."""
     initialized = False
     experimental: Json = MappingProxyType({})
 
     @property
     def was_shut_down(self) -> bool:
-        """Whether the client asked for the end before it came."""
+        """Whether the client has sent `shutdown`."""
         return bool(self._shutdown)
 
     def receive(self, message: object) -> None:
-        """Handle one message; never raises. A request that can't be handled is answered with an error that says why."""
+        """Handle one message; never raises. A request that can't be handled gets an error response with the reason."""
         try:
             if isinstance(message, dict):
                 self._receive(message)
             else:
-                self._refuse(None, INVALID_REQUEST, "a message is a JSON object; batches are no part of this protocol")
+                self._refuse(None, INVALID_REQUEST, "a message must be a JSON object; LSP has no batches")
         except Exception:
             # One bad message must not end a server that holds the user's unsaved text.
             log.exception("a message could not be handled")
@@ -73,22 +78,22 @@ class RpcProtocol(LanguageServerProtocol):
     def _receive(self, message: dict[str, Any]) -> None:
         msg_id, method = message.get("id"), message.get("method")
         if method is None:
-            # Some write a null where others leave it out, and pygls takes what has the key for a request.
+            # Some clients send `"method": null` in a response, which pygls would take for a request.
             message.pop("method", None)
         is_request = method is not None and "id" in message
         if message.get("jsonrpc") != "2.0" or not (method is None or isinstance(method, str)):
-            return self._refuse(msg_id, INVALID_REQUEST, 'a message says "jsonrpc": "2.0" and names its method by a string')
+            return self._refuse(msg_id, INVALID_REQUEST, 'a message needs "jsonrpc": "2.0", and its method must be a string')
         if method is None and "result" not in message and "error" not in message:
-            return self._refuse(msg_id, INVALID_REQUEST, "a message has a method, a result or an error")
+            return self._refuse(msg_id, INVALID_REQUEST, "a message needs a method, a result or an error")
         if is_request and not _is_id(msg_id):
-            return self._refuse(None, INVALID_REQUEST, "a request's id is a number or a string")
+            return self._refuse(None, INVALID_REQUEST, "a request's id must be a number or a string")
         if is_request and msg_id in self._request_futures:
-            return self._refuse(msg_id, INVALID_REQUEST, "a request with this id is under way")
+            return self._refuse(msg_id, INVALID_REQUEST, "a request with this id is still running")
         if is_request and self._shutdown:
-            return self._refuse(msg_id, INVALID_REQUEST, "the server was shut down")
+            return self._refuse(msg_id, INVALID_REQUEST, "the server has been shut down")
         if not self.initialized and method is not None and method not in (lsp.INITIALIZE, lsp.EXIT):
             if is_request:
-                self._refuse(msg_id, NOT_INITIALIZED, "the first request is `initialize`")
+                self._refuse(msg_id, NOT_INITIALIZED, "the first request must be `initialize`")
             return None
         if method == lsp.INITIALIZE and self.initialized:
             return self._refuse(msg_id, INVALID_REQUEST, "the server is initialized already")
@@ -97,7 +102,7 @@ class RpcProtocol(LanguageServerProtocol):
         except Exception as error:
             return self._unreadable(message, error)
         if is_request and not hasattr(structured, "id"):
-            return self._refuse(msg_id, INVALID_REQUEST, f"{method} is a notification, and has no id")
+            return self._refuse(msg_id, INVALID_REQUEST, f"{method} is a notification and must not have an id")
         self.handle_message(structured)
         return None
 
@@ -106,20 +111,20 @@ class RpcProtocol(LanguageServerProtocol):
         if method is None:
             future = self._request_futures.pop(msg_id, None) if isinstance(msg_id, (str, int)) else None
             if future is not None and not future.done():
-                future.set_exception(JsonRpcInternalError("the client's answer could not be read"))
+                future.set_exception(JsonRpcInternalError("the client's response could not be parsed"))
         elif "id" in message:
-            self._refuse(msg_id, INVALID_PARAMS, f"the parameters of {method} could not be read: {_cause(error)}")
+            self._refuse(msg_id, INVALID_PARAMS, f"the parameters of {method} could not be parsed: {_cause(error)}")
         else:
-            log.warning("the parameters of %s could not be read: %s", method, _cause(error))
+            log.warning("the parameters of %s could not be parsed: %s", method, _cause(error))
             self.unreadable(method, message.get("params"))
 
     def _refuse(self, msg_id: object, code: int, sentence: str) -> None:
         log.warning("refused a message: %s", sentence)
-        known = msg_id if _is_id(msg_id) else None
-        self._write({"jsonrpc": "2.0", "id": known, "error": {"code": code, "message": sentence}})
+        valid_id = msg_id if _is_id(msg_id) else None
+        self._write({"jsonrpc": "2.0", "id": valid_id, "error": {"code": code, "message": sentence}})
 
     def bad_json(self, sentence: str) -> None:
-        """Answer what is no JSON."""
+        """Answer a message that is no valid JSON."""
         self._refuse(None, PARSE_ERROR, sentence)
 
     def _write(self, data: Json) -> None:
@@ -127,7 +132,7 @@ class RpcProtocol(LanguageServerProtocol):
         assert self.writer is not None
         self.writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
 
-    # What pygls remembers of a handler it never forgets, but for requests.
+    # pygls keeps the future of each handler for ever, so remove it when it is done.
     def _execute_handler(
         self,
         msg_id: str | int,
@@ -154,8 +159,7 @@ class RpcProtocol(LanguageServerProtocol):
             log.error("a notification could not be handled", exc_info=error)
 
     def _handle_cancel_notification(self, msg_id: str | int) -> None:
-        # Unlike pygls' own, leaves the future where it is until it is done, and says nothing of ids it does not know: the
-        # answer was on its way.
+        # Unlike pygls' version, keep the future until it is done, and do not log unknown ids: their response was already sent.
         future = self._request_futures.get(msg_id) if _is_id(msg_id) else None
         if future is not None:
             future.cancel()
@@ -170,16 +174,16 @@ class RpcProtocol(LanguageServerProtocol):
 
     @lsp_method(lsp.INITIALIZE)
     def lsp_initialize(self, params: lsp.InitializeParams) -> Any:
-        """Answer with the capabilities, those that are our own among them."""
+        """Return the capabilities, including our experimental ones."""
         result = yield from super().lsp_initialize(params)
         result.capabilities.experimental = self.experimental
-        # Only now: an `initialize` that failed may be tried again.
+        # Set at the end, so that a failed `initialize` can be retried.
         self.initialized = True
         return result
 
     @lsp_method(lsp.SHUTDOWN)
     def lsp_shutdown(self, *args: Any) -> Any:
-        """Let the user's handler end what is under way, and take no more requests."""
+        """Run the registered handler, cancel all other requests and refuse new ones."""
         if (handler := self.fm.features.get(lsp.SHUTDOWN)) is not None:
             yield handler, args, None
         for msg_id, future in list(self._request_futures.items()):
@@ -189,30 +193,30 @@ class RpcProtocol(LanguageServerProtocol):
 
     @lsp_method(lsp.EXIT)
     def lsp_exit(self, *args: Any) -> Any:
-        """End; whoever runs the server knows the exit code."""
+        """Stop serving; `run` returns the exit code."""
         self.ended()
         yield from ()
 
 
 class Writer(Protocol):
-    """Where messages go."""
+    """Writes messages to the client."""
 
     def write(self, data: bytes) -> None:
-        """Write and flush."""
+        """Write the bytes and flush."""
 
     def close(self) -> None:
-        """Write no more."""
+        """Ignore all later writes."""
 
 
 class StreamWriter:
-    """Writes whole messages to a stream; what is written after the other side left is dropped."""
+    """Writes whole messages to a stream; after the client has disconnected, messages are dropped."""
 
-    def __init__(self, stream: BinaryIO, left: Callable[[], None]) -> None:
-        """Call `left` when the other side is gone."""
-        self._stream, self._left, self._is_open = stream, left, True
+    def __init__(self, stream: BinaryIO, on_disconnect: Callable[[], None]) -> None:
+        """Call `on_disconnect` when a write fails because the client is gone."""
+        self._stream, self._on_disconnect, self._is_open = stream, on_disconnect, True
 
     def write(self, data: bytes) -> None:
-        """Write and flush."""
+        """Write the bytes and flush."""
         if not self._is_open:
             return
         try:
@@ -220,31 +224,30 @@ class StreamWriter:
             self._stream.flush()
         except (OSError, ValueError):
             self.close()
-            self._left()
+            self._on_disconnect()
 
     def close(self) -> None:
-        """Write no more."""
+        """Ignore all later writes."""
         self._is_open = False
 
 
 def read_messages(stream: BinaryIO, take: Callable[[object], None], refuse: Callable[[str], None]) -> None:
-    """Call `found` with each message until the stream ends, and `bad` with a sentence for each that is no JSON.
+    """Call `take` with each message until the stream ends, and `refuse` with a sentence for each that is no JSON.
 
-    Header names count in any case. Lines that are no header are skipped until there is one, since what follows a
-    message that was cut short is its rest. A message does not end with a line end, so the next header follows that rest
-    on its line.
+    Header names are case-insensitive. After a truncated message, its remaining text comes first: lines are skipped until
+    the next header. A message does not end with a newline, so that header stands at the end of a line.
     """
     length: int | None = None
     while line := stream.readline(MAX_MESSAGE_BYTES):
-        # The last colon, as what was cut short has some of its own.
+        # Split at the last colon, because the rest of a truncated message may contain colons.
         head, _, value = (part.strip() for part in line.rpartition(b":"))
         if head.lower().endswith(_LENGTH) and not (
             head[: -len(_LENGTH)][-1:].isalnum() or head[: -len(_LENGTH)].endswith(b"-")
         ):
-            # Python makes no number of some thousand digits.
+            # `int` raises ValueError for numbers of some thousand digits.
             length = int(value) if value.isdigit() and len(value) < 20 else None
             if length is None or length > MAX_MESSAGE_BYTES:
-                refuse("a header's Content-Length is no number of bytes that can be read")
+                refuse(f"a Content-Length header must be a number from 0 to {MAX_MESSAGE_BYTES}")
                 length = None
         elif not line.strip() and length is not None:
             body = stream.read(length)
@@ -254,15 +257,15 @@ def read_messages(stream: BinaryIO, take: Callable[[object], None], refuse: Call
             try:
                 message = json.loads(body)
             except (ValueError, RecursionError):
-                refuse("a message is no JSON")
+                refuse("a message is not valid JSON")
             else:
                 take(message)
 
 
 async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, background: Callable[[], Awaitable[None]]) -> int:
-    """Serve until the client says `exit` or is gone; return the exit code: 0 when it asked for the end before, else 1.
+    """Serve until the client sends `exit` or disconnects; return the exit code: 0 after `shutdown`, else 1.
 
-    A thread reads, so that the client can always write. `background` runs beside, and ends with us.
+    A thread reads the input, so that the client's writes never block. `background` runs concurrently until the end.
     """
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_on_loop_error)
@@ -281,22 +284,22 @@ async def run(protocol: RpcProtocol, reader: BinaryIO, writer: BinaryIO, backgro
         try:
             read_messages(reader, lambda message: hand(protocol.receive, message), lambda text: hand(protocol.bad_json, text))
         except (OSError, ValueError):
-            log.warning("the connection to the editor broke")
+            log.warning("the connection to the editor was lost")
         hand(over.set)
 
     threading.Thread(target=read, name="dg-lsp-reader", daemon=True).start()
-    beside = asyncio.ensure_future(background())
+    background_task = asyncio.ensure_future(background())
     try:
         await over.wait()
     finally:
-        beside.cancel()
-        await asyncio.gather(beside, return_exceptions=True)
+        background_task.cancel()
+        await asyncio.gather(background_task, return_exceptions=True)
     return 0 if protocol.was_shut_down else 1
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # A Unix socket of anyio's that becomes readable in the very turn in which its reader is cancelled ends here; the
-    # reader is gone, and nothing is lost.
+    # anyio raises this when its Unix socket becomes readable in the same loop iteration in which its reader is cancelled.
+    # Nothing is lost, so log it at debug level only.
     if isinstance(context.get("exception"), asyncio.InvalidStateError):
         log.debug("%s", context.get("message"))
     else:
@@ -304,10 +307,10 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 
 
 class Wire:
-    """Which way the client writes; an older one is known by its first trigger kind 0, or by its capabilities."""
+    """Which message format the client uses; `is_old` is set by its capabilities or by its first trigger kind 0."""
 
     def __init__(self) -> None:
-        """Assume the present way."""
+        """Start with the current format."""
         self.is_old = False
 
     def context(self, data: Any, structurer: cattrs.Converter) -> lsp.InlineCompletionContext:
@@ -321,13 +324,13 @@ class Wire:
             self.is_old = self.is_old or isinstance(ends, list)
             ends = {"start": ends[0], "end": ends[1]} if isinstance(ends, list) else ends
             selected = lsp.SelectedCompletionInfo(structurer.structure(ends, lsp.Range), str(selection["text"]))
-        # Only the older format has a 0, and only the present one a 2.
+        # Only the old format has trigger kind 0, and only the current one has 2.
         self.is_old = kind == 0 or (self.is_old and kind != lsp.InlineCompletionTriggerKind.Automatic.value)
         return lsp.InlineCompletionContext(lsp.InlineCompletionTriggerKind(kind + self.is_old), selected)
 
 
 def converter(wire: Wire) -> cattrs.Converter:
-    """Return pygls' converter, except that what it has no type for stays JSON, and that it reads the older way too."""
+    """Return pygls' converter with two changes: data of unknown type stays JSON, and the old format is read too."""
     structurer = converters.get_converter()
     structurer.register_structure_hook(
         JsonRPCRequestMessage, lambda data, cls: cls(data["id"], data["method"], data["jsonrpc"], data.get("params"))
@@ -347,13 +350,13 @@ def _is_id(value: object) -> bool:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the innermost thing that was wrong, without the values that were sent."""
+    """Return the innermost error in words, without the client's values, which may contain code."""
     while True:
         inner = getattr(error, "exceptions", None)
-        following = inner[0] if inner else error.__cause__
-        if following is None or following is error:
+        cause = inner[0] if inner else error.__cause__
+        if cause is None or cause is error:
             break
-        error = following
+        error = cause
     if isinstance(error, KeyError):
         return f"{error.args[0]} is missing"
     return type(error).__name__

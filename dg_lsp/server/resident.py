@@ -1,7 +1,8 @@
-"""The engine as the server has it: joined in the background, told of with a state, and joined anew when settings change.
+"""The server's connection to the engine: opened in the background, and opened again when the settings change.
 
-What state it is in is the engine's life (`infill.life`), which its client tells; here is what that means for requests and
-for the status line. Imports the engine's client only when it is first needed, so that the server answers `initialize` before.
+The engine's client reports its state (`infill.life`). This module turns that state into the condition in the status line,
+and decides whether requests may be sent. It imports the engine's client only when it is first needed, so that the server
+answers `initialize` at once.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ log = logging.getLogger(__name__)
 StateName = Literal["off", "starting", "loading", "ready", "failed"]
 OnDraft = Callable[[tuple[str, ...], int], None]
 
-# After a failure, requests that nobody made by hand wait so long before the engine is tried again.
+# After a failure, unprompted requests do not retry the engine for this long.
 COOL_DOWN_S = 10.0
-# A request gives up when the engine could not even be asked by then.
+# A request gives up when the engine is not connected by then.
 JOIN_PATIENCE_S = 600.0
 
 
 class Warm(Protocol):
-    """What the server needs of an engine: the resident one's client satisfies it, and so does a test's."""
+    """The interface that the server needs of an engine; the resident engine's client and the tests' engines satisfy it."""
 
     async def ready(self) -> None:
         """Wait until the model is loaded; raise EngineError when that fails."""
@@ -46,7 +47,7 @@ class Warm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who hears of an engine: of each state of its life, and of what the user should know besides."""
+    """The callbacks for an engine: `on_state` for each state of its life, `on_note` for messages to the user."""
 
     on_state: Callable[[State], None]
     on_note: Callable[[str], None]
@@ -57,7 +58,7 @@ Opener = Callable[[Settings, Listener], AbstractAsyncContextManager[Warm]]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How the engine is, for the status line; `fraction` is of the loading."""
+    """The engine's condition for the status line; `fraction` is the share of the model that is loaded."""
 
     state: StateName = "off"
     message: str = ""
@@ -75,9 +76,9 @@ class Resident:
         local_only: Callable[[str], tuple[str, ...]] = lambda _uri: (),
         on_note: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
-        """Hold none yet; `on_change` is called when the condition changes, `on_note` with what the user should know besides.
+        """Start without an engine; call `on_change` when the condition changes, and `on_note` with messages to the user.
 
-        `local_only` gives for a document the patterns of files that no remote model sees.
+        `local_only` returns, for a document, the patterns of the files that are never sent to a remote model.
         """
         self.condition = Condition()
         self._opener, self._on_change, self._clock, self._local_only = opener, on_change, clock, local_only
@@ -91,17 +92,17 @@ class Resident:
         self._opened = asyncio.Event()
 
     def start(self, settings: Settings) -> None:
-        """Join the engine in the background, instead of one joined before."""
+        """Connect to the engine in the background; disconnect from the one before."""
         old = self._task
         self._warm, self._settings = None, settings
         self._is_remote = is_remote(settings.model)
-        replaced, self._opened = self._opened, asyncio.Event()
-        # Whoever waits, be it since before there was anything to wait for, waits for this one from now on.
-        replaced.set()
+        old_opened, self._opened = self._opened, asyncio.Event()
+        # Wake the requests that wait for the old event, so that they wait for the new one.
+        old_opened.set()
         self._task = asyncio.ensure_future(self._hold(settings, old))
 
     async def stop(self) -> None:
-        """Give the engine back."""
+        """Disconnect from the engine."""
         self._settings = None
         if self._task is not None:
             self._task.cancel()
@@ -110,9 +111,9 @@ class Resident:
             self._become(Absent())
 
     def trouble(self) -> str:
-        """Return why the engine should not be asked by itself just now, as a sentence; "" when it may be.
+        """Return why no unprompted request should be sent now, as a sentence; "" when one may.
 
-        It is never trouble for good: once some time has passed, asking is how we learn that it works again.
+        After a failure this holds only for some seconds, because the next request is what retries the engine.
         """
         if self._settings is None:
             return "the engine is starting"
@@ -124,10 +125,10 @@ class Resident:
         return ""
 
     async def engine(self, uri: str, turn: str = "", on_draft: OnDraft | None = None) -> Engine:
-        """Return the engine for a document as soon as it is joined; raise EngineError when none can be had in time.
+        """Return the engine for a document once it is connected; raise EngineError when that fails or takes too long.
 
-        Newer requests replace older ones for the same document and `turn`. A remote engine is shown nothing that should
-        stay here, whatever was looked at before.
+        Newer requests replace older ones for the same document and `turn`. For a remote model, the engine refuses files
+        that must stay on this machine, even if an earlier check missed them.
         """
         self._reopen()
         try:
@@ -138,32 +139,32 @@ class Resident:
                     await opened.wait()
         except TimeoutError:
             why = self.condition.message or "it is not ready"
-            raise EngineError(f"the engine could not be asked within {JOIN_PATIENCE_S / 60:.0f} min: {why}") from None
+            raise EngineError(f"the engine was not connected within {JOIN_PATIENCE_S / 60:.0f} min: {why}") from None
         if self._warm is None:
-            raise EngineError(self.condition.message or "there is no engine")
-        watched = _Watched(self, self._opened, self._warm.bound(f"{uri}#{turn}" if turn else uri, on_draft))
+            raise EngineError(self.condition.message or "no engine is connected")
+        reporting = _ReportingEngine(self, self._opened, self._warm.bound(f"{uri}#{turn}" if turn else uri, on_draft))
         if not self._is_remote:
-            return watched
+            return reporting
         from dg_lsp.infill.config import Guarded, Privacy
 
-        return Guarded(watched, Privacy(self._local_only(uri)))
+        return Guarded(reporting, Privacy(self._local_only(uri)))
 
     def note(self, error: EngineError | None) -> None:
-        """Note how a request went."""
+        """Record the outcome of a request: its error, or None."""
         if error is None:
             self._failure = None
             self._become(self._state if isinstance(self._state, Ready) else Ready(0, ""))
         elif isinstance(self._state, Ready):
-            # The engine is there, and could not do this.
+            # The engine runs, and failed on this request only.
             self._failure = (str(error), self._clock() + COOL_DOWN_S)
             self._become(self._state)
 
     def is_current(self, opened: asyncio.Event) -> bool:
-        """Return whether the engine of that opening is still the one that is wanted."""
+        """Return whether this event belongs to the current connection, not to a replaced one."""
         return self._opened is opened
 
     def _reopen(self) -> None:
-        """Try again what could not even be opened, once some time has passed."""
+        """Connect again after a failed attempt, once its pause has passed."""
         is_over = self._task is not None and self._task.done() and self._warm is None
         if is_over and self._settings is not None and not life.trouble(self._state, self._clock()):
             self.start(self._settings)
@@ -196,9 +197,9 @@ class Resident:
         except EngineError as error:
             self._fail(opened, str(error), is_over=True)
         except Exception as error:
-            # Whatever a broken installation raises, the server stays useful for what needs no engine, and says why.
-            log.exception("the engine could not be joined")
-            self._fail(opened, f"the engine could not be joined ({type(error).__name__}); the log says why", is_over=True)
+            # A broken installation may raise anything. The server must stay up and report the error.
+            log.exception("can't connect to the engine")
+            self._fail(opened, f"can't connect to the engine ({type(error).__name__}); the log says why", is_over=True)
         finally:
             opened.set()
 
@@ -207,7 +208,7 @@ class Resident:
             return
         if is_over:
             self._warm = None
-        # What the engine's client told of itself says more.
+        # The client's own reason says more than this one.
         if not isinstance(self._state, Failed | Lost):
             self._become(Failed(why, self._clock() + COOL_DOWN_S))
 
@@ -230,20 +231,20 @@ class Resident:
                 return Condition("loading", message, share)
             case Lost(why) | Failed(why):
                 return Condition("failed", why)
-        # One that ended as nobody used it is started by the next request.
+        # An engine that ended because it was idle counts as ready: the next request starts it.
         return Condition("ready")
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
-    """An engine whose requests tell how it is, as long as no other has taken its place."""
+class _ReportingEngine:
+    """An engine that reports the outcome of each request, unless another engine has replaced it."""
 
     resident: Resident
     opened: asyncio.Event
     inner: Engine
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        """Return what the engine does, and note how it went."""
+        """Return the engine's candidates, and report whether it failed."""
         try:
             candidates = await self.inner.fill(request)
         except EngineError as error:
@@ -258,31 +259,36 @@ class _Watched:
 
 
 def resident(settings: Settings, listener: Listener) -> AbstractAsyncContextManager[Warm]:
-    """Return the user's resident engine, not yet joined."""
+    """Return the user's resident engine as a context manager; entering it does not connect yet."""
     return _resident(settings, listener)
 
 
 @contextlib.asynccontextmanager
 async def _resident(settings: Settings, listener: Listener) -> AsyncIterator[Warm]:
-    # Off the loop: these modules take a tenth of a second, in which the editor would wait.
+    # Import in a thread: these modules take a tenth of a second, and the editor would wait.
     client, options = await asyncio.to_thread(_options, settings)
     async with client.connect(options, on_state=listener.on_state, on_note=listener.on_note, wait=False) as engine:
         yield engine
 
 
 def _options(settings: Settings) -> tuple[Any, Any]:
-    """Return the engine's client and how to join: what editors have no setting for stands in the user's configuration."""
+    """Return the client module and the options to connect: the editor's settings over those of the user's files."""
     client, config = (importlib.import_module(f"dg_lsp.infill.{name}") for name in ("client", "config"))
     configured = config.connect_options(config.read()[0], command=ENGINE_COMMAND, model=settings.model)
-    chosen = {"device": settings.device, "threads": settings.threads, "unload_after_s": float(settings.unload_after)}
-    return client, replace(configured, **chosen)
+    from_editor = {
+        "dtype": settings.dtype,
+        "device": settings.device,
+        "threads": settings.threads,
+        "unload_after_s": float(settings.unload_after),
+    }
+    return client, replace(configured, **from_editor)
 
 
 def named(name: str) -> Opener:
-    """Return the opener called `module:function`; raise ValueError when there is none of that name."""
+    """Return the opener `module:function`; raise ValueError when it does not exist."""
     module, _, function = name.partition(":")
     try:
-        found: Opener = getattr(importlib.import_module(module), function)
+        opener: Opener = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"there is no engine {name}: {error}") from error
-    return found
+        raise ValueError(f"can't import the engine {name}: {error}") from error
+    return opener

@@ -1,7 +1,7 @@
-"""What an earlier answer is worth now: typed-through text, answers kept by the text on both sides, rejected suggestions.
+"""Reuse earlier answers: while the user types through them, from a cache, and not when they were rejected.
 
-Pure; the time is passed in. Places are told by the text around the cursor, not by line numbers, so an answer survives
-edits elsewhere in the file. Knows nothing of requests in flight or of the protocol.
+Pure; the caller passes the time. A place is identified by the text around the cursor, not by line numbers, so an answer
+survives edits elsewhere in the file. This module does not know running requests or the protocol.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Literal
 
 from dg_lsp.core.confidence import Confidence
 
-# An answer was made for this much text on each side; what lies further off may change without making it wrong.
+# A cached answer fits where this much text on each side is the same; text further away may change.
 BEFORE_CHARS, AFTER_CHARS = 1_500, 500
-# What editors put behind the cursor by themselves.
+# Closing brackets and quotes, which editors insert after the cursor automatically.
 _CLOSERS = ")]}>\"'`"
-N_KEPT = 100
-KEPT_S = 300.0
+MAX_ENTRIES = 100
+FRESH_S = 300.0
 REJECTED_S = 120.0
-# Who has typed more than so much against an answer is about something else.
-STRAYED_CHARS = 40
+# Past this many diverging characters, assume the user is writing something else.
+MAX_DIVERGING_CHARS = 40
 _WORD_END = re.compile(r"\w+\Z")
 _PIECE = re.compile(r"\w+|\s+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cursor: the document, and the text on both sides as far as an answer depends on it."""
+    """A cursor position, identified by its document and the text on both sides."""
 
     uri: str
     before: str
@@ -44,7 +44,7 @@ def place(uri: str, text: str, offset: int) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Text that may be shown at the cursor, and how sure the backend is of it."""
+    """Text that may be shown at the cursor, and the model's confidence in it."""
 
     text: str
     confidence: Confidence
@@ -53,7 +53,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Earlier offers as they are now; `typed` is how much of them the user has typed since."""
+    """The rest of earlier offers at the current place; `typed` counts the characters the user has typed since."""
 
     offers: tuple[Offer, ...]
     typed: int = 0
@@ -61,7 +61,7 @@ class Fit:
 
 
 def advanced(then: Place, now: Place) -> str | None:
-    """Return what was typed between two places, "" where they are the same; None where something else happened.
+    """Return the text typed between two places, "" when they are the same; None after any other change.
 
     A bracket or quote that the editor closed by itself counts as typed text too (see `rest`).
     """
@@ -69,7 +69,7 @@ def advanced(then: Place, now: Place) -> str | None:
         return None
     tail = then.before[-(BEFORE_CHARS // 2) :]
     if len(tail) < BEFORE_CHARS // 2:
-        # All of the document's text before the cursor, so it must be that still.
+        # The tail is all text before the cursor, so the document must still start with it.
         whole = len(now.before) < BEFORE_CHARS and now.before.startswith(tail)
         return now.before[len(tail) :] if whole else None
     at = now.before.rfind(tail)
@@ -77,7 +77,7 @@ def advanced(then: Place, now: Place) -> str | None:
 
 
 def closed(then: Place, now: Place) -> str | None:
-    """Return what the editor put behind the cursor by itself between two places; None where what follows differs."""
+    """Return the closers that the editor inserted after the cursor between two places; None after any other change."""
     if now.after == then.after:
         return ""
     for n in range(1, 4):
@@ -88,9 +88,9 @@ def closed(then: Place, now: Place) -> str | None:
 
 
 def rest(text: str, typed: str, added: str) -> str | None:
-    """Return what is left of an offer after some of it was typed; None where it no longer fits.
+    """Return the rest of an offer after some of it was typed; None when it no longer fits.
 
-    Brackets that the editor closed must end the offer's rest, and are left out of it.
+    `added` are closers that the editor inserted. The offer must end with them, and they are removed from the rest.
     """
     if not text.startswith(typed):
         return None
@@ -103,23 +103,23 @@ def rest(text: str, typed: str, added: str) -> str | None:
 
 
 def n_same(text: str, typed: str) -> int:
-    """Return with how many characters the two begin alike."""
+    """Return the length of the common prefix."""
     pairs = enumerate(zip(text, typed, strict=False))
     return next((idx for idx, (one, other) in pairs if one != other), min(len(text), len(typed)))
 
 
 def left_over(text: str, typed: str, added: str) -> str:
-    """Return what an offer would still write after something else was typed; "" where it fits, or nothing is left.
+    """Return the rest of an offer after the user typed something different; "" when the offer still fits or is used up.
 
-    From the word on in which the two part, the pieces that were typed (words, spaces, single signs) stand for as many of
-    the offer's.
+    Pieces are words, spaces and single punctuation characters. From the first differing word on, each typed piece replaces
+    one piece of the offer.
     """
     same = n_same(text, typed)
     if same == len(typed):
         return ""
-    parted = len(_WORD_END.sub("", typed[:same]))
-    n_typed = len(_PIECE.findall(typed[parted:]))
-    left = "".join(_PIECE.findall(text[parted:])[n_typed:])
+    word_start = len(_WORD_END.sub("", typed[:same]))
+    n_typed = len(_PIECE.findall(typed[word_start:]))
+    left = "".join(_PIECE.findall(text[word_start:])[n_typed:])
     if added:
         left = left.rstrip()
         return left[: -len(added)] if left.endswith(added) else ""
@@ -127,7 +127,7 @@ def left_over(text: str, typed: str, added: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Entry:
     place: Place
     offers: tuple[Offer, ...]
     n_candidates: int
@@ -135,57 +135,57 @@ class _Kept:
 
 
 class Cache:
-    """Answers by place, the least recently used forgotten first, and all of them after some minutes."""
+    """A cache of answers by place; the least recently used entry is dropped first, and every entry after some minutes."""
 
     def __init__(self) -> None:
-        """Keep nothing."""
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        """Start empty."""
+        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def keep(self, place: Place, offers: tuple[Offer, ...], n_candidates: int, now: float) -> None:
-        """Keep the answer for a place, also that there is none; `asked` is how many offers were wanted."""
+        """Store the answer for a place, also an empty one; `n_candidates` is how many offers were requested."""
         key = _key(place)
-        self._kept[key] = _Kept(place, offers, n_candidates, now)
-        self._kept.move_to_end(key)
-        while len(self._kept) > N_KEPT:
-            self._kept.popitem(last=False)
+        self._entries[key] = _Entry(place, offers, n_candidates, now)
+        self._entries.move_to_end(key)
+        while len(self._entries) > MAX_ENTRIES:
+            self._entries.popitem(last=False)
 
     def find(self, place: Place, now: float) -> Fit | None:
-        """Return what was kept for this place, or for one from which the user has typed on; None where nothing fits."""
-        exact = self._kept.get(_key(place))
-        if exact is not None and now - exact.at <= KEPT_S:
-            self._kept.move_to_end(_key(place))
+        """Return the answer for this place, or for one from which the user has typed on; None when nothing fits."""
+        exact = self._entries.get(_key(place))
+        if exact is not None and now - exact.at <= FRESH_S:
+            self._entries.move_to_end(_key(place))
             return Fit(exact.offers, 0, exact.n_candidates)
         best: Fit | None = None
-        for entry in reversed(self._kept.values()):
-            if now - entry.at > KEPT_S or not entry.offers:
+        for entry in reversed(self._entries.values()):
+            if now - entry.at > FRESH_S or not entry.offers:
                 continue
             fit = advance(entry.place, place, entry.offers, entry.n_candidates)
-            # The answer that was made nearest to here knows most.
+            # Prefer the answer with the least typed text: it was made with the most of the current context.
             if fit is not None and (best is None or fit.typed < best.typed):
                 best = fit
         return best
 
     def left_over(self, place: Place, now: float) -> str:
-        """Return what the newest answer that the user has typed against would still write here; "" where there is none."""
-        for entry in reversed(self._kept.values()):
-            if now - entry.at > KEPT_S or not entry.offers:
+        """Return the rest of the newest answer from which the user's text diverged; "" when there is none."""
+        for entry in reversed(self._entries.values()):
+            if now - entry.at > FRESH_S or not entry.offers:
                 continue
             typed, added = advanced(entry.place, place), closed(entry.place, place)
-            if typed and added is not None and len(typed) <= STRAYED_CHARS and not {"\n", "\r"} & set(typed):
+            if typed and added is not None and len(typed) <= MAX_DIVERGING_CHARS and not {"\n", "\r"} & set(typed):
                 return left_over(entry.offers[0].text, typed, added)
         return ""
 
     def forget(self, uri: str) -> None:
-        """Forget a document."""
-        for key in [key for key, entry in self._kept.items() if entry.place.uri == uri]:
-            del self._kept[key]
+        """Drop all answers for a document."""
+        for key in [key for key, entry in self._entries.items() if entry.place.uri == uri]:
+            del self._entries[key]
 
 
 def advance(then: Place, now: Place, offers: tuple[Offer, ...], n_candidates: int) -> Fit | None:
-    """Return the offers of an earlier place as they are at a later one, or None where none fits or nothing is left."""
+    """Return the rest of an earlier place's offers at a later place; None when none fits or nothing is left."""
     typed = advanced(then, now)
     added = closed(then, now)
     if typed is None or added is None:
@@ -197,7 +197,7 @@ def advance(then: Place, now: Place, offers: tuple[Offer, ...], n_candidates: in
 
 @dataclass(frozen=True, slots=True)
 class Rejections:
-    """What was shown and not taken: the line it was offered on, its text, and when."""
+    """The rejected suggestions: for each the document, the line before the cursor, its text and the time."""
 
     items: tuple[tuple[str, str, str, float], ...] = ()
 
@@ -207,7 +207,7 @@ class Rejections:
         return Rejections((*recent, (place.uri, _line(place), text.strip(), now))[-50:])
 
     def holds(self, place: Place, text: str, now: float) -> bool:
-        """Return whether this text was rejected on this line a short while ago, there or a few characters further left."""
+        """Return whether this text was recently rejected on this line, at this place or further left."""
         line = _line(place)
         for uri, rejected_line, rejected, at in self.items:
             if uri != place.uri or now - at > REJECTED_S:
@@ -224,9 +224,10 @@ class Rejections:
 
 
 def joins(then: Place, now: Place, *, age_ms: float, latency_ms: float) -> bool:
-    """Return whether a request in flight for an earlier place is worth waiting for, rather than a new one.
+    """Return whether to wait for a running request for an earlier place instead of starting a new one.
 
-    It is when nothing changed, and when a little was typed and most of the waiting is done: its answer may begin with that.
+    That is so when nothing changed, or when at most 8 characters were typed on the same line and at least half of the usual
+    latency has passed. The answer may then begin with the typed text.
     """
     typed = advanced(then, now)
     if typed is None or closed(then, now) is None:
@@ -238,10 +239,10 @@ Outcome = Literal["typing", "taken", "rejected", "elsewhere"]
 
 
 def outcome(text: str, at: int, offer: str, now: str) -> Outcome:
-    """Return what a change of the text means for what was offered at an offset of it.
+    """Return what a change of the text means for an offer at an offset of the old text.
 
-    `typing` when the offer still fits, `taken` when all of it stands there, `rejected` when something else happened on its
-    line, and `elsewhere` when the change was not there.
+    `typing`: the offer still fits. `taken`: the whole offer was inserted. `rejected`: its line changed otherwise.
+    `elsewhere`: the change was on another line.
     """
     n_new = len(now) - len(text)
     if n_new >= 0 and now.startswith(text[:at]) and now.endswith(text[at:]):
@@ -256,7 +257,7 @@ def outcome(text: str, at: int, offer: str, now: str) -> Outcome:
 
 
 def realigned(text: str, at: int, offers: tuple[Offer, ...], now: str) -> tuple[int, tuple[Offer, ...]] | None:
-    """Return where offers for an offset of a text go in a later text, and what is left of them; None where they don't."""
+    """Return the offset in a later text and the rest of the offers; None when no offer fits there."""
     n_new = len(now) - len(text)
     if n_new < 0 or not (now.startswith(text[:at]) and now.endswith(text[at:])):
         return None
@@ -269,7 +270,7 @@ def realigned(text: str, at: int, offers: tuple[Offer, ...], now: str) -> tuple[
 
 
 def _typings(new: str) -> Iterator[tuple[str, str]]:
-    """Yield how new text may have come about: what was typed, and brackets that the editor put behind it."""
+    """Yield the ways to split new text into typed text and closers that the editor inserted after it."""
     for n in range(min(len(new), 3) + 1):
         typed, added = new[: len(new) - n], new[len(new) - n :]
         if added.strip(_CLOSERS):

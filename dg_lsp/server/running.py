@@ -1,4 +1,4 @@
-"""Code actions, from the menu to the edit: the holes, the engine, the bar, the drafts. Imported when a menu is first wanted."""
+"""Code actions, from the menu to the edit: holes, engine, progress bar, drafts. Imported for the first menu."""
 
 from __future__ import annotations
 
@@ -12,32 +12,37 @@ from typing import Any
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequestCancelled
 
-from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet
+from dg_lsp.core import confidence, polish, positions, values
+from dg_lsp.core.positions import Encoding
+from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server import actions, convert, filling, methods, when
 from dg_lsp.server.actions import Action
 from dg_lsp.server.app import DgLanguageServer
-from dg_lsp.server.filling import Filled, Job
-from dg_lsp.server.methods import BadParamsError, DraftParams, DraftPart, FillParams
+from dg_lsp.server.filling import FillResult, Job
+from dg_lsp.server.methods import BadParamsError, DraftParams, DraftPart, FilledPart, FillParams
 from dg_lsp.server.progress import Bar
 from dg_lsp.server.protocol import CONTENT_MODIFIED
 from dg_lsp.server.sync import OpenDocument
 
 log = logging.getLogger(__name__)
 
+_REPLACE = "Replace"
+# These actions replace code that the user wrote, so editors that can preview an edit show it first.
+PREVIEWED = ("regenerate", "repair")
 _TITLES = {
     "body": "Filling the function body",
     "hole": "Filling the hole",
     "all": "Filling all holes",
-    "regenerate": "Writing the selection anew",
+    "regenerate": "Regenerating the selection",
     "repair": "Repairing the syntax",
     "docstring": "Writing the docstring",
 }
 
 
 async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[lsp.CodeAction | lsp.Command]:
-    """Return the code actions at a place, in the form that the client reads."""
+    """Return the code actions for a range: as commands for a client that does not support code action literals."""
     uri = params.text_document.uri
     doc, settings = server.documents.get(uri), server.configuration.at(uri)
     text = doc.index.text if doc is not None else ""
@@ -47,14 +52,14 @@ async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[l
     automatic = params.context.trigger_kind == lsp.CodeActionTriggerKind.Automatic
     if doc is None or doc.lost or not settings.enable or server.nearby.refused(uri):
         return []
-    # Reading all of a longer one would hold up every other request, for 18 s in one of 9 MB.
+    # Parsing a longer file would block every other request: for 18 s in a file of 9 MB.
     if len(doc.index.text) > when.MAX_FILE_CHARS:
         if not automatic:
-            await server.tell(f"there are no code actions in files of more than {when.MAX_FILE_CHARS} characters")
+            await server.tell(f"no code actions: the file has more than {when.MAX_FILE_CHARS} characters")
         return []
     span = convert.to_span(doc.index, params.range, server.documents.encoding)
     only = [str(getattr(kind, "value", kind)) for kind in params.context.only] if params.context.only is not None else None
-    # Some editors ask at each move of the cursor; only for the menu that somebody opens is all of a long file looked at.
+    # Some editors ask at each cursor movement. Only a menu opened by the user is worth parsing all of a long file.
     syntax = doc.near(span.start) if automatic else doc.syntax()
     entries = actions.offered(doc.document, syntax, span, only)
     if syntax is not None and syntax.parts:
@@ -66,7 +71,7 @@ async def menu(server: DgLanguageServer, params: lsp.CodeActionParams) -> list[l
 
 
 async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) -> Any:
-    """Run a command of ours; raise JsonRpcInvalidParams for another's."""
+    """Run one of our commands and return its result; raise JsonRpcInvalidParams for an unknown command."""
     arguments = params.arguments or []
     first = arguments[0] if arguments else None
     if params.command == methods.ACCEPTED:
@@ -80,27 +85,29 @@ async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) ->
         return None
     if params.command == methods.FILL:
         return await _fill(server, to_fill_params(first))
-    raise JsonRpcInvalidParams(f"there is no command {params.command!r}; there are {', '.join(methods.COMMANDS)}")
+    raise JsonRpcInvalidParams(f"unknown command {params.command!r}; use one of {', '.join(methods.COMMANDS)}")
 
 
 async def _fill(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
-    made = await edit(server, params)
-    if made is None:
+    action_result = await edit(server, params)
+    if action_result is None:
         return {"applied": False}
-    workspace_edit, label = made.edit, labelled(_TITLES[params.what], made.caution)
+    workspace_edit, label = action_result.edit, labelled(_TITLES[params.what], action_result.note)
     try:
-        # Some editors, Kate among them, do this without announcing it.
+        # Do not check the capability: some editors, such as Kate, support this without announcing it.
         result = await server.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit=workspace_edit, label=label))
     except JsonRpcException as error:
         log.info("the editor does not apply edits: %s", error)
         return {"applied": False, "edit": server.protocol._converter.unstructure(workspace_edit)}
     if not result.applied:
         log.warning("the editor did not apply the edit: %s", result.failure_reason)
-    return {"applied": bool(result.applied)}
+        return {"applied": False}
+    fills = [fill.to_json() for fill in action_result.fills]
+    return {"applied": True, "note": action_result.note, "nHoles": action_result.n_holes, "fills": fills}
 
 
 def to_fill_params(data: object) -> FillParams:
-    """Return what a code action's data asks for; raise JsonRpcInvalidParams when it can't be read."""
+    """Return the parameters in a code action's data; raise JsonRpcInvalidParams when they can't be parsed."""
     try:
         return methods.to_fill_params(data)
     except BadParamsError as error:
@@ -108,55 +115,65 @@ def to_fill_params(data: object) -> FillParams:
 
 
 def _to_action(server: DgLanguageServer, document: Document, doc: OpenDocument, action: Action) -> lsp.CodeAction:
-    """Return an entry of the menu, with what it takes to do it later."""
+    """Return a menu entry, with the data or the command that runs it later."""
     ends = convert.to_points(doc.index, action.span, server.documents.encoding)
     data = FillParams(action.what, document.uri, document.version, *ends).to_json()
     by_command = lsp.Command(action.title, methods.FILL, arguments=[data])
+    is_previewed = action.what in PREVIEWED and server.client.previews
     return lsp.CodeAction(
         title=action.title,
         kind=methods.KINDS[action.what],
         data=data,
-        command=None if server.client.resolves_edits else by_command,
+        # Editors preview only an edit that the server sends by `workspace/applyEdit`, so use the command.
+        command=by_command if is_previewed or not server.client.resolves_edits else None,
         tags=[lsp.CodeActionTag.LlmGenerated] if server.client.tags_actions else None,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What an action came to, and a word of caution where the model is not sure of it."""
+class ActionResult:
+    """The result of an action: its edit, a note about the confidence, the number of holes, and the fills after the edit."""
 
     edit: lsp.WorkspaceEdit
-    caution: str = ""
+    note: str = ""
+    n_holes: int = 0
+    fills: tuple[FilledPart, ...] = ()
 
 
-def labelled(title: str, caution: str) -> str:
-    """Return a title with the caution: `Fill function body (best guess, 4 %)`."""
-    return f"{title} ({caution})" if caution else title
+def labelled(title: str, note: str) -> str:
+    """Return the title with the note: `Fill function body (best guess, 4 %)`."""
+    return f"{title} ({note})" if note else title
 
 
-async def edit(server: DgLanguageServer, params: FillParams) -> Made | None:
-    """Return what an action comes to, None when it comes to nothing, of which the user is told.
+async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | None:
+    """Return the result of an action; None when there is nothing to apply, after telling the user why.
 
-    Raises JsonRpcException when the document is another by now, or the work was cancelled.
+    Raises JsonRpcException when the document has changed or the action was cancelled.
     """
     await server.nearby.look(params.uri)
     doc = _unchanged(server, params)
     index, document, encoding = doc.index, doc.document, server.documents.encoding
     if refusal := server.nearby.refused(params.uri):
-        server.say(f"this file is not given to a model: it {refusal}")
+        server.say(f"this file is not sent to a model: it {refusal}")
         return None
     server.statistics.counts.add("actions")
-    result = await _filled(server, params, doc)
+    result = await _fill_holes(server, params, doc)
     if result is None:
         return None
-    # One that was closed and opened again is another document, though it may have the same version.
+    # Compare identities: a document that was closed and opened again may have the same version.
     if server.documents.get(params.uri) is not doc or doc.index.text is not index.text:
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
     if not result.edits:
         server.say(f"nothing was filled: {'; '.join(result.reasons)}")
         return None
+    if result.shrinks and not server.client.previews and not await _confirm(server, index.text, result):
+        server.say("nothing was replaced")
+        return None
+    if server.documents.get(params.uri) is not doc or doc.index.text is not index.text:
+        raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
     server.statistics.counts.add("actions filled")
-    caution = result.caution(server.configuration.at(params.uri).gate)
+    gate = server.configuration.at(params.uri).gate
+    caution, note = result.caution(gate), result.note(gate)
     if len(result.edits) < result.n_holes:
         server.say(f"{len(result.edits)} of {result.n_holes} holes were filled: {'; '.join(result.reasons)}")
     if caution:
@@ -168,21 +185,59 @@ async def edit(server: DgLanguageServer, params: FillParams) -> Made | None:
         result.edits,
         encoding,
         versioned=server.client.versioned_edits,
-        label=labelled(_TITLES[params.what], caution) if server.client.annotates else "",
+        label=labelled(_TITLES[params.what], note) if server.client.annotates or server.client.previews else "",
+        asks=server.client.previews and (params.what == "regenerate" or result.shrinks),
     )
-    return Made(workspace_edit, caution)
+    return ActionResult(workspace_edit, note, result.n_holes, _parts(index.text, result, encoding))
 
 
-async def _filled(server: DgLanguageServer, params: FillParams, doc: OpenDocument) -> Filled | None:
-    """Return what the action comes to, None when the engine failed, of which the user is told."""
-    work: asyncio.Task[Filled] | None = None
+async def _confirm(server: DgLanguageServer, text: str, result: FillResult) -> bool:
+    """Return whether the user agrees to replace working code by less code; False for an editor that can't ask."""
+    fill = next(fill for fill in result.fills if fill.shrinks)
+    old, new = (_quoted(each) for each in (text[fill.edit.span.start : fill.edit.span.end], fill.edit.text))
+    question = f"dg-lsp: this {polish.SHRINKS}: {old} becomes {new}. Replace it?"
+    actions = [lsp.MessageActionItem(_REPLACE), lsp.MessageActionItem("Keep")]
+    try:
+        answer = await server.window_show_message_request_async(
+            lsp.ShowMessageRequestParams(lsp.MessageType.Warning, question, actions)
+        )
+    except JsonRpcException as error:
+        log.info("the editor can't ask the user: %s", error)
+        return False
+    return answer is not None and answer.title == _REPLACE
+
+
+def _quoted(text: str) -> str:
+    """Return the first line of a text for a question, and the number of further lines."""
+    lines = text.strip().splitlines()
+    if not lines:
+        return "nothing"
+    more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+    return f"`{lines[0].strip()[:60]}`{more}"
+
+
+def _parts(text: str, result: FillResult, encoding: Encoding) -> tuple[FilledPart, ...]:
+    """Return the fills with their ranges in the text after the edit."""
+    index, shift = positions.lines(values.apply(text, result.edits)), 0
+    parts = []
+    for fill in result.fills:
+        start = fill.edit.span.start + shift
+        ends = convert.to_points(index, Span(start, start + len(fill.edit.text)), encoding)
+        parts.append(FilledPart(*ends, fill.edit.text, confidence.words(fill.confidence)))
+        shift += len(fill.edit.text) - (fill.edit.span.end - fill.edit.span.start)
+    return tuple(parts)
+
+
+async def _fill_holes(server: DgLanguageServer, params: FillParams, doc: OpenDocument) -> FillResult | None:
+    """Return the fills of an action; None when the engine failed, after telling the user why."""
+    work: asyncio.Task[FillResult] | None = None
 
     def cancel() -> None:
         if work is not None:
             work.cancel()
 
-    # Somebody asked by hand, and hears what is wrong though it was told before.
-    server.tell_again()
+    # The user started this action, so show the engine's error even if it was shown before.
+    server.allow_repeat()
     server.reporter.busy(1)
     try:
         async with server.progresses.bar(_TITLES[params.what], cancel, is_shown=server.client.progress) as bar:
@@ -210,8 +265,8 @@ def _unchanged(server: DgLanguageServer, params: FillParams) -> OpenDocument:
     return doc
 
 
-async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, bar: Bar) -> Filled:
-    """Return what the action comes to. Raises EngineError."""
+async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, bar: Bar) -> FillResult:
+    """Return the fills of an action; raise EngineError."""
     document, syntax, index = doc.document, doc.syntax(), doc.index
     encoding, settings = server.documents.encoding, server.configuration.at(document.uri)
     span = convert.from_points(index, params.start, params.end, encoding)
@@ -234,21 +289,23 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
             latest = tuple(DraftPart(start, end, text) for (start, end), text in zip(ends, texts, strict=False))
             server.send_draft(DraftParams(token, document.uri, document.version, latest, step))
 
-        return _Later(server, document.uri, token, draft if server.client.hears_drafts else None)
+        return _LateEngine(server, document.uri, token, draft if server.client.hears_drafts else None)
 
     def done(n_done: int, n_holes: int) -> None:
         bar.report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))
 
     try:
-        job = Job(document, syntax, options, related, is_file=not server.documents.is_cell(document.uri))
-        return await filling.fill(attempts, job, engine_for, done, mends=params.what == "repair")
+        is_file = not server.documents.is_cell(document.uri)
+        # Shrinking is allowed because `edit` asks the user, or the editor shows a preview.
+        job = Job(document, syntax, options, related, is_file=is_file, allow_shrink=True)
+        return await filling.fill(attempts, job, engine_for, done, repairs=params.what == "repair")
     finally:
         if latest:
             server.send_draft(DraftParams(token, document.uri, document.version, (), done=True))
 
 
-class _Later:
-    """The engine, once it is joined."""
+class _LateEngine:
+    """An engine that waits for the connection at the first request."""
 
     def __init__(self, server: DgLanguageServer, uri: str, turn: str, on_draft: filling.OnDraft | None) -> None:
         self._server, self._uri, self._turn, self._on_draft = server, uri, turn, on_draft

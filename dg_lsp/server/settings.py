@@ -1,7 +1,7 @@
-"""Settings as an editor sends them: JSON under our section, with its defaults or without.
+"""Read settings as an editor sends them: JSON under our section, with or without the defaults.
 
-A bad value never stops the server: it keeps what was there before, and a sentence says which key and what is allowed.
-Which settings there are is declared in `wire.settings`. Knows nothing of where else settings come from.
+A bad value never stops the server: the old value stays, and a sentence names the key and the valid values. `wire.settings`
+declares the settings. This module does not know their other sources.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ KEYS = tuple(setting.editor_key for setting in schema.OF_EDITORS)
 
 
 def read(data: object, base: Settings, *, defaults_count: bool = True) -> tuple[Settings, tuple[str, ...]]:
-    """Return the base with the settings of a JSON object in place of its own, and a sentence for each that is wrong.
+    """Return `base` updated with the settings of a JSON object, and a sentence for each problem.
 
     Groups may be nested or written with dots: `{"engine": {"model": …}}`, `{"engine.model": …}`. `null` means the default.
-    Unless `defaults_count`, a default says nothing: some editors send all of theirs along. What an editor says may come
-    from a file of the workspace, so it may name no model but those that `base.allow` covers.
+    Without `defaults_count`, default values are ignored, because some editors send all their defaults. The editor's
+    settings may come from a file of the workspace. They can therefore only name models that `base.allow` permits.
     """
     if data is None:
         return base, ()
@@ -35,23 +35,23 @@ def read(data: object, base: Settings, *, defaults_count: bool = True) -> tuple[
 
 
 def without(data: object, *others: object) -> object:
-    """Return the settings of a JSON object but for those that one of the others has as well, be it as a default."""
+    """Return the settings of a JSON object without the keys that one of the others has, even with a default value."""
     if not isinstance(data, Mapping):
         return data
-    stated = {schema.squeezed(key) for other in others if isinstance(other, Mapping) for key, _ in schema.flat(other)}
-    return {key: value for key, value in schema.flat(data) if schema.squeezed(key) not in stated}
+    other_keys = {schema.squeezed(key) for other in others if isinstance(other, Mapping) for key, _ in schema.flat(other)}
+    return {key: value for key, value in schema.flat(data) if schema.squeezed(key) not in other_keys}
 
 
 def section(data: object) -> object:
-    """Return our settings of what an editor sends: what stands under our name, or all of it."""
+    """Return our section of the settings that an editor sends; all of them when there is no section of our name."""
     if isinstance(data, Mapping):
         inner = data.get(SECTION, data.get("dg-lsp"))
-        # The same section says which notifications are understood.
+        # These two keys of the section are client capabilities, not settings (see `client`).
         data = inner if isinstance(inner, Mapping) else {} if SECTION in data else data
         return {key: value for key, value in data.items() if key not in ("status", "draft")}
     return data
 
 
 def restarts_engine(old: Settings, new: Settings) -> bool:
-    """Return whether the change means another engine."""
-    return any(getattr(old, name) != getattr(new, name) for name in ("model", "device", "threads", "unload_after"))
+    """Return whether the change requires another engine."""
+    return any(getattr(old, name) != getattr(new, name) for name in ("model", "dtype", "device", "threads", "unload_after"))

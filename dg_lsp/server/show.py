@@ -1,4 +1,4 @@
-"""Whether to show an answer, and how much of it. Pure."""
+"""Decide whether to show an answer, and where to cut it. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dg_lsp.server.reuse import Offer, Place, Rejections
 from dg_lsp.server.settings import Settings
 from dg_lsp.server.when import Reason
 
-# Each takes a parse to try.
+# Each cut costs one parse.
 MAX_CUTS = 6
 _WORD = re.compile(r"\w")
 
@@ -21,22 +21,23 @@ _WORD = re.compile(r"\w")
 def visible(
     offers: tuple[Offer, ...], place: Place, rejections: Rejections, settings: Settings, now: float, *, automatic: bool
 ) -> tuple[tuple[Offer, ...], Reason | None]:
-    """Return the offers to show, best first, or why there is none.
+    """Return the offers to show, best first, or the reason for none.
 
-    An unprompted request gets one at most: it must be sure enough, and not rejected just now. An explicit one gets all.
+    An unprompted request gets at most one offer, which must pass the gate and not be recently rejected. An explicit request
+    gets up to `settings.candidates` offers.
     """
     if not offers:
         return (), Reason("noAnswer", "the model has no answer here")
     if not automatic:
         return offers[: settings.candidates], None
-    sure = [offer for offer in offers if confidence.is_sure(offer.confidence, settings.gate)]
-    if not sure:
+    sure_offers = [offer for offer in offers if confidence.is_sure(offer.confidence, settings.gate)]
+    if not sure_offers:
         best = max((offer.confidence for offer in offers), key=confidence.order)
         return (), Reason("unsure", f"the best answer {_unsure(best, settings.gate)}")
-    welcome = [offer for offer in sure if not rejections.holds(place, offer.text, now)]
-    if not welcome:
+    new_offers = [offer for offer in sure_offers if not rejections.holds(place, offer.text, now)]
+    if not new_offers:
         return (), Reason("rejected", "the same suggestion was rejected a moment ago")
-    return (welcome[0],), None
+    return (new_offers[0],), None
 
 
 def _unsure(best: Confidence, gate: Threshold) -> str:
@@ -52,17 +53,17 @@ def _unsure(best: Confidence, gate: Threshold) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Where in a text its first uncertain token starts, and whether that is known or only estimated."""
+    """The offset of a text's first uncertain token, and whether it is exact or estimated."""
 
     at: int
     is_exact: bool
 
 
 def doubt(candidate: Candidate, text: str, lead: str, threshold: float) -> Doubt | None:
-    r"""Return where the first token stands that is less sure than that, in what a candidate comes to; None where none is.
+    r"""Return where the first token below the confidence threshold starts in the text; None when there is none.
 
-    The text is what polishing left of the candidate, behind the hole's `lead`. Where the engine does not tell how long its
-    tokens are, or polishing changed more than the end, tokens are taken to be equally long.
+    The text is the candidate after polishing, with the hole's `lead` before it. Tokens are assumed to be equally long when
+    the engine does not send token lengths, or when polishing changed more than the end.
     """
     confidences = candidate.confidences[0] if candidate.confidences else ()
     first = next((idx for idx, chance in enumerate(confidences) if chance < threshold), None)
@@ -70,25 +71,25 @@ def doubt(candidate: Candidate, text: str, lead: str, threshold: float) -> Doubt
         return None
     lengths = candidate.lengths[0] if candidate.lengths else ()
     if len(lengths) == len(confidences):
-        sure = lead + candidate.texts[0][: sum(lengths[:first])]
-        if sure.startswith(text):
+        sure_text = lead + candidate.texts[0][: sum(lengths[:first])]
+        if sure_text.startswith(text):
             return None
-        if text.startswith(sure):
-            return Doubt(len(sure), is_exact=True)
+        if text.startswith(sure_text):
+            return Doubt(len(sure_text), is_exact=True)
     return Doubt(int(first / len(confidences) * len(text)), is_exact=False)
 
 
 def cuts(text: str, doubt: Doubt | None, ends: Iterable[int] = ()) -> Iterator[str]:
-    r"""Yield the text up to its first uncertain token, then shorter ones: first at the ends of its tokens, then whole lines.
+    r"""Yield cuts of the text before its first uncertain token, longest first: at ends of syntax tokens, then of lines.
 
-    `ends` are where its syntax's tokens end; they count on the uncertain token's own line, where that place is exact. Where
-    it is estimated, the line before it is still certain. What would leave no word is not offered: its score tells.
+    `ends` are the end offsets of the syntax tokens. They are used only on the uncertain token's own line, and only when its
+    offset is exact. Otherwise the cuts end before that line. A cut within the line must contain a word.
     """
     if doubt is None:
         return
     end = text.rfind("\n", 0, doubt.at + 1)
-    near = [at for at in ends if max(end, 0) < at <= doubt.at] if doubt.is_exact else []
-    for at in sorted(near, reverse=True)[:MAX_CUTS]:
+    line_ends = [at for at in ends if max(end, 0) < at <= doubt.at] if doubt.is_exact else []
+    for at in sorted(line_ends, reverse=True)[:MAX_CUTS]:
         if _WORD.search(text, max(end, 0), at):
             yield text[:at]
     while end > 0:

@@ -1,6 +1,6 @@
-"""The text at the moment of a request for suggestions, with the cursor in it.
+"""The text and the cursor at the moment of a request for suggestions.
 
-Knows open documents; nothing of engines, earlier answers or what is in flight.
+This module knows open documents, but no engines, earlier answers or running requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dg_lsp.server.sync import OpenDocument
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The text as it was at entry, with the editor's own selection in it, and the cursor in that text."""
+    """The text at the start of a request, with the selected completion item inserted, and the cursor in that text."""
 
     document: Document
     offset: int
@@ -40,7 +40,10 @@ class Snapshot:
 
 
 def take(doc: OpenDocument, uri: str, offset: int, selected: tuple[Span, str] | None) -> Snapshot:
-    """Return the snapshot of an open document; `selected` is what the editor's own list would put in place of a span."""
+    """Return the snapshot of an open document.
+
+    `selected` is the item selected in the editor's own completion list: the span that it replaces, and its text.
+    """
     document = doc.document
     if selected is None:
         place = reuse.place(uri, document.text, offset)
@@ -53,12 +56,12 @@ def take(doc: OpenDocument, uri: str, offset: int, selected: tuple[Span, str] | 
 
 
 def _once(document: Document, current: Callable[[], Syntax | None]) -> Callable[[], Syntax | None]:
-    """Return what gives the syntax of this very text, though the document may have moved on when it is asked."""
+    """Return a function that returns the syntax of this text, even after the document has changed."""
 
     def syntax() -> Syntax | None:
-        now = current()
-        if now is not None and now.text is not document.text:
-            now = syntaxes.of(document, now)
-        return now
+        latest = current()
+        if latest is not None and latest.text is not document.text:
+            latest = syntaxes.of(document, latest)
+        return latest
 
     return syntax

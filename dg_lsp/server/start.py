@@ -1,6 +1,6 @@
 """Run the language server over standard input and output, or for one client over TCP.
 
-Imports nothing that a command line needs: an editor waits for the answer to `initialize`.
+Imports no command-line library, because an editor waits for the response to `initialize`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import socket
 import sys
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
+from dg_lsp.wire.visible import LogFormatter
+
 if TYPE_CHECKING:
     from dg_lsp.server.app import DgLanguageServer
 
@@ -19,16 +21,19 @@ ENGINE_VARIABLE = "DG_LSP_SERVE_ENGINE"
 
 
 def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: str = "") -> NoReturn:
-    """Serve one client and end the process: with 0 when the editor asked for the end, with 2 for wrong options, else with 1.
+    """Serve one client, then end the process: with 0 after `shutdown`, with 2 for invalid options, else with 1.
 
-    `engine` names another opener than the resident engine's as `module:function`; without it the environment may.
+    `engine` names the function that opens the engine as `module:function`, for tests. Without it the variable
+    `DG_LSP_SERVE_ENGINE` counts, and then the resident engine.
     """
     if stdio and tcp:
-        _refuse("--stdio and --tcp exclude each other")
+        _refuse("--stdio and --tcp can't be used together")
     level = logging.getLevelName(log.upper())
     if not isinstance(level, int):
         _refuse(f"--log must be debug, info, warning or error, not {log}")
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     # pygls writes messages, and so the user's code, to its log.
     logging.getLogger("pygls").setLevel(logging.CRITICAL)
     if tcp:
@@ -37,7 +42,7 @@ def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: s
         reader, writer = _standard_streams()
     code = asyncio.run(_server(engine or os.environ.get(ENGINE_VARIABLE, "")).serve(reader, writer))
     logging.shutdown()
-    # The thread that reads may still wait for input, and the interpreter would wait for it.
+    # The reader thread may still wait for input. A normal exit would wait for the thread.
     os._exit(code)
 
 
@@ -58,7 +63,7 @@ def _server(engine: str) -> DgLanguageServer:
 
 
 def _standard_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Return the streams to the client; whatever else prints writes to standard error from now on."""
+    """Return the streams to the client; redirect standard output to standard error, so that no print breaks the protocol."""
     reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return reader, writer
@@ -73,13 +78,13 @@ def _address(text: str) -> tuple[str, int]:
 
 def _accept(host: str, port: int) -> tuple[BinaryIO, BinaryIO]:
     try:
-        with socket.create_server((host, port)) as listening:
-            bound = listening.getsockname()
-            sys.stderr.write(f"dg-lsp: waiting for a client at {bound[0]}:{bound[1]}\n")
+        with socket.create_server((host, port)) as listener:
+            address = listener.getsockname()
+            sys.stderr.write(f"dg-lsp: waiting for a client at {address[0]}:{address[1]}\n")
             sys.stderr.flush()
-            connection, _ = listening.accept()
+            connection, _ = listener.accept()
     except OSError as error:
-        _refuse(f"{host}:{port} can't be used: {error.strerror or error}")
+        _refuse(f"can't listen on {host}:{port}: {error.strerror or error}")
     return connection.makefile("rb"), connection.makefile("wb")
 
 

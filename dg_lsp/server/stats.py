@@ -1,6 +1,6 @@
-"""Count what became of suggestions, on this machine only: no text, no names, no network.
+"""Count what users do with suggestions, on this machine only: no text, no names, no network.
 
-Each server writes a file of its own for each day, and a reader adds them up, so that servers need not know each other.
+Each server writes its own file for each day, so that servers need no locks. `load` adds the files up.
 """
 
 from __future__ import annotations
@@ -18,33 +18,36 @@ from pathlib import Path
 from dg_lsp.wire import files
 
 FOLDER_VARIABLE = "DG_LSP_STATISTICS_DIR"
-KEPT_DAYS = 90
-# The upper ends of the latency classes, in milliseconds; one more holds what took longer.
+MAX_DAYS = 90
+# The upper ends of the latency classes, in milliseconds; one more class holds longer ones.
 LATENCIES_MS = (1, 2, 5, 10, 20, 50, 100, 200, 350, 500, 750, 1000, 1500, 2000, 3000, 5000)
 
 
 @dataclass
 class Counts:
-    """Numbers by name; latencies by their class."""
+    """Counters by name, and the number of latencies in each class."""
 
     numbers: Counter[str] = field(default_factory=Counter)
     latencies: Counter[int] = field(default_factory=Counter)
 
     def add(self, name: str, n: int = 1) -> None:
-        """Count something."""
+        """Add `n` to the counter `name`."""
         self.numbers[name] += n
 
     def took(self, ms: float) -> None:
-        """Count an answer of the engine by how long it took."""
+        """Count one answer of the engine with this latency."""
         self.latencies[sum(ms > limit for limit in LATENCIES_MS)] += 1
 
     def merge(self, other: Counts) -> None:
-        """Add another's numbers."""
+        """Add the numbers of other counts."""
         self.numbers.update(other.numbers)
         self.latencies.update(other.latencies)
 
     def quantile_ms(self, share: float) -> int | None:
-        """Return a bound that so large a share of the answers kept; None without answers, or when it is above all classes."""
+        """Return the upper end of the latency class that contains this quantile.
+
+        None when there are no answers, or when the quantile is above all classes.
+        """
         n_within, so_far = share * sum(self.latencies.values()), 0
         for idx, limit in enumerate(LATENCIES_MS):
             so_far += self.latencies[idx]
@@ -54,19 +57,19 @@ class Counts:
 
 
 class Statistics:
-    """The numbers of this server, written to its file of the day."""
+    """The counts of this server, and its file of the day."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Write below the folder; None counts without writing."""
+        """Write to the folder; None counts without writing."""
         self.folder = folder
         self.writes = True
         self.counts = Counts()
         self._name = f"{os.getpid()}-{secrets.token_hex(3)}.json"
         self._day: str | None = None
-        self._written: tuple[Counter[str], Counter[int]] | None = None
+        self._last_write: tuple[Counter[str], Counter[int]] | None = None
 
     def write(self, today: datetime.date) -> None:
-        """Write the day's numbers, if there are new ones; a disk that can't be written costs only them."""
+        """Write the day's numbers if they have changed; a write error is ignored."""
         day = today.isoformat()
         if self._day is not None and self._day != day:
             yesterday = self._day
@@ -77,25 +80,25 @@ class Statistics:
 
     def _put(self, day: str) -> None:
         now = (self.counts.numbers.copy(), self.counts.latencies.copy())
-        if self.folder is None or not self.writes or now == self._written or not any(self.counts.numbers.values()):
+        if self.folder is None or not self.writes or now == self._last_write or not any(self.counts.numbers.values()):
             return
         data = {"counts": dict(now[0]), "latencies": {str(key): value for key, value in now[1].items()}}
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             files.replace(self.folder / f"{day}-{self._name}", json.dumps(data).encode())
-            self._written = now
+            self._last_write = now
 
 
 def default_folder() -> Path:
-    """Return where the numbers are."""
+    """Return the folder of the statistics."""
     import platformdirs
 
     return Path(platformdirs.user_state_dir("dg-lsp", appauthor=False)) / "stats"
 
 
 def prune(folder: Path, today: datetime.date) -> None:
-    """Delete what is older than is kept."""
-    oldest = (today - datetime.timedelta(days=KEPT_DAYS)).isoformat()
+    """Delete files that are older than `MAX_DAYS` days."""
+    oldest = (today - datetime.timedelta(days=MAX_DAYS)).isoformat()
     for path in _files(folder):
         if path.name[:10] < oldest:
             with contextlib.suppress(OSError):
@@ -103,7 +106,7 @@ def prune(folder: Path, today: datetime.date) -> None:
 
 
 def load(folder: Path, since: datetime.date) -> Counts:
-    """Return the sum of all numbers from that day on; files that can't be read are left out."""
+    """Return the sum of all counts since that day; skip files that can't be read."""
     total = Counts()
     for path in _files(folder):
         if path.name[:10] >= since.isoformat():
@@ -116,19 +119,19 @@ def load(folder: Path, since: datetime.date) -> Counts:
 
 
 def report(counts: Counts) -> str:
-    """Return the numbers as lines for people."""
+    """Return the counts as lines of text."""
     numbers = counts.numbers
-    shown, accepted = numbers["shown"], numbers["accepted"]
+    n_shown, n_accepted = numbers["shown"], numbers["accepted"]
     if not any(numbers.values()):
         return "nothing has been counted yet"
-    reuses = {"typed through": numbers["typed through"], "kept": numbers["cached"], "in flight": numbers["joined"]}
+    reuses = {"typed through": numbers["typed through"], "cached": numbers["cached"], "joined": numbers["joined"]}
     lines = [
-        f"suggestions shown      {shown}",
-        *_on_screen(numbers["on screen"], shown),
-        f"accepted               {accepted}{_share(accepted, shown)}",
-        f"accepted in part       {numbers['accepted in part']}{_share(numbers['accepted in part'], shown)}",
+        f"suggestions shown      {n_shown}",
+        *_on_screen(numbers["on screen"], n_shown),
+        f"accepted               {n_accepted}{_share(n_accepted, n_shown)}",
+        f"accepted in part       {numbers['accepted in part']}{_share(numbers['accepted in part'], n_shown)}",
         f"characters accepted    {numbers['characters accepted']}",
-        f"rejected               {numbers['rejected']}{_share(numbers['rejected'], shown)}",
+        f"rejected               {numbers['rejected']}{_share(numbers['rejected'], n_shown)}",
         f"asked the engine       {numbers['asked']}",
         f"answered without it    {sum(reuses.values())} ({', '.join(f'{name} {n}' for name, n in reuses.items())})",
         f"code actions           {numbers['actions']} ({numbers['actions filled']} with an edit)",

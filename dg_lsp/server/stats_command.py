@@ -1,4 +1,4 @@
-"""`dg-lsp stats`: what became of suggestions on this machine."""
+"""The command line of `dg-lsp stats`, which shows the counts of suggestions on this machine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 @app.command()
 def show(
-    days: Annotated[int, typer.Option(min=1, max=stats.KEPT_DAYS, help="How many days, with today.")] = 7,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object instead.")] = False,
+    days: Annotated[int, typer.Option(min=1, max=stats.MAX_DAYS, help="Number of days, including today.")] = 7,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show how many suggestions were shown and accepted, and how long answers took. Nothing of it ever leaves this machine."""
+    """Show how many suggestions were shown and accepted, and how long answers took. These numbers never leave this machine."""
     folder_name = os.environ.get(stats.FOLDER_VARIABLE)
     folder = Path(folder_name) if folder_name else stats.default_folder()
     today = datetime.datetime.now(datetime.UTC).date()

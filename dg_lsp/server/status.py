@@ -1,4 +1,4 @@
-"""How things are, told to the editor when it changes: the engine's state, the last latency, the last suppression."""
+"""The status: the engine's state, the last latency and the last suppression reason, sent to the editor on each change."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from dg_lsp.server.methods import StatusParams
 from dg_lsp.server.resident import Condition
 from dg_lsp.server.when import Reason
 
-# What happens at every keystroke is no news.
+# These reasons occur at every keystroke, so they do not replace the last one in the status.
 _PASSING = frozenset({"superseded", "moved"})
 
 
 class Reporter:
-    """Holds the status, and sends each new one."""
+    """Holds the status, and sends it when it changes."""
 
     def __init__(self, model: str, send: Callable[[StatusParams], None]) -> None:
-        """Begin with no engine."""
+        """Start with the state `off`; `send` sends a status to the editor."""
         self.status = StatusParams("off", model)
         self._send = send
         self._n_busy = 0
 
     def condition(self, condition: Condition) -> None:
-        """The engine is so now."""
+        """Set the engine's condition."""
         self._become(replace(self.status, state=condition.state, message=condition.message, fraction=condition.fraction))
 
     def model(self, model: str) -> None:
-        """The settings name another model."""
+        """Set the model's name."""
         self._become(replace(self.status, model=model))
 
     def problems(self, problems: tuple[str, ...]) -> None:
-        """So much is wrong in the settings."""
+        """Set the problems in the settings."""
         self._become(replace(self.status, problems=problems))
 
     def suppressed(self, reason: Reason | None) -> None:
-        """A request was not answered for this reason, or was answered."""
+        """Set the reason why the last request got no suggestion; None when it got one."""
         if reason is None or reason.code not in _PASSING:
             self._become(replace(self.status, suppressed=(reason.code, reason.message) if reason else None))
 
     def latency(self, ms: float) -> None:
-        """An answer took so long."""
+        """Set the latency of the last answer."""
         self._become(replace(self.status, latency_ms=round(ms)))
 
     def busy(self, change: int) -> None:
-        """So many more code actions are under way."""
+        """Change the number of running code actions by this much."""
         self._n_busy += change
         self._become(replace(self.status, busy=self._n_busy > 0))
 

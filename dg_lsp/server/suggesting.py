@@ -1,4 +1,4 @@
-"""Requests for suggestions, between the protocol and `completion`. Imported when the first one comes."""
+"""Convert requests for suggestions between the protocol and `completion`. Imported for the first request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 async def inline_completion(server: DgLanguageServer, params: lsp.InlineCompletionParams) -> lsp.InlineCompletionList:
-    """Return the items in the shape that the editor shows; never null, which some take for "keep what is shown"."""
+    """Return the suggestions as inline completion items; an empty list, not null, removes the old ghost text."""
     encoding, context = server.documents.encoding, params.context
     selected = context.selected_completion_info
 
@@ -47,11 +47,11 @@ async def inline_completion(server: DgLanguageServer, params: lsp.InlineCompleti
 
 
 async def completion(server: DgLanguageServer, params: lsp.CompletionParams) -> lsp.CompletionList:
-    """Return an item for an ordinary list."""
+    """Return the suggestions as items of an ordinary completion list."""
     encoding = server.documents.encoding
 
     def to_request(doc: OpenDocument, offset: int) -> SuggestionRequest:
-        # Editors ask at each letter and call that "invoked", so nothing tells who asked by hand.
+        # Editors send the trigger kind "invoked" at each letter too, so an explicit request can't be told apart.
         return SuggestionRequest(params.text_document.uri, offset, automatic=True, client_ms=server.client.own_wait_ms)
 
     reply = await _answer(server, params.text_document.uri, params.position, to_request)
@@ -65,22 +65,22 @@ async def completion(server: DgLanguageServer, params: lsp.CompletionParams) -> 
 async def _answer(
     server: DgLanguageServer, uri: str, position: lsp.Position, to_request: Callable[[OpenDocument, int], SuggestionRequest]
 ) -> Reply:
-    """Return the answer to a request at a position; trouble with the engine is told, not raised."""
+    """Return the reply to a request at a position; an engine error is shown to the user, not raised."""
     doc = server.documents.get(uri)
     if doc is None:
-        server.noted(Reason("unknown", "the document is not open"))
+        server.note_outcome(Reason("unknown", "the document is not open"))
         return Reply(positions.lines(""))
     offset = convert.to_offset(doc.index, position, server.documents.encoding)
     try:
         return await server.completer.complete(to_request(doc, offset))
     except EngineError as error:
-        server.noted(Reason("engine", str(error)))
+        server.note_outcome(Reason("engine", str(error)))
         await server.tell(str(error))
         return Reply(doc.index)
     except Exception as error:
-        # Editors pop up an error for each keystroke; one failed suggestion is worth a line in the log.
+        # Editors would show a popup for each error response, so only log it.
         log.exception("a request for suggestions failed")
-        server.noted(Reason("internal", f"dg-lsp failed on this request ({type(error).__name__}); its log says where"))
+        server.note_outcome(Reason("internal", f"dg-lsp failed on this request ({type(error).__name__}); its log says where"))
         return Reply(doc.index)
     finally:
         if latencies := server.completer.rhythm.latencies_ms:

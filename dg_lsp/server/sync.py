@@ -1,7 +1,7 @@
-r"""The open documents, equal to the editor's to the byte.
+r"""The open documents, byte for byte as the editor has them.
 
-Lines end where the protocol says and nowhere else (see `core.positions`), so a form feed or U+2028 in a file shifts
-nothing. An edit touches only the lines around it, also in the index of lines. Knows nothing of requests or answers.
+Lines end only where the protocol says (see `core.positions`), so a form feed or U+2028 in a file shifts no position. An
+edit updates only the lines around it, in the line index too. This module does not know requests or answers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OWN_CHARS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New text for the range between two positions of the editor's; for all of the text where there are none."""
+    """New text for the range between two positions; without positions, for the whole document."""
 
     text: str
     start: Point | None = None
@@ -32,7 +32,7 @@ class Change:
 
 
 def replaced(index: Lines, change: Change, encoding: Encoding) -> Span | None:
-    """Return what the change replaces, whichever end comes first; None for all of the text."""
+    """Return the span that the change replaces, whichever end comes first; None for the whole text."""
     if change.start is None or change.end is None:
         return None
     start = positions.to_offset(index, *change.start, encoding)
@@ -44,20 +44,20 @@ class OpenDocument:
     """One open document, as the editor has it now."""
 
     def __init__(self, uri: str, language_id: str, version: int, text: str) -> None:
-        """Begin with the whole text."""
+        """Open the document with its whole text."""
         self.language_id = language_id
         self.lost = False
-        """A change could not be read, so that the editor's text is another; only its whole text helps."""
+        """A change could not be parsed, so our text differs from the editor's until the editor sends the whole text."""
         self.index = positions.lines(text)
         self.document = Document(uri, _language(uri, language_id, self.index), text, version)
         self._syntax: Syntax | None = None
         self._near: Syntax | None = None
-        # The tree of all of the text, as it was parsed last, told of each edit since; None where that can't be kept up.
+        # The last parsed tree of the whole text, updated with the position of each edit since; None when it is outdated.
         self._shape: tree_sitter.Tree | None = None
         self._parts_fit = True
 
     def change(self, version: int, changes: Iterable[Change], encoding: Encoding) -> None:
-        """Become the next version."""
+        """Apply the changes of the next version."""
         for change in changes:
             if change.start is None:
                 self.lost = False
@@ -68,7 +68,7 @@ class OpenDocument:
         self.document = Document(before.uri, before.language, self.index.text, version)
 
     def syntax(self) -> Syntax | None:
-        """Return the document's syntax, parsed when first asked for; None where its language has no grammar."""
+        """Return the document's syntax, parsed on first use; None when its language has no grammar."""
         if self._syntax is None or self._syntax.text is not self.document.text:
             try:
                 self._syntax = syntaxes.of(self.document, self._syntax, self.index)
@@ -79,7 +79,7 @@ class OpenDocument:
         return self._syntax
 
     def near(self, offset: int) -> Syntax | None:
-        """Return the document's syntax as far as it bears on an offset, for what a keystroke waits for; see `core.local`."""
+        """Return the document's syntax near an offset, which is faster than parsing a long file (see `core.local`)."""
         text = self.document.text
         if len(text) < local.LONG_CHARS or not self._parts_fit or (self._syntax is None and self.syntax() is None):
             return self.syntax()
@@ -94,11 +94,11 @@ class OpenDocument:
                 self._shape = whole.tree.copy()
             offsets = positions.byte_offsets(text)
             near = self._parsed(None, local.parts(self._shape, offsets, self.index, offset))
-            # An error where the user types is the user's; one further off may be due to what was passed over.
+            # An error near the cursor is the user's own. One further away may come from the text that was left out.
             is_own = all(abs(at - offset) <= OWN_CHARS for error in near.errors for at in (error.start, error.end))
             whole = None if is_own else self.syntax()
             if whole is not None and len(near.errors) > len(whole.errors):
-                # What stands around the parts can't be told from heads and ends, as with braces in the preprocessor's branches.
+                # The partial parse is wrong for this file, for example because of braces in preprocessor branches.
                 self._parts_fit, near = False, whole
         self._near = near
         return near
@@ -108,10 +108,10 @@ class OpenDocument:
         return syntaxes.parse(self.document.text, self._syntax.language, previous, parts, self.index)
 
     def _reshape(self, old: Lines, span: Span | None, new: str) -> None:
-        """Tell the tree of an edit of what was the text until now."""
+        """Update the tree's positions after an edit of the old text."""
         if self._shape is None:
             return
-        # Only where bytes are code points, as they are in nearly all long texts, is this free.
+        # Tree positions are in bytes. Only in ASCII text, as nearly all long files are, do they equal ours without counting.
         if span is None or not old.text.isascii() or not new.isascii() or "\r" in old.text or "\r" in new:
             self._shape = None
             return
@@ -120,10 +120,10 @@ class OpenDocument:
 
 
 class Documents:
-    """The open documents by their URIs, cells of notebooks among them."""
+    """The open documents by URI, including the cells of notebooks."""
 
     def __init__(self) -> None:
-        """Hold none."""
+        """Start with no document."""
         self.encoding: Encoding = "utf-16"
         self._open: dict[str, OpenDocument] = {}
         self._cells: dict[str, list[str]] = {}
@@ -139,51 +139,51 @@ class Documents:
         return self._open.get(uri)
 
     def open(self, uri: str, language_id: str, version: int, text: str) -> OpenDocument:
-        """Hold a document; one that is open already is replaced, whatever its version."""
+        """Open and return a document; replace one that is open already, whatever its version."""
         self._open[uri] = OpenDocument(uri, language_id, version, text)
         return self._open[uri]
 
     def change(self, uri: str, version: int, changes: Iterable[Change]) -> OpenDocument | None:
-        """Apply changes in their order; return None for a document that is not open."""
+        """Apply the changes in order and return the document; None when it is not open."""
         doc = self._open.get(uri)
         if doc is not None:
             doc.change(version, changes, self.encoding)
         return doc
 
     def close(self, uri: str) -> None:
-        """Forget a document."""
+        """Close a document."""
         self._open.pop(uri, None)
 
     def lose(self, uri: str) -> None:
-        """Note that a change of the document could not be read."""
+        """Mark the document: a change of it could not be parsed."""
         if (doc := self._open.get(uri)) is not None:
             doc.lost = True
 
     def open_notebook(self, uri: str, cells: Iterable[str]) -> None:
-        """Hold the order of a notebook's cells."""
+        """Store the order of a notebook's cells."""
         self._cells[uri] = list(cells)
 
     def splice_cells(self, uri: str, start: int, n_deleted: int, new: Iterable[str]) -> None:
-        """Put cells in place of others in a notebook's order."""
+        """Replace cells in a notebook's order."""
         if (cells := self._cells.get(uri)) is not None:
             cells[start : start + n_deleted] = new
 
     def close_notebook(self, uri: str) -> None:
-        """Forget a notebook and its cells."""
+        """Close a notebook and its cells."""
         for cell in self._cells.pop(uri, ()):
             self.close(cell)
 
     def lose_notebook(self, uri: str) -> None:
-        """Note that a change of the notebook could not be read, which may have been one of any of its cells."""
+        """Mark all cells of a notebook: a change could not be parsed, and it may have concerned any of them."""
         for cell in self._cells.get(uri, ()):
             self.lose(cell)
 
     def is_cell(self, uri: str) -> bool:
-        """Return whether the document is a cell of a notebook, which others may bind names for."""
+        """Return whether the document is a notebook cell, which may use names from other cells."""
         return any(uri in cells for cells in self._cells.values())
 
     def cells_before(self, uri: str) -> tuple[Document, ...]:
-        """Return the open cells that stand before this one in its notebook, in order; none for any other document."""
+        """Return the open cells before this one in its notebook, in order; empty for any other document."""
         for cells in self._cells.values():
             if uri in cells:
                 before = cells[: cells.index(uri)]
@@ -197,6 +197,6 @@ def _point(index: Lines, offset: int) -> Point:
 
 
 def _language(uri: str, language_id: str, index: Lines) -> str:
-    """Return the name of the document's language: what the editor calls it, else what its file's name says."""
+    """Return the document's language by the editor's language id, else by its file name and first line."""
     language = languages.by_id(language_id) or languages.for_path(uri.split("#")[0], index.content(0))
     return language.name if language else ""

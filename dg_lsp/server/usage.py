@@ -1,6 +1,6 @@
-"""What becomes of suggestions once they are sent: shown, typed through, accepted, rejected. It is counted here.
+"""Count what the user does with suggestions after they are sent: shown, typed through, accepted, rejected.
 
-Knows the text at which a suggestion was made and the text now; nothing of how suggestions are made.
+This module compares the text of the suggestion with the current text. It does not know how suggestions are made.
 """
 
 from __future__ import annotations
@@ -11,45 +11,45 @@ from dg_lsp.server import reuse
 from dg_lsp.server.reuse import Offer, Rejections
 from dg_lsp.server.stats import Statistics
 
-# An editor may tell of a suggestion long after it was sent, but not of one so many suggestions ago.
+# An editor may report about a suggestion long after it was sent. Older ones than the last 200 are forgotten.
 MAX_OFFERS = 200
 
 
 class Usage:
-    """The suggestions that were sent lately, and what became of them."""
+    """The recently sent suggestions, and the counts of what the user did with them."""
 
     def __init__(self, statistics: Statistics, clock: Callable[[], float]) -> None:
-        """Have sent none."""
+        """Start with no suggestion; count into `statistics`."""
         self._statistics, self._clock = statistics, clock
         self.rejections = Rejections()
-        self._shown: dict[str, tuple[str, int, Offer]] = {}
-        self._offered: dict[int, Offer] = {}
+        self._visible: dict[str, tuple[str, int, Offer]] = {}
+        self._offers: dict[int, Offer] = {}
         self._displayed: set[int] = set()
 
     def sent(self, offers: tuple[Offer, ...]) -> None:
-        """Count suggestions that the editor was sent for one request."""
+        """Count and remember the suggestions sent for one request."""
         self._statistics.counts.add("shown")
         for offer in offers:
-            self._offered.pop(offer.id, None)
-            self._offered[offer.id] = offer
-        while len(self._offered) > MAX_OFFERS:
-            del self._offered[next(iter(self._offered))]
-        self._displayed &= self._offered.keys()
+            self._offers.pop(offer.id, None)
+            self._offers[offer.id] = offer
+        while len(self._offers) > MAX_OFFERS:
+            del self._offers[next(iter(self._offers))]
+        self._displayed &= self._offers.keys()
 
     def watch(self, uri: str, text: str, at: int, offer: Offer) -> None:
-        """See from the document's next changes what becomes of an offer at an offset of this text."""
-        self._shown[uri] = (text, at, offer)
+        """Track an offer at an offset of this text, so that `changed` can tell whether it was accepted or rejected."""
+        self._visible[uri] = (text, at, offer)
 
     def changed(self, uri: str, now: str) -> None:
-        """Take note that a document's text is another."""
-        watched = self._shown.get(uri)
-        if watched is None:
+        """Compare a document's new text with the tracked offer, and count the outcome."""
+        entry = self._visible.get(uri)
+        if entry is None:
             return
-        text, at, offer = watched
+        text, at, offer = entry
         outcome = reuse.outcome(text, at, offer.text, now)
         if outcome == "typing":
             return
-        del self._shown[uri]
+        del self._visible[uri]
         if outcome == "taken":
             self.accepted(offer.id)
         elif outcome == "rejected":
@@ -57,24 +57,24 @@ class Usage:
             self.rejections = self.rejections.add(reuse.place(uri, text, at), offer.text, self._clock())
 
     def displayed(self, offer_id: int) -> None:
-        """Count a suggestion that the editor reports to be on the screen, once. Of the editors only VS Code reports it."""
-        if offer_id in self._offered and offer_id not in self._displayed:
+        """Count a suggestion that the editor reports as displayed, once; only VS Code reports this."""
+        if offer_id in self._offers and offer_id not in self._displayed:
             self._displayed.add(offer_id)
             self._statistics.counts.add("on screen")
 
     def accepted(self, offer_id: int) -> None:
-        """Count a suggestion that was accepted, once."""
-        offer = self._offered.pop(offer_id, None)
+        """Count an accepted suggestion, once."""
+        offer = self._offers.pop(offer_id, None)
         if offer is not None:
             self._statistics.counts.add("accepted")
             self._statistics.counts.add("characters accepted", len(offer.text))
 
     def accepted_in_part(self, offer_id: int, n_units: int) -> None:
-        """Count a suggestion of which a part was accepted."""
-        if offer_id in self._offered and n_units > 0:
+        """Count a partially accepted suggestion."""
+        if offer_id in self._offers and n_units > 0:
             self._statistics.counts.add("accepted in part")
 
     def forget(self, uri: str) -> None:
         """Forget a document that was closed."""
-        self._shown.pop(uri, None)
+        self._visible.pop(uri, None)
         self.rejections = self.rejections.without(uri)

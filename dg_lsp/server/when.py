@@ -1,6 +1,6 @@
-"""When not to suggest anything: rules in a visible order, each with a reason that users read in the log and the status.
+"""Decide when not to suggest anything: rules in a fixed order, each with a reason for the log and the status.
 
-Pure. Knows nothing of the protocol; what has to be looked up (ignore files, the engine's state) comes as values.
+Pure. This module does not know the protocol. Callers look up ignore files and the engine's state, and pass the results.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from dg_lsp.core.values import Span
 from dg_lsp.server.settings import Settings
 
 Scope = Literal["code", "comment", "string"]
-# So far back is looked for the start of a string or a comment that has no end yet.
 MAX_FILE_CHARS = 1_000_000
-"""Longer files get suggestions only when asked: they are rarely written by hand, and each key would cost much."""
+"""Longer files get suggestions only on request: they are rarely written by hand, and each keystroke would be slow."""
 OPEN_CHARS = 2_000
+"""How far back to look for the start of an unterminated string or comment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A request for suggestions, as far as it decides whether there should be any."""
+    """The facts about a request that decide whether to suggest anything."""
 
     automatic: bool
     before: str = ""
-    """The line's text before the cursor, and `after` what follows it there."""
+    """The line's text before the cursor; `after` is the rest of the line."""
     after: str = ""
     scope: Scope = "code"
     language_id: str = ""
     n_chars: int = 0
     refused: str = ""
-    """Why the file may not be read, as the end of a sentence that begins "it"."""
+    """Why the file may not be sent to a model, as the end of a sentence that begins with "it"."""
     engine: str = ""
-    """Why the engine can't be asked now, as a sentence."""
+    """Why no unprompted request may be sent to the engine now, as a sentence."""
     lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why there is no suggestion: a short name for programs, a sentence for people."""
+    """Why there is no suggestion: a code for programs and a sentence for people."""
 
     code: str
     message: str
@@ -72,7 +72,7 @@ def scope_at(syntax: Syntax | None, offset: int) -> Scope:
         span = syntax.span(node)
         if span.start < offset < span.end:
             return "string"
-    # What has no end yet is none of these to the parser.
+    # The parser reports an unterminated string or comment as an error, so scan from there.
     broken = min((error.start for error in syntax.errors if offset - OPEN_CHARS < error.start < offset), default=None)
     if broken is None:
         return "code"
@@ -81,7 +81,7 @@ def scope_at(syntax: Syntax | None, offset: int) -> Scope:
 
 
 def _off(moment: Moment, settings: Settings) -> Reason | None:
-    return None if settings.enable else Reason("off", "dg-lsp is switched off in the settings")
+    return None if settings.enable else Reason("off", "dg-lsp is disabled in the settings")
 
 
 def _lost(moment: Moment, settings: Settings) -> Reason | None:
@@ -95,7 +95,7 @@ def _refused(moment: Moment, settings: Settings) -> Reason | None:
 def _language(moment: Moment, settings: Settings) -> Reason | None:
     if settings.asks_in(moment.language_id):
         return None
-    return Reason("language", f"suggestions are switched off for {moment.language_id}")
+    return Reason("language", f"suggestions are disabled for {moment.language_id}")
 
 
 def _large(moment: Moment, settings: Settings) -> Reason | None:
@@ -105,7 +105,7 @@ def _large(moment: Moment, settings: Settings) -> Reason | None:
 
 
 def _manual(moment: Moment, settings: Settings) -> Reason | None:
-    return Reason("manual", "suggestions come only when asked for") if settings.trigger == "manual" else None
+    return Reason("manual", "suggestions come only on request: `trigger` is `manual`") if settings.trigger == "manual" else None
 
 
 def _engine(moment: Moment, settings: Settings) -> Reason | None:
@@ -115,21 +115,21 @@ def _engine(moment: Moment, settings: Settings) -> Reason | None:
 def _mid_word(moment: Moment, settings: Settings) -> Reason | None:
     if not (moment.after[:1].isalnum() or moment.after[:1] == "_"):
         return None
-    return Reason("midWord", "the cursor stands in front of a word")
+    return Reason("midWord", "the cursor is before a word")
 
 
 def _comment(moment: Moment, settings: Settings) -> Reason | None:
     if moment.scope != "comment" or settings.in_comments:
         return None
-    return Reason("comment", "the cursor stands in a comment")
+    return Reason("comment", "the cursor is in a comment")
 
 
 def _string(moment: Moment, settings: Settings) -> Reason | None:
     if moment.scope != "string" or settings.in_strings:
         return None
-    return Reason("string", "the cursor stands in a string")
+    return Reason("string", "the cursor is in a string")
 
 
-# What holds even when the user asks; the engine's own trouble is then told as an error.
+# These hold for explicit requests too. An explicit request gets an engine failure as an error instead of a reason.
 HARD_RULES: tuple[Rule, ...] = (_off, _lost, _refused)
 RULES: tuple[Rule, ...] = (*HARD_RULES, _language, _large, _manual, _engine, _mid_word, _comment, _string)

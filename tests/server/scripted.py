@@ -46,8 +46,8 @@ class _Bound:
         self._document, self._on_draft = document, on_draft
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        found = re.findall(r"engine: (\{.*\})", request.prefix + "".join(request.between) + request.suffix)
-        script: dict[str, Any] = json.loads(found[-1]) if found else {}
+        directives = re.findall(r"engine: (\{.*\})", request.prefix + "".join(request.between) + request.suffix)
+        script: dict[str, Any] = json.loads(directives[-1]) if directives else {}
         _note(
             "asked",
             self._document,

@@ -13,7 +13,7 @@ from dg_lsp.core.values import Candidate, Document, Hole, InfillRequest, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine
 from dg_lsp.server import actions, filling
-from dg_lsp.server.filling import Filled, Job
+from dg_lsp.server.filling import FillResult, Job
 
 
 def read(text: str, language: str = "python") -> tuple[Document, Span]:
@@ -73,7 +73,7 @@ def test_the_menu_in_other_languages(text: str, language: str, titles: list[str]
         ([""], ["Fill this hole", "Fill all 2 holes in this file"]),
     ],
 )
-def test_only_the_kinds_that_are_wanted(only: list[str], titles: list[str]) -> None:
+def test_menu_has_only_the_requested_kinds(only: list[str], titles: list[str]) -> None:
     assert menu("$0# FILL\n# FILL\n", only=only) == titles
 
 
@@ -94,7 +94,7 @@ class Answering:
         return (Candidate(texts, self.confidence),)
 
 
-def done(what: str, text: str, engine: Answering, language: str = "python") -> tuple[str, Filled]:
+def done(what: str, text: str, engine: Answering, language: str = "python") -> tuple[str, FillResult]:
     """Return the text after the action, and what it came to."""
     document, span = read(text, language)
     syntax = syntaxes.of(document)
@@ -104,7 +104,7 @@ def done(what: str, text: str, engine: Answering, language: str = "python") -> t
 
     attempts = actions.attempts(what, document, syntax, span)
     job = Job(document, syntax, pipeline.RequestOptions())
-    filled = asyncio.run(filling.fill(attempts, job, engine_for, lambda n_done, n: None, mends=what == "repair"))
+    filled = asyncio.run(filling.fill(attempts, job, engine_for, lambda n_done, n: None, repairs=what == "repair"))
     return values.apply(document.text, filled.edits), filled
 
 
@@ -122,7 +122,7 @@ def test_a_body_is_filled() -> None:
         (Ranked(0, doubted=True), "best guess, not calibrated"),
     ],
 )
-def test_a_fill_that_is_not_sure_says_so(confidence: Confidence, caution: str) -> None:
+def test_an_uncertain_fill_has_a_caution(confidence: Confidence, caution: str) -> None:
     engine = Answering("return a", confidence=confidence)
     _, filled = done("body", "def f(a):\n    $0raise NotImplementedError\n", engine)
     assert filled.caution(Threshold(0.15, n_best=1)) == caution
@@ -136,7 +136,7 @@ def test_several_holes_of_one_window_are_one_request() -> None:
     assert len(engine.requests) == 1
 
 
-def test_what_does_not_work_together_is_tried_alone() -> None:
+def test_holes_that_fail_together_are_retried_one_by_one() -> None:
     engine = Answering(("return (", "return 2"), "return (", "return 2")
     text, filled = done(
         "all", "def f():\n    raise NotImplementedError$0\n\n\ndef g():\n    raise NotImplementedError\n", engine
@@ -147,17 +147,17 @@ def test_what_does_not_work_together_is_tried_alone() -> None:
     assert filled.reasons
 
 
-def test_a_selection_is_written_anew() -> None:
+def test_a_selection_is_regenerated() -> None:
     text, _ = done("regenerate", "x = $0f(a)$0 + 1\n", Answering("g(b)"))
     assert text == "x = g(b) + 1\n"
 
 
-def test_syntax_is_repaired_only_by_what_mends_it() -> None:
+def test_repair_keeps_only_answers_that_reduce_syntax_errors() -> None:
     text, _ = done("repair", "def f(:$0\n    return 1\n", Answering("):", "def f():\n    return 1"))
     document = Document("file:///a", "python", text)
-    found = syntaxes.of(document)
-    assert found is not None
-    assert found.n_errors == 0
+    syntax = syntaxes.of(document)
+    assert syntax is not None
+    assert syntax.n_errors == 0
     _, filled = done("repair", "x = (1$0\ny = 2\n", Answering("(("))
     assert filled.edits == ()
     assert filled.reasons
@@ -171,15 +171,15 @@ def test_syntax_is_repaired_only_by_what_mends_it() -> None:
         ("local function f$0(a)\n  return a\nend\n", "lua", "Gives a.", "-- Gives a.\nlocal function f(a)\n  return a\nend\n"),
     ],
 )
-def test_a_docstring_is_written_where_the_language_has_it(text: str, language: str, answer: str, expected: str) -> None:
+def test_a_docstring_is_written_at_the_place_of_the_language(text: str, language: str, answer: str, expected: str) -> None:
     assert done("docstring", text, Answering(answer), language)[0] == expected
 
 
-def test_nothing_to_fill_is_said() -> None:
+def test_an_action_without_a_hole_gives_a_reason() -> None:
     assert done("body", "x = 1$0\n", Answering("y"))[1].reasons == ("there is nothing to fill",)
 
 
 def test_an_action_that_does_not_exist_is_refused() -> None:
     document, span = read("$0")
-    with pytest.raises(ValueError, match="there is no action 'dance'"):
+    with pytest.raises(ValueError, match="unknown action 'dance'"):
         actions.attempts("dance", document, None, span)

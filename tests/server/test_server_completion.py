@@ -143,7 +143,7 @@ def texts(answer: Reply) -> list[str]:
     return [offer.text for offer in answer.offers]
 
 
-def test_a_request_is_answered_with_one_text_by_itself_and_several_by_hand() -> None:
+def test_unprompted_requests_get_one_offer_and_explicit_ones_several() -> None:
     async def test(session: Session) -> None:
         session.held.text = "f(a)"
         assert texts(await session.ask("x = $0\n")) == ["f(a)"]
@@ -154,7 +154,7 @@ def test_a_request_is_answered_with_one_text_by_itself_and_several_by_hand() -> 
     run(test)
 
 
-def test_typing_through_asks_nobody() -> None:
+def test_typing_through_a_suggestion_sends_no_request() -> None:
     async def test(session: Session) -> None:
         session.held.text = "foo(a, b)"
         await session.ask("x = $0\n")
@@ -168,7 +168,7 @@ def test_typing_through_asks_nobody() -> None:
     run(test)
 
 
-def test_what_an_answer_would_still_write_goes_with_the_next_question() -> None:
+def test_the_rest_of_a_diverged_answer_is_sent_with_the_next_request() -> None:
     async def test(session: Session) -> None:
         session.held.text = "foo(a, b)"
         await session.ask("x = $0\n")
@@ -178,7 +178,7 @@ def test_what_an_answer_would_still_write_goes_with_the_next_question() -> None:
     run(test)
 
 
-def test_a_newer_request_ends_the_older_with_nothing_and_stops_the_engine() -> None:
+def test_a_newer_request_ends_the_older_one_and_cancels_the_engine() -> None:
     async def test(session: Session) -> None:
         old = session.ask("x = $0\n")
         await session.until_asked(1)
@@ -240,7 +240,7 @@ def test_a_cancelled_request_leaves_its_work_for_the_next_one() -> None:
     run(test)
 
 
-def test_work_that_nobody_wants_any_more_is_stopped() -> None:
+def test_work_without_a_waiting_request_is_cancelled() -> None:
     async def test(session: Session) -> None:
         old = session.ask("x = $0\n")
         await session.until_asked(1)
@@ -270,7 +270,7 @@ def test_a_late_answer_moves_with_the_text_or_is_dropped() -> None:
     run(test)
 
 
-def test_text_that_moves_during_the_wait_ends_it() -> None:
+def test_a_text_change_during_the_debounce_ends_the_request() -> None:
     async def test(session: Session) -> None:
         session.settings = Settings(debounce=1, speculate=False)
         task = session.ask("x = $0\n")
@@ -283,7 +283,7 @@ def test_text_that_moves_during_the_wait_ends_it() -> None:
     run(test)
 
 
-def test_a_rejected_suggestion_waits_its_time() -> None:
+def test_a_rejected_suggestion_is_not_shown_again_soon() -> None:
     async def test(session: Session) -> None:
         session.held.text = "f(a)"
         await session.ask("x = $0\n")
@@ -323,7 +323,7 @@ def test_an_accepted_part_is_counted() -> None:
     run(test)
 
 
-def test_what_the_editors_list_has_selected_is_part_of_the_text() -> None:
+def test_the_item_selected_in_the_editors_list_is_part_of_the_text() -> None:
     async def test(session: Session) -> None:
         session.held.text = "(a)"
         answer = await session.ask("x = os.pa$0\n", selected=(Span(7, 9), "path"))
@@ -343,7 +343,7 @@ def test_what_the_editors_list_has_selected_is_part_of_the_text() -> None:
         ("foo$0bar\n", "x", "midWord"),
     ],
 )
-def test_nothing_is_shown_that_should_not_be(text: str, answer: str, code: str) -> None:
+def test_every_reason_suppresses_the_suggestion(text: str, answer: str, code: str) -> None:
     async def test(session: Session) -> None:
         session.held.text = answer
         assert texts(await session.ask(text)) == []
@@ -354,7 +354,7 @@ def test_nothing_is_shown_that_should_not_be(text: str, answer: str, code: str) 
 
 
 @pytest.mark.parametrize("unsure", [Calibrated(0.05), Ranked(1), Ranked(0, doubted=True)])
-def test_unsure_answers_are_for_who_asks(unsure: Confidence) -> None:
+def test_uncertain_answers_are_shown_only_on_request(unsure: Confidence) -> None:
     async def test(session: Session) -> None:
         session.held.text, session.held.confidence = "f(a)", unsure
         assert texts(await session.ask("x = $0\n")) == []
@@ -394,7 +394,7 @@ def test_an_answer_is_cut_before_its_first_uncertain_token_where_no_error_is_add
         ("def f(self):\n    x = $0\n    x = self.time\n", (9, 2)),
     ],
 )
-def test_a_cut_that_is_no_good_itself_is_passed_over_for_a_shorter_one(marked: str, lengths: tuple[int, ...]) -> None:
+def test_an_invalid_cut_is_replaced_by_a_shorter_one(marked: str, lengths: tuple[int, ...]) -> None:
     async def test(session: Session) -> None:
         session.held.text = "self.time()"
         session.held.confidences = ((*(0.9 for _ in lengths[1:]), 0.01),)
@@ -404,7 +404,7 @@ def test_a_cut_that_is_no_good_itself_is_passed_over_for_a_shorter_one(marked: s
     run(test)
 
 
-def test_half_an_answer_is_shown_but_not_kept() -> None:
+def test_an_unfinished_answer_is_shown_but_not_cached() -> None:
     async def test(session: Session) -> None:
         session.held.text, session.held.finished = "f(a)", False
         assert texts(await session.ask("x = $0\n")) == ["f(a)"]
@@ -414,7 +414,7 @@ def test_half_an_answer_is_shown_but_not_kept() -> None:
     run(test)
 
 
-def test_what_follows_a_suggestion_is_asked_for_while_it_is_shown() -> None:
+def test_the_text_after_a_suggestion_is_requested_ahead() -> None:
     async def test(session: Session) -> None:
         session.held.text = "f(a)"
         await session.ask("x = $0\n")
@@ -429,7 +429,7 @@ def test_what_follows_a_suggestion_is_asked_for_while_it_is_shown() -> None:
     run(test, Settings(debounce=0))
 
 
-def test_looking_ahead_gives_way_to_a_request() -> None:
+def test_asking_ahead_is_cancelled_by_a_request() -> None:
     async def test(session: Session) -> None:
         session.held.text = "f(a)"
         first = session.ask("x = $0\n")
@@ -444,7 +444,7 @@ def test_looking_ahead_gives_way_to_a_request() -> None:
     run(test, Settings(debounce=0))
 
 
-def test_trouble_with_the_engine_is_told_to_who_asks_and_cools_down() -> None:
+def test_engine_errors_reach_explicit_requests_and_pause_unprompted_ones() -> None:
     async def test(session: Session) -> None:
         task = session.ask("x = $0\n", automatic=False)
         await session.until_asked(1)
@@ -461,7 +461,7 @@ def test_trouble_with_the_engine_is_told_to_who_asks_and_cools_down() -> None:
     run(test)
 
 
-def test_a_document_that_is_closed_takes_its_requests_with_it() -> None:
+def test_closing_a_document_cancels_its_requests() -> None:
     async def test(session: Session) -> None:
         task = session.ask("x = $0\n")
         await session.until_asked(1)
@@ -500,8 +500,8 @@ def test_files_that_may_hold_secrets_are_never_sent(tmp_path: Path) -> None:
             assert len(answer.offers) == n
         assert len(session.held.asked) == 1
         assert session.noted[:3] == ["ignored"] * 3
-        found = await session.nearby.read(session.documents.get(uri).document, 1000)  # type: ignore[union-attr]
-        assert [snippet.path for snippet in found] == ["helper.py"]
+        snippets = await session.nearby.read(session.documents.get(uri).document, 1000)  # type: ignore[union-attr]
+        assert [snippet.path for snippet in snippets] == ["helper.py"]
         assert session.nearby.name(uri) == "open.py"
 
     run(test)

@@ -48,132 +48,146 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
     return Folders(tmp_path, monkeypatch)
 
 
-def test_each_source_counts_over_the_one_before(folders: Folders) -> None:
+def test_each_source_overrides_the_one_before(folders: Folders) -> None:
     folders.user("[completion]\nthreshold = 0.5\ncandidates = 5\ndeadline = 700\nspeculate = false\n")
-    held = folders.configuration
-    held.options = {"completion": {"deadline": 900}}
-    held.set_roots([folders.folder("a", "completion.candidates = 7\n")])
-    found = held.at(folders.uri("a/x.py"))
-    assert (found.threshold, found.candidates, found.deadline, found.speculate) == (0.5, 7, 900, False)
-    held.say({"completion": {"candidates": 2}})
-    assert held.at(folders.uri("a/x.py")).candidates == 2
-    held.say(None)
-    assert held.session.candidates == 7
-    assert held.problems == ()
+    configuration = folders.configuration
+    configuration.options = {"completion": {"deadline": 900}}
+    configuration.set_roots([folders.folder("a", "completion.candidates = 7\n")])
+    settings_of_file = configuration.at(folders.uri("a/x.py"))
+    assert (settings_of_file.threshold, settings_of_file.candidates, settings_of_file.deadline, settings_of_file.speculate) == (
+        0.5,
+        7,
+        900,
+        False,
+    )
+    configuration.set_editor_settings({"completion": {"candidates": 2}})
+    assert configuration.at(folders.uri("a/x.py")).candidates == 2
+    configuration.set_editor_settings(None)
+    assert configuration.session.candidates == 7
+    assert configuration.problems == ()
 
 
-def test_an_editor_that_sends_its_defaults_along_says_nothing_by_them(folders: Folders) -> None:
+def test_defaults_sent_by_an_editor_are_ignored(folders: Folders) -> None:
     folders.user("completion.candidates = 5\nengine.model = 'embedded'\n")
-    held = folders.configuration
-    held.say({"completion.candidates": Settings().candidates, "completion.threshold": 0.9})
-    assert (held.session.candidates, held.session.threshold) == (5, 0.9)
-    held.say({"completion.candidates": None})
-    assert held.session.candidates == Settings().candidates
+    configuration = folders.configuration
+    configuration.set_editor_settings({"completion.candidates": Settings().candidates, "completion.threshold": 0.9})
+    assert (configuration.session.candidates, configuration.session.threshold) == (5, 0.9)
+    configuration.set_editor_settings({"completion.candidates": None})
+    assert configuration.session.candidates == Settings().candidates
 
 
-def test_a_default_that_is_said_later_takes_back_what_came_with_the_greeting(folders: Folders) -> None:
+def test_a_later_default_overrides_the_initialization_options(folders: Folders) -> None:
     folders.user("completion.candidates = 5\n")
-    held = folders.configuration
-    held.set_roots([])
-    held.options = {"completion": {"trigger": "manual", "candidates": 2}, "completion.deadline": 900}
-    assert (held.session.trigger, held.session.candidates, held.session.deadline) == ("manual", 2, 900)
-    held.say({"completion.trigger": "auto", "completion": {"candidates": Settings().candidates}})
+    configuration = folders.configuration
+    configuration.set_roots([])
+    configuration.options = {"completion": {"trigger": "manual", "candidates": 2}, "completion.deadline": 900}
+    assert (configuration.session.trigger, configuration.session.candidates, configuration.session.deadline) == (
+        "manual",
+        2,
+        900,
+    )
+    configuration.set_editor_settings({"completion.trigger": "auto", "completion": {"candidates": Settings().candidates}})
     # Of what stands in a file, a default still takes nothing back.
-    assert (held.session.trigger, held.session.candidates, held.session.deadline) == ("auto", 5, 900)
+    assert (configuration.session.trigger, configuration.session.candidates, configuration.session.deadline) == ("auto", 5, 900)
 
 
-def test_each_folder_has_its_own(folders: Folders) -> None:
+def test_each_folder_has_its_own_settings(folders: Folders) -> None:
     folders.user("completion.candidates = 5\n")
     a, b = folders.folder("a", "enable = false\n"), folders.folder("b", "context.related_chars = 0\n")
     inner = folders.folder("a/inner", "completion.trigger = 'manual'\n")
-    held = folders.configuration
-    held.set_roots([a, b, inner])
-    assert not held.at(folders.uri("a/x.py")).enable
-    assert held.at(folders.uri("b/x.py")) == Settings(candidates=5, related_chars=0)
-    assert held.at(folders.uri("a/inner/deep/x.py")) == Settings(candidates=5, trigger="manual")
-    assert held.at("untitled:x.py") == Settings(candidates=5)
-    held.say({}, {b: {"completion": {"inComments": True}}})
-    assert held.at(folders.uri("b/x.py")).in_comments
-    assert not held.at(folders.uri("a/x.py")).in_comments
+    configuration = folders.configuration
+    configuration.set_roots([a, b, inner])
+    assert not configuration.at(folders.uri("a/x.py")).enable
+    assert configuration.at(folders.uri("b/x.py")) == Settings(candidates=5, related_chars=0)
+    assert configuration.at(folders.uri("a/inner/deep/x.py")) == Settings(candidates=5, trigger="manual")
+    assert configuration.at("untitled:x.py") == Settings(candidates=5)
+    configuration.set_editor_settings({}, {b: {"completion": {"inComments": True}}})
+    assert configuration.at(folders.uri("b/x.py")).in_comments
+    assert not configuration.at(folders.uri("a/x.py")).in_comments
 
 
-def test_a_document_of_no_folder_answers_to_its_own_workspace(folders: Folders) -> None:
+def test_a_document_outside_all_folders_uses_its_own_workspace(folders: Folders) -> None:
     folders.folder("lone", "completion.candidates = 9\n")
     assert folders.configuration.at(folders.uri("lone/x.py")).candidates == 9
 
 
 def test_one_window_has_one_engine(folders: Folders) -> None:
     a, b = folders.folder("a", "engine.threads = 1\n"), folders.folder("b", "engine.threads = 2\n")
-    held = folders.configuration
-    held.set_roots([a, b])
-    assert held.session.threads == 1
+    configuration = folders.configuration
+    configuration.set_roots([a, b])
+    assert configuration.session.threads == 1
     rest = "a window uses those of its first folder, embedded."
-    assert held.problems == (f"The engine settings in {folders.place / 'b' / config.WORKSPACE_FILE} do not count: {rest}",)
+    assert configuration.problems == (
+        f"The engine settings in {folders.place / 'b' / config.WORKSPACE_FILE} are ignored: {rest}",
+    )
 
 
 def test_problems_name_the_file_the_key_and_what_is_allowed(folders: Folders) -> None:
     folders.user("completion.candidates = 99\ncompletion.colour = 'red'\n")
-    held = folders.configuration
-    held.set_roots([folders.folder("a", "completion.threshold = 'high'\n")])
-    held.options = {"completion": {"debounce": "soon"}}
+    configuration = folders.configuration
+    configuration.set_roots([folders.folder("a", "completion.threshold = 'high'\n")])
+    configuration.options = {"completion": {"debounce": "soon"}}
     file = folders.place / "a" / config.WORKSPACE_FILE
-    assert held.problems[1].startswith(f"Unknown key completion.colour in {folders.users}. ")
-    assert (held.problems[0], *held.problems[2:]) == (
+    assert configuration.problems[1].startswith(f"Unknown key completion.colour in {folders.users}. ")
+    assert (configuration.problems[0], *configuration.problems[2:]) == (
         f"completion.candidates in {folders.users} must be a whole number from 1 to 16, not 99.",
         f'completion.threshold in {file} must be a number from 0 to 1, not "high".',
         'dgLsp.completion.debounce in the editor\'s settings must be a whole number from 0 to 10000, or "auto", not "soon".',
     )
-    assert held.session == Settings()
+    assert configuration.session == Settings()
 
 
 def test_a_file_that_changes_is_read_again(folders: Folders) -> None:
-    held = folders.configuration
-    held.set_roots([folders.folder("a")])
-    assert held.session.candidates == Settings().candidates
-    assert not held.has_changed()
+    configuration = folders.configuration
+    configuration.set_roots([folders.folder("a")])
+    assert configuration.session.candidates == Settings().candidates
+    assert not configuration.has_changed()
     folders.folder("a", "completion.candidates = 4\n")
-    assert held.has_changed()
-    held.forget()
-    assert held.session.candidates == 4
-    assert not held.has_changed()
+    assert configuration.has_changed()
+    configuration.forget()
+    assert configuration.session.candidates == 4
+    assert not configuration.has_changed()
     folders.user("completion.deadline = 5\n")
-    assert held.has_changed()
-    held.forget()
+    assert configuration.has_changed()
+    configuration.forget()
     (folders.place / "a" / config.WORKSPACE_FILE).unlink()
-    assert held.session.deadline == 5
-    held.forget()
-    assert (held.session.candidates, held.session.deadline) == (Settings().candidates, 5)
+    assert configuration.session.deadline == 5
+    configuration.forget()
+    assert (configuration.session.candidates, configuration.session.deadline) == (Settings().candidates, 5)
 
 
-def test_what_is_local_only_is_withheld_from_remote_models(folders: Folders) -> None:
+def test_local_only_files_are_withheld_from_remote_models(folders: Folders) -> None:
     folders.user(f"engine.model = '{REMOTE}'\nprivacy.local_only = ['*.key.py']\n")
-    held = folders.configuration
-    held.set_roots([folders.folder("a", "privacy.local_only = ['secret/']\n")])
+    configuration = folders.configuration
+    configuration.set_roots([folders.folder("a", "privacy.local_only = ['secret/']\n")])
     reason = "is for local models only (privacy.local_only), and the chosen model is remote"
-    assert held.withheld(folders.uri("a/secret/x.py")) == reason
-    assert held.withheld(folders.uri("a/my.key.py")) == reason
-    assert held.withheld("untitled:my.key.py") == reason
-    assert held.withheld("vscode-notebook-cell:" + folders.uri("a/secret/n.ipynb").removeprefix("file:") + "#W0") == reason
-    assert held.withheld(folders.uri("a/x.py")) == ""
+    assert configuration.withheld(folders.uri("a/secret/x.py")) == reason
+    assert configuration.withheld(folders.uri("a/my.key.py")) == reason
+    assert configuration.withheld("untitled:my.key.py") == reason
+    assert (
+        configuration.withheld("vscode-notebook-cell:" + folders.uri("a/secret/n.ipynb").removeprefix("file:") + "#W0")
+        == reason
+    )
+    assert configuration.withheld(folders.uri("a/x.py")) == ""
     (folders.place / "a" / "secret").mkdir()
     (folders.place / "a" / "secret" / "x.py").write_text("")
     (folders.place / "a" / "link.py").symlink_to(folders.place / "a" / "secret" / "x.py")
-    assert held.withheld(folders.uri("a/link.py")) == reason
-    nearby = Nearby(lambda: 0.0, held.withheld)
+    assert configuration.withheld(folders.uri("a/link.py")) == reason
+    nearby = Nearby(lambda: 0.0, configuration.withheld)
     nearby.set_roots([folders.folder("a")])
     assert asyncio.run(nearby.look(folders.uri("a/secret/x.py"))) == reason
     assert asyncio.run(nearby.look(folders.uri("a/x.py"))) == ""
     folders.user("privacy.local_only = ['*']\n")
-    held.forget()
-    assert held.withheld(folders.uri("a/x.py")) == ""
+    configuration.forget()
+    assert configuration.withheld(folders.uri("a/x.py")) == ""
 
 
-def test_where_nobody_can_tell_nothing_leaves(folders: Folders) -> None:
-    held = folders.configuration
+def test_an_invalid_configuration_withholds_every_file(folders: Folders) -> None:
+    configuration = folders.configuration
     folders.user(f"engine.model = '{REMOTE}'\n")
-    held.set_roots([folders.folder("a", "privacy.local_only = ['x'\n")])
-    assert held.withheld(folders.uri("a/y.py"))
-    assert "is not valid TOML" in held.problems[0]
+    configuration.set_roots([folders.folder("a", "privacy.local_only = ['x'\n")])
+    assert configuration.withheld(folders.uri("a/y.py"))
+    assert "is not valid TOML" in configuration.problems[0]
 
 
 class Remote:
@@ -199,7 +213,7 @@ def request(path: str) -> InfillRequest:
 
 
 @pytest.mark.parametrize("model", [REMOTE, "embedded"])
-def test_a_remote_engine_is_shown_nothing_that_stays_here(model: str) -> None:
+def test_a_remote_engine_receives_no_local_only_file(model: str) -> None:
     remote = Remote()
 
     @contextlib.asynccontextmanager
@@ -211,7 +225,7 @@ def test_a_remote_engine_is_shown_nothing_that_stays_here(model: str) -> None:
         resident.start(Settings(model=model))
         engine = await resident.engine("file:///a/b.py", "ahead")
         await engine.fill(request("b.py"))
-        paths = [[snippet.path for snippet in shown.related] for shown in remote.shown]
+        paths = [[snippet.path for snippet in sent.related] for sent in remote.shown]
         if model == "embedded":
             assert paths == [["secret/a.py", "b.py"]]
         else:

@@ -59,9 +59,9 @@ def read(name: str = "", **capabilities: Any) -> Client:
         ("helix", {}, set()),
     ],
 )
-def test_editors_are_known_by_name_and_capabilities(name: str, text_document: dict[str, Any], expected: set[str]) -> None:
-    found = read(name, textDocument=text_document)
-    assert {flag for flag in ("to_line_end", "old_wire", "inline") if getattr(found, flag)} == expected
+def test_editors_are_recognized_by_name_and_capabilities(name: str, text_document: dict[str, Any], expected: set[str]) -> None:
+    client = read(name, textDocument=text_document)
+    assert {flag for flag in ("to_line_end", "old_wire", "inline") if getattr(client, flag)} == expected
 
 
 def test_edits_are_plain_versioned_or_annotated() -> None:

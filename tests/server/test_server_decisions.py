@@ -49,8 +49,8 @@ from dg_lsp.server.when import Moment, Reason
     ],
 )
 def test_when_not_to_suggest(moment: Moment, chosen: Settings, code: str | None) -> None:
-    found = when.reason(moment, chosen)
-    assert (found.code if found else None) == code
+    reason = when.reason(moment, chosen)
+    assert (reason.code if reason else None) == code
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_scopes(text: str, scope: str) -> None:
         ("rust", "fn f<'a>(x: &'a str) -> $0\n", "code"),
     ],
 )
-def test_what_has_no_end_yet_is_a_comment_or_a_string(language: str, text: str, scope: str) -> None:
+def test_an_unterminated_comment_or_string_has_its_scope(language: str, text: str, scope: str) -> None:
     document = Document("file:///a", language, text.replace("$0", ""))
     assert when.scope_at(syntaxes.of(document), text.index("$0")) == scope
 
@@ -100,13 +100,13 @@ def test_a_text_without_grammar_is_all_code() -> None:
 
 
 def rhythm(*at: float) -> Rhythm:
-    found = Rhythm()
+    typing = Rhythm()
     for now in at:
-        found = found.typed(now)
-    return found
+        typing = typing.typed(now)
+    return typing
 
 
-def test_pauses_and_bursts_are_no_typing() -> None:
+def test_pauses_and_bursts_do_not_change_the_typing_speed() -> None:
     assert rhythm(0.0, 0.1, 5.0, 5.001, 5.101).gaps == pytest.approx((0.1, 0.1))
 
 
@@ -130,13 +130,13 @@ def test_a_fast_typist_waits_less_than_a_slow_one() -> None:
         ("f(", "x, y)", False),
     ],
 )
-def test_places_that_invite_an_answer_wait_less(before: str, after: str, invites: bool) -> None:
+def test_inviting_places_wait_less(before: str, after: str, invites: bool) -> None:
     usual = debounce.wait_ms(Rhythm(last=0.0), 0.0, "word", "", client_ms=0, fixed=None)
     wait = debounce.wait_ms(Rhythm(last=0.0), 0.0, before, after, client_ms=0, fixed=None)
     assert (wait < usual) == invites
 
 
-def test_what_the_editor_waited_counts() -> None:
+def test_the_editors_own_debounce_is_subtracted() -> None:
     now = Rhythm(last=0.0)
     alone = debounce.wait_ms(now, 0.0, "x = ", "", client_ms=0, fixed=None)
     assert debounce.wait_ms(now, 0.0, "x = ", "", client_ms=50, fixed=None) == pytest.approx(alone - 50)
@@ -150,7 +150,7 @@ def test_a_slow_engine_is_asked_sooner() -> None:
     )
 
 
-def test_the_users_own_choice_counts_as_it_is() -> None:
+def test_a_configured_debounce_is_used_unchanged() -> None:
     assert debounce.wait_ms(Rhythm(), 0.0, "x", "", client_ms=200, fixed=75) == 75
 
 
@@ -161,10 +161,10 @@ def test_the_users_own_choice_counts_as_it_is() -> None:
     st.floats(0, 500),
 )
 def test_a_wait_is_never_negative_nor_long(at: list[float], latencies: list[float], now: float, client_ms: float) -> None:
-    found = rhythm(*at)
+    typing = rhythm(*at)
     for latency in latencies:
-        found = found.answered(latency)
-    assert 0 <= debounce.wait_ms(found, max([now, *at]), "x", "", client_ms=client_ms, fixed=None) <= debounce.MAX_WAIT_MS
+        typing = typing.answered(latency)
+    assert 0 <= debounce.wait_ms(typing, max([now, *at]), "x", "", client_ms=client_ms, fixed=None) <= debounce.MAX_WAIT_MS
 
 
 # What to reuse
@@ -214,11 +214,11 @@ def test_typed_through(then: str, offer: str, now: str, left: str | None) -> Non
         ("x = $0\n", "foo(a, b)", f"x = {'b' * 50}$0\n", ""),
     ],
 )
-def test_what_an_offer_would_still_write_after_something_else_was_typed(then: str, offer: str, now: str, left: str) -> None:
+def test_the_rest_of_an_offer_after_diverging_text(then: str, offer: str, now: str, left: str) -> None:
     cache = Cache()
     cache.keep(at_cursor(then), (Offer(offer, Calibrated(0.9)),), 1, 0.0)
     assert cache.left_over(at_cursor(now), 1.0) == left
-    assert cache.left_over(at_cursor(now), reuse.KEPT_S + 1) == ""
+    assert cache.left_over(at_cursor(now), reuse.FRESH_S + 1) == ""
 
 
 @pytest.mark.parametrize("offer", ["", "  \n"])
@@ -235,25 +235,25 @@ def test_edits_far_away_and_other_line_numbers_keep_an_answer() -> None:
     assert cache.find(at_cursor(f"import os\n{body}x = $0\n{body}y"), 0.0)
 
 
-def test_both_sides_and_the_document_count() -> None:
+def test_an_answer_fits_only_the_same_text_and_document() -> None:
     cache = Cache()
     cache.keep(at_cursor("x = $0\ny"), (Offer("1", Calibrated(0.9)),), 1, 0.0)
     assert cache.find(at_cursor("x = $0\nz"), 0.0) is None
     assert cache.find(at_cursor("x = $0\ny", uri="b"), 0.0) is None
 
 
-def test_kept_answers_are_bounded_and_grow_old() -> None:
+def test_the_cache_is_bounded_and_entries_expire() -> None:
     cache = Cache()
     for n in range(300):
         cache.keep(at_cursor(f"x{n} = $0"), (Offer("1", Calibrated(0.9)),), 1, float(n))
-    assert len(cache) == reuse.N_KEPT
+    assert len(cache) == reuse.MAX_ENTRIES
     assert cache.find(at_cursor("x299 = $0"), 299.0)
-    assert cache.find(at_cursor("x299 = $0"), 299.0 + reuse.KEPT_S + 1) is None
+    assert cache.find(at_cursor("x299 = $0"), 299.0 + reuse.FRESH_S + 1) is None
     cache.forget("a")
     assert len(cache) == 0
 
 
-def test_that_there_is_no_answer_is_kept_for_the_very_place_only() -> None:
+def test_an_empty_answer_is_cached_for_its_exact_place_only() -> None:
     cache = Cache()
     cache.keep(at_cursor("x = $0"), (), 1, 0.0)
     fit = cache.find(at_cursor("x = $0"), 0.0)
@@ -266,7 +266,7 @@ TEXT = st.text("ab(\n", max_size=6)
 
 
 @given(TEXT, TEXT, TEXT, TEXT)
-def test_what_is_left_and_what_was_typed_make_the_offer(before: str, after: str, typed: str, more: str) -> None:
+def test_typed_text_and_rest_together_are_the_offer(before: str, after: str, typed: str, more: str) -> None:
     then, now = reuse.place("a", before + after, len(before)), reuse.place("a", before + typed + after, len(before + typed))
     fit = reuse.advance(then, now, (Offer(typed + more, Calibrated(1.0)),), 1)
     assert fit is None or before + typed + fit.offers[0].text + after == before + typed + more + after
@@ -307,8 +307,8 @@ def test_an_editors_own_bracket_is_no_rejection() -> None:
     ],
 )
 def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, str] | None) -> None:
-    found = reuse.realigned("x = \n", 4, (Offer("f(a)", Calibrated(0.9)),), now)
-    assert (found and (found[0], found[1][0].text)) == expected
+    moved = reuse.realigned("x = \n", 4, (Offer("f(a)", Calibrated(0.9)),), now)
+    assert (moved and (moved[0], moved[1][0].text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, 
         ("y = $0", 200.0, False),
     ],
 )
-def test_what_is_in_flight_is_joined_when_it_may_still_fit(now: str, age_ms: float, joins: bool) -> None:
+def test_a_running_request_is_joined_when_it_may_still_fit(now: str, age_ms: float, joins: bool) -> None:
     assert reuse.joins(at_cursor("x = $0"), at_cursor(now), age_ms=age_ms, latency_ms=300.0) == joins
 
 
@@ -331,19 +331,19 @@ def test_what_is_in_flight_is_joined_when_it_may_still_fit(now: str, age_ms: flo
 def shown(
     *offers: Offer, automatic: bool = True, rejections: Rejections | None = None, chosen: Settings | None = None
 ) -> list[str]:
-    found, reason = show.visible(
+    visible_offers, reason = show.visible(
         offers, at_cursor("x = $0"), rejections or Rejections(), chosen or Settings(), 10.0, automatic=automatic
     )
-    return [offer.text for offer in found] if reason is None else [reason.code]
+    return [offer.text for offer in visible_offers] if reason is None else [reason.code]
 
 
-def test_one_by_oneself_all_when_asked() -> None:
+def test_unprompted_shows_one_offer_and_explicit_all() -> None:
     offers = Offer("a", Calibrated(0.9)), Offer("b", Calibrated(0.8)), Offer("c", Calibrated(0.1))
     assert shown(*offers) == ["a"]
     assert shown(*offers, automatic=False) == ["a", "b", "c"]
 
 
-def test_an_unsure_answer_is_shown_only_to_who_asks() -> None:
+def test_an_uncertain_answer_is_shown_only_on_request() -> None:
     assert shown(Offer("a", Calibrated(0.1))) == ["unsure"]
     assert shown(Offer("a", Calibrated(0.1)), automatic=False) == ["a"]
     assert shown(Offer("a", Calibrated(0.1)), chosen=Settings(threshold=0.05)) == ["a"]
@@ -411,10 +411,10 @@ def test_an_answer_ends_before_its_first_uncertain_line(text: str, confidences: 
 def test_an_answer_ends_before_its_first_uncertain_token(
     raw: str, lead: str, text: str, tokens: str, expected: list[str]
 ) -> None:
-    found = re.findall(r"\[(\??)([^\]]*)\]", tokens)
-    assert "".join(token for _, token in found) == raw
-    lengths = tuple(len(token) for _, token in found)
-    confidences = tuple(0.01 if mark else 0.9 for mark, _ in found)
+    pieces = re.findall(r"\[(\??)([^\]]*)\]", tokens)
+    assert "".join(token for _, token in pieces) == raw
+    lengths = tuple(len(token) for _, token in pieces)
+    confidences = tuple(0.01 if mark else 0.9 for mark, _ in pieces)
     doubt = show.doubt(Candidate((raw,), Calibrated(0.9), (confidences,), lengths=(lengths,)), text, lead, 0.1)
     assert doubt is None or doubt.is_exact
     ends = [match.end() for match in re.finditer(r'\w+|[^\w\s"]|"[^"]*"', text)]
@@ -443,8 +443,8 @@ def test_an_answer_that_polishing_changed_is_cut_by_estimate() -> None:
     ],
 )
 def test_settings_are_read(data: object, field: str, value: object) -> None:
-    found, problems = settings.read(data, Settings(model="other", debounce=3))
-    assert getattr(found, field) == value
+    result, problems = settings.read(data, Settings(model="other", debounce=3))
+    assert getattr(result, field) == value
     assert problems == ()
 
 
@@ -456,7 +456,7 @@ def test_settings_are_read(data: object, field: str, value: object) -> None:
         ({"completion": {"trigger": "never"}}, 'completion.trigger must be "auto" or "manual", not "never"'),
         ({"enable": "yes"}, 'enable must be true or false, not "yes"'),
         ({"completion": {"inLists": "maybe"}}, 'completion.inLists must be true or false, or "auto", not "maybe"'),
-        ({"engine": {"model": ""}}, 'engine.model must be a text that is not empty, not ""'),
+        ({"engine": {"model": ""}}, 'engine.model must be a string that is not empty, not ""'),
         ({"completion": {"disabledLanguages": [1]}}, "completion.disabledLanguages must be a list of language ids, not a list"),
     ],
 )
@@ -488,12 +488,12 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_whatever_an_editor_sends_as_settings_is_read(data: object) -> None:
-    found, problems = settings.read(data, Settings())
-    assert isinstance(found, Settings)
+    result, problems = settings.read(data, Settings())
+    assert isinstance(result, Settings)
     assert all("\n" not in problem for problem in problems)
 
 
-def test_only_what_makes_another_engine_restarts_it() -> None:
+def test_only_engine_settings_restart_the_engine() -> None:
     assert settings.restarts_engine(Settings(), Settings(model="other"))
     assert not settings.restarts_engine(Settings(), Settings(threshold=0.9))
 
@@ -508,8 +508,8 @@ def test_every_reason_is_a_sentence_for_people() -> None:
         engine="the engine is starting",
         lost=True,
     )
-    chosen = Settings(enable=False, trigger="manual", disabled_languages=frozenset({""}))
-    reasons = [found for rule in when.RULES if isinstance(found := rule(everything, chosen), Reason)]
+    all_off = Settings(enable=False, trigger="manual", disabled_languages=frozenset({""}))
+    reasons = [found for rule in when.RULES if isinstance(found := rule(everything, all_off), Reason)]
     assert len(reasons) == len(when.RULES) - 1
     assert len({reason.code for reason in reasons}) == len(reasons)
     assert all(" " in reason.message for reason in reasons)

@@ -31,13 +31,13 @@ class Typist:
     def check(self, offset: int) -> bool:
         """Return whether only a part was parsed; the hole must be that of the whole text in any case."""
         document = self.open.document
-        found, whole = self.open.near(offset), syntaxes.of(document)
-        assert found is not None
+        near, whole = self.open.near(offset), syntaxes.of(document)
+        assert near is not None
         assert whole is not None
-        assert found.text == document.text
-        assert local.covers(found, offset)
-        assert holes.at_cursor(document, offset, found) == holes.at_cursor(document, offset, whole)
-        return bool(found.parts)
+        assert near.text == document.text
+        assert local.covers(near, offset)
+        assert holes.at_cursor(document, offset, near) == holes.at_cursor(document, offset, whole)
+        return bool(near.parts)
 
 
 def test_keys_at_many_places_of_a_long_document() -> None:
@@ -59,7 +59,7 @@ def test_keys_at_many_places_of_a_long_document() -> None:
     assert not whole.parts
 
 
-def test_all_of_the_text_may_be_another() -> None:
+def test_a_change_may_replace_the_whole_text() -> None:
     typist = Typist(long())
     typist.check(0)
     at = len(typist.open.document.text) // 2
@@ -71,7 +71,7 @@ def test_all_of_the_text_may_be_another() -> None:
     assert not typist.check(5)
 
 
-def test_where_bytes_are_no_code_points() -> None:
+def test_local_syntax_in_text_that_is_not_ascii() -> None:
     typist = Typist(long().replace("A comment", "Ein Küßchen 🦀"))
     typist.check(0)
     for word in ("method_20(", "method_300(", "method_150("):

@@ -33,11 +33,11 @@ def refusal(uri: str) -> str:
         ("", False),
     ],
 )
-def test_what_may_hold_secrets_outside_of_all_folders(uri: str, is_refused: bool) -> None:
+def test_secret_names_outside_all_folders_are_refused(uri: str, is_refused: bool) -> None:
     assert bool(refusal(uri)) == is_refused
 
 
-def test_a_link_outside_of_all_folders_is_what_it_leads_to(tmp_path: Path) -> None:
+def test_a_link_outside_all_folders_is_judged_by_its_target(tmp_path: Path) -> None:
     (tmp_path / "notes.py").symlink_to(".env")
     assert refusal((tmp_path / "notes.py").as_uri()) == "may hold secrets"
 
@@ -48,12 +48,12 @@ def test_a_file_outside_of_all_folders_obeys_the_ignore_files_around_it(tmp_path
     (tmp_path / ".gitignore").write_text("private.py\n/tmp/\n")
     (tmp_path / "kept" / ".dgignore").write_text("own.py\n")
     (tmp_path / "kept" / "link.py").symlink_to(tmp_path / "tmp" / "main.py")
-    found = {
+    reasons = {
         name: refusal((tmp_path / name).as_uri())
         for name in ("main.py", "private.py", "tmp/main.py", "kept/main.py", "kept/own.py", "kept/link.py")
     }
     by_git = "is ignored by .gitignore"
-    assert found == {
+    assert reasons == {
         "main.py": "",
         "private.py": by_git,
         "tmp/main.py": by_git,

@@ -13,18 +13,18 @@ def test_a_request_takes_the_outline_of_a_moment_ago() -> None:
     async def main() -> None:
         now = 0.0
         outlines = Outlines(lambda: now)
-        found = syntaxes.of(Document("u", "python", "def f():\n    pass\n\n\ndef g():\n    pass\n"))
-        assert found is not None
-        quick = outlines.quick("u", found, 5)
+        syntax = syntaxes.of(Document("u", "python", "def f():\n    pass\n\n\ndef g():\n    pass\n"))
+        assert syntax is not None
+        quick = outlines.quick("u", syntax, 5)
         assert quick is not None
         assert quick.outline() == ()
-        assert quick.n_errors == found.n_errors
-        while not (quick := outlines.quick("u", found, 5)) or not quick.outline():
+        assert quick.n_errors == syntax.n_errors
+        while not (quick := outlines.quick("u", syntax, 5)) or not quick.outline():
             await asyncio.sleep(0)
         assert [text for _, text in quick.outline()] == ["def f():", "def g():"]
-        assert outlines.quick("u", found, 1000).outline() == ()  # type: ignore[union-attr]
+        assert outlines.quick("u", syntax, 1000).outline() == ()  # type: ignore[union-attr]
         assert outlines.quick("u", None, 5) is None
-        longer = syntaxes.of(Document("u", "python", found.text + "def h():\n    pass\n"), found)
+        longer = syntaxes.of(Document("u", "python", syntax.text + "def h():\n    pass\n"), syntax)
         now = FRESH_S
         while len(outlines.quick("u", longer, 5).outline()) < 3:  # type: ignore[union-attr]
             await asyncio.sleep(0)

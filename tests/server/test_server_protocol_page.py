@@ -34,18 +34,18 @@ def test_every_setting_is_on_the_page_with_its_default() -> None:
         data = {"true": True, "false": False, "[]": []}.get(default, default.strip('"') if '"' in default else default)
         value = data if not isinstance(data, str) or '"' in default else float(data)
         changed = replace(Settings(), model="other", threshold=0.9, debounce=1, enable=False)
-        found, problems = settings.read({key: value}, changed)
+        settings_read, problems = settings.read({key: value}, changed)
         assert problems == ()
-        assert settings.read({key: None}, changed)[0] == found
+        assert settings.read({key: None}, changed)[0] == settings_read
 
 
 def test_the_fields_of_each_message_are_on_the_page() -> None:
     draft = DraftParams("t", "u", 1, (DraftPart((0, 0), (0, 1), "x"),))
-    wanted = FillParams("body", "u", 1, (0, 0), (0, 1))
+    params = FillParams("body", "u", 1, (0, 0), (0, 1))
     for name, data in (
         ("Status", StatusParams("off", "m").to_json()),
         ("Draft", draft.to_json()),
-        ("Wanted", wanted.to_json()),
+        ("Wanted", params.to_json()),
     ):
         block = re.search(rf"interface {name} \{{\n(.*?)^\}}", PAGE, re.MULTILINE | re.DOTALL)
         assert block is not None
@@ -62,16 +62,16 @@ def test_every_reason_is_on_the_page() -> None:
     assert listed == codes - {"superseded", "moved"}
 
 
-def test_what_is_wanted_survives_the_way() -> None:
-    wanted = FillParams("regenerate", "untitled:a", None, (1, 2), (3, 4), "shorter")
-    assert methods.to_fill_params(wanted.to_json()) == wanted
+def test_fill_parameters_survive_a_round_trip() -> None:
+    params = FillParams("regenerate", "untitled:a", None, (1, 2), (3, 4), "shorter")
+    assert methods.to_fill_params(params.to_json()) == params
 
 
 @pytest.mark.parametrize("data", [None, [], {"do": []}, {"do": "all", "textDocument": 1, "range": {}}, {"do": "all"}])
-def test_what_can_not_be_read_is_refused(data: object) -> None:
+def test_unreadable_parameters_are_refused(data: object) -> None:
     with pytest.raises(BadParamsError):
         methods.to_fill_params(data)
     with pytest.raises(BadParamsError):
-        methods.to_shown(data)
+        methods.to_offer_id(data)
     with pytest.raises(BadParamsError):
         methods.to_accepted_length(data)

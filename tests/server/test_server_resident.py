@@ -47,7 +47,7 @@ async def answer(resident: Resident) -> tuple[str, ...]:
     return candidate.texts
 
 
-def test_a_request_may_come_before_the_engine_is_wanted() -> None:
+def test_a_request_may_come_before_the_engine_is_started() -> None:
     async def main() -> None:
         resident = Resident(opener, lambda: None, time.monotonic)
         early = asyncio.ensure_future(answer(resident))
@@ -60,7 +60,7 @@ def test_a_request_may_come_before_the_engine_is_wanted() -> None:
     asyncio.run(main())
 
 
-def test_who_waits_gets_the_engine_that_was_named_last() -> None:
+def test_a_waiting_request_gets_the_newest_engine() -> None:
     async def main() -> None:
         resident = Resident(opener, lambda: None, time.monotonic)
         resident.start(Settings(model="slow"))
@@ -73,10 +73,10 @@ def test_who_waits_gets_the_engine_that_was_named_last() -> None:
     asyncio.run(main())
 
 
-def test_a_request_to_an_engine_that_was_replaced_says_nothing_of_the_one_that_is_wanted() -> None:
+def test_a_request_to_a_replaced_engine_does_not_change_the_condition() -> None:
     class Ending(NamedEngine):
         async def fill(self, _request: InfillRequest) -> tuple[Candidate, ...]:
-            asked.set()
+            was_asked.set()
             await given_back.wait()
             raise EngineError("the engine was given back before it answered")
 
@@ -88,18 +88,18 @@ def test_a_request_to_an_engine_that_was_replaced_says_nothing_of_the_one_that_i
             given_back.set()
 
     async def main() -> None:
-        heard: list[str] = []
-        resident = Resident(opening, lambda: heard.append(resident.condition.state), time.monotonic)
+        states: list[str] = []
+        resident = Resident(opening, lambda: states.append(resident.condition.state), time.monotonic)
         resident.start(Settings(model="old"))
         waiting = asyncio.ensure_future(answer(resident))
-        await asyncio.wait_for(asked.wait(), 30)
+        await asyncio.wait_for(was_asked.wait(), 30)
         resident.start(Settings(model="one"))
         assert await asyncio.wait_for(answer(resident), 30) == ("one",)
         with pytest.raises(EngineError, match="given back"):
             await asyncio.wait_for(waiting, 30)
-        assert "failed" not in heard
+        assert "failed" not in states
         assert resident.condition.state == "ready"
         await resident.stop()
 
-    asked, given_back = asyncio.Event(), asyncio.Event()
+    was_asked, given_back = asyncio.Event(), asyncio.Event()
     asyncio.run(main())

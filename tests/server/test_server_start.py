@@ -37,4 +37,4 @@ def test_options_go_through_the_command_line() -> None:
         check=False,
         timeout=120,
     )
-    assert (done.returncode, done.stderr) == (2, "dg-lsp: --stdio and --tcp exclude each other\n")
+    assert (done.returncode, done.stderr) == (2, "dg-lsp: --stdio and --tcp can't be used together\n")

@@ -44,8 +44,8 @@ def test_broken_files_and_missing_folders_cost_nothing_else(tmp_path: Path) -> N
     blocked.write(DAY)
 
 
-def test_old_files_go(tmp_path: Path) -> None:
-    old = DAY - datetime.timedelta(days=stats.KEPT_DAYS + 1)
+def test_old_statistics_are_deleted(tmp_path: Path) -> None:
+    old = DAY - datetime.timedelta(days=stats.MAX_DAYS + 1)
     for day in (old, DAY):
         server = Statistics(tmp_path)
         server.counts.add("shown")
@@ -55,7 +55,7 @@ def test_old_files_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 100), (0.95, 1000), (1.0, None)])
-def test_quantiles_are_bounds(share: float, expected: int | None) -> None:
+def test_quantiles_are_upper_ends_of_classes(share: float, expected: int | None) -> None:
     counts = Counts()
     for ms in [80] * 12 + [900] * 7 + [9000]:
         counts.took(ms)
@@ -78,12 +78,12 @@ def test_the_report_is_for_people(tmp_path: Path) -> None:
     assert "confirmed on screen    8 (80 %; only some editors report this)" in stats.report(counts)
 
 
-def test_the_command_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_the_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(stats.FOLDER_VARIABLE, str(tmp_path))
     assert CliRunner().invoke(stats_command.app, []).stdout == "nothing has been counted yet\n"
     server = Statistics(tmp_path)
     server.counts.add("shown", 2)
     server.write(datetime.datetime.now(datetime.UTC).date())
-    found = CliRunner().invoke(stats_command.app, ["--json", "--days", "1"])
-    assert json.loads(found.stdout)["counts"] == {"shown": 2}
-    assert found.exit_code == 0
+    result = CliRunner().invoke(stats_command.app, ["--json", "--days", "1"])
+    assert json.loads(result.stdout)["counts"] == {"shown": 2}
+    assert result.exit_code == 0

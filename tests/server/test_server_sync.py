@@ -100,7 +100,7 @@ def test_a_hundred_thousand_edits_give_the_editors_text() -> None:
 
 
 @pytest.mark.parametrize("character", ["\f", "\v", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
-def test_what_splitlines_splits_on_ends_no_line(character: str) -> None:
+def test_only_the_protocols_line_ends_end_a_line(character: str) -> None:
     document = Documents().open("file:///a.py", "python", 0, f"a{character}b\nc")
     document.change(1, [Change("x", (1, 0), (1, 0))], "utf-16")
     assert document.document.text == f"a{character}b\nxc"
@@ -112,7 +112,7 @@ def test_the_last_empty_line_is_a_line() -> None:
     assert document.document.text == "a\nb"
 
 
-def test_a_lost_document_is_found_again_by_its_whole_text() -> None:
+def test_a_lost_document_recovers_with_its_whole_text() -> None:
     documents = Documents()
     document = documents.open("file:///a.py", "python", 0, "a")
     documents.lose("file:///a.py")

@@ -1,4 +1,4 @@
-"""The resident engine as the server has it, except that what it is asked is written to a file; see `scripted` for its name."""
+"""The resident engine, except that its requests are also written to a file; see `scripted` for the file's name."""
 
 from __future__ import annotations
 
