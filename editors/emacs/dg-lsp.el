@@ -35,7 +35,7 @@
   :prefix "dg-lsp-")
 
 (defcustom dg-lsp-command '("dg-lsp" "serve")
-  "How the server is started."
+  "The command that starts the server."
   :type '(repeat string))
 
 (lsp-defcustom dg-lsp-model "embedded"
@@ -45,32 +45,32 @@
   :lsp-path "dgLsp.engine.model")
 
 (lsp-defcustom dg-lsp-threshold 0.15
-  "Show by itself only what is right with at least this probability."
+  "Lowest probability of an unprompted suggestion."
   :type 'float
   :group 'dg-lsp
   :lsp-path "dgLsp.completion.threshold")
 
 (lsp-defcustom dg-lsp-trigger "auto"
-  "When to suggest: \"auto\" while typing, \"manual\" only when asked for."
+  "When to suggest: \"auto\" while typing, \"manual\" only on request."
   :type '(choice (const "auto") (const "manual"))
   :group 'dg-lsp
   :lsp-path "dgLsp.completion.trigger")
 
 (defcustom dg-lsp-show-drafts t
-  "Whether a fill is shown while it is being written."
+  "Whether to show drafts of fills."
   :type 'boolean)
 
 (defface dg-lsp-draft '((t :inherit shadow :slant italic))
-  "Face for a fill while it is being written.")
+  "Face for the draft of a fill.")
 
 (defvar dg-lsp--status nil
-  "What the server has told of itself last.")
+  "The last status of the server.")
 
 (defvar-local dg-lsp--overlays nil
-  "What is drawn of a fill that is under way.")
+  "The overlays of the current draft.")
 
 (defvar dg-lsp-draft-hook nil
-  "Run in the buffer after each draft of a fill was drawn.")
+  "Hook run in the buffer after a draft is drawn.")
 
 ;;; What the server tells
 
@@ -80,12 +80,12 @@
   (force-mode-line-update t))
 
 (defun dg-lsp--clear ()
-  "Take what is drawn of a fill off the screen."
+  "Remove the current draft from the screen."
   (mapc #'delete-overlay dg-lsp--overlays)
   (setq dg-lsp--overlays nil))
 
 (defun dg-lsp--heard-draft (_workspace params)
-  "Draw PARAMS, a fill that is under way."
+  "Draw the draft in PARAMS."
   (when-let* ((document (lsp-get params :textDocument))
               (buffer (find-buffer-visiting (lsp--uri-to-path (lsp-get document :uri)))))
     (with-current-buffer buffer
@@ -98,7 +98,7 @@
         (run-hooks 'dg-lsp-draft-hook)))))
 
 (defun dg-lsp--draw (hole)
-  "Draw HOLE's text over what it will replace."
+  "Draw HOLE's text over the buffer text of its range."
   (pcase-let* ((`(,start . ,end) (lsp--range-to-region (lsp-get hole :range)))
                (text (propertize (lsp-get hole :text) 'face 'dg-lsp-draft))
                (overlay (make-overlay start end)))
@@ -109,7 +109,7 @@
     (push overlay dg-lsp--overlays)))
 
 (defun dg-lsp--ended (workspace)
-  "Forget what WORKSPACE has told, if it was ours."
+  "Forget the status of WORKSPACE, if it is ours."
   (when (eq (lsp--client-server-id (lsp--workspace-client workspace)) 'dg-lsp)
     (setq dg-lsp--status nil)
     ;; Nobody is left to end the drafts, which look like text.
@@ -126,21 +126,60 @@
   (or (seq-find (lambda (workspace)
                   (eq (lsp--client-server-id (lsp--workspace-client workspace)) 'dg-lsp))
                 (lsp-workspaces))
-      (user-error "The server dg-lsp does not run for this buffer")))
+      (user-error "The dg-lsp server is not running for this buffer")))
 
 (defun dg-lsp--run (wanted)
-  "Have the server do WANTED; its edit comes as a request of its own."
+  "Run the action WANTED on the server, which sends its edit as a request."
   (with-lsp-workspace (dg-lsp--workspace)
     (lsp-request-async
      "workspace/executeCommand"
      (list :command "dgLsp.fill" :arguments (vector wanted))
-     ;; Where there was nothing to fill, the server has said so.
-     #'ignore
+     #'dg-lsp--filled
      :mode 'detached
      :error-handler (lambda (err) (message "dg-lsp: %s" (lsp-get err :message))))))
 
+(defun dg-lsp--filled (answer)
+  "Show the model's confidence in the fills of ANSWER.
+Where there was nothing to fill, the server has said so."
+  (when (eq (lsp-get answer :applied) t)
+    (let ((fills (lsp-get answer :fills)))
+      (if (> (length fills) 1)
+          (dg-lsp--list fills (lsp-get answer :nHoles))
+        (message "dg-lsp: filled (%s)" (lsp-get answer :note))))))
+
+(defun dg-lsp--list (fills n-holes)
+  "List FILLS, of N-HOLES holes, in a buffer with a link to each."
+  (let* ((source (current-buffer))
+         (name (buffer-file-name source))
+         (lines (mapcar (lambda (fill)
+                          (format "%s:%d: %s: %s"
+                                  (if name (file-name-nondirectory name) (buffer-name source))
+                                  (1+ (lsp-get (lsp-get (lsp-get fill :range) :start) :line))
+                                  (lsp-get fill :confidence)
+                                  (car (split-string (string-trim (lsp-get fill :text)) "\n"))))
+                        fills)))
+    (with-current-buffer (get-buffer-create "*dg-lsp fills*")
+      (let ((inhibit-read-only t))
+        (erase-buffer)
+        (insert (format "%d of %d holes filled\n" (length fills) n-holes)
+                (string-join lines "\n") "\n")
+        (when name
+          (setq default-directory (file-name-directory name)))
+        (compilation-mode))
+      (display-buffer (current-buffer)))))
+
+(defun dg-lsp--ask (_workspace params)
+  "Ask the user the server's question PARAMS, by y or n, and return the answer.
+Others than yes-or-no questions are left to `lsp-mode'."
+  (let ((actions (append (lsp-get params :actions) nil)))
+    (if (/= (length actions) 2)
+        (list :title (lsp--window-log-message-request params))
+      (if (y-or-n-p (concat (lsp-get params :message) " "))
+          (car actions)
+        (cadr actions)))))
+
 (defun dg-lsp--wanted (what &optional instruction)
-  "Return the parameters for WHAT to do here, with an INSTRUCTION."
+  "Return the parameters of the action WHAT at point, with an INSTRUCTION."
   (dg-lsp--workspace)
   (list :do what
         :textDocument (lsp--versioned-text-document-identifier)
@@ -150,7 +189,7 @@
         :instruction (or instruction "")))
 
 (defun dg-lsp--offered (whats nothing)
-  "Do the first of WHATS that can be done at point, or say NOTHING."
+  "Run the first action of WHATS that is possible at point, or show NOTHING."
   (with-lsp-workspace (dg-lsp--workspace)
     (lsp-request-async
      "textDocument/codeAction"
@@ -170,7 +209,7 @@
      :mode 'tick)))
 
 (defun dg-lsp--what (data)
-  "Return what an action with DATA does, nil for other servers' actions."
+  "Return the name of the action with DATA; nil for other servers' actions."
   (and data (lsp-get data :do)))
 
 (defun dg-lsp-fill ()
@@ -184,7 +223,7 @@
   (dg-lsp--run (dg-lsp--wanted "all")))
 
 (defun dg-lsp-regenerate (instruction)
-  "Write the region anew, with an INSTRUCTION."
+  "Regenerate the region, with an INSTRUCTION."
   (interactive
    (progn
      (barf-if-buffer-read-only)
@@ -195,7 +234,7 @@
   (dg-lsp--run (dg-lsp--wanted "regenerate" instruction)))
 
 (defun dg-lsp-repair ()
-  "Write the broken syntax at point anew."
+  "Repair the broken syntax at point."
   (interactive "*")
   (dg-lsp--offered '("repair") "there is no broken syntax here"))
 
@@ -205,7 +244,7 @@
   (dg-lsp--offered '("docstring") "there is nothing to document here"))
 
 (defun dg-lsp-restart-engine ()
-  "Start the engine anew."
+  "Restart the engine."
   (interactive)
   (with-lsp-workspace (dg-lsp--workspace)
     (lsp-request-async "workspace/executeCommand"
@@ -215,7 +254,7 @@
 ;;; Status
 
 (defun dg-lsp-story ()
-  "Return how things are, as text."
+  "Return the status as text."
   (if (not dg-lsp--status)
       "dg-lsp has told nothing yet."
     (let ((suppressed (lsp-get dg-lsp--status :suppressed))
@@ -233,7 +272,7 @@
        "\n"))))
 
 (defun dg-lsp-status ()
-  "Say how things are, and why nothing was suggested."
+  "Show the status, and why there was no suggestion."
   (interactive)
   (message "%s" (dg-lsp-story)))
 
@@ -260,6 +299,7 @@
   :initialized-fn (lambda (workspace)
                     (with-lsp-workspace workspace
                       (lsp--set-configuration (lsp-configuration-section "dgLsp"))))
+  :request-handlers (ht ("window/showMessageRequest" #'dg-lsp--ask))
   :notification-handlers (ht ("dgLsp/status" #'dg-lsp--heard-status)
                              ("dgLsp/draft" #'dg-lsp--heard-draft))))
 

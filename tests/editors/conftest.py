@@ -18,8 +18,8 @@ SIGHT = pytest.StashKey[Callable[[], str]]()
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave these tests out where they are only met on the way."""
     base = config.invocation_params.dir
-    asked = [(base / str(name).split("::")[0]).resolve() for name in config.args]
-    return None if any(path == HERE or HERE in path.parents for path in asked) else True
+    named_paths = [(base / str(name).split("::")[0]).resolve() for name in config.args]
+    return None if any(path == HERE or HERE in path.parents for path in named_paths) else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,14 +34,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.when == "call" and report.failed and (look := item.stash.get(SIGHT, None)) is not None:
         try:
-            seen = look()
+            picture = look()
         except Exception as error:
             # The editor may have gone, which must not hide why the test failed.
-            seen = f"the editor can't be looked at: {error!r}"
+            picture = f"the editor can't be looked at: {error!r}"
         machine.PICTURES.mkdir(parents=True, exist_ok=True)
         path = machine.PICTURES / f"{machine.file_name(item.name)}.failed.txt"
-        path.write_text(seen, "utf-8")
-        report.sections.append((f"What the editor showed, kept in {path}", seen))
+        path.write_text(picture, "utf-8")
+        report.sections.append((f"What the editor showed, kept in {path}", picture))
     return report
 
 
@@ -60,8 +60,8 @@ def environment() -> Iterator[Mapping[str, str]]:
     """Yield an environment in which everything of dg-lsp's is new, and one engine serves all editors."""
     # Not below pytest's own folder, whose name is too long for a socket.
     with tempfile.TemporaryDirectory(prefix="dg-") as folder:
-        made = machine.environment(Path(folder))
+        environment_of_session = machine.environment(Path(folder))
         # Started before any editor, so that no test pays for it.
-        machine.engine(made, "start")
-        yield made
-        machine.engine(made, "stop", "--now", "--all")
+        machine.engine(environment_of_session, "start")
+        yield environment_of_session
+        machine.engine(environment_of_session, "stop", "--now", "--all")

@@ -194,7 +194,7 @@ print(cart.items)
 (ert-deftest tests-what-cannot-be-filled-is-said-at-once ()
   (with-temp-buffer
     (dolist (command '(dg-lsp-fill dg-lsp-fill-buffer dg-lsp-regenerate dg-lsp-repair dg-lsp-docstring))
-      (should (string-match-p "does not run" (cadr (should-error (call-interactively command) :type 'user-error)))))
+      (should (string-match-p "is not running" (cadr (should-error (call-interactively command) :type 'user-error)))))
     (setq buffer-read-only t)
     (dolist (command '(dg-lsp-fill dg-lsp-fill-buffer dg-lsp-regenerate dg-lsp-repair dg-lsp-docstring))
       (should-error (call-interactively command) :type 'buffer-read-only)))

@@ -23,10 +23,10 @@ def program(name: str) -> Path:
     """Return an editor's program: the one that was installed for these tests, else the machine's own."""
     if (installed := EDITORS / "bin" / name).exists():
         return installed
-    found = shutil.which(name)
-    if found is None:
+    program_path = shutil.which(name)
+    if program_path is None:
         pytest.fail(f"{name} is not there; make test-editors installs it")
-    return Path(found)
+    return Path(program_path)
 
 
 def file_name(name: str) -> str:
@@ -36,12 +36,12 @@ def file_name(name: str) -> str:
 
 def environment(home: Path) -> dict[str, str]:
     """Return an environment in which all that is dg-lsp's or an editor's own is below this folder."""
-    kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
-    made = {
-        **kept,
+    inherited = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
+    variables = {
+        **inherited,
         "HOME": str(home),
         "LANG": "C.UTF-8",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}",
         "DG_LSP_RUNTIME_DIR": str(home / "run"),
         "DG_LSP_STATISTICS_DIR": str(home / "statistics"),
         "XDG_RUNTIME_DIR": str(home),
@@ -49,8 +49,8 @@ def environment(home: Path) -> dict[str, str]:
         "DG_LSP_ALLOW": tempfile.gettempdir(),
     }
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
-        made[f"XDG_{name}_HOME"] = str(home / name.lower())
-    return made
+        variables[f"XDG_{name}_HOME"] = str(home / name.lower())
+    return variables
 
 
 def engine(environment: Mapping[str, str], *arguments: str) -> str:

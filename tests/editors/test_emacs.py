@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +37,16 @@ def test_the_package_in_lsp_mode(environment: Mapping[str, str], tmp_path: Path)
     (tmp_path / ".git").mkdir()
     script = str(HERE / "dg-lsp-tests.el")
     done = emacs(environment, tmp_path, "-l", script, "-f", "ert-run-tests-batch-and-exit")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+    assert "0 unexpected" in done.stderr
+
+
+def test_a_fill_asks_for_confirmation_and_reports_its_confidence(environment: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    more = {"DG_LSP_TESTS": str(HERE), "DG_LSP_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    script = str(HERE / "dg-lsp-asking-tests.el")
+    run = ("--eval", '(ert-run-tests-batch-and-exit "^asking-")')
+    done = emacs({**environment, **more}, tmp_path, "-l", script, *run)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     assert "0 unexpected" in done.stderr
 

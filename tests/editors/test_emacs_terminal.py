@@ -99,10 +99,10 @@ class Emacs(Terminal):
 
 @pytest.fixture
 def emacs(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Emacs]:
-    made = Emacs(tmp_path, environment)
-    watch(made.screen)
-    yield made
-    made.close()
+    editor = Emacs(tmp_path, environment)
+    watch(editor.screen)
+    yield editor
+    editor.close()
 
 
 def test_the_readme_gives_this_configuration() -> None:
@@ -112,7 +112,7 @@ def test_the_readme_gives_this_configuration() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "crlf", "tabs", "wide"])
-def test_what_is_typed_brings_a_suggestion_that_is_inserted(emacs: Emacs, kind: str) -> None:
+def test_typing_shows_a_suggestion_that_can_be_inserted(emacs: Emacs, kind: str) -> None:
     text = {
         "plain": SHOP,
         "crlf": SHOP.replace("\n", "\r\n"),

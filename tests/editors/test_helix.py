@@ -41,11 +41,11 @@ def helix(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Calla
     (settings / "languages.toml").write_text(LANGUAGES + sure)
     (tmp_path / "item.py").write_text(BODIES)
     (tmp_path / "shop.py").write_text(SHOP)
-    made = Terminal([str(machine.program("hx"))], tmp_path, environment)
-    watch(made.screen)
-    made.until_seen("NOR")
-    yield made
-    made.close()
+    editor = Terminal([str(machine.program("hx"))], tmp_path, environment)
+    watch(editor.screen)
+    editor.until_seen("NOR")
+    yield editor
+    editor.close()
 
 
 def test_the_readme_gives_this_configuration() -> None:
@@ -59,10 +59,10 @@ def test_a_body_is_filled_from_the_menu(helix: Terminal, tmp_path: Path) -> None
     def offered() -> bool:
         # The server may not have been there yet; then the menu does not open.
         helix.type(" a")
-        seen = "Fill function body" in helix.screen()
-        if not seen:
+        is_visible = "Fill function body" in helix.screen()
+        if not is_visible:
             helix.press("Escape")
-        return seen
+        return is_visible
 
     until(offered, "the menu", tell=helix.screen)
     helix.press("Enter")

@@ -108,7 +108,7 @@ def test_a_dismissed_suggestion_is_gone(nvim: Neovim) -> None:
     assert nvim.text() == before
 
 
-def test_what_no_longer_fits_is_neither_shown_nor_inserted(nvim: Neovim) -> None:
+def test_a_suggestion_that_no_longer_fits_is_neither_shown_nor_inserted(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
@@ -119,7 +119,7 @@ def test_what_no_longer_fits_is_neither_shown_nor_inserted(nvim: Neovim) -> None
     assert "        self.?\n" in nvim.text()
 
 
-def test_what_was_typed_of_a_suggestion_is_not_inserted_again(nvim: Neovim) -> None:
+def test_the_typed_part_of_a_suggestion_is_not_inserted_again(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
@@ -181,12 +181,16 @@ def test_fill_all_fills_every_hole(nvim: Neovim) -> None:
     assert nvim.text() == BODIES
 
 
-def test_a_selection_is_written_anew(nvim: Neovim) -> None:
+def test_a_selection_is_regenerated(nvim: Neovim) -> None:
     text = "def area(width, height):\n    return 0\n\n\nprint(area(2, 3))\n"
     path = nvim.edit("area.py", text)
     nvim.type("2GV")
     nvim.type(":DgFill multiply them<CR>")
-    until(lambda: nvim.text() != text or nvim.notes(), "an answer", tell=nvim.picture)
+    nvim.until("require('dg_lsp.preview').window ~= nil or #vim.g.notes > 0", "an answer")
+    if nvim.lua("return require('dg_lsp.preview').window ~= nil"):
+        nvim.type("y")
+        nvim.until("require('dg_lsp.preview').window == nil", "the preview to go")
+        until(lambda: nvim.text() != text, "the new text", tell=nvim.picture)
     saved = nvim.save(path)
     assert saved.startswith("def area(width, height):\n")
     assert saved.endswith("\n\n\nprint(area(2, 3))\n")
@@ -247,7 +251,7 @@ def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(nvim: Neovim) ->
     assert not nvim.ghost()
     assert "secrets" in nvim.status()["suppressed"]["message"]
     assert nvim.lua("return table.concat(require('dg_lsp.status').story(), ' ')").count("secrets") == 1
-    assert nvim.lua("return require('dg_lsp').statusline()") == "DG -"
+    assert nvim.lua("return require('dg_lsp').statusline()") == "DG Ready  "
 
 
 @pytest.mark.parametrize(
@@ -347,8 +351,8 @@ def test_two_editors_share_one_engine(environment: Mapping[str, str], tmp_path: 
             editor.type("<CR>self.")
         left.until_ghost()
         right.until_ghost()
-        told = json.loads(machine.engine(environment, "status", "--all", "--json"))
-        assert len([each for each in told if each.get("pid")]) == 1
+        engines = json.loads(machine.engine(environment, "status", "--all", "--json"))
+        assert len([each for each in engines if each.get("pid")]) == 1
 
 
 def test_a_pause_lasts_until_it_is_ended(nvim: Neovim) -> None:
@@ -416,7 +420,7 @@ def test_a_nameless_buffer_that_is_written_to_a_file_goes_on(nvim: Neovim) -> No
 
 
 @pytest.mark.parametrize("name", ["", "item.py"])
-def test_what_is_typed_just_before_an_edit_comes_is_kept(nvim: Neovim, name: str) -> None:
+def test_text_typed_just_before_an_edit_is_preserved(nvim: Neovim, name: str) -> None:
     if name:
         nvim.edit(name, BODIES)
     else:
@@ -462,7 +466,7 @@ def test_a_pause_for_a_language_keeps_those_that_the_options_name(nvim: Neovim) 
 
 
 @pytest.mark.parametrize("selection", ["inclusive", "exclusive"])
-def test_what_is_written_anew_is_what_was_selected(nvim: Neovim, selection: str) -> None:
+def test_exactly_the_selection_is_regenerated(nvim: Neovim, selection: str) -> None:
     nvim.edit("item.py", BODIES)
     nvim.command(f"set selection={selection}")
     nvim.lua(
@@ -471,25 +475,25 @@ def test_what_is_written_anew_is_what_was_selected(nvim: Neovim, selection: str)
     )
     nvim.command('execute "normal! 8G^vee\\<Esc>"')
     nvim.command("'<,'>DgFill")
-    asked = nvim.lua("return vim.g.asked")
-    assert BODIES.split("\n")[7][asked["start"]["character"] : asked["end"]["character"]] == "return self"
+    question = nvim.lua("return vim.g.asked")
+    assert BODIES.split("\n")[7][question["start"]["character"] : question["end"]["character"]] == "return self"
 
 
-def test_a_server_that_cannot_be_run_is_told_of_when_it_is_to_be_started_again(nvim: Neovim) -> None:
+def test_a_restart_reports_a_server_that_can_not_run(nvim: Neovim) -> None:
     nvim.lua("require('dg_lsp').setup({ cmd = { '/nowhere/dg-lsp', 'serve' } })")
     nvim.lua("vim.g.notes = {}")
     nvim.command("Dg restart")
     assert "/nowhere/dg-lsp can't be run" in nvim.notes()[-1]
 
 
-def test_without_options_nobody_complains(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_setup_works_without_options(environment: Mapping[str, str], tmp_path: Path) -> None:
     with Neovim(program("nvim"), tmp_path, environment) as nvim:
         nvim.edit("item.py", BODIES, wait=False)
         # At once, when the server has hardly begun to start.
         nvim.command("DgFill!")
         assert "starting" in nvim.notes()[-1]
         until(lambda: nvim.text() != BODIES, "the filled bodies", tell=nvim.picture)
-        assert all("best guess" in note for note in nvim.notes()[1:])
+        assert all("best guess" in note or "of 3 holes filled" in note for note in nvim.notes()[1:]), nvim.notes()
         assert "settings" not in nvim.lua("return vim.fn.execute('messages')")
 
 
@@ -515,14 +519,14 @@ def test_the_health_check_finds_everything_well(nvim: Neovim) -> None:
 
 def test_the_help_names_every_command_map_and_option(nvim: Neovim, tmp_path: Path) -> None:
     text = (PLUGIN / "doc" / "dg-lsp.txt").read_text()
-    named = nvim.lua("return vim.tbl_keys(require('dg_lsp.config').defaults)")
+    options = nvim.lua("return vim.tbl_keys(require('dg_lsp.config').defaults)")
     maps = nvim.lua(
         "return vim.tbl_map(function(map) return map.lhs end, vim.tbl_filter(function(map) "
         "return vim.startswith(map.lhs, '<Plug>(dg-lsp') end, vim.list_extend(vim.api.nvim_get_keymap('i'), "
         "vim.api.nvim_get_keymap('n'))))"
     )
     subcommands = nvim.lua("return vim.fn.getcompletion('Dg ', 'cmdline')")
-    assert [name for name in (*named, *maps, *(f":Dg {name}" for name in subcommands)) if name not in text] == []
+    assert [name for name in (*options, *maps, *(f":Dg {name}" for name in subcommands)) if name not in text] == []
     (tmp_path / "doc").mkdir()
     (tmp_path / "doc" / "dg-lsp.txt").write_text(text)
     nvim.command(f"helptags {tmp_path / 'doc'}")
@@ -531,3 +535,35 @@ def test_the_help_names_every_command_map_and_option(nvim: Neovim, tmp_path: Pat
 
 def engine_pid(environment: Mapping[str, str]) -> int:
     return int(json.loads(machine.engine(environment, "status", "--json"))["pid"])
+
+
+def test_a_model_is_chosen_among_those_that_fit(nvim: Neovim, environment: Mapping[str, str]) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.lua(
+        """
+        vim.ui.select = function(items, options, done)
+          _G.offered = vim.tbl_map(options.format_item, items)
+          done(items[1])
+        end
+        """
+    )
+    nvim.command("DgModel")
+    until(lambda: any("embedded is used from now on" in note for note in nvim.notes()), "the choice", tell=nvim.picture)
+    first = nvim.lua("return _G.offered[1]")
+    assert first.startswith("the small model that comes with dg-lsp (recommended): on this machine; ")
+    written = Path(environment["XDG_CONFIG_HOME"]) / "dg-lsp" / "config.toml"
+    assert written.read_text() == '[engine]\nmodel = "embedded"\n'
+    written.unlink()
+
+
+def test_a_snooze_pauses_and_ends(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.command("Dg snooze 30")
+    assert "no suggestions for 30 minutes" in nvim.notes()[-1]
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'manual'", "the reason")
+    assert nvim.lua("return require('dg_lsp').statusline()") == "DG Paused "
+    nvim.command("Dg snooze 0")
+    nvim.type("x<BS>")
+    nvim.until_ghost()

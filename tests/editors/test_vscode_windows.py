@@ -29,14 +29,12 @@ def test_each_folder_of_a_workspace_has_an_ignore_file(environment: Mapping[str,
                 assert not window.ghost()
 
 
-def test_without_a_machine_the_extension_says_that_it_needs_one(
-    environment: Mapping[str, str], tmp_path: Path, watch: Watch
-) -> None:
+def test_the_web_extension_says_that_it_needs_a_machine(environment: Mapping[str, str], tmp_path: Path, watch: Watch) -> None:
     # As on a page that no server stands behind: the extension runs in the browser.
     with workbench(tmp_path, environment, {"remote.extensionKind": {"dg-lsp.dg-lsp": ["web"]}}) as window:
         watch(lambda: window.picture("web.failed"))
         assert "a web page can't" in window.status()
         window.page.locator(".statusbar-item[id*=dgLsp]").click()
-        said = until(window.messages, "the message", tell=window.picture)
-        assert "a web page can't" in said[0]
+        messages = until(window.messages, "the message", tell=window.picture)
+        assert "a web page can't" in messages[0]
         assert window.told() == {}

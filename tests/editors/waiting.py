@@ -17,8 +17,8 @@ def until(look: Callable[[], T], what: str, *, patience_s: float = PATIENCE_S, t
     """Return what `look` sees as soon as it is true; fail when that takes too long, and tell what was there instead."""
     end = time.monotonic() + patience_s
     while True:
-        if found := look():
-            return found
+        if value := look():
+            return value
         if time.monotonic() > end:
             raise AssertionError(f"waited {patience_s:.0f} s for {what}: {tell()}")
         # Between two looks the editor gets the machine.

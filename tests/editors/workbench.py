@@ -93,8 +93,8 @@ class Workbench:
     def run(self, code: str) -> Any:
         """Return what JavaScript returns that runs in the extension host, with `vscode` in scope."""
         port, token = self._driver
-        asked = urllib.request.Request(f"http://127.0.0.1:{port}/", data=code.encode(), headers={"Authorization": token})
-        with urllib.request.urlopen(asked, timeout=60) as response:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/", data=code.encode(), headers={"Authorization": token})
+        with urllib.request.urlopen(request, timeout=60) as response:
             answer = json.load(response)
         if "error" in answer:
             raise AssertionError(answer["error"])
@@ -118,8 +118,8 @@ class Workbench:
             return 0
 
     def _has_folders(self) -> bool:
-        found = self.run("return (vscode.workspace.workspaceFolders ?? []).map((each) => each.uri.fsPath)")
-        return set(found) == set(map(str, self._folders))
+        result = self.run("return (vscode.workspace.workspaceFolders ?? []).map((each) => each.uri.fsPath)")
+        return set(result) == set(map(str, self._folders))
 
     def _reload(self) -> bool:
         old = self._host()
@@ -151,11 +151,11 @@ class Workbench:
 
     def told(self) -> dict[str, Any]:
         """Return what the server says of itself; nothing where it does not run."""
-        found = self.run(
+        result = self.run(
             'const all = await vscode.commands.getCommands(); if (!all.includes("dgLsp.status")) return {};'
             'try { return await vscode.commands.executeCommand("dgLsp.status"); } catch { return {}; }'
         )
-        return found or {}
+        return result or {}
 
     def put(self, line: int, character: int) -> None:
         """Put the cursor at a place, counted from 0 in UTF-16 units, and the focus into the editor."""
@@ -199,8 +199,8 @@ class Workbench:
 
     def set(self, name: str, value: object) -> None:
         """Change one of our settings; None takes the user's choice back."""
-        chosen = "undefined" if value is None else json.dumps(value)
-        self.run(f'await vscode.workspace.getConfiguration("dgLsp").update({json.dumps(name)}, {chosen}, true)')
+        json_value = "undefined" if value is None else json.dumps(value)
+        self.run(f'await vscode.workspace.getConfiguration("dgLsp").update({json.dumps(name)}, {json_value}, true)')
 
     def text(self) -> str:
         """Return the document's text."""
@@ -241,10 +241,10 @@ class Workbench:
 
     def messages(self) -> list[str]:
         """Return the notifications on the screen."""
-        found = self.page.evaluate(
+        result = self.page.evaluate(
             '[...document.querySelectorAll(".notification-list-item-message")].map((x) => x.textContent)'
         )
-        return [str(each) for each in found]
+        return [str(each) for each in result]
 
     def save(self, path: Path) -> str:
         """Save, and return what the file holds then."""
@@ -264,8 +264,8 @@ class Workbench:
         """Return all there is to know when something is not as it should be."""
         path = self.photograph(name)
         text = self.text()
-        seen = f"ghost {self.ghost()!r}\nmessages {self.messages()}\nstatus {self.status()} {self.told()}"
-        return f"\n{text}\n{seen}\npicture {path}"
+        picture = f"ghost {self.ghost()!r}\nmessages {self.messages()}\nstatus {self.status()} {self.told()}"
+        return f"\n{text}\n{picture}\npicture {path}"
 
 
 @contextlib.contextmanager
@@ -277,6 +277,9 @@ def workbench(
     (profile / "User").mkdir(parents=True)
     files.mkdir()
     (profile / "User" / "settings.json").write_text(json.dumps({**SETTINGS, **(settings or {})}))
+    # Those that belong to a machine count here alone, where the window is not on it.
+    (profile / "Machine").mkdir()
+    (profile / "Machine" / "settings.json").write_text(json.dumps(settings or {}))
     (folder / "config.yaml").write_text("auth: none\n")
     # VS Code takes the environment that a login shell has.
     (Path(environment["HOME"]) / ".profile").write_text(f"export PATH={shlex.quote(environment['PATH'])}\n")
@@ -324,8 +327,8 @@ def workbench(
             try:
                 window.load()
             except Exception as error:
-                seen = f"picture {window.photograph('start')}, log {folder / 'code-server.log'}"
-                raise AssertionError(f"the window did not open: {error}; {seen}") from error
+                picture = f"picture {window.photograph('start')}, log {folder / 'code-server.log'}"
+                raise AssertionError(f"the window did not open: {error}; {picture}") from error
             yield window
             browser.close()
     finally:

@@ -16,7 +16,9 @@ return {
   settings = { dgLsp = config.server_settings() },
   capabilities = {
     -- The server sends its own notifications only to those who say that they understand them.
-    experimental = { dgLsp = { status = true, draft = true } },
+    experimental = { dgLsp = { status = true, draft = true, preview = true } },
+    -- So that what a code action does comes by `workspace/applyEdit`, where it can be looked at first.
+    textDocument = { codeAction = { resolveSupport = vim.NIL } },
     -- Neovim reads edits of one version, and does not say so; of edits with annotations it tells each time.
     workspace = { workspaceEdit = { documentChanges = true, changeAnnotationSupport = vim.NIL } },
   },
@@ -26,6 +28,9 @@ return {
     end,
     ["workspace/applyEdit"] = function(err, params, context)
       return require("dg_lsp.fill").apply(err, params, context)
+    end,
+    ["window/showMessage"] = function(_, params)
+      require("dg_lsp.server").heard(params)
     end,
     ["dgLsp/draft"] = function(_, params, context)
       require("dg_lsp.draft").heard(params, context)

@@ -26,6 +26,9 @@ local commands = {
       vim.api.nvim_echo({ { status and status.model or "dg-lsp does not run for this buffer." } }, true, {})
     end
   end,
+  snooze = function(arguments)
+    require("dg_lsp").snooze(tonumber(arguments[1]))
+  end,
   restart = function()
     require("dg_lsp").restart()
   end,
@@ -57,7 +60,7 @@ vim.api.nvim_create_user_command("Dg", function(call)
   command(vim.list_slice(call.fargs, 2))
 end, {
   nargs = "+",
-  desc = "dg-lsp: status, pause, resume, model, restart, repair, docstring, cancel, log",
+  desc = "dg-lsp: status, pause, resume, snooze, model, restart, repair, docstring, cancel, log",
   complete = function(lead, line)
     local names = line:match("^%s*Dg%s+%S*$") and vim.tbl_keys(commands)
       or line:match("^%s*Dg%s+%a+%s+%S*$") and { vim.bo.filetype }
@@ -67,6 +70,18 @@ end, {
       return vim.startswith(name, lead)
     end, names)
   end,
+})
+
+vim.api.nvim_create_user_command("DgModel", function(call)
+  local models = require("dg_lsp.models")
+  if call.args ~= "" then
+    models.use(call.args)
+  else
+    models.choose()
+  end
+end, {
+  nargs = "?",
+  desc = "dg-lsp: choose one of the models that fit this machine, for all editors",
 })
 
 vim.api.nvim_create_user_command("DgFill", function(call)
@@ -87,7 +102,7 @@ end, {
   bang = true,
   range = true,
   nargs = "*",
-  desc = "dg-lsp: fill at the cursor, ! all holes of the buffer, with a range write these lines anew",
+  desc = "dg-lsp: fill at the cursor; with ! all holes of the buffer; with a range regenerate these lines",
 })
 
 for name, method in pairs({
@@ -105,4 +120,4 @@ for name, method in pairs({
 end
 vim.keymap.set("n", "<Plug>(dg-lsp-fill)", "<Cmd>DgFill<CR>", { desc = "dg-lsp: fill at the cursor" })
 vim.keymap.set("n", "<Plug>(dg-lsp-fill-all)", "<Cmd>DgFill!<CR>", { desc = "dg-lsp: fill all holes" })
-vim.keymap.set("x", "<Plug>(dg-lsp-fill)", ":DgFill<CR>", { desc = "dg-lsp: write the selection anew" })
+vim.keymap.set("x", "<Plug>(dg-lsp-fill)", ":DgFill<CR>", { desc = "dg-lsp: regenerate the selection" })

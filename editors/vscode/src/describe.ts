@@ -1,15 +1,16 @@
-/** How things are, in words: what the status bar shows and what its tooltip says. Pure; knows nothing of the editor. */
+/** Describes the status in words, for the status bar and its tooltip. Pure; does not import the editor's API. */
 import type { Status } from "./protocol";
 
-/** What there is to say of a client whose server has not spoken: it is being started, it is not there, or it has failed. */
+/** The state of the server: starting, not installed, failed, or running, perhaps with suggestions snoozed. */
 export type Situation =
   | { kind: "starting" }
   | { kind: "missing" }
   | { kind: "broken"; message: string }
+  | { kind: "snoozed"; until: string; status: Status }
   | { kind: "running"; status: Status };
 
 export interface Description {
-  /** A few characters with icons, for the status bar. */
+  /** An icon and the name for the status bar, always of the same width. */
   text: string;
   /** Sentences. */
   sentences: string[];
@@ -20,43 +21,55 @@ export interface Description {
 export function describe(situation: Situation): Description {
   switch (situation.kind) {
     case "starting":
-      return { text: "$(loading~spin) dg-lsp", sentences: ["The server is starting."], level: "normal" };
+      return described("Working", ["The server is starting."]);
     case "missing":
-      return {
-        text: "$(warning) dg-lsp",
-        sentences: ["The program dg-lsp was not found.", "Click to install it or to say where it is."],
-        level: "warning",
-      };
+      return { ...described("Problem", ["The program dg-lsp was not found.", "Click to install it or to set its path."]), level: "warning" };
     case "broken":
-      return { text: "$(error) dg-lsp", sentences: [situation.message], level: "error" };
+      return described("Problem", [situation.message]);
+    case "snoozed":
+      return described("Paused", [`Suggestions are snoozed until ${situation.until}.`, ...statusSentences(situation.status)]);
     case "running":
       return describeStatus(situation.status);
   }
 }
 
+/** Four words, each with an icon of the same width, because an item that changes its width moves all others. */
+type Word = "Ready" | "Working" | "Paused" | "Problem";
+
+const ICONS: Record<Word, string> = {
+  Ready: "$(sparkle)",
+  Working: "$(loading~spin)",
+  Paused: "$(debug-pause)",
+  Problem: "$(error)",
+};
+
+function described(word: Word, sentences: string[]): Description {
+  return { text: `${ICONS[word]} dg-lsp`, sentences: [`${word}: ${sentences[0] ?? ""}`, ...sentences.slice(1)], level: word === "Problem" ? "error" : "normal" };
+}
+
 function describeStatus(status: Status): Description {
-  const sentences = [`The engine is ${status.state}, with model ${status.model}.`];
+  return described(wordFor(status), statusSentences(status));
+}
+
+function statusSentences(status: Status): string[] {
+  const loaded = status.state === "loading" ? ` (${Math.floor(status.fraction * 100)}%)` : "";
+  const sentences = [`The engine is ${status.state}${loaded}, with model ${status.model}.`];
   if (status.message) sentences.push(sentence(status.message));
   if (status.latencyMs !== null) sentences.push(`The last answer took ${status.latencyMs} ms.`);
   if (status.suppressed) sentences.push(sentence(`no suggestion: ${status.suppressed.message}`));
-  return { text: `${icon(status)} dg-lsp${detail(status)}`, sentences, level: status.state === "failed" ? "error" : "normal" };
+  return [...sentences, ...status.problems.map(sentence)];
 }
 
-function icon(status: Status): string {
-  if (status.state === "failed") return "$(error)";
-  if (status.busy || status.state === "starting" || status.state === "loading") return "$(loading~spin)";
-  if (status.suppressed?.code === "manual" || status.suppressed?.code === "language") return "$(debug-pause)";
-  if (status.suppressed) return "$(circle-slash)";
-  return "$(sparkle)";
+// Reasons that the user chose in the settings. Every other reason concerns one place only.
+const PAUSES = new Set(["off", "manual", "language"]);
+
+function wordFor(status: Status): Word {
+  if (status.state === "failed") return "Problem";
+  if (status.busy || status.state === "starting" || status.state === "loading") return "Working";
+  return status.suppressed && PAUSES.has(status.suppressed.code) ? "Paused" : "Ready";
 }
 
-function detail(status: Status): string {
-  if (status.state === "loading") return ` ${Math.floor(status.fraction * 100)}%`;
-  if (status.state === "ready" && !status.busy && !status.suppressed && status.latencyMs !== null) return ` ${status.latencyMs} ms`;
-  return "";
-}
-
-/** Return the text as a sentence: with a capital first and a full stop last. */
+/** Return the text as a sentence, with a capital letter and a full stop. */
 export function sentence(text: string): string {
   const first = text.charAt(0).toUpperCase() + text.slice(1);
   return /[.!?]$/.test(first) ? first : `${first}.`;

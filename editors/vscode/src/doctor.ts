@@ -1,4 +1,4 @@
-/** Runs `dg-lsp doctor` and shows what it says in a page of its own, to be read and copied. */
+/** Runs `dg-lsp doctor` and shows its output in a read-only document. */
 import { execFile } from "node:child_process";
 import * as vscode from "vscode";
 import { doctorArguments, type Found } from "./locate";
@@ -19,26 +19,26 @@ export class Doctor implements vscode.Disposable {
     this.changed.dispose();
   }
 
-  /** Run the doctor of the program that was found, in a folder, and show the lines it prints. */
+  /** Run `doctor` of the program in a folder, and show its output. */
   async run(found: Found | undefined, folder: string | undefined): Promise<void> {
     const progress = { location: vscode.ProgressLocation.Window, title: "Running dg-lsp doctor" };
-    this.text = await vscode.window.withProgress(progress, () => said(found, folder));
+    this.text = await vscode.window.withProgress(progress, () => doctorOutput(found, folder));
     this.changed.fire(PAGE);
     await vscode.window.showTextDocument(await vscode.workspace.openTextDocument(PAGE), { preview: true });
   }
 }
 
-function said(found: Found | undefined, folder: string | undefined): Promise<string> {
-  if (!found) return Promise.resolve("The program dg-lsp was not found; a click on the item in the status bar offers to install it.\n");
+function doctorOutput(found: Found | undefined, folder: string | undefined): Promise<string> {
+  if (!found) return Promise.resolve("The program dg-lsp was not found; click the item in the status bar to install it.\n");
   const args = doctorArguments(found);
   if (!args) {
     const line = [found.command, ...found.args].join(" ");
     return Promise.resolve(`The server is started with "${line}", which does not end with "serve": run dg-lsp doctor in a terminal.\n`);
   }
   return new Promise((resolve) => {
-    // It ends with a code other than 0 where something is missing, and has said so. The folder has settings of its own.
+    // An exit code other than 0 means that the output reports a problem. The folder may have its own settings.
     execFile(found.command, args, { cwd: folder }, (error, stdout, stderr) => {
-      resolve(`${stdout}${stderr}` || `dg-lsp doctor could not be run: ${error?.message ?? "it said nothing"}\n`);
+      resolve(`${stdout}${stderr}` || `dg-lsp doctor could not be run: ${error?.message ?? "it printed nothing"}\n`);
     });
   });
 }

@@ -1,4 +1,4 @@
-/** Draws a fill while it is written, behind the old text, which fades. */
+/** Draws the draft of a fill after the old text, which is dimmed. */
 import * as vscode from "vscode";
 import type { LanguageClient } from "vscode-languageclient/node";
 import { strokes, type Paper } from "./picture";
@@ -16,14 +16,14 @@ export class Drafts implements vscode.Disposable {
     this.going.dispose();
   }
 
-  /** Draw what this client's server sends. */
+  /** Draw the drafts from this client's server. */
   listen(client: LanguageClient): vscode.Disposable {
     return client.onNotification(draftChanged, (draft) => {
       this.draw(client, draft);
     });
   }
 
-  /** Take everything off the screen. */
+  /** Remove all drafts from the screen. */
   clear(): void {
     for (const editor of vscode.window.visibleTextEditors) this.show(editor, [], []);
   }
@@ -34,7 +34,7 @@ export class Drafts implements vscode.Disposable {
     const wanted = vscode.workspace.getConfiguration("dgLsp").get<boolean>("client.showDrafts", true);
     for (const editor of vscode.window.visibleTextEditors) {
       if (editor.document.uri.toString() !== uri) continue;
-      // A draft of another version would be drawn in the wrong places.
+      // The positions of a draft are valid only for its version of the document.
       if (draft.done || !wanted || editor.document.version !== draft.textDocument.version) {
         this.show(editor, [], []);
         continue;

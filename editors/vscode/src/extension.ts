@@ -1,28 +1,34 @@
-/** Wires the parts together; decides nothing. */
+/** Creates the parts and connects them. */
 import * as vscode from "vscode";
 import type { LanguageClient } from "vscode-languageclient/node";
 import { Doctor } from "./doctor";
 import { Drafts } from "./drafts";
 import { fillFile, fillHere, regenerate, tell } from "./fill";
-import { install } from "./install";
+import { install, isCurrent } from "./install";
+import { Preview } from "./preview";
+import { chooseModel } from "./models";
 import { serverCommands } from "./protocol";
 import { whenPythonChanges } from "./python";
 import { FILL_BEHIND, SAMPLE, TYPE_BEHIND } from "./sample";
 import { folder, Server } from "./server";
 import { strings, withLanguage } from "./settings";
+import { Snooze } from "./snooze";
 import { StatusItem } from "./statusItem";
 import { cancelFills } from "./underWay";
 import { Watcher } from "./watcher";
 
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
   const output = vscode.window.createOutputChannel("dg-lsp", { log: true });
-  const status = new StatusItem();
+  const snooze = new Snooze();
+  const status = new StatusItem(snooze);
   const drafts = new Drafts();
   const doctor = new Doctor();
   const watcher = new Watcher();
+  const preview = new Preview();
   const environment = vscode.Uri.joinPath(context.globalStorageUri, "environment").fsPath;
-  const server = new Server(environment, output, status, drafts, watcher);
-  context.subscriptions.push(output, status, drafts, doctor, watcher, server);
+  const carried = { folder: vscode.Uri.joinPath(context.extensionUri, "server").fsPath, environment };
+  const server = new Server(carried, output, status, drafts, watcher, preview, snooze);
+  context.subscriptions.push(output, status, drafts, doctor, watcher, preview, snooze, server);
 
   const command = (name: string, run: () => unknown) => {
     context.subscriptions.push(vscode.commands.registerCommand(name, run));
@@ -43,21 +49,22 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   command("dgLsp.menu", () => status.offer());
   command("dgLsp.togglePause", togglePause);
   command("dgLsp.toggleLanguage", toggleLanguage);
-  command("dgLsp.chooseModel", chooseModel);
+  command("dgLsp.chooseModel", () => chooseModel(server.program, folder(), output));
+  command("dgLsp.snooze", () => snooze.toggle());
   command("dgLsp.showLog", () => {
     output.show();
   });
   command("dgLsp.doctor", () => doctor.run(server.program, folder()));
   command("dgLsp.restart", async () => {
-    // With a server that runs, its engine is what hangs; without one, the server is looked for again.
+    // If the server runs, the engine is what hangs; otherwise look for the server again.
     if (status.status) await vscode.commands.executeCommand(serverCommands.restartEngine);
     else await server.start();
   });
   command("dgLsp.install", async () => {
-    if (!(await install(server.environment, output))) return;
+    if (!(await install(carried, output))) return;
     await server.start();
     if (server.program === undefined) {
-      void vscode.window.showErrorMessage("dg-lsp was installed, but its program is not there; the log says what pip did");
+      void vscode.window.showErrorMessage("dg-lsp was installed, but its program was not found; see pip's output in the log");
     }
   });
   command("dgLsp.openCommandSetting", () => vscode.commands.executeCommand("workbench.action.openSettings", "dgLsp.client.command"));
@@ -67,7 +74,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     sample = await openSample();
     await show(sample, TYPE_BEHIND);
   });
-  // The walkthrough is looked at, not the sample, when this is clicked there.
+  // The user clicks this in the walkthrough, so the sample is not the active editor.
   command("dgLsp.fillSample", async () => {
     if (!sample || sample.isClosed || !sample.getText().includes(`${FILL_BEHIND}...`)) sample = await openSample();
     await show(sample, FILL_BEHIND);
@@ -81,6 +88,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     vscode.workspace.onDidGrantWorkspaceTrust(() => server.start()),
   );
   await server.start();
+  if (server.program?.source === "private" && !(await isCurrent(carried))) void offerUpdate();
   context.subscriptions.push(
     await whenPythonChanges(() => {
       if (server.followsPython) void server.start();
@@ -88,9 +96,16 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   );
 }
 
-/** Nothing is left to do: what `activate` has made is in its subscriptions. */
+/** Do nothing: VS Code disposes the subscriptions of `activate`. */
 export function deactivate(): void {
   return;
+}
+
+/** Offer to update the private server to the version in this extension. */
+async function offerUpdate(): Promise<void> {
+  const update = "Update";
+  const question = "dg-lsp: this version of the extension includes another version of the server.";
+  if ((await vscode.window.showInformationMessage(question, update)) === update) await vscode.commands.executeCommand("dgLsp.install");
 }
 
 async function togglePause(): Promise<void> {
@@ -111,39 +126,20 @@ async function toggleLanguage(): Promise<void> {
   await settings.update(name, withLanguage(languages, language, !languages.includes(language)), whereSet(settings, name));
 }
 
-/** Return which of the settings' files counts for a setting: a change to another would do nothing. */
+/** Return the settings file that decides a setting; a change in another one would have no effect. */
 function whereSet(settings: vscode.WorkspaceConfiguration, name: string): vscode.ConfigurationTarget {
   const { workspaceValue } = settings.inspect(name) ?? {};
   return workspaceValue === undefined ? vscode.ConfigurationTarget.Global : vscode.ConfigurationTarget.Workspace;
-}
-
-async function chooseModel(): Promise<void> {
-  const settings = vscode.workspace.getConfiguration("dgLsp");
-  const current = String(settings.get("engine.model") ?? "embedded");
-  const other = "Another…";
-  const known = [
-    { label: "embedded", detail: "the small model that comes with dg-lsp, for any machine" },
-    { label: "google/diffusiongemma-26B-A4B-it", detail: "needs a GPU with 60 GB of memory" },
-  ];
-  const items = known.some(({ label }) => label === current) ? known : [{ label: current, detail: "used now" }, ...known];
-  const picked = await vscode.window.showQuickPick([...items, { label: other, detail: "a model's name or a folder" }], {
-    title: "dg-lsp: model",
-    placeHolder: `Now: ${current}`,
-  });
-  if (!picked) return;
-  const model =
-    picked.label === other ? await vscode.window.showInputBox({ prompt: "A model's name, or a folder", value: current }) : picked.label;
-  if (model) await settings.update("engine.model", model, vscode.ConfigurationTarget.Global);
 }
 
 async function openSample(): Promise<vscode.TextDocument> {
   return vscode.workspace.openTextDocument({ language: "python", content: SAMPLE });
 }
 
-/** Show a document with the cursor behind a text. */
+/** Show a document with the cursor after a text. */
 async function show(document: vscode.TextDocument, text: string): Promise<void> {
   const editor = await vscode.window.showTextDocument(document);
-  const at = document.positionAt(document.getText().indexOf(text) + text.length);
+  const at = document.positionAt(document.getText().lastIndexOf(text) + text.length);
   editor.selection = new vscode.Selection(at, at);
   editor.revealRange(new vscode.Range(at, at));
 }

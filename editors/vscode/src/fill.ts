@@ -1,4 +1,4 @@
-/** The commands that fill: they ask the server, which answers with an edit and shows its progress by itself. */
+/** The commands that fill: they send a request to the server, which sends the edit and shows its own progress. */
 import * as vscode from "vscode";
 import {
   CodeActionRequest,
@@ -9,18 +9,19 @@ import {
   ResponseError,
 } from "vscode-languageclient";
 import type { LanguageClient } from "vscode-languageclient/node";
-import { serverCommands, type Wanted, type What } from "./protocol";
+import { serverCommands, type FillAnswer, type Wanted, type What } from "./protocol";
+import { tellFilled } from "./review";
 import { SELECTOR } from "./server";
 import { whileUnderWay } from "./underWay";
 
-/** Do the first of these that the server offers at the cursor, or say that there is none. */
+/** Run the first of these actions that the server offers at the cursor, or show the message `nothing`. */
 export async function fillHere(client: LanguageClient, whats: readonly What[], nothing: string): Promise<void> {
   const editor = editorToFill();
   if (!editor) return;
   const at = client.code2ProtocolConverter.asPosition(editor.selection.active);
   const actions = await client.sendRequest(CodeActionRequest.type, {
     textDocument: client.code2ProtocolConverter.asTextDocumentIdentifier(editor.document),
-    // What is selected is no matter here.
+    // These actions depend on the cursor only, not on the selection.
     range: { start: at, end: at },
     context: { diagnostics: [], triggerKind: CodeActionTriggerKind.Invoked },
   });
@@ -36,13 +37,13 @@ export async function fillHere(client: LanguageClient, whats: readonly What[], n
   void vscode.window.showInformationMessage(`dg-lsp: ${nothing}`);
 }
 
-/** Fill all holes of the file that is looked at. */
+/** Fill all holes of the active file. */
 export async function fillFile(client: LanguageClient): Promise<void> {
   const wanted = wantedAt(client, "all");
   if (wanted) await fill(client, wanted);
 }
 
-/** Write the selection anew, with what the user says of it. */
+/** Regenerate the selection, with the user's instruction. */
 export async function regenerate(client: LanguageClient): Promise<void> {
   const wanted = wantedAt(client, "regenerate");
   if (!wanted) return;
@@ -51,14 +52,14 @@ export async function regenerate(client: LanguageClient): Promise<void> {
     return;
   }
   const instruction = await vscode.window.showInputBox({
-    title: "Write the selection anew",
+    title: "Regenerate the selection",
     prompt: "What should it do? Leave this empty to let the model choose.",
   });
-  // Escape ends it; Enter alone does not.
+  // Escape returns undefined and cancels; Enter without text returns "".
   if (instruction !== undefined) await fill(client, { ...wanted, instruction });
 }
 
-/** Return the editor that is looked at, or tell the user why nothing there is filled. */
+/** Return the active editor, or tell the user why nothing can be filled. */
 function editorToFill(): vscode.TextEditor | undefined {
   const editor = vscode.window.activeTextEditor;
   if (editor && vscode.languages.match(SELECTOR, editor.document) > 0) return editor;
@@ -82,10 +83,11 @@ function wantedAt(client: LanguageClient, what: What): Wanted | undefined {
 
 async function fill(client: LanguageClient, wanted: Wanted): Promise<void> {
   const params = { command: serverCommands.fill, arguments: [wanted] };
-  await whileUnderWay((token) => client.sendRequest(ExecuteCommandRequest.type, params, token));
+  const answer = (await whileUnderWay((token) => client.sendRequest(ExecuteCommandRequest.type, params, token))) as FillAnswer;
+  tellFilled(client, wanted, answer);
 }
 
-/** Tell the user why a request came to nothing, if it was not the user's wish. */
+/** Tell the user why a request failed, unless the user cancelled it. */
 export function tell(error: unknown): void {
   const code = error instanceof ResponseError ? error.code : undefined;
   if (code === LSPErrorCodes.RequestCancelled) return;

@@ -1,60 +1,110 @@
-/** Install dg-lsp into an environment of this extension's own, with progress, when the user wishes so. */
+/** Installs the server from this extension into a private environment, with progress, on request. */
 import { spawn } from "node:child_process";
+import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
-import { rm } from "node:fs/promises";
+import { readFile, rm, writeFile } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
 import { scripts } from "./locate";
 import { pythonOf } from "./python";
+import { pinned, stepOf } from "./steps";
 
+// Written by the build: the wheel that is packed with this very code.
+declare const WHEEL_NAME: string;
+declare const WHEEL_SHA256: string;
+
+const OLDEST_PYTHON = "3.11";
 let isInstalling = false;
 
-/** Return whether it was installed; a failure is told to the user, with the output to read. */
-export async function install(environment: string, output: vscode.LogOutputChannel): Promise<boolean> {
+/** The extension's folder with the wheel and the requirements file, and the path of the private environment. */
+export interface Carried {
+  folder: string;
+  environment: string;
+}
+
+/** Return whether the private environment has this extension's version of the server. */
+export async function isCurrent({ environment }: Carried): Promise<boolean> {
+  return (await readFile(stamp(environment), "utf-8").catch(() => "")) === WHEEL_SHA256;
+}
+
+/** Install the server and return whether it worked; show a failure to the user, with a link to the log. */
+export async function install(carried: Carried, output: vscode.LogOutputChannel): Promise<boolean> {
   if (isInstalling) {
-    void vscode.window.showInformationMessage("dg-lsp: it is being installed already");
+    void vscode.window.showInformationMessage("dg-lsp is already being installed");
     return false;
   }
   isInstalling = true;
   try {
-    return await installOnce(environment, output);
+    return await installOnce(carried, output);
   } finally {
     isInstalling = false;
   }
 }
 
-async function installOnce(environment: string, output: vscode.LogOutputChannel): Promise<boolean> {
-  const python = (await pythonOf()) ?? "python3";
-  const wanted = String(vscode.workspace.getConfiguration("dgLsp").get("client.package") ?? "dg-lsp[engine]");
+async function installOnce(carried: Carried, output: vscode.LogOutputChannel): Promise<boolean> {
+  const { environment } = carried;
   const isNew = !existsSync(environment);
-  const inside = path.join(scripts(environment), "python");
   try {
     await vscode.window.withProgress(
       { location: vscode.ProgressLocation.Notification, title: "Installing dg-lsp", cancellable: true },
-      async (progress, cancelled) => {
-        progress.report({ message: "making a Python environment" });
-        await run(python, ["-m", "venv", environment], output, cancelled);
-        progress.report({ message: `pip install ${wanted}; torch is large, this takes minutes` });
-        await run(inside, ["-m", "pip", "install", "--disable-pip-version-check", wanted], output, cancelled);
-      },
+      (progress, cancelled) => steps(carried, output, progress, cancelled),
     );
     return true;
   } catch (error) {
-    // Half an environment would be found the next time; one that was there before may still work.
+    // Remove a half-made environment, which would be used next time. An older one may still work.
     if (isNew) await rm(environment, { recursive: true, force: true });
     if (error instanceof vscode.CancellationError) return false;
     output.error(String(error));
-    const [show, change] = ["Show Output", "Choose a Package"];
+    const [show, change] = ["Show Log", "Choose a Requirements File"];
     const reason = error instanceof Error ? error.message : String(error);
-    const message = `dg-lsp could not be installed: ${reason}. The setting dgLsp.client.package may name a checkout to install.`;
+    const message = `dg-lsp could not be installed: ${reason}. The setting dgLsp.client.requirements can name another requirements file.`;
     const picked = await vscode.window.showErrorMessage(message, show, change);
     if (picked === show) output.show();
-    if (picked === change) await vscode.commands.executeCommand("workbench.action.openSettings", "dgLsp.client.package");
+    if (picked === change) await vscode.commands.executeCommand("workbench.action.openSettings", "dgLsp.client.requirements");
     return false;
   }
 }
 
-function run(command: string, args: string[], output: vscode.LogOutputChannel, cancelled: vscode.CancellationToken): Promise<void> {
+type Progress = vscode.Progress<{ message?: string; increment?: number }>;
+
+async function steps({ folder, environment }: Carried, output: vscode.LogOutputChannel, progress: Progress, cancelled: vscode.CancellationToken): Promise<void> {
+  const wheel = path.join(folder, WHEEL_NAME);
+  const sha256 = createHash("sha256").update(await readFile(wheel)).digest("hex");
+  if (sha256 !== WHEEL_SHA256) throw new Error(`${wheel} is not the file that this extension was built with; install the extension again`);
+  const python = (await pythonOf()) ?? "python3";
+  progress.report({ message: "making a Python environment" });
+  const check = `import sys; sys.exit(sys.version_info < (${OLDEST_PYTHON.replace(".", ", ")}) and "Python ${OLDEST_PYTHON} or later is needed, and ${path.basename(python)} is " + sys.version.split()[0])`;
+  await run(python, ["-c", check], output, cancelled);
+  await run(python, ["-m", "venv", environment], output, cancelled);
+  const inside = path.join(scripts(environment), "python");
+  const pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input"];
+  const named = String(vscode.workspace.getConfiguration("dgLsp").get("client.requirements") ?? "").trim();
+  const requirements = named || path.join(folder, "requirements.txt");
+  const total = pinned(await readFile(requirements, "utf-8"));
+  // The extension's requirements file has a hash for each file, so pip can enforce them.
+  const strict = named ? [] : ["--require-hashes", "--only-binary", ":all:"];
+  progress.report({ message: "what it needs; torch is large, this takes minutes" });
+  await run(inside, [...pip, ...strict, "--requirement", requirements], output, cancelled, (line) => {
+    const step = stepOf(line);
+    if (step) progress.report({ message: step.message, increment: step.counts ? 95 / Math.max(total, 1) : 0 });
+  });
+  progress.report({ message: "dg-lsp itself" });
+  await run(inside, [...pip, "--no-deps", "--no-index", "--force-reinstall", wheel], output, cancelled);
+  await writeFile(stamp(environment), WHEEL_SHA256);
+}
+
+/** The file that says which wheel an environment has. */
+function stamp(environment: string): string {
+  return path.join(environment, "dg-lsp-wheel.sha256");
+}
+
+function run(
+  command: string,
+  args: string[],
+  output: vscode.LogOutputChannel,
+  cancelled: vscode.CancellationToken,
+  heard: (line: string) => void = () => undefined,
+): Promise<void> {
   output.info([command, ...args].join(" "));
   return new Promise((resolve, reject) => {
     const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"] });
@@ -64,6 +114,7 @@ function run(command: string, args: string[], output: vscode.LogOutputChannel, c
       const text = data.toString().trimEnd();
       if (text) {
         last = text.split("\n").at(-1) ?? last;
+        text.split("\n").forEach(heard);
         output.info(text);
       }
     };
@@ -71,7 +122,7 @@ function run(command: string, args: string[], output: vscode.LogOutputChannel, c
     child.stderr.on("data", take);
     child.on("error", (error: NodeJS.ErrnoException) => {
       end.dispose();
-      reject(error.code === "ENOENT" ? new Error(`there is no ${command}; Python 3.11 or later is needed`) : error);
+      reject(error.code === "ENOENT" ? new Error(`there is no ${command}; Python ${OLDEST_PYTHON} or later is needed`) : error);
     });
     child.on("close", (code) => {
       end.dispose();

@@ -1,4 +1,4 @@
-/** Where the server's program is: which places to look at, in which order. Pure but for the question whether a file exists. */
+/** Finds the server's program: the places to search, in order. Pure, except that `exists` is asked about files. */
 import * as path from "node:path";
 
 export type Source = "settings" | "python" | "private" | "path";
@@ -20,7 +20,7 @@ export interface Places {
   path: readonly string[];
 }
 
-/** Return the program where it is found first, or undefined. */
+/** Return the first program found, or undefined. */
 export function locate(places: Places, exists: (file: string) => boolean): Found | undefined {
   const [named, ...args] = places.named;
   if (named !== undefined) return { command: named, args: args.length > 0 ? args : ["serve"], source: "settings" };
@@ -47,7 +47,16 @@ export function scripts(environment: string): string {
   return path.join(environment, "bin");
 }
 
-/** Return the arguments with which the same program runs its doctor, undefined where they can't be told from how it serves. */
+/** Return the arguments that run `doctor` of the same program; undefined if its arguments do not end with `serve`. */
 export function doctorArguments(found: Found): string[] | undefined {
-  return found.args.at(-1) === "serve" ? [...found.args.slice(0, -1), "doctor"] : undefined;
+  return argumentsFor(found, "doctor");
+}
+
+/** Return the arguments that run `setup` of the same program; undefined if its arguments do not end with `serve`. */
+export function setupArguments(found: Found): string[] | undefined {
+  return argumentsFor(found, "setup");
+}
+
+function argumentsFor(found: Found, command: string): string[] | undefined {
+  return found.args.at(-1) === "serve" ? [...found.args.slice(0, -1), command] : undefined;
 }

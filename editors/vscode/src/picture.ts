@@ -1,4 +1,4 @@
-/** A fill under way, as something that can be drawn on lines that exist already. Pure; knows nothing of the editor. */
+/** Lays out a draft on lines that exist already. Pure; does not import the editor's API. */
 import type { DraftHole } from "./protocol";
 
 /** As much of a document as decides where there is room to draw. */

@@ -41,6 +41,21 @@ export interface Wanted {
   instruction?: string;
 }
 
+/** A fill that was applied: where it stands now, its text, and how sure the model is of it, for people. */
+export interface FilledPart {
+  range: Range;
+  text: string;
+  confidence: string;
+}
+
+/** The answer to `dgLsp.fill`. */
+export interface FillAnswer {
+  applied: boolean;
+  note?: string;
+  nHoles?: number;
+  fills?: FilledPart[];
+}
+
 /** A suggestion, as it came from the server; its command tells which it was. */
 export interface ShownItem {
   insertText: string;

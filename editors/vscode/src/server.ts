@@ -4,13 +4,17 @@ import { once } from "node:events";
 import { existsSync } from "node:fs";
 import * as path from "node:path";
 import * as vscode from "vscode";
-import { CloseAction, State as ClientState, type ErrorHandler } from "vscode-languageclient";
+import { CloseAction, State as ClientState, type ErrorHandler, type WorkspaceEdit } from "vscode-languageclient";
 import { LanguageClient, type LanguageClientOptions, type StaticFeature } from "vscode-languageclient/node";
 import { sentence } from "./describe";
 import type { Drafts } from "./drafts";
+import type { Carried } from "./install";
 import { absoluteEntries, locate, type Found } from "./locate";
-import { statusChanged } from "./protocol";
+import type { Preview } from "./preview";
+import type { Snooze } from "./snooze";
+import { serverCommands, statusChanged, type FillAnswer, type Status, type Wanted } from "./protocol";
 import { pythonOf } from "./python";
+import { sayBriefly, tellFilled } from "./review";
 import { commandLine, forServer } from "./settings";
 import type { StatusItem } from "./statusItem";
 import { whileUnderWay } from "./underWay";
@@ -33,14 +37,17 @@ export class Server implements vscode.Disposable {
   private process: ChildProcess | undefined;
   private found: Found | undefined;
   private turn = 0;
+  private logged = new Set<string>();
 
   constructor(
-    /** The folder of the environment that `install` makes. */
-    readonly environment: string,
+    /** What the extension carries, and the folder of the environment that `install` makes. */
+    readonly carried: Carried,
     private readonly output: vscode.LogOutputChannel,
     private readonly status: StatusItem,
     private readonly drafts: Drafts,
     private readonly watcher: Watcher,
+    private readonly preview: Preview,
+    private readonly snooze: Snooze,
   ) {}
 
   dispose(): void {
@@ -86,6 +93,7 @@ export class Server implements vscode.Disposable {
     const client: Client = new Client("dgLsp", "dg-lsp", () => this.launch(found), this.options(() => client));
     client.registerFeature(UNDERSTANDS);
     client.onNotification(statusChanged, (status) => {
+      this.log(status);
       this.status.become({ kind: "running", status });
     });
     this.drafts.listen(client);
@@ -107,6 +115,22 @@ export class Server implements vscode.Disposable {
       this.output.error(reason);
       this.status.become({ kind: "broken", message: sentence(`the server could not be started: ${reason}`) });
     }
+  }
+
+  /** Write into the log what the status says, each thing once as long as it stays. */
+  private log(status: Status): void {
+    const words = [
+      status.state === "ready" ? "" : `the engine is ${status.state}`,
+      status.message,
+      status.suppressed ? `no suggestion: ${status.suppressed.message}` : "",
+      ...status.problems,
+    ].filter((each) => each !== "");
+    for (const each of words) {
+      if (this.logged.has(each)) continue;
+      if (status.state === "failed") this.output.error(each);
+      else this.output.info(each);
+    }
+    this.logged = new Set(words);
   }
 
   private async stop(): Promise<void> {
@@ -138,11 +162,27 @@ export class Server implements vscode.Disposable {
       {
         named: commandLine(vscode.workspace.getConfiguration("dgLsp").get("client.command")),
         python: await pythonOf(),
-        environment: this.environment,
+        environment: this.carried.environment,
         path: absoluteEntries(process.env.PATH ?? ""),
       },
       existsSync,
     );
+  }
+
+  /** Return whether an edit may be applied: what needs confirmation is shown to the user first, who sees it in a diff. */
+  private async isAgreed(client: Client, edit: WorkspaceEdit): Promise<boolean> {
+    for (const annotation of Object.values(edit.changeAnnotations ?? {})) {
+      if (!annotation.needsConfirmation) continue;
+      // VS Code's own preview would not have the change ticked, nor say how sure the model is.
+      annotation.needsConfirmation = false;
+      for (const change of edit.documentChanges ?? []) {
+        if (!("edits" in change)) continue;
+        const document = await vscode.workspace.openTextDocument(client.protocol2CodeConverter.asUri(change.textDocument.uri));
+        const edits = await client.protocol2CodeConverter.asTextEdits(change.edits.filter((each) => "newText" in each));
+        if (!(await this.preview.ask(document, edits, annotation.label))) return false;
+      }
+    }
+    return true;
   }
 
   private options(client: () => Client): LanguageClientOptions {
@@ -159,15 +199,30 @@ export class Server implements vscode.Disposable {
         closed: () => (client().isGivenUp ? { action: CloseAction.DoNotRestart, handled: true } : usual().closed()),
       },
       middleware: {
-        provideInlineCompletionItems: this.watcher.provide,
-        resolveCodeAction: (action, token, next) => whileUnderWay(async (either) => next(action, either), token),
+        provideInlineCompletionItems: (document, position, context, token, next) => {
+          const isAutomatic = context.triggerKind === vscode.InlineCompletionTriggerKind.Automatic;
+          return isAutomatic && this.snooze.until !== undefined ? undefined : this.watcher.provide(document, position, context, token, next);
+        },
+        resolveCodeAction: async (action, token, next) => {
+          const resolved = await whileUnderWay(async (either) => next(action, either), token);
+          // The server has put how sure the model is behind the title, which the menu shows no more.
+          if (resolved?.edit && resolved.title !== action.title) sayBriefly(resolved.title);
+          return resolved;
+        },
+        executeCommand: async (command, args: unknown[], next) => {
+          const answer: unknown = await next(command, args);
+          // What our own commands ask for, they tell of themselves.
+          if (command === serverCommands.fill && answer) tellFilled(client(), args[0] as Wanted, answer as FillAnswer);
+          return answer;
+        },
         workspace: {
           // VS Code would open a file again that was closed while it was filled.
-          handleApplyEdit: (params, next) => {
+          handleApplyEdit: async (params, next) => {
             const { changes = {}, documentChanges = [] } = params.edit;
             const uris = [...Object.keys(changes), ...documentChanges.flatMap((each) => ("textDocument" in each ? each.textDocument.uri : []))];
-            if (uris.every((uri) => isOpen(client().protocol2CodeConverter.asUri(uri)))) return next(params, NEVER);
-            return { applied: false, failureReason: "the file was closed" };
+            if (!uris.every((uri) => isOpen(client().protocol2CodeConverter.asUri(uri)))) return { applied: false, failureReason: "the file was closed" };
+            if (!(await this.isAgreed(client(), params.edit))) return { applied: false, failureReason: "the user said no" };
+            return next(params, NEVER);
           },
           configuration: async (params, token, next) => {
             const found = await next(params, token);
@@ -196,7 +251,7 @@ function isOpen(document: vscode.Uri): boolean {
 /** Says in `initialize` which of the server's own notifications are understood here. */
 const UNDERSTANDS: StaticFeature = {
   fillClientCapabilities: (capabilities) => {
-    capabilities.experimental = { ...(capabilities.experimental as object | undefined), dgLsp: { status: true, draft: true } };
+    capabilities.experimental = { ...(capabilities.experimental as object | undefined), dgLsp: { status: true, draft: true, preview: true } };
   },
   initialize: () => undefined,
   getState: () => ({ kind: "static" }),

@@ -1,8 +1,9 @@
-/** The item in the status bar, and what a click on it offers. */
+/** The item in the status bar, and its menu. */
 import * as vscode from "vscode";
 import { describe, sentence, type Situation } from "./describe";
 import type { Status } from "./protocol";
 import { strings } from "./settings";
+import type { Snooze } from "./snooze";
 
 const COLOURS = {
   normal: undefined,
@@ -14,7 +15,10 @@ export class StatusItem implements vscode.Disposable {
   private readonly item = vscode.window.createStatusBarItem("dgLsp.status", vscode.StatusBarAlignment.Right, 100);
   private situation: Situation = { kind: "starting" };
 
-  constructor() {
+  constructor(private readonly snooze: Snooze) {
+    snooze.onDidChange(() => {
+      this.show();
+    });
     this.item.name = "dg-lsp";
     this.item.command = "dgLsp.menu";
     this.become(this.situation);
@@ -25,27 +29,38 @@ export class StatusItem implements vscode.Disposable {
     this.item.dispose();
   }
 
-  /** The last status that the server told, while it runs. */
+  /** The last status from the server, while it runs. */
   get status(): Status | undefined {
     return this.situation.kind === "running" ? this.situation.status : undefined;
   }
 
-  /** Show how things are now. */
+  /** Show a new situation. */
   become(situation: Situation): void {
     this.situation = situation;
-    const { text, sentences, level } = describe(situation);
+    this.show();
+  }
+
+  private show(): void {
+    const { text, sentences, level } = describe(this.seen);
     this.item.text = text;
     this.item.tooltip = sentences.join("\n");
     this.item.backgroundColor = COLOURS[level];
     this.item.accessibilityInformation = { label: `dg-lsp: ${sentences.join(" ")}` };
   }
 
-  /** Offer what can be done about it. */
+  /** The situation to display, including a snooze. */
+  private get seen(): Situation {
+    const until = this.snooze.until;
+    const { situation } = this;
+    return situation.kind === "running" && until !== undefined ? { kind: "snoozed", until, status: situation.status } : situation;
+  }
+
+  /** Show the menu. */
   async offer(): Promise<void> {
-    const entries = this.situation.kind === "missing" ? MISSING : entriesFor(this.situation);
+    const entries = this.situation.kind === "missing" ? MISSING : entriesFor(this.situation, this.snooze.until);
     const picked = await vscode.window.showQuickPick(entries, {
       title: "dg-lsp",
-      placeHolder: describe(this.situation).sentences[0] ?? "",
+      placeHolder: describe(this.seen).sentences[0] ?? "",
     });
     if (picked) await vscode.commands.executeCommand(picked.command);
   }
@@ -61,7 +76,7 @@ const MISSING: Entry[] = [
   { label: "$(refresh) Look again", command: "dgLsp.restart" },
 ];
 
-function entriesFor(situation: Situation): Entry[] {
+function entriesFor(situation: Situation, snoozedUntil: string | undefined): Entry[] {
   const settings = vscode.workspace.getConfiguration("dgLsp");
   const paused = settings.get("completion.trigger") === "manual";
   const language = vscode.window.activeTextEditor?.document.languageId;
@@ -71,6 +86,11 @@ function entriesFor(situation: Situation): Entry[] {
       ? { label: "$(play) Suggest while typing again", command: "dgLsp.togglePause" }
       : { label: "$(debug-pause) Pause", detail: "asking for a suggestion still works", command: "dgLsp.togglePause" },
   ];
+  entries.push(
+    snoozedUntil === undefined
+      ? { label: "$(bell-slash) Snooze", detail: "no suggestions for a while", command: "dgLsp.snooze" }
+      : { label: "$(bell) End the snooze", detail: `until ${snoozedUntil}`, command: "dgLsp.snooze" },
+  );
   if (language) {
     const off = languages.includes(language);
     entries.push({

@@ -1,4 +1,4 @@
-/** What becomes of a suggestion that was shown, told by what happens to the document. Pure; knows nothing of the editor. */
+/** Follows a shown suggestion through the changes of its document. Pure; does not import the editor's API. */
 
 /** A suggestion that is on the screen. Lengths are in UTF-16 units. */
 export interface Shown {

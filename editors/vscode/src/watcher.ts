@@ -1,7 +1,7 @@
 /**
- * Tells the server which suggestions were shown and accepted in parts, for the counts that stay on this machine.
+ * Reports shown and partially accepted suggestions to the server, for the counts that stay on this machine.
  *
- * VS Code tells that only to extensions that it names itself, so this watches the answers and the document.
+ * VS Code reports these events only to extensions on its own list, so this class watches the answers and the document.
  */
 import * as vscode from "vscode";
 import type { LanguageClient, Middleware } from "vscode-languageclient/node";

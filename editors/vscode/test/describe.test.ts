@@ -19,23 +19,34 @@ function text(changes: Partial<Status>): string {
   return describe({ kind: "running", status: { ...READY, ...changes } }).text;
 }
 
-test("the status bar says how things are in a few characters", () => {
-  assert.equal(text({}), "$(sparkle) dg-lsp 120 ms");
+test("the status bar says how things are, always in the same width", () => {
+  assert.equal(text({}), "$(sparkle) dg-lsp");
   assert.equal(text({ latencyMs: null }), "$(sparkle) dg-lsp");
-  assert.equal(text({ state: "loading", fraction: 0.459 }), "$(loading~spin) dg-lsp 45%");
+  assert.equal(text({ state: "loading", fraction: 0.459 }), "$(loading~spin) dg-lsp");
   assert.equal(text({ busy: true }), "$(loading~spin) dg-lsp");
   assert.equal(text({ state: "failed" }), "$(error) dg-lsp");
-  assert.equal(text({ suppressed: { code: "manual", message: "suggestions come only when asked for" } }), "$(debug-pause) dg-lsp");
-  assert.equal(text({ suppressed: { code: "comment", message: "the cursor stands in a comment" } }), "$(circle-slash) dg-lsp");
+  assert.equal(text({ suppressed: { code: "manual", message: "suggestions come only on request: `trigger` is `manual`" } }), "$(debug-pause) dg-lsp");
+  assert.equal(text({ suppressed: { code: "comment", message: "the cursor is in a comment" } }), "$(sparkle) dg-lsp");
 });
 
 test("the tooltip says why nothing was suggested", () => {
   const status = { ...READY, suppressed: { code: "ignored", message: "this file may hold secrets" } };
   assert.deepEqual(describe({ kind: "running", status }).sentences, [
-    "The engine is ready, with model embedded.",
+    "Ready: The engine is ready, with model embedded.",
     "The last answer took 120 ms.",
     "No suggestion: this file may hold secrets.",
   ]);
+});
+
+test("the first word is one of four", () => {
+  const word = (changes: Partial<Status>) => describe({ kind: "running", status: { ...READY, ...changes } }).sentences[0]?.split(":")[0];
+  assert.equal(word({}), "Ready");
+  assert.equal(word({ suppressed: { code: "unsure", message: "the best answer is not sure" } }), "Ready");
+  assert.equal(word({ state: "loading" }), "Working");
+  assert.equal(word({ busy: true }), "Working");
+  assert.equal(word({ suppressed: { code: "language", message: "off for go" } }), "Paused");
+  assert.equal(word({ state: "failed" }), "Problem");
+  assert.deepEqual(describe({ kind: "snoozed", until: "14:05", status: READY }).sentences[0], "Paused: Suggestions are snoozed until 14:05.");
 });
 
 test("what is wrong stands out", () => {

@@ -8,6 +8,7 @@ local M = {}
 ---@field enable? boolean suggestions and actions at all
 ---@field ["engine.model"]? string "embedded", a model's name, or a folder
 ---@field ["engine.device"]? string "auto", "cpu", "cuda", …
+---@field ["engine.dtype"]? "auto"|"float32"|"bfloat16"|"float16"|"fp8"|"int4" how wide the weights are kept
 ---@field ["engine.threads"]? integer 0 lets the engine choose
 ---@field ["engine.unloadAfter"]? integer seconds without a request after which the model's memory is given back
 ---@field ["completion.trigger"]? "auto"|"manual" ask while typing, or only on request

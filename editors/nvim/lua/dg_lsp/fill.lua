@@ -1,5 +1,6 @@
 -- Fill holes on request: asks the server, which answers with an edit; progress and drafts come by themselves.
 
+local preview = require("dg_lsp.preview")
 local server = require("dg_lsp.server")
 
 local M = {}
@@ -11,6 +12,30 @@ local running = {}
 ---@type table<integer, table<string|integer, true>>
 local bars = {}
 
+---Say how sure the model is of what it has filled; of several fills, make a list to look through.
+---@param bufnr integer
+---@param answer { applied: boolean, note?: string, nHoles?: integer, fills?: table[] }
+---@param encoding "utf-8"|"utf-16"|"utf-32"
+local function tell(bufnr, answer, encoding)
+  local fills = answer.applied and answer.fills or {}
+  if #fills > 1 then
+    local items = vim.tbl_map(function(fill)
+      local start = fill.range.start
+      local line = vim.api.nvim_buf_get_lines(bufnr, start.line, start.line + 1, false)[1] or ""
+      return {
+        bufnr = bufnr,
+        lnum = start.line + 1,
+        col = vim.str_byteindex(line, encoding, start.character, false) + 1,
+        text = ("%s: %s"):format(fill.confidence, vim.trim(vim.split(fill.text, "\n")[1])),
+      }
+    end, fills)
+    vim.fn.setloclist(0, {}, " ", { title = "dg-lsp: filled", items = items })
+    server.say(("%d of %d holes filled; :lopen lists them"):format(#fills, answer.nHoles))
+  elseif #fills == 1 and answer.note ~= "" then
+    server.say(("filled (%s)"):format(answer.note))
+  end
+end
+
 ---@param client vim.lsp.Client
 ---@param bufnr integer
 ---@param wanted table what to do, in which document, where
@@ -19,13 +44,15 @@ local function run(client, bufnr, wanted)
   local sent, request_id = client:request("workspace/executeCommand", {
     command = "dgLsp.fill",
     arguments = { wanted },
-  }, function(err)
+  }, function(err, answer)
     if id and running[client.id] then
       running[client.id][id] = nil
     end
     -- Where there was nothing to fill, the server has said so.
     if err then
       server.say(err.message, "WARN")
+    elseif answer and vim.api.nvim_get_current_buf() == bufnr then
+      tell(bufnr, answer, client.offset_encoding)
     end
   end, bufnr)
   if sent and request_id then
@@ -103,7 +130,7 @@ function M.all()
   end)
 end
 
----Write the broken syntax at the cursor anew.
+---Repair the broken syntax at the cursor.
 function M.repair()
   offered({ "repair" }, "there is no broken syntax here")
 end
@@ -113,7 +140,7 @@ function M.docstring()
   offered({ "docstring" }, "there is nothing to document here")
 end
 
----Write lines anew, or what the last visual selection of these very lines held.
+---Regenerate lines, or the last visual selection if it covers exactly these lines.
 ---@param first integer 1-based
 ---@param last integer 1-based
 ---@param instruction? string
@@ -141,6 +168,21 @@ function M.regenerate(first, last, instruction)
   end)
 end
 
+---Return whether an edit may be applied: what needs confirmation is shown to the user first, as a diff.
+---@param bufnr integer
+---@param change lsp.TextDocumentEdit
+---@param annotations table<string, lsp.ChangeAnnotation>
+---@param encoding "utf-8"|"utf-16"|"utf-32"
+---@return boolean
+local function is_agreed(bufnr, change, annotations, encoding)
+  for _, annotation in pairs(annotations) do
+    if annotation.needsConfirmation then
+      return preview.ask(bufnr, change.edits, encoding, annotation.label)
+    end
+  end
+  return true
+end
+
 ---Apply an edit of the server's. Neovim itself would take a buffer without a name for the root directory, and answer
 ---that it had applied an edit of text that has changed.
 ---@param err lsp.ResponseError?
@@ -154,7 +196,17 @@ function M.apply(err, params, context)
   if not client or not bufnr or not change then
     return vim.lsp.handlers["workspace/applyEdit"](err, params, context)
   end
+  for _, edit in ipairs(change.edits) do
+    -- Neovim would ask about each of these in a way of its own.
+    edit.annotationId = nil
+  end
+  if not is_agreed(bufnr, change, params.edit.changeAnnotations or {}, client.offset_encoding) then
+    return { applied = false, failureReason = "the user said no" }
+  end
   -- What was typed a moment ago the server has yet to hear of.
+  if not vim.api.nvim_buf_is_loaded(bufnr) then
+    return { applied = false, failureReason = "the buffer is gone" }
+  end
   if vim.lsp.util.buf_versions[bufnr] ~= change.textDocument.version then
     server.say("the document changed while it was filled", "WARN")
     return { applied = false, failureReason = "the document has changed" }

@@ -7,6 +7,10 @@ local status = require("dg_lsp.status")
 
 local M = {}
 
+---What ends a snooze, while one is under way.
+---@type uv.uv_timer_t?
+local snoozing
+
 ---Check the options and switch dg-lsp on. Raises an error that names the option that is wrong.
 ---@param opts? dg_lsp.Config|{}
 function M.setup(opts)
@@ -73,6 +77,28 @@ function M.resume(filetype)
       settings["completion.trigger"] = "auto"
     end
   end)
+end
+
+---Suggest no more by oneself for so many minutes, 15 by default; 0 ends it.
+---@param minutes? number
+function M.snooze(minutes)
+  minutes = minutes or 15
+  if snoozing then
+    snoozing:stop()
+    snoozing:close()
+    snoozing = nil
+  else
+    M.pause()
+  end
+  if minutes <= 0 then
+    M.resume()
+    return
+  end
+  snoozing = vim.defer_fn(function()
+    snoozing = nil
+    M.resume()
+  end, minutes * 60000)
+  server.say(("no suggestions for %g minutes; :Dg snooze 0 ends that"):format(minutes))
 end
 
 ---Use another model from now on.

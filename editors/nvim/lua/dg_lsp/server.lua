@@ -129,10 +129,38 @@ function M.with_client(run)
   end
 end
 
+---@param text string
+---@return string the text, cut to one line of the screen: a longer one would wait for Enter
+local function fitting(text)
+  -- 'showcmd' and the ruler share that line.
+  local room = vim.o.columns - 12
+  local line = text:gsub("%s*\n%s*", " ")
+  if vim.fn.strdisplaywidth(line) <= room then
+    return line
+  end
+  return vim.fn.strcharpart(line, 0, math.max(room - 12, 20)) .. "… :Dg status"
+end
+
+---What was said last, as a whole.
+M.last_words = ""
+
+---Tell the user something. What is longer than a line of the screen is in :Dg status as a whole.
 ---@param sentence string
 ---@param level? "INFO"|"WARN"|"ERROR"
 function M.say(sentence, level)
-  vim.notify("dg-lsp: " .. sentence, vim.log.levels[level or "INFO"])
+  local text = "dg-lsp: " .. sentence
+  local short = fitting(text)
+  M.last_words = text
+  -- What another plugin has put in its place, from a file of its own, has room for long messages.
+  local is_plain = not debug.getinfo(vim.notify, "S").source:find("^@/")
+  vim.notify(is_plain and short or text, vim.log.levels[level or "INFO"])
+end
+
+---The server says something to the user.
+---@param params lsp.ShowMessageParams
+function M.heard(params)
+  local levels = { "ERROR", "WARN", "INFO", "INFO", "INFO" }
+  M.say((params.message:gsub("^dg%-lsp: ", "")), levels[params.type])
 end
 
 ---Tell all servers new settings, for as long as Neovim runs.
@@ -178,7 +206,7 @@ function M.ended(code, signal, client_id)
   end)
 end
 
----Start the engine anew, and the server where it has ended.
+---Restart the engine, and the server if it has ended.
 function M.restart()
   crashes = {}
   local client = M.client()

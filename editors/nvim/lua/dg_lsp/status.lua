@@ -45,27 +45,35 @@ function M.current(bufnr)
   return client and by_client[client.id]
 end
 
----Return a few characters for a statusline; "" in buffers without the server.
+-- The user's own choice; every other reason is of one place, and says nothing of how dg-lsp is doing.
+local pauses = { off = true, manual = true, language = true }
+
+---@param status dg_lsp.Status?
+---@return "Ready"|"Working"|"Paused"|"Problem"
+local function word(status)
+  if not status or status.busy or status.state ~= "ready" then
+    return status and status.state == "failed" and "Problem" or "Working"
+  end
+  return status.suppressed and pauses[status.suppressed.code] and "Paused" or "Ready"
+end
+
+---Return a few characters for a statusline, always as many; "" in buffers without the server.
 ---@param bufnr? integer
 ---@return string
 function M.line(bufnr)
   local client = require("dg_lsp.server").client(bufnr)
-  if not client then
-    return ""
+  return client and ("DG %-7s"):format(word(by_client[client.id])) or ""
+end
+
+---Add the last message in full: the message area shows one line of it.
+---@param lines string[]
+---@return string[]
+local function add_last_words(lines)
+  local last_words = require("dg_lsp.server").last_words
+  if last_words ~= "" then
+    table.insert(lines, ("Said last: %s"):format(last_words))
   end
-  local status = by_client[client.id]
-  if not status or status.state == "starting" or status.state == "off" then
-    return "DG starting"
-  elseif status.state == "loading" then
-    return ("DG %d%%"):format(math.floor(100 * status.fraction))
-  elseif status.state == "failed" then
-    return "DG failed"
-  elseif status.busy then
-    return "DG filling"
-  elseif status.suppressed then
-    return "DG -"
-  end
-  return status.latencyMs and ("DG %d ms"):format(status.latencyMs) or "DG"
+  return lines
 end
 
 ---Return the whole story, one sentence a line.
@@ -74,13 +82,16 @@ end
 function M.story(bufnr)
   local client = require("dg_lsp.server").client(bufnr)
   if not client then
-    return { "dg-lsp does not run for this buffer." }
+    return add_last_words({ "dg-lsp is not running for this buffer." })
   end
   local status = by_client[client.id]
   if not status then
-    return { "dg-lsp has started and told nothing yet." }
+    return add_last_words({ "dg-lsp has started and has reported nothing yet." })
   end
-  local lines = { ("The engine is %s, with model %s."):format(status.state, status.model) }
+  local loaded = status.state == "loading" and (" (%d%%)"):format(math.floor(100 * status.fraction)) or ""
+  local lines = {
+    ("%s: the engine is %s%s, with model %s."):format(word(status), status.state, loaded, status.model),
+  }
   if status.message ~= "" then
     table.insert(lines, status.message)
   end
@@ -90,6 +101,7 @@ function M.story(bufnr)
   if status.suppressed then
     table.insert(lines, ("No suggestion: %s."):format(status.suppressed.message))
   end
+  add_last_words(lines)
   return lines
 end
 

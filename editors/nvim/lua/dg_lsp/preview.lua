@@ -1,0 +1,88 @@
+-- Shows a change as a diff before it is made, in a window over the text, and returns what the user says to it.
+
+local M = {}
+
+---The window that asks, while one does.
+---@type integer?
+M.window = nil
+
+---@param bufnr integer
+---@param edits lsp.TextEdit[]
+---@param encoding "utf-8"|"utf-16"|"utf-32"
+---@return string[] lines of a diff with three lines around each change
+local function diff(bufnr, edits, encoding)
+  local before = vim.api.nvim_buf_get_lines(bufnr, 0, -1, true)
+  local scratch = vim.api.nvim_create_buf(false, true)
+  vim.api.nvim_buf_set_lines(scratch, 0, -1, true, before)
+  vim.lsp.util.apply_text_edits(vim.deepcopy(edits), scratch, encoding)
+  local after = vim.api.nvim_buf_get_lines(scratch, 0, -1, true)
+  vim.api.nvim_buf_delete(scratch, { force = true })
+  local text = vim.text.diff(table.concat(before, "\n") .. "\n", table.concat(after, "\n") .. "\n", {
+    ctxlen = 3,
+  })
+  return vim.split(vim.trim(text --[[@as string]]), "\n")
+end
+
+---Return whether the user agrees to a change. Call it in a coroutine, as the handlers of requests run in one.
+---@param bufnr integer
+---@param edits lsp.TextEdit[]
+---@param encoding "utf-8"|"utf-16"|"utf-32"
+---@param title string
+---@return boolean
+function M.ask(bufnr, edits, encoding, title)
+  local lines = diff(bufnr, edits, encoding)
+  local waiting = coroutine.running()
+  local width = 50
+  for _, line in ipairs(lines) do
+    width = math.max(width, vim.fn.strdisplaywidth(line) + 1)
+  end
+  local scratch = vim.api.nvim_create_buf(false, true)
+  vim.api.nvim_buf_set_lines(scratch, 0, -1, true, lines)
+  vim.bo[scratch].filetype = "diff"
+  vim.bo[scratch].modifiable = false
+  vim.bo[scratch].bufhidden = "wipe"
+  vim.cmd.stopinsert()
+  local window = vim.api.nvim_open_win(scratch, true, {
+    relative = "cursor",
+    row = 1,
+    col = 0,
+    width = math.min(width, vim.o.columns - 4),
+    height = math.min(#lines, math.max(vim.o.lines - 8, 4)),
+    style = "minimal",
+    border = "rounded",
+    title = (" %s "):format(title),
+    footer = " y apply  n keep what is there ",
+  })
+  M.window = window
+  local is_agreed, is_over = false, false
+
+  local function close(agreed)
+    is_agreed = agreed
+    if vim.api.nvim_win_is_valid(window) then
+      vim.api.nvim_win_close(window, true)
+    end
+  end
+
+  for key, agreed in pairs({ y = true, n = false, q = false, ["<Esc>"] = false }) do
+    vim.keymap.set("n", key, function()
+      close(agreed)
+    end, { buffer = scratch, nowait = true })
+  end
+  -- However it is closed, whoever asked hears of it, once.
+  vim.api.nvim_create_autocmd({ "WinClosed", "BufWipeout" }, {
+    buffer = scratch,
+    callback = function()
+      if not is_over then
+        is_over = true
+        M.window = nil
+        vim.schedule(function()
+          coroutine.resume(waiting)
+        end)
+      end
+    end,
+  })
+  coroutine.yield()
+  return is_agreed
+end
+
+return M

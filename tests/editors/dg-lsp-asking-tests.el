@@ -1,0 +1,50 @@
+;;; dg-lsp-asking-tests.el --- What Emacs asks before and says after a fill  -*- lexical-binding: t; -*-
+
+;; Run by test_emacs.py, with an engine that answers what the text tells it to.
+
+;;; Code:
+
+(load (expand-file-name "dg-lsp-tests.el" (getenv "DG_LSP_TESTS")))
+(setq dg-lsp-command (list (getenv "DG_LSP_PYTHON") "-m" "dg_lsp" "serve" "--engine" "tests.server.scripted:engine"))
+
+(defvar asking-number 0)
+
+(defun asking-fill (answer agreed)
+  "Write a working line anew, with ANSWER, where the user is AGREED or not.
+Return what was asked and the text after it."
+  (let ((text (concat "# engine: {\"text\": \"" answer "\"}\ndef f(count):\n    return count + 1\n"))
+        asked)
+    (tests-open (format "asking%d.py" (cl-incf asking-number)) text)
+    (goto-char (point-min))
+    (search-forward "return count")
+    (set-mark (match-beginning 0))
+    (goto-char (line-end-position))
+    (activate-mark)
+    (let ((inhibit-message t) (answered nil))
+      (cl-letf (((symbol-function 'y-or-n-p) (lambda (question) (push question asked) agreed))
+                ((symbol-function 'dg-lsp--filled) (lambda (got) (setq answered got))))
+        (dg-lsp-regenerate "")
+        (tests-until (lambda () answered) "the answer")))
+    (cons (car asked) (buffer-string))))
+
+(ert-deftest asking-comes-before-working-code-is-replaced-by-less ()
+  (pcase-let ((`(,question . ,text) (asking-fill "pass" t)))
+    (should (string-search "replaces working code by less" question))
+    (should (string-suffix-p "    pass\n" text)))
+  (pcase-let ((`(,_ . ,text) (asking-fill "pass" nil)))
+    (should (string-suffix-p "    return count + 1\n" text))))
+
+(ert-deftest asking-does-not-come-where-nothing-is-lost ()
+  (pcase-let ((`(,question . ,text) (asking-fill "return 2" nil)))
+    (should-not question)
+    (should (string-suffix-p "    return 2\n" text))))
+
+(ert-deftest asking-all-fills-ends-with-a-list ()
+  (tests-open "all.py" "# engine: {\"texts\": [\"return 1\", \"return 22\"]}\ndef f():\n    ...\n\n\ndef g():\n    ...\n")
+  (dg-lsp-fill-buffer)
+  (tests-until (lambda () (get-buffer "*dg-lsp fills*")) "the list")
+  (with-current-buffer "*dg-lsp fills*"
+    (should (string-search "2 of 2 holes filled\nall.py:3: 90 %: return 1\nall.py:7: 90 %: return 22\n"
+                           (buffer-string)))))
+
+;;; dg-lsp-asking-tests.el ends here

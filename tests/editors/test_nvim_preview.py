@@ -1,0 +1,112 @@
+"""What Neovim shows before and after a fill, with the real server and an engine that answers what the text tells it to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.editors.machine import ROOT, program
+from tests.editors.neovim import Neovim
+from tests.editors.waiting import until
+
+WORKING = "def f(count):\n    return count + 1\n"
+
+
+@pytest.fixture
+def nvim(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callable[[], str]], None]) -> Iterator[Neovim]:
+    command = [sys.executable, "-m", "dg_lsp", "serve", "--engine", "tests.server.scripted:engine"]
+    options = f"{{ cmd = {{ {', '.join(map(json.dumps, command))} }} }}"
+    with Neovim(program("nvim"), tmp_path, {**environment, "PYTHONPATH": str(ROOT)}, options) as editor:
+        watch(editor.picture)
+        yield editor
+
+
+def says(**script: object) -> str:
+    return f"# engine: {json.dumps(script)}\n"
+
+
+def until_asked(nvim: Neovim) -> str:
+    nvim.until("require('dg_lsp.preview').window ~= nil", "the preview")
+    return str(nvim.lua("return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), '\\n')"))
+
+
+@pytest.mark.parametrize(("answer", "note"), [("return 2", "90 %"), ("pass", "90 %, replaces working code by less")])
+def test_a_selection_is_regenerated_after_its_diff_was_shown(nvim: Neovim, answer: str, note: str) -> None:
+    text = says(text=answer) + WORKING
+    nvim.edit("a.py", text)
+    nvim.command("3DgFill")
+    diff = until_asked(nvim)
+    assert "-    return count + 1" in diff
+    assert f"+    {answer}" in diff
+    config = nvim.lua("return vim.api.nvim_win_get_config(0)")
+    assert note in config["title"][0][0]
+    nvim.type("y")
+    nvim.until("require('dg_lsp.preview').window == nil", "the preview to go")
+    until(lambda: nvim.text() == text.replace("return count + 1", answer), "the new text", tell=nvim.picture)
+    until(lambda: nvim.notes()[-1:] == [f"dg-lsp: filled ({note})"], "the note", tell=nvim.picture)
+    nvim.command("undo")
+    assert nvim.text() == text
+
+
+@pytest.mark.parametrize("keys", ["n", "q", "<Esc>", ":close<CR>"])
+def test_a_declined_diff_is_not_applied(nvim: Neovim, keys: str) -> None:
+    text = says(text="pass") + WORKING
+    nvim.edit("a.py", text)
+    nvim.command("3DgFill")
+    until_asked(nvim)
+    nvim.type(keys)
+    nvim.until("require('dg_lsp.preview').window == nil", "the preview to go")
+    # The next one is asked about anew, so the first has been answered.
+    nvim.command("3DgFill")
+    until_asked(nvim)
+    nvim.type("n")
+    nvim.until("require('dg_lsp.preview').window == nil", "the preview to go")
+    assert nvim.text() == text
+
+
+def test_a_code_action_shows_its_diff_first(nvim: Neovim) -> None:
+    text = says(text="return 2") + WORKING
+    nvim.edit("a.py", text)
+    nvim.type("3GV")
+    nvim.lua("vim.lsp.buf.code_action({ apply = true, filter = function(a) return a.title == 'Regenerate selection' end })")
+    assert "+    return 2" in until_asked(nvim)
+    nvim.type("y")
+    until(lambda: nvim.text() == text.replace("return count + 1", "return 2"), "the new text", tell=nvim.picture)
+
+
+def test_fills_of_a_whole_file_end_with_a_list(nvim: Neovim) -> None:
+    stubs = "def f():\n    ...\n\n\ndef g():\n    ...\n"
+    text = says(texts=["return 1", "return 22"]) + stubs
+    nvim.edit("a.py", text)
+    nvim.command("DgFill!")
+    until(lambda: nvim.text().count("return") == 4, "both fills", tell=nvim.picture)
+    until(lambda: "dg-lsp: 2 of 2 holes filled; :lopen lists them" in nvim.notes(), "the note", tell=nvim.picture)
+    items = nvim.lua("return vim.fn.getloclist(0)")
+    assert [(item["lnum"], item["col"], item["text"]) for item in items] == [
+        (3, 5, "90 %: return 1"),
+        (7, 5, "90 %: return 22"),
+    ]
+    nvim.command("undo")
+    assert nvim.text() == text
+
+
+def test_a_long_message_takes_one_line_and_is_kept_as_a_whole(nvim: Neovim) -> None:
+    nvim.edit("a.py", WORKING, wait=False)
+    messages = nvim.lua(
+        """
+        -- One that says of itself that it is Neovim's own; these tests have replaced that.
+        local own = loadstring("return function(text) _G.seen_note = text end", "@vim/_core/test.lua")()
+        local before = vim.notify
+        vim.notify = own
+        require("dg_lsp.server").say(("word "):rep(60))
+        vim.notify = before
+        return _G.seen_note
+        """
+    )
+    assert messages.endswith("… :Dg status")
+    assert len(messages) < int(nvim.lua("return vim.o.columns"))
+    assert ("word " * 60).strip() in nvim.lua("return table.concat(require('dg_lsp.status').story(), ' ')")

@@ -1,0 +1,115 @@
+"""The page that `dg-lsp infill --report` writes, in a real browser that has no network."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+from typer.testing import CliRunner
+
+from dg_lsp import cli
+from dg_lsp.core.confidence import Calibrated
+from dg_lsp.core.values import Candidate, InfillRequest
+from tests.batch.engines import connecting
+from tests.editors.machine import PICTURES, program
+from tests.editors.workbench import FLAGS
+
+STUB = 'def {name}(prices):\n    """Return the {name} of <b>prices</b>."""\n    raise NotImplementedError\n\n\n'
+FILES = {
+    "tracker/prices.py": STUB.format(name="total") + "# filler\n" * 300 + STUB.format(name="mean"),
+    "board/card.ts": "export function title(card: Card): string {\n  // FILL: the name, or a dash\n}\n",
+    "feed/naïve <i>.go": 'package feed\n\nfunc Read() error {\n\tpanic("not implemented")\n}\n',
+}
+FILLS = {
+    "total": ("return sum(prices)", 0.93),
+    "mean": ('return "<script>alert(1)</script>"', 0.91),
+    "title": ("return card.name || '-'", 0.31),
+    "Read": (" ", 0.9),
+}
+
+
+class Scripted:
+    """Fills each hole as `FILLS` says for the function that it is in."""
+
+    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
+        text, probability = next(FILLS[name] for name in FILLS if name in request.prefix[-100:])
+        return (Candidate((text,), Calibrated(probability), steps=4),)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run with holes that are filled, one that is unsure, one that fails, and a file that is skipped."""
+    folder = tmp_path_factory.mktemp("report")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "latin.py").write_bytes(b"# \xe9\n")
+    with contextlib.chdir(folder):
+        done = CliRunner().invoke(cli.app, ["infill", ".", "--report", "report.html"], obj=connecting(Scripted()))
+    assert done.exit_code == 1, done.output
+    return folder / "report.html"
+
+
+@pytest.fixture
+def opened() -> Iterator[Page]:
+    """A page of a browser that is offline."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(program("chromium")), args=list(FLAGS))
+        with contextlib.closing(browser):
+            page = browser.new_context(offline=True, viewport={"width": 840, "height": 700}).new_page()
+            yield page
+
+
+def test_the_report_opens_offline_without_a_word_on_the_console(report: Path, opened: Page) -> None:
+    console_lines: list[str] = []
+    requested_urls: list[str] = []
+    opened.on("console", lambda message: console_lines.append(f"{message.type}: {message.text}"))
+    opened.on("pageerror", lambda error: console_lines.append(str(error)))
+    opened.on("dialog", lambda dialog: console_lines.append(dialog.message))
+    opened.on("request", lambda request: requested_urls.append(request.url))
+    opened.goto(report.as_uri(), wait_until="load")
+    assert console_lines == []
+    assert [url for url in requested_urls if not url.startswith("data:")] == [report.as_uri()]
+    assert opened.title() == "dg-lsp infill"
+
+
+def test_each_hole_can_be_seen(report: Path, opened: Page) -> None:
+    opened.goto(report.as_uri())
+    sections = opened.locator("section")
+    assert sections.count() == 4
+    for idx in range(4):
+        section = sections.nth(idx)
+        section.scroll_into_view_if_needed()
+        for part in (section.locator("h2"), section.locator(".status"), section.locator("pre").first):
+            assert part.is_visible(), section.inner_text()
+            box = part.bounding_box()
+            assert box
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 840
+    assert opened.locator(".status").all_inner_texts() == ["unsure", "failed", "filled", "filled"]
+    text = opened.inner_text("body")
+    for part in ("feed/naïve <i>.go:", "return sum(prices)", "<script>alert(1)</script>", "latin.py: it is not UTF-8"):
+        assert part in text, part
+    # The style sheet counts, though the page allows itself little.
+    keyword = opened.locator("pre .k").first.evaluate("(each) => getComputedStyle(each).color")
+    assert keyword != opened.locator("pre").first.evaluate("(each) => getComputedStyle(each).color")
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    # The documentation shows this picture: cp build/editor-pictures/report.png fixtures/pictures/
+    opened.screenshot(path=str(PICTURES / "report.png"), full_page=True)
+    # Side by side where there is room, below each other on a narrow screen; never wider than the screen.
+    assert _tops(opened)[0] == _tops(opened)[1]
+    opened.set_viewport_size({"width": 420, "height": 700})
+    assert _tops(opened)[0] < _tops(opened)[1]
+    assert opened.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def _tops(page: Page) -> list[float]:
+    return [
+        float(top)
+        for top in page.locator(".sides")
+        .first.locator("> div")
+        .evaluate_all("(all) => all.map((each) => each.getBoundingClientRect().top)")
+    ]

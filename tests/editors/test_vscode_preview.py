@@ -1,0 +1,105 @@
+"""What VS Code shows before and after a fill, with an engine that answers what the text tells it to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from tests.editors import machine
+from tests.editors.machine import ROOT
+from tests.editors.waiting import until
+from tests.editors.workbench import Workbench, workbench
+
+WORKING = "def f(count):\n    return count + 1\n"
+
+
+@pytest.fixture(scope="module")
+def code(environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    command = [sys.executable, "-m", "dg_lsp", "serve", "--engine", "tests.server.scripted:engine"]
+    scripted = {**environment, "PYTHONPATH": str(ROOT)}
+    with workbench(tmp_path_factory.mktemp("vscode"), scripted, {"dgLsp.client.command": command}) as window:
+        yield window
+
+
+@pytest.fixture(autouse=True)
+def photograph(request: pytest.FixtureRequest, code: Workbench, watch: Callable[[Callable[[], str]], None]) -> Iterator[None]:
+    name = machine.file_name(request.node.name)
+    watch(lambda: code.picture(f"{name}.failed"))
+    yield
+    code.photograph(name)
+
+
+def says(**script: object) -> str:
+    return f"# engine: {json.dumps(script)}\n"
+
+
+def regenerate(code: Workbench, text: str) -> None:
+    """Write the working line anew, and wait for the preview."""
+    code.open("a.py", text)
+    code.select((2, 4), (2, 20))
+    code.press("Control+Alt+Enter")
+    code.page.wait_for_selector(".quick-input-widget:visible input")
+    code.press("Enter")
+    choices = code.page.locator(".quick-input-widget:visible .quick-input-list .monaco-list-row", has_text="Apply")
+    until(choices.count, "the question", tell=code.picture)
+    until(code.page.locator(".monaco-diff-editor").count, "the diff", tell=code.picture)
+    assert document(code) == text, "nothing is written before the user agrees"
+
+
+def document(code: Workbench) -> str:
+    """Return the text of the file, which may be one side of a diff."""
+    found = "vscode.workspace.textDocuments.find((each) => each.uri.scheme === 'file' && each.fileName.endsWith('a.py'))"
+    return str(code.run(f"return ({found}).getText()"))
+
+
+@pytest.mark.parametrize(("answer", "note"), [("return 2", "90 %"), ("pass", "90 %, replaces working code by less")])
+def test_a_selection_is_regenerated_after_its_preview(code: Workbench, answer: str, note: str) -> None:
+    text = says(text=answer) + WORKING
+    regenerate(code, text)
+    code.photograph(f"preview-{answer[:4]}")
+    assert f"Regenerating the selection ({note})" in (code.page.locator(".quick-input-title").text_content() or "")
+    code.press("Enter")
+    until(lambda: code.text() == text.replace("return count + 1", answer), "the new text", tell=code.picture)
+    until(lambda: not code.page.locator(".monaco-diff-editor").count(), "the diff to go", tell=code.picture)
+    code.command("workbench.action.focusActiveEditorGroup")
+    code.press("Control+z")
+    until(lambda: code.text() == text, "the old text after one undo", tell=code.text)
+
+
+def test_a_discarded_preview_is_not_applied(code: Workbench) -> None:
+    text = says(text="pass") + WORKING
+    regenerate(code, text)
+    code.press("Escape")
+    until(lambda: not code.page.locator(".monaco-diff-editor").count(), "the diff to go", tell=code.picture)
+    until(lambda: not code.told().get("busy"), "the end of the fill", tell=code.picture)
+    assert code.text() == text
+
+
+def test_fills_of_a_whole_file_end_with_a_list(code: Workbench) -> None:
+    text = says(texts=["return 1", "return 22"]) + "def f():\n    ...\n\n\ndef g():\n    ...\n"
+    code.open("b.py", text)
+    code.press("Control+Alt+Shift+Enter")
+    # A list that is closed stays in the page, hidden.
+    title = code.page.locator(".quick-input-widget:visible .quick-input-title", has_text="2 of 2 holes filled")
+    until(title.count, "the list", tell=code.picture)
+    rows = code.page.locator(".quick-input-widget:visible .quick-input-list .monaco-list-row")
+    until(lambda: rows.count() == 2, "both fills in the list", tell=code.picture)
+    labels = [row.get_attribute("aria-label") or "" for row in rows.all()]
+    assert "return 1" in labels[0]
+    assert "line 3, 90 %" in labels[0]
+    assert "line 7, 90 %" in labels[1]
+    rows.nth(1).click()
+    until(lambda: code.run("return vscode.window.activeTextEditor.selection.active.line") == 6, "the cursor at the fill")
+    code.press("Control+z")
+    until(lambda: code.text() == text, "the old text after one undo", tell=code.text)
+
+
+def test_a_single_fill_shows_its_confidence(code: Workbench) -> None:
+    code.open("c.py", says(text="return 1", probability=0.34) + "def f():\n    ...\n")
+    code.put(2, 4)
+    code.press("Control+Alt+Enter")
+    bar = code.page.locator(".statusbar-item", has_text="filled (34 %)")
+    until(lambda: bar.count(), "the note in the status bar", tell=code.picture)
