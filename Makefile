@@ -8,11 +8,12 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 ENV := $(VENV)/.made
 RUN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+RELEASE := $(VENV)/.installed-release
 # A process for each core; a file's tests share their fixtures, so they stay together.
 TESTS := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check style clean settings vscode test-editors
+.PHONY: help demo test test-all check style clean settings vscode test-editors lock release
 
 help:
 	@echo "make demo    fill the holes of fixtures/demo and show the diff"
@@ -21,12 +22,15 @@ help:
 	@echo "make check   what make test does, without installing"
 	@echo "make settings  write the settings into the documentation and the VS Code extension"
 	@echo "make vscode  package the VS Code extension (needs Node 20)"
+	@echo "make lock    pin what the VS Code extension installs beside dg-lsp, by hash"
+	@echo "make release   build all that is published into dist/, twice, and try it"
 	@echo "make test-editors   install real editors below build/ and test their clients in them"
 	@echo "make clean   remove what these commands made"
 
 demo: $(RUN)
 	@echo "dg-lsp infill --all fixtures/demo"
-	@$(BIN)/dg-lsp infill --all fixtures/demo
+	@# Exit status 1 says that holes stay open, which the small model leaves.
+	@$(BIN)/dg-lsp infill --all fixtures/demo || [ $$? -eq 1 ]
 
 test: $(DEV)
 	@$(MAKE) --no-print-directory check
@@ -51,10 +55,26 @@ style:
 # or screen is: below build/editor-pictures.
 EDITORS := build/editors
 
+# Builds of one commit are the same bytes: what would be the time of building is that of the commit.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
+
+.PHONY: wheel
+wheel: $(RELEASE)
+	rm -f editors/vscode/server/*.whl
+	$(BIN)/python -m build --no-isolation --wheel --outdir editors/vscode/server . >/dev/null
+
+lock: $(RELEASE)
+	$(BIN)/uv pip compile pyproject.toml --quiet --extra engine --universal --python-version 3.11 --constraint constraints.txt \
+	  --generate-hashes --no-header --no-annotate --output-file editors/vscode/server/requirements.txt
+
+release: $(RELEASE)
+	packaging/release.sh $(BIN)
+
 settings: $(RUN)
 	$(BIN)/python -m dg_lsp.wire.settings_pages --write
+	$(BIN)/python -m dg_lsp.engine.fit.page --write
 
-vscode:
+vscode: wheel
 	node=$$(tests/editors/install/node.sh $(EDITORS)) && PATH="$$node:$$PATH" && cd editors/vscode && \
 	  npm ci --ignore-scripts --no-audit --no-fund --fetch-retries=5 && npm run package
 
@@ -83,6 +103,10 @@ $(RUN): $(ENV) pyproject.toml constraints.txt
 	@echo "installing dg-lsp and its engine"
 	@$(PIP) install --constraint constraints.txt torch
 	@$(PIP) install --constraint constraints.txt --editable '.[engine]'
+	@touch $@
+
+$(RELEASE): $(ENV) pyproject.toml
+	@$(PIP) install --group release
 	@touch $@
 
 $(DEV): $(RUN)

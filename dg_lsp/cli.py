@@ -1,6 +1,6 @@
-"""The `dg-lsp` command: which subcommands there are, and what happens when something goes wrong that nobody foresaw.
+"""The `dg-lsp` command: its subcommands, and the handling of unexpected errors.
 
-Imports nothing of weight: each subcommand's own module is imported when it is called.
+The module of each heavy subcommand is imported only when that subcommand runs, so that the command line starts fast.
 """
 
 from __future__ import annotations
@@ -13,25 +13,16 @@ import platform
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.batch import commands, doctor, explain_command
 
-app = typer.Typer(
-    name="dg-lsp",
-    help="Fill holes in code with a text-diffusion model, using the text on both sides.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-# Subcommands whose modules have weight: what they are for, where they live, what brings what they need.
+# Subcommands with heavy modules: the help text, the module, and the extra that installs what it needs.
 LATER = {
+    "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.batch.setup.command", ""),
     "serve": ("Run the language server, on standard input and output.", "dg_lsp.server.commands", ""),
     "engine": ("Run, start, stop or look at the resident engine.", "dg_lsp.engine.commands", "engine"),
     "eval": ("Measure how good the fills of a model are.", "dg_lsp.evaluate.commands", "engine"),
@@ -42,6 +33,45 @@ LATER = {
 }
 
 
+class Lazy(typer.core.TyperGroup):
+    """A command group that imports some commands only when they run, or when their options are completed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # click's own context, or the one that a newer typer brings
+        """Return the names of all commands."""
+        return [*super().list_commands(ctx), *LATER]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; one of `LATER` without its options, which is enough for a list of commands."""
+        if cmd_name not in LATER:
+            return super().get_command(ctx, cmd_name)
+        return typer.core.TyperCommand(cmd_name, help=LATER[cmd_name][0])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name, the complete command and the remaining arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return (name, _loaded(name), rest) if name in LATER else (name, command, rest)
+
+
+def _loaded(name: str) -> Any:
+    _, module, extra = LATER[name]
+    try:
+        return typer.main.get_command(importlib.import_module(module).app)
+    except ModuleNotFoundError as error:
+        typer.echo(f"dg-lsp: {_missing(name, module, extra, error)}", err=True)
+        raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    name="dg-lsp",
+    cls=Lazy,
+    help="Fill holes in code with a text-diffusion model, using the text on both sides.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
 
 
@@ -50,30 +80,35 @@ def main() -> None:
     try:
         app(prog_name="dg-lsp")
     except BrokenPipeError:
-        # Who read our output has seen enough. Nothing is left to say, and nobody to say it to.
-        # The interpreter would try to flush it on its way out.
+        # The reader of our output has closed the pipe, as `head` does. Without this, the interpreter would try to flush
+        # standard output at exit, and fail again.
         sys.stdout = None
         raise SystemExit(141) from None
     except OSError as error:
         if error.errno not in FULL:
             fail(error)
-        typer.echo(f"dg-lsp: {error.filename or 'what it prints'} can't be written: {error.strerror}", err=True)
-        # What is left of the output would fail once more on the way out.
+        typer.echo(f"dg-lsp: {error.filename or 'the output'} can't be written: {error.strerror}", err=True)
+        # Flushing the rest of the output at exit would fail again.
         sys.stdout = None
         raise SystemExit(2) from None
+    except SystemExit as end:
+        # typer turns Ctrl-C into this exit code without a message.
+        if end.code == INTERRUPTED:
+            commands.say("interrupted")
+        raise
     except Exception as error:
         fail(error)
 
 
 def fail(error: Exception) -> NoReturn:
-    """End the process because of an error that nobody foresaw, or that any command may meet."""
-    told = _last_words(error) if _has_current_folder() else "the current folder is gone; change to one that is there"
-    commands.say(told)
+    """Print a sentence about an unexpected error and end the process with exit code 2."""
+    message = _crash_message(error) if _has_current_folder() else "the current folder no longer exists; change to another one"
+    commands.say(message)
     raise SystemExit(2) from None
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_asked: bool) -> None:
+    if is_asked:
         typer.echo(f"dg-lsp {__version__}")
         raise typer.Exit
 
@@ -90,36 +125,12 @@ app.command("explain")(explain_command.explain)
 app.command("doctor")(doctor.doctor)
 
 
-def _add_later(name: str, about: str, module: str, extra: str) -> None:
-    # The subcommand's own parser gets everything behind its name, `--help` too.
-    settings = {
-        "ignore_unknown_options": True,
-        "allow_extra_args": True,
-        "allow_interspersed_args": False,
-        "help_option_names": [],
-    }
-
-    def forward(context: typer.Context) -> None:
-        try:
-            found = importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            typer.echo(f"dg-lsp: {_missing(name, module, extra, error)}", err=True)
-            raise typer.Exit(2) from error
-        typer.main.get_command(found.app)(context.args, prog_name=f"dg-lsp {name}")
-
-    app.command(name, help=about, context_settings=settings)(forward)
-
-
-for _name, (_about, _module, _extra) in LATER.items():
-    _add_later(_name, _about, _module, _extra)
-
-
 def _missing(name: str, module: str, extra: str, error: ModuleNotFoundError) -> str:
     absent = error.name or str(error)
     if absent.startswith("dg_lsp"):
         return f"this installation has no `{name}` ({absent} is missing)"
-    cure = f"{ENGINE_INSTALL} brings it" if extra else "install dg-lsp anew"
-    return f"`{name}` needs {absent}, which is not installed; {cure}"
+    remedy = f"install it with: {ENGINE_INSTALL}" if extra else "reinstall dg-lsp"
+    return f"`{name}` needs {absent}, which is not installed; {remedy}"
 
 
 def _has_current_folder() -> bool:
@@ -130,18 +141,18 @@ def _has_current_folder() -> bool:
     return True
 
 
-def _last_words(error: Exception) -> str:
-    """Return one sentence about an error that nobody foresaw; its details go to a file."""
+def _crash_message(error: Exception) -> str:
+    """Return one sentence about an unexpected error, and write its details to a file."""
     import platformdirs
 
-    what = f"stopped by an error of its own, {type(error).__name__}"
+    what = f"stopped because of an internal error, {type(error).__name__}"
     now = datetime.datetime.now(datetime.UTC)
     try:
         folder = Path(platformdirs.user_log_dir("dg-lsp", appauthor=False))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"crash-{now:%Y%m%d-%H%M%S-%f}.log"
         about = f"dg-lsp {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
-        # It may hold text of the user's files, so only the user may read it.
+        # The traceback may contain text of the user's files, so only the user may read the file.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123 -- it is open already
             file.write(about + "".join(traceback.format_exception(error)))

@@ -57,7 +57,12 @@ def test_the_fields_of_our_messages_are_the_servers() -> None:
 
 def test_the_settings_of_the_code_client_are_the_servers() -> None:
     package = json.loads((CODE / "package.json").read_text("utf-8"))
-    offered = package["contributes"]["configuration"]["properties"]
+    groups = package["contributes"]["configuration"]
+    offered = {name: each for group in groups for name, each in group["properties"].items()}
+    assert [group["title"] for group in groups] == ["Suggestions", "Model", "Fills and context", "This editor"]
+    assert all(
+        [each["order"] for each in group["properties"].values()] == list(range(len(group["properties"]))) for group in groups
+    )
     own = {name for name in offered if name.startswith(("dgLsp.client.", "dgLsp.trace."))}
     assert {name.removeprefix("dgLsp.") for name in offered if name not in own} == set(settings.KEYS)
     defaults = {name.removeprefix("dgLsp."): each["default"] for name, each in offered.items() if name not in own}

@@ -1,10 +1,11 @@
 """Ways to find the length of a gap, side by side: python tests/benchmarks/lengths.py [--json] [--embedded]
 
-Holes in a generated language, filled by a small checkpoint that is trained on it first (minutes; kept in `--cache`) and
-that knows no delete token; `delete` is filled by its continuation with one, `oracle` by the checkpoint itself, told the
-length. `--embedded` takes held-out Python and the embedded model instead, its delete token hidden. Prints the share of
-answers that are exact, with what each method spent and 95 % intervals (bootstrap over holes, paired where two methods are
-compared). `chosen` names the method for a checkpoint without a delete token.
+Holes in a generated language, filled by a small checkpoint that was trained on it and knows no delete token
+(`fixtures/worlds`); `delete` is filled by its continuation with one, which is trained first (minutes; kept in `--cache`),
+`oracle` by the checkpoint itself, told the length. `--embedded` takes held-out Python and the embedded model instead, its
+delete token hidden. Prints the share of answers that are exact, with what each method spent and 95 % intervals (bootstrap
+over holes, paired where two methods are compared). `chosen` names the method that the product uses for a checkpoint
+without a delete token.
 """
 
 from __future__ import annotations
@@ -24,20 +25,19 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from dg_lsp.engine import layout, lengths, model
+from dg_lsp.engine import layout, model
 from dg_lsp.engine.denoise import TokenLimits
-from dg_lsp.engine.lengths import Probe
 from dg_lsp.engine.local import LocalFiller
 from dg_lsp.engine.model import Loaded
 from dg_lsp.evaluate import score, tasks
 from dg_lsp.train.windows import DELETE, EOS
-from tests.benchmarks.worlds import language, methods, training
+from tests.benchmarks.worlds import language, methods, training, tried
 from tests.benchmarks.worlds.language import Hole, Kind
 from tests.benchmarks.worlds.methods import Cost, Method, Problem
+from tests.benchmarks.worlds.tried import Probe
 
 HELDOUT = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"
-# What needs a delete token, or is told the length, is no choice for a checkpoint without one; the grid is what it replaces.
-BOUNDS = ("grid", "delete", "oracle")
+CHOSEN = "speculation"  # what the product does for a checkpoint without a delete token (`engine/local/search.py`)
 KINDS: tuple[Kind, ...] = ("line", "block")
 RESAMPLES = 2000
 
@@ -54,6 +54,8 @@ class Case:
     first: tuple[int, ...] = ()
     heal: bytes = b""
     sorts: tuple[str, ...] = ()
+    end: int = EOS  # ends a causal draft
+    behind: tuple[int, ...] = ()  # what a causal model writes behind an answer, where that is not the suffix's head
 
 
 def main(argv: Sequence[str]) -> int:
@@ -80,10 +82,11 @@ def main(argv: Sequence[str]) -> int:
 
 def worlds(cache: Path, n: int, seed: int, only: str = "") -> dict[str, Any]:
     """Return the table of the generated language."""
-    plain, with_delete = (
-        model.load(str(training.made(cache, delete=delete, say=note)), device="cpu", threads=1) for delete in (False, True)
-    )
-    probe = fitted(plain, islice(language.holes(seed + 5000), 1500))
+    plain = model.load(str(training.made(cache, delete=False, say=note)), device="cpu", threads=1)
+    with_delete = None
+    if not only or "delete" in only.split(","):
+        with_delete = model.load(str(training.made(cache, delete=True, say=note)), device="cpu", threads=1)
+    probe = fitted(plain, islice(language.holes(seed + 5000), 1500)) if not only or "probe" in only.split(",") else None
     table: dict[str, Any] = {}
     for kind in KINDS:
         cases = [case_of(hole) for hole in islice(language.holes(seed + 90_000, kind), n)]
@@ -98,14 +101,18 @@ def embedded(n: int, only: str = "") -> dict[str, Any]:
     table: dict[str, Any] = {}
     held_out = list(tasks.read(HELDOUT))
     for kind in KINDS:
-        cases = []
+        cases: list[Case] = []
         for task in held_out:
-            if task.hole.block != (kind == "block"):
+            if task.hole.block != (kind == "block") or len(cases) == n:
                 continue
             sheet = filler.layout.lay_out(task.request())
             n_answer = len(loaded.vocabulary.encode(sheet.heal.decode("utf-8", "ignore") + task.answer))
             first = layout.allowed_first(loaded.vocabulary, sheet.heal)
-            cases.append(Case(sheet.kv, sheet.tail, n_answer, task.answer, kind, first, sheet.heal))
+            assert sheet.end is not None
+            case = Case(
+                sheet.kv, sheet.tail, n_answer, task.answer, kind, first, sheet.heal, end=sheet.end, behind=(sheet.end,)
+            )
+            cases.append(case)
         halves = cases[::2], cases[1::2]  # each half's probe is fitted on the other
         own = [
             run(loaded, half, fitted_on(loaded, other), only, None) for half, other in zip(halves, halves[::-1], strict=True)
@@ -130,7 +137,7 @@ def fitted_on(loaded: Loaded, cases: Sequence[Case]) -> Probe:
     """Return a probe fitted on cases, by one encoder pass for each."""
     with torch.inference_mode():
         hidden = torch.stack([loaded.passes.encode(torch.tensor([case.ids]))[0][0, -1] for case in cases])
-    return lengths.fit_probe(hidden.clone(), [case.n_answer for case in cases])
+    return tried.fit_probe(hidden.clone(), [case.n_answer for case in cases])
 
 
 def posed(loaded: Loaded, case: Case) -> Problem:
@@ -139,8 +146,9 @@ def posed(loaded: Loaded, case: Case) -> Problem:
     vocabulary = loaded.vocabulary
     n_logits = loaded.passes.model.lm_head.weight.shape[0]
     regular = tuple(token for token, piece in enumerate(vocabulary.pieces) if piece and token not in vocabulary.special)
-    banned = tuple(token for token in (*vocabulary.special, *range(vocabulary.size, n_logits)) if token != EOS)
-    closing = (EOS,) if case.kind == "block" else (EOS, *vocabulary.with_newline)
+    banned = tuple(token for token in (*vocabulary.special, *range(vocabulary.size, n_logits)) if token not in (EOS, case.end))
+    ends = (EOS,) if case.end == EOS else (EOS, case.end)
+    closing = ends if case.kind == "block" else (*ends, *vocabulary.with_newline)
     return Problem(
         loaded.passes,
         kv,
@@ -152,24 +160,27 @@ def posed(loaded: Loaded, case: Case) -> Problem:
         case.kind == "block",
         loaded.profile.canvas_tokens,
         closing,
-        EOS,
+        case.end,
+        case.behind,
     )
 
 
-def ways(probe: Probe, only: str) -> dict[str, Method]:
+def ways(probe: Probe | None, only: str) -> dict[str, Method]:
     """Return the methods by their names; the oracle and the delete token need more than a problem."""
     every: dict[str, Method] = {
         "grid": methods.grid,
         "snap": methods.Snapped(),
+        "speculation": methods.Speculated(),
         "elastic": methods.Elastic(),
         "draft": methods.Draft(),
-        "probe": methods.Probed(probe),
     }
+    if probe:
+        every["probe"] = methods.Probed(probe)
     return {name: method for name, method in every.items() if not only or name in only.split(",")}
 
 
 def run(
-    loaded: Loaded, cases: Sequence[Case], probe: Probe, only: str, with_delete: Loaded | None
+    loaded: Loaded, cases: Sequence[Case], probe: Probe | None, only: str, with_delete: Loaded | None
 ) -> dict[str, list[tuple[bool, Cost]]]:
     """Return, for each method, whether each case's answer is exact and what it took."""
     every = ways(probe, only)
@@ -200,8 +211,7 @@ def summed(cases: Sequence[Case], outcomes: dict[str, list[tuple[bool, Cost]]]) 
     """Return one kind's part of the table."""
     exact = {name: [float(is_exact) for is_exact, _ in rows] for name, rows in outcomes.items()}
     table: dict[str, Any] = {name: round(mean(values), 4) for name, values in exact.items()}
-    chosen = max((name for name in exact if name not in BOUNDS), key=lambda name: mean(exact[name]), default="grid")
-    table["chosen"] = chosen
+    table["chosen"] = chosen = CHOSEN
     table["interval"] = {name: interval(values) for name, values in exact.items()}
     for other in ("oracle", "grid"):
         if other in exact and chosen in exact:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.e2e import positions, replay  # noqa: E402  # found only now
-from tests.e2e.replay import Seen  # noqa: E402
+from tests.e2e.replay import Record  # noqa: E402
 
 THRESHOLDS = (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 
@@ -46,14 +46,14 @@ def main(n: int, seed: int) -> int:
     return int(bool(wrong))
 
 
-async def _ask(folder: Path, n: int, seed: int) -> tuple[list[Seen], int]:
+async def _ask(folder: Path, n: int, seed: int) -> tuple[list[Record], int]:
     async with replay.session(folder, "--log", "debug") as client:
         seen = [each async for each in replay.replay(client, positions.positions(n, seed))]
         lines = [line for line in client.stderr.decode().splitlines() if "polished by" in line]
         return seen, sum("cut_repeated" in line for line in lines)
 
 
-def _by_threshold(seen: list[Seen]) -> str:
+def _by_threshold(seen: list[Record]) -> str:
     rows = [("threshold", "shown", "of all", "right", "of those shown", "right as far as it goes")]
     for threshold in THRESHOLDS:
         shown = [each for each in seen if each.text and each.score >= threshold]

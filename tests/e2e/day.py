@@ -31,7 +31,7 @@ RECORDING = FOLDER / "session.jsonl"
 FILES = ("stock.py", "orders.py", "shop.js")
 LANGUAGES = {".py": "python", ".js": "javascript"}
 HALF_AN_HOUR_MS = 30 * 60 * 1000
-# Whoever stops typing for so long looks at what is shown.
+# After a pause this long, the user looks at the suggestion.
 PAUSE_MS = 900
 CANCELLED = -32800
 
@@ -42,7 +42,7 @@ Act = dict[str, Any]
 
 
 def record(seed: int = 1) -> list[Act]:
-    """Return the day: three files written at human speed by someone who errs, pastes, undoes, accepts and looks around."""
+    """Return the recording: three files typed at human speed, with slips, pastes, undos, accepted suggestions and pauses."""
     dice = random.Random(seed)
     typist = _Typist(dice)
     texts = {name: (FOLDER / "project" / name).read_bytes().decode() for name in FILES}
@@ -57,7 +57,7 @@ def record(seed: int = 1) -> list[Act]:
                 typist.write(parts[name].pop(0))
                 _look_around(typist, dice, texts[name])
         typist.act("save")
-    # The rest of the half hour is spent with reading and small changes.
+    # Fill the rest of the half hour with reading and small changes.
     while typist.now < HALF_AN_HOUR_MS:
         name = dice.choice(FILES)
         typist.act("switch", file=name)
@@ -87,7 +87,7 @@ def _look_around(typist: _Typist, dice: random.Random, text: str) -> None:
 
 
 def _parts(text: str) -> list[str]:
-    """Return what there is to type behind the first line, a few lines at a time, with the file's own line ends."""
+    """Return the text to type after the first line, in pieces of a few lines, with the file's own line endings."""
     end = "\r\n" if "\r\n" in text else "\n"
     head, *blocks = text.split(end * 2)
     return [end + head.partition(end)[2]] * bool(head.partition(end)[2]) + [end + block + end for block in blocks]
@@ -107,7 +107,7 @@ class _Typist:
         self.now += self.dice.randint(least, most)
 
     def write(self, text: str) -> None:
-        """Type a text: bursts of keys with a slip now and then, a look at what is shown at some line's end."""
+        """Type a text in bursts of keys, with occasional slips and pauses at line ends."""
         keys = re.findall(r"\r\n|.", text, re.DOTALL)
         while keys:
             size = self.dice.randint(6, 60)
@@ -123,7 +123,7 @@ class _Typist:
             if chance < 0.2:
                 self.think(PAUSE_MS, 4_000)
                 self.act("accept")
-                # What the user had in mind is written over it.
+                # The user corrects the slip with the intended text.
                 self.think(400, 1_500)
                 self.act("undo", times=1)
             elif chance < 0.3:
@@ -142,7 +142,7 @@ class _Typist:
 
 @dataclass
 class File:
-    """A document as the editor has it. `undo` holds what to put back: where, how much to take away, the text."""
+    """A document as the editor has it. An entry of `undo` is an offset, a length to remove and a text to insert."""
 
     uri: str
     text: str
@@ -153,7 +153,7 @@ class File:
 
 @dataclass
 class Player:
-    """Plays acts to a server, and keeps what came of them."""
+    """Plays recorded acts to a server, and records the results."""
 
     client: Editor
     files: dict[str, File] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class Player:
     n_accepted: int = 0
 
     async def play(self, acts: list[Act]) -> None:
-        """Play acts, and wait for an answer wherever they pause."""
+        """Play acts, and wait for an answer at each pause."""
         for act in acts:
             if act["at"] - self.last >= PAUSE_MS:
                 await self.look()
@@ -176,7 +176,7 @@ class Player:
         await self.look()
 
     async def look(self) -> None:
-        """Wait until the last request is answered, and see what is shown."""
+        """Wait until the last request is answered, and store the suggestion."""
         if not self.requests or self.shown is not None:
             return
         try:
@@ -199,7 +199,7 @@ class Player:
         return {"line": line, "character": character}
 
     def edit(self, start: int, end: int, new: str, *, undone: bool = False) -> None:
-        """Change the text here, and tell the server as the protocol counts."""
+        """Change the text here, and send the change with the protocol's positions."""
         file = self.file
         change = Change(new, *(positions.to_position(positions.lines(file.text), at, "utf-16") for at in (start, end)))
         ends = {"start": self.at(start), "end": self.at(end)}
@@ -212,7 +212,7 @@ class Player:
         self.client.change(file.version, {"range": ends, "text": new}, uri=file.uri)
 
     def ask(self) -> None:
-        """Ask for a suggestion as typing does; the request before is cancelled, as most editors do."""
+        """Request a suggestion as typing does, and cancel the request before, as most editors do."""
         if self.requests and not self.requests[-1].done() and self.here != "orders.py":
             self.client.notify("$/cancelRequest", {"id": self.asked})
         position = self.at(self.file.cursor)
@@ -231,8 +231,8 @@ class Player:
         self.file.cursor = len(self.file.text)
 
     async def _move(self, act: Act) -> None:
-        found = self.file.text.rfind(act["after"])
-        self.file.cursor = found + len(act["after"]) if found >= 0 else len(self.file.text)
+        start = self.file.text.rfind(act["after"])
+        self.file.cursor = start + len(act["after"]) if start >= 0 else len(self.file.text)
         self.shown = None
 
     async def _type(self, act: Act) -> None:
@@ -240,7 +240,7 @@ class Player:
             self.edit(self.file.cursor, self.file.cursor, key)
             self.ask()
             self.n_keys += 1
-            # The server hears each key before the next: this is answered in order, and needs no engine.
+            # The server must process each key before the next; it answers this in order and without the engine.
             if self.n_keys % 8 == 0:
                 await self.client.status()
 
@@ -268,7 +268,7 @@ class Player:
         await self.look()
 
     async def _reject(self, act: Act) -> None:
-        # An editor says nothing when a suggestion is dismissed; typing something else does.
+        # An editor sends no message when a suggestion is dismissed, only when the user types something else.
         self.shown = None
 
     async def _save(self, act: Act) -> None:
@@ -279,7 +279,7 @@ class Player:
         await self.client.menu(position["line"], position["character"], uri=self.file.uri)
 
     async def _fill(self, act: Act) -> None:
-        """Ask for the first code action's edit, and apply it where there is one."""
+        """Request the edit of the first code action, and apply it if there is one."""
         position = self.at(self.file.cursor)
         for action in (await self.client.menu(position["line"], position["character"], uri=self.file.uri))[:1]:
             resolved = await self.client.request("codeAction/resolve", action)

@@ -43,7 +43,7 @@ NEOVIM = {
     },
     "workspace": {"configuration": True, "applyEdit": True},
 }
-# What Kate announces of what matters here; it applies edits all the same.
+# The capabilities that Kate announces. It applies edits although it does not announce that.
 KATE: dict[str, Any] = {
     "textDocument": {
         "codeAction": {"codeActionLiteralSupport": {"codeActionKind": {"valueSet": ["quickfix", "refactor", "source"]}}}
@@ -51,14 +51,14 @@ KATE: dict[str, Any] = {
     "window": {"workDoneProgress": True},
     "workspace": {"workspaceFolders": True},
 }
-# An editor that knows neither inline completion nor anything else.
+# An editor without any optional capability.
 PLAIN: dict[str, Any] = {}
 NAMES = {id(CODE): "Visual Studio Code", id(NEOVIM): "Neovim"}
 
-# No name that ends with .py: what the scripted engine writes need not be bound.
+# The name does not end with .py, so that names in the scripted engine's text need not be bound.
 URI = "untitled:a"
 
-# A function to fill, with wide characters behind it.
+# A function to fill, followed by wide characters.
 STUB = '''\
 def read_text(path):
     """Return the text of a file."""
@@ -76,14 +76,14 @@ print(read_text("𝕏"), read_name("a"))
 
 
 class Editor(Rpc):
-    """A client that has said hello."""
+    """A client that has sent `initialize`."""
 
     capabilities: dict[str, Any]
     journal: Path
 
     @property
     def asked(self) -> list[dict[str, Any]]:
-        """What the engine has seen."""
+        """The requests that the engine received."""
         if not self.journal.exists():
             return []
         return [json.loads(line) for line in self.journal.read_text().splitlines()]
@@ -107,7 +107,7 @@ class Editor(Rpc):
         self.notify("initialized", {})
 
     async def until_ready(self) -> None:
-        """Wait until the engine is joined."""
+        """Wait until the engine is connected."""
         while (await self.request("workspace/executeCommand", {"command": "dgLsp.status"}))["state"] in (
             "off",
             "starting",
@@ -175,7 +175,7 @@ async def editor(
     options: object = None,
     root: Path | None = None,
 ) -> AsyncIterator[Editor]:
-    """Yield an editor whose server has joined its engine; afterwards the server must have ended well and said nothing else."""
+    """Yield an editor with a connected engine; then check that the server exits with 0 and wrote nothing to standard error."""
     client = Editor(*command(), env=environment(folder))
     client.journal = folder / "journal"
     async with client:

@@ -51,32 +51,32 @@ def positions(n: int, seed: int) -> list[Position]:
     """Return `n` positions, as many of each kind, spread over all held-out files that parse; a seed gives the same ones."""
     draw = random.Random(seed)
     sources = _sources()
-    found: list[Position] = []
+    all_positions: list[Position] = []
     for number, kind in enumerate(KINDS):
-        wanted = n // len(KINDS) + (number < n % len(KINDS))
+        n_of_kind = n // len(KINDS) + (number < n % len(KINDS))
         order = list(sources)
         draw.shuffle(order)
         places = {source.path: _places(source, kind, draw) for source in order}
-        made: list[Position] = []
-        while len(made) < wanted and any(places.values()):
-            made += [places[source.path].pop() for source in order if places[source.path]]
-        found += made[:wanted]
-    draw.shuffle(found)
-    return found
+        of_kind: list[Position] = []
+        while len(of_kind) < n_of_kind and any(places.values()):
+            of_kind += [places[source.path].pop() for source in order if places[source.path]]
+        all_positions += of_kind[:n_of_kind]
+    draw.shuffle(all_positions)
+    return all_positions
 
 
 def faults(position: Position, text: str) -> list[str]:
     """Return what is wrong with a text at the position, whether or not it is what stood there."""
-    found = []
+    all_faults = []
     if _repeats_rest(position, text):
-        found.append("overlap")
+        all_faults.append("overlap")
     if _repeats_next(position, text):
-        found.append("next line")
+        all_faults.append("next line")
     if _breaks(position, text):
-        found.append("syntax")
+        all_faults.append("syntax")
     if unbound_names(position, text):
-        found.append("unbound")
-    return found
+        all_faults.append("unbound")
+    return all_faults
 
 
 def unbound_names(position: Position, text: str) -> list[str]:
@@ -103,8 +103,8 @@ def _sources() -> list[Source]:
         text = task.prompt + task.answer + task.suffix
         if len(text) > len(texts.get(task.path, "")):
             texts[task.path] = text
-    found = (make.read(path, text) for path, text in sorted(texts.items()))
-    return [source for source in found if source is not None]
+    sources = (make.read(path, text) for path, text in sorted(texts.items()))
+    return [source for source in sources if source is not None]
 
 
 def _places(source: Source, kind: str, draw: random.Random) -> list[Position]:
@@ -117,8 +117,10 @@ def _places(source: Source, kind: str, draw: random.Random) -> list[Position]:
     # Nobody is asked in front of a word.
     spans = [span for span in spans if not (text[span.end : span.end + 1].isalnum() or text[span.end : span.end + 1] == "_")]
     draw.shuffle(spans)
-    made = [Position(kind, source.path, text[: span.start], text[span.end :], text[span.start : span.end]) for span in spans]
-    return [_broken(position, draw) for position in made] if kind == "broken" else made
+    all_places = [
+        Position(kind, source.path, text[: span.start], text[span.end :], text[span.start : span.end]) for span in spans
+    ]
+    return [_broken(position, draw) for position in all_places] if kind == "broken" else all_places
 
 
 def _broken(position: Position, draw: random.Random) -> Position:

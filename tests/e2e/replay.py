@@ -1,4 +1,4 @@
-"""Ask the real server with the embedded model at many positions, as an editor would, and keep what it would show."""
+"""Ask the real server with the embedded model at many positions, as an editor does, and record the suggestions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.e2e.editor import Editor, command, environment
 from tests.e2e.positions import Position
 
-# This client is told its settings by notifications, which count at once.
+# This client sends its settings by notifications, which take effect at once.
 CLIENT = {
     "general": {"positionEncodings": ["utf-16"]},
     "textDocument": {"inlineCompletion": {"dynamicRegistration": False}},
@@ -21,15 +21,15 @@ _PROBABILITY = re.compile(r"probability of (\d\.\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What came of a position: the suggestion at any probability, its probability, all there is for who asks by hand."""
+class Record:
+    """The result at a position: the best suggestion, its probability, and all suggestions of an explicit request."""
 
     position: Position
     text: str
     score: float
     by_hand: tuple[str, ...]
     silence: str
-    """Why there is no suggestion at any threshold; "" where there is one."""
+    """Why there is no suggestion at any threshold; "" if there is one."""
 
 
 def settings(**completion: object) -> dict[str, object]:
@@ -38,7 +38,7 @@ def settings(**completion: object) -> dict[str, object]:
 
 @contextlib.asynccontextmanager
 async def session(folder: Path, *arguments: str) -> AsyncIterator[Editor]:
-    """Yield a client whose server has joined a real engine with the embedded model, and end the server well."""
+    """Yield a client whose server is connected to a real engine with the embedded model; then shut the server down."""
     client = Editor(*command(*arguments), env=environment(folder / "server", DG_LSP_SERVE_ENGINE=""))
     async with client:
         await client.hello(CLIENT, options=settings())
@@ -49,13 +49,13 @@ async def session(folder: Path, *arguments: str) -> AsyncIterator[Editor]:
         assert await client.end() == 0
 
 
-async def replay(client: Editor, positions: Sequence[Position]) -> AsyncIterator[Seen]:
-    """Yield what the server has for each position, in their order."""
+async def replay(client: Editor, positions: Sequence[Position]) -> AsyncIterator[Record]:
+    """Yield the result at each position, in order."""
     for number, position in enumerate(positions):
         uri = f"untitled:{number}/{position.path}"
         line, character = position.point
         client.open(position.before + position.after, uri=uri)
-        # Nothing is ever as sure as that, and the reason says how sure it was.
+        # No suggestion reaches this threshold, and the reason names its probability.
         _configure(client, threshold=1)
         await client.suggestions(line, character, uri=uri)
         reason = (await client.status())["suppressed"] or {"code": "", "message": ""}
@@ -64,7 +64,7 @@ async def replay(client: Editor, positions: Sequence[Position]) -> AsyncIterator
         items = await client.suggestions(line, character, uri=uri)
         by_hand = await client.suggestions(line, character, uri=uri, trigger=1)
         client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
-        yield Seen(
+        yield Record(
             position,
             items[0]["insertText"] if items else "",
             float(score[1]) if score else 0.0,

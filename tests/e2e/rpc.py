@@ -1,4 +1,4 @@
-"""A JSON-RPC client of a few lines, with no library, so that it sees every byte and shares no mistake with the server."""
+"""A small JSON-RPC client without a library, so that it sees every byte and shares no bug with the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE_S = 60.0
 
 
 class RpcError(Exception):
-    """The server answered with an error."""
+    """An error response from the server."""
 
     def __init__(self, error: Mapping[str, Any]) -> None:
         super().__init__(f"{error['code']}: {error['message']}")
@@ -21,7 +21,7 @@ class RpcError(Exception):
 
 
 class Rpc:
-    """A server process and what it said. `answers` say what its own requests are answered with, null where nothing is said."""
+    """A server process and its messages. `answers` holds the responses to the server's own requests; the default is null."""
 
     def __init__(self, *command: str, env: Mapping[str, str] | None = None) -> None:
         self.command, self.env = command, env
@@ -52,7 +52,7 @@ class Rpc:
         await self.process.wait()
         await asyncio.gather(*self._readers)
         for future in self.pending.values():
-            # Whoever gave up on an answer has told so already.
+            # A caller that stopped waiting has reported that already.
             future.cancel()
 
     @property
@@ -74,7 +74,7 @@ class Rpc:
         msg_id = next(self._ids)
         self.pending[msg_id] = asyncio.get_running_loop().create_future()
         future = self.pending[msg_id]
-        # A test that does not look at an answer is content with any.
+        # A test that ignores a response accepts any.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.send({"jsonrpc": "2.0", "id": msg_id, "method": method, "params": params})
         return msg_id, future
@@ -83,7 +83,7 @@ class Rpc:
         return await asyncio.wait_for(self.start(method, params)[1], PATIENCE_S)
 
     async def until(self, check: Callable[[], Any]) -> Any:
-        """Return what the check comes to as soon as that is true, looking after each message."""
+        """Return the check's result as soon as it is true; the check runs after each message."""
 
         async def look() -> Any:
             async with self._heard:
@@ -93,7 +93,7 @@ class Rpc:
         return await asyncio.wait_for(look(), PATIENCE_S)
 
     async def end(self) -> int:
-        """Shut the server down as the protocol says, and return its exit code."""
+        """Shut the server down by `shutdown` and `exit`, and return its exit code."""
         await self.request("shutdown")
         self.notify("exit")
         return await asyncio.wait_for(self.process.wait(), PATIENCE_S)

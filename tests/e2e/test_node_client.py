@@ -88,7 +88,8 @@ def test_microsofts_client_is_served(modules: Path, tmp_path: Path, monkeypatch:
     assert seen["actions"][0] == "Fill function body"
     assert seen["resolved"]
     assert seen["progress"] == ["begin", "end", True]
-    assert seen["command"] == {"applied": True}
+    assert seen["command"]["applied"] is True
+    assert len(seen["command"]["fills"]) == 1
     applied = seen["applyEdit"]
     assert applied["version"] == applied["current"]
     start = STUB.index("raise")

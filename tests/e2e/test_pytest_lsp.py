@@ -171,8 +171,8 @@ class Client:
 
     async def menu(self, where: lsp.TextDocumentPositionParams) -> list[lsp.CodeAction]:
         params = lsp.CodeActionParams(where.text_document, lsp.Range(where.position, where.position), lsp.CodeActionContext([]))
-        found = await self.lsp.text_document_code_action_async(params)
-        return [action for action in found or () if isinstance(action, lsp.CodeAction)]
+        actions = await self.lsp.text_document_code_action_async(params)
+        return [action for action in actions or () if isinstance(action, lsp.CodeAction)]
 
 
 @pytest.fixture(scope="module")
@@ -198,8 +198,8 @@ async def session(folder: Path) -> AsyncIterator[Client]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(folder: Path) -> AsyncIterator[Client]:
-    async with session(folder) as found:
-        yield found
+    async with session(folder) as actions:
+        yield actions
 
 
 async def test_the_server_says_what_it_can_do_and_registers_the_rest_when_its_engine_is_warm(client: Client) -> None:
@@ -226,14 +226,14 @@ async def test_a_suggestion_is_typed_through_without_the_engine(client: Client) 
     assert rest.insert_text == 'oding="utf-8") as file:'
 
 
-async def test_who_asks_by_hand_gets_several(client: Client) -> None:
+async def test_an_explicit_request_gets_several_suggestions(client: Client) -> None:
     items = await client.inline(client.open("by_hand", READERS), by_hand=True)
     texts = [item.insert_text for item in items]
     assert 'encoding="utf-8") as file:' in texts
     assert 1 < len(texts) == len(set(map(str, texts)))
 
 
-async def test_what_the_editors_own_list_has_selected_is_built_on(client: Client) -> None:
+async def test_a_suggestion_continues_the_selected_list_item(client: Client) -> None:
     where = client.open("selected", READERS.replace("$0", "enc$0"))
     line, character = where.position.line, where.position.character
     range_ = lsp.Range(lsp.Position(line, character - 3), where.position)
@@ -287,7 +287,10 @@ async def test_a_command_applies_the_edit_to_the_version_that_it_was_made_for(cl
     (action, *_) = await client.menu(client.at(uri, STUB.index("raise")))
     n_applied = len(client.applied)
     answer = await client.lsp.workspace_execute_command_async(lsp.ExecuteCommandParams("dgLsp.fill", [action.data]))
-    assert answer == {"applied": True}
+    assert answer is not None
+    assert answer["applied"] is True
+    [fill] = answer["fills"]
+    assert fill["confidence"].endswith("%")
     (request,) = client.applied[n_applied:]
     (change,) = request.edit.document_changes or ()
     assert isinstance(change, lsp.TextDocumentEdit)

@@ -58,7 +58,8 @@ def test_a_fill_below_the_threshold_is_called_a_guess(tmp_path: Path, threshold:
         messages = [each["message"] for each in client.said("window/showMessage")]
         labels = [each["label"] for each in resolved["edit"]["changeAnnotations"].values()]
         if is_sure:
-            assert (resolved["title"], labels, messages) == ("Fill function body", ["Filling the function body"], [])
+            assert (resolved["title"], messages) == ("Fill function body (4 %)", [])
+            assert labels == ["Filling the function body (4 %)"]
         else:
             assert resolved["title"] == "Fill function body (best guess, 4 %)"
             assert labels == ["Filling the function body (best guess, 4 %)"]
@@ -74,10 +75,10 @@ def test_progress_and_drafts_are_seen_while_it_runs(tmp_path: Path) -> None:
         resolved = await client.request("codeAction/resolve", menu[1])
         assert [edit["newText"] for edit in resolved["edit"]["documentChanges"][0]["edits"]] == ["return 1", "return 2"]
         bar = [params["value"] for params in client.said("$/progress")]
-        assert [value["kind"] for value in bar] == ["begin", "report", "end"]
+        assert [value["kind"] for value in bar] == ["begin", "report", "report", "end"]
         assert bar[0]["title"] == "Filling all holes"
         assert bar[0]["cancellable"]
-        assert bar[1]["message"] == "2 of 2"
+        assert [value["message"] for value in bar[1:3]] == ["0 of 2", "2 of 2"]
         first, last = client.said("dgLsp/draft")
         assert first["textDocument"] == {"uri": URI, "version": 1}
         assert [hole["text"] for hole in first["holes"]] == ["...", "..."]
@@ -148,7 +149,7 @@ def test_a_command_applies_the_edit(tmp_path: Path, capabilities: Mapping[str, A
         (action,) = [action for action in menu if action["title"] == "Regenerate selection"]
         call = action.get("command") or {"command": "dgLsp.fill", "arguments": [action["data"]]}
         call["arguments"][0]["instruction"] = "call g"
-        assert await client.request("workspace/executeCommand", call) == {"applied": True}
+        assert (await client.request("workspace/executeCommand", call))["applied"] is True
         (applied,) = [request["params"]["edit"] for request in client.requests if request["method"] == "workspace/applyEdit"]
         assert where in applied
 
@@ -172,14 +173,14 @@ def test_an_editor_is_asked_to_apply_the_edit_though_it_announces_nothing(tmp_pa
         client.answers["workspace/applyEdit"] = lambda params: {"applied": True}
         client.open(says(text="return 1") + TWO)
         (entry, *_) = await client.menu(2, 4)
-        assert await client.request("workspace/executeCommand", entry["command"]) == {"applied": True}
+        assert (await client.request("workspace/executeCommand", entry["command"]))["applied"] is True
         (asked,) = [request["params"] for request in client.requests if request["method"] == "workspace/applyEdit"]
         assert asked["edit"]["changes"][URI][0]["newText"] == "return 1"
 
     run(tmp_path, KATE, test)
 
 
-def test_what_comes_to_nothing_is_said(tmp_path: Path) -> None:
+def test_an_action_without_an_edit_shows_the_reason(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(says(text="return (") + TWO)
         resolved = await client.request("codeAction/resolve", (await client.menu(2, 4))[0])
@@ -190,7 +191,7 @@ def test_what_comes_to_nothing_is_said(tmp_path: Path) -> None:
     run(tmp_path, CODE, test)
 
 
-def test_an_engine_that_fails_is_told_once_for_each_action(tmp_path: Path) -> None:
+def test_an_engine_failure_is_shown_once_for_each_action(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(says(fail="the engine has no memory left") + TWO)
         # What suggestions met was told already, and yet whoever asks by hand hears of it.
@@ -199,8 +200,8 @@ def test_an_engine_that_fails_is_told_once_for_each_action(tmp_path: Path) -> No
         for n_told in (2, 3):
             assert "edit" not in await client.request("codeAction/resolve", menu[0])
             await client.status()
-            said = client.said("window/showMessage")
-            assert said == [{"type": 2, "message": "dg-lsp: the engine has no memory left"}] * n_told
+            messages = client.said("window/showMessage")
+            assert messages == [{"type": 2, "message": "dg-lsp: the engine has no memory left"}] * n_told
         client.stderr = b""
 
     run(tmp_path, CODE, test)
@@ -217,7 +218,7 @@ def test_an_action_that_no_menu_offered_is_refused(tmp_path: Path, data: object)
     run(tmp_path, CODE, test)
 
 
-def test_an_editor_that_asks_at_each_move_is_told_of_what_is_near(tmp_path: Path) -> None:
+def test_automatic_menus_list_only_nearby_actions(tmp_path: Path) -> None:
     text = "def far():\n    # FILL\n" + "x = 1\n" * 20_000 + "def near():\n    # FILL: add\n"
 
     async def test(client: Editor) -> None:
@@ -231,8 +232,114 @@ def test_an_editor_that_asks_at_each_move_is_told_of_what_is_near(tmp_path: Path
         for version in (1, 2):
             for kind, expected in ((2, ["Fill this hole: add"]), (1, ["Fill this hole: add", "Fill all 2 holes in this file"])):
                 params["context"]["triggerKind"] = kind
-                found = await client.request("textDocument/codeAction", params)
-                assert [action["title"] for action in found if action["title"].startswith("Fill")] == expected
+                actions = await client.request("textDocument/codeAction", params)
+                assert [action["title"] for action in actions if action["title"].startswith("Fill")] == expected
             client.change(version + 1, {"range": {"start": at, "end": at}, "text": " "})
+
+    run(tmp_path, CODE, test)
+
+
+WORKING = "def f(count):\n    return count + 1\n"
+PREVIEW = {**CODE, "experimental": {"dgLsp": {"status": True, "preview": True}}}
+
+
+def regenerate(text: str) -> dict[str, Any]:
+    line = text[: text.index("return")].count("\n")
+    ends = {"start": {"line": line, "character": 4}, "end": {"line": line, "character": 20}}
+    return {"do": "regenerate", "textDocument": {"uri": URI, "version": 1}, "range": ends}
+
+
+@pytest.mark.parametrize(("answer", "is_replaced"), [({"title": "Replace"}, True), ({"title": "Keep"}, False), (None, False)])
+def test_working_code_is_shrunk_only_after_confirmation(
+    tmp_path: Path, answer: Mapping[str, str] | None, is_replaced: bool
+) -> None:
+    async def test(client: Editor) -> None:
+        questions: list[Any] = []
+
+        def answered(params: Any) -> Any:
+            questions.append(params)
+            return answer
+
+        client.answers["window/showMessageRequest"] = answered
+        client.answers["workspace/applyEdit"] = lambda params: {"applied": True}
+        text = says(text="pass") + WORKING
+        client.open(text)
+        done = await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [regenerate(text)]})
+        (question,) = questions
+        assert question["message"] == (
+            "dg-lsp: this replaces working code by less: `return count + 1` becomes `pass`. Replace it?"
+        )
+        assert [action["title"] for action in question["actions"]] == ["Replace", "Keep"]
+        assert done["applied"] is is_replaced
+        if is_replaced:
+            (fill,) = done["fills"]
+            assert (done["nHoles"], fill["text"], fill["confidence"]) == (1, "pass", "90 %")
+            assert fill["range"] == {"start": {"line": 2, "character": 4}, "end": {"line": 2, "character": 8}}
+            assert done["note"] == "90 %, replaces working code by less"
+
+    run(tmp_path, NEOVIM, test)
+
+
+def test_an_editor_that_can_not_ask_keeps_the_working_code(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        text = says(text="pass") + WORKING
+        client.open(text)
+        done = await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [regenerate(text)]})
+        assert done == {"applied": False}
+        assert client.said("window/showMessage")[-1]["message"] == "dg-lsp: nothing was replaced"
+
+    run(tmp_path, KATE, test)
+
+
+@pytest.mark.parametrize(("answer", "note"), [("return 2", "90 %"), ("pass", "90 %, replaces working code by less")])
+def test_a_regenerated_selection_needs_confirmation_in_a_preview(tmp_path: Path, answer: str, note: str) -> None:
+    async def test(client: Editor) -> None:
+        text = says(text=answer) + WORKING + TWO
+        client.open(text)
+        applied: list[Any] = []
+
+        def apply(params: Any) -> Any:
+            applied.append(params)
+            return {"applied": True}
+
+        client.answers["workspace/applyEdit"] = apply
+        action = (await client.menu(2, 4, end=(2, 20)))[-1]
+        done = await client.request("workspace/executeCommand", action["command"])
+        assert (action["title"], done["note"]) == ("Regenerate selection", note)
+        (annotation,) = applied[0]["edit"]["changeAnnotations"].values()
+        assert annotation["needsConfirmation"] is True
+        assert annotation["label"] == f"Regenerating the selection ({note})"
+        assert not client.said("window/showMessageRequest")
+
+    run(tmp_path, PREVIEW, test)
+
+
+def test_a_body_is_filled_without_a_preview(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(text="return 1") + TWO)
+        resolved = await client.request("codeAction/resolve", (await client.menu(2, 4))[0])
+        (annotation,) = resolved["edit"]["changeAnnotations"].values()
+        assert "needsConfirmation" not in annotation
+
+    run(tmp_path, PREVIEW, test)
+
+
+def test_an_action_with_a_command_is_left_to_the_command(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(text="return 1") + TWO)
+        action = (await client.menu(2, 4))[0]
+        assert action["command"]["command"] == "dgLsp.fill"
+        assert await client.request("codeAction/resolve", action) == action
+        assert not client.asked
+
+    run(tmp_path, NEOVIM, test)
+
+
+def test_the_bar_counts_holes_that_are_tried_one_by_one(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(says(texts=["return ("]) + TWO)
+        await client.request("codeAction/resolve", (await client.menu(2, 4))[1])
+        reports = [each["value"]["message"] for each in client.said("$/progress") if each["value"]["kind"] == "report"]
+        assert reports == ["0 of 2", "0 of 2", "1 of 2", "2 of 2"]
 
     run(tmp_path, CODE, test)

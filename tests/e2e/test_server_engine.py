@@ -57,9 +57,9 @@ def test_the_real_engine_answers_suggestions_and_actions(
         (fill, *_) = await client.menu(5, 4)
         assert fill["title"] == "Fill function body"
         resolved = await client.request("codeAction/resolve", fill)
-        said = client.said("window/showMessage")
+        messages = client.said("window/showMessage")
         # An untrained model's answer mostly does not parse, and then the user is told so.
-        assert "edit" in resolved or said[-1]["message"].startswith("dg-lsp: nothing was filled: the answer ")
+        assert "edit" in resolved or messages[-1]["message"].startswith("dg-lsp: nothing was filled: the answer ")
         assert client.said("dgLsp/draft")[-1]["done"]
         loading = [status["message"] for status in client.said("dgLsp/status") if status["state"] == "loading"]
         assert loading

@@ -90,7 +90,7 @@ def test_requests_under_way_are_answered_when_the_server_shuts_down(tmp_path: Pa
     run(tmp_path, NEOVIM, test)
 
 
-def test_the_server_goes_when_its_parent_is_gone(tmp_path: Path) -> None:
+def test_the_server_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
     async def main() -> None:
         parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         async with Rpc(*command(), env=environment(tmp_path)) as client:
@@ -131,17 +131,17 @@ def test_one_client_over_tcp(tmp_path: Path) -> None:
     [
         (["--tcp", "nowhere"], "--tcp must be HOST:PORT, not nowhere"),
         (["--tcp", "127.0.0.1:99999"], "--tcp must be HOST:PORT, not 127.0.0.1:99999"),
-        (["--stdio", "--tcp", "a:1"], "--stdio and --tcp exclude each other"),
+        (["--stdio", "--tcp", "a:1"], "--stdio and --tcp can't be used together"),
         (["--log", "loud"], "--log must be debug, info, warning or error, not loud"),
-        (["--engine", "nowhere:at_all"], "there is no engine nowhere:at_all: No module named 'nowhere'"),
+        (["--engine", "nowhere:at_all"], "can't import the engine nowhere:at_all: No module named 'nowhere'"),
     ],
 )
 def test_wrong_options_are_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
-    found = subprocess.run(command(*arguments), env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE_S)
-    assert (found.returncode, found.stderr, found.stdout) == (2, f"dg-lsp: {sentence}\n", "")
+    process = subprocess.run(command(*arguments), env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (process.returncode, process.stderr, process.stdout) == (2, f"dg-lsp: {sentence}\n", "")
 
 
-def test_what_prints_does_not_reach_the_client(tmp_path: Path) -> None:
+def test_printed_text_does_not_reach_the_client(tmp_path: Path) -> None:
     script = tmp_path / "printing.py"
     script.write_text(
         "from tests.server.scripted import engine\nimport os\nprint('hello')\nos.system('echo hello from below')\n"
@@ -160,7 +160,7 @@ def test_what_prints_does_not_reach_the_client(tmp_path: Path) -> None:
 # Settings
 
 
-def test_settings_are_pulled_and_pulled_again_and_bad_ones_are_said(tmp_path: Path) -> None:
+def test_settings_are_pulled_again_and_bad_ones_are_reported(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(f"# engine: {json.dumps({'text': 'f(a)', 'probability': 0.4})}\nx = \n")
         assert len(await client.suggestions(1, 4)) == 1
@@ -227,14 +227,14 @@ def test_the_servers_text_is_the_editors(tmp_path: Path, encoding: Encoding) -> 
             text = naive.change(text, change, encoding)
             client.change(version, sent)
         await client.suggestions(0, 0, trigger=1)
-        (asked,) = [entry for entry in client.asked if entry["what"] == "asked"]
-        assert asked["prefix"] + asked["suffix"] == re.sub("\r\n|\r", "\n", text)
+        (request,) = [entry for entry in client.asked if entry["what"] == "asked"]
+        assert request["prefix"] + request["suffix"] == re.sub("\r\n|\r", "\n", text)
 
     capabilities = {"general": {"positionEncodings": [encoding]}, "textDocument": {"inlineCompletion": {}}}
     run(tmp_path, capabilities, test, options={"completion": {"debounce": 0, "speculate": False}})
 
 
-def test_a_change_that_can_not_be_read_stops_suggestions_until_the_text_is_known_again(tmp_path: Path) -> None:
+def test_an_unreadable_change_stops_suggestions_until_the_whole_text_arrives(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open("x = \n")
         client.change(2, {"text": "y", "range": {"start": "nowhere"}})
@@ -242,7 +242,7 @@ def test_a_change_that_can_not_be_read_stops_suggestions_until_the_text_is_known
         assert (await client.status())["suppressed"]["code"] == "lost"
         client.change(3, {"text": "z = \n"})
         assert await client.suggestions(0, 4, trigger=1)
-        assert b"could not be read" in client.stderr
+        assert b"could not be parsed" in client.stderr
         client.stderr = b""
 
     run(tmp_path, NEOVIM, test)

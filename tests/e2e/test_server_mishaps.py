@@ -31,7 +31,7 @@ def says(**script: Any) -> str:
 
 
 @pytest.mark.parametrize("missing", [3, -5, -200])
-def test_a_message_of_a_wrong_length_costs_itself_and_the_next(tmp_path: Path, missing: int) -> None:
+def test_a_message_with_a_wrong_length_loses_at_most_the_next(tmp_path: Path, missing: int) -> None:
     async def test(client: Editor) -> None:
         body = b'{"jsonrpc":"2.0","method":"$/none","params":{"text":"Content-Length: 7\\r\\n"}}'
         client.write(b"Content-Length: %d\r\n\r\n%s" % (len(body) - missing, body))
@@ -40,7 +40,7 @@ def test_a_message_of_a_wrong_length_costs_itself_and_the_next(tmp_path: Path, m
         assert (await client.status())["state"] == "ready"
         assert client.strays
         client.strays.clear()
-        assert b"a message is no JSON" in client.stderr
+        assert b"a message is not valid JSON" in client.stderr
         client.stderr = b""
 
     run(tmp_path, NEOVIM, test)
@@ -66,13 +66,13 @@ def test_an_answer_that_names_no_method_is_an_answer(tmp_path: Path) -> None:
     run(tmp_path, NEOVIM, test)
 
 
-def test_a_number_beyond_all_numbers_is_no_id(tmp_path: Path) -> None:
+def test_infinity_is_not_a_valid_id(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         item = {"command": {"arguments": [float("inf")]}}
         client.notify("textDocument/didShowCompletion", {"item": item})
         client.notify("textDocument/didPartiallyAcceptCompletion", {"item": item, "acceptedLength": float("inf")})
         await client.status()
-        assert client.stderr.count(b"says too little") == 2
+        assert client.stderr.count(b"ignored a notification with bad parameters") == 2
         assert b"Traceback" not in client.stderr
         client.stderr = b""
 
@@ -101,13 +101,13 @@ def test_a_document_that_was_closed_meanwhile_gets_no_edit(tmp_path: Path, again
     run(tmp_path, CODE, test)
 
 
-def test_a_place_beyond_the_protocols_numbers_is_refused(tmp_path: Path) -> None:
+def test_a_position_above_the_protocols_maximum_is_refused(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open("x = 1\n")
         ends = {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 2**31}}
-        wanted = {"do": "regenerate", "textDocument": {"uri": URI}, "range": ends}
+        params = {"do": "regenerate", "textDocument": {"uri": URI}, "range": ends}
         with pytest.raises(RpcError) as error:
-            await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [wanted]})
+            await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [params]})
         assert error.value.code == -32602
 
     run(tmp_path, CODE, test)
@@ -125,7 +125,7 @@ def test_the_encoding_is_the_one_that_was_answered(tmp_path: Path) -> None:
     run(tmp_path, None, test)
 
 
-def test_traces_begin_as_the_greeting_says(tmp_path: Path) -> None:
+def test_initialize_sets_the_trace_level(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         greeting = {"processId": None, "rootUri": None, "capabilities": NEOVIM, "trace": "messages"}
         client.answers["workspace/configuration"] = lambda params: [None for _ in params["items"]]
@@ -133,7 +133,9 @@ def test_traces_begin_as_the_greeting_says(tmp_path: Path) -> None:
         client.notify("initialized", {})
         await client.until_ready()
         await client.request("textDocument/inlineCompletion", client.inline(0, 0))
-        assert [said["message"] for said in client.said("$/logTrace")] == ["no suggestion: the document is not open [unknown]"]
+        assert [message["message"] for message in client.said("$/logTrace")] == [
+            "no suggestion: the document is not open [unknown]"
+        ]
 
     run(tmp_path, None, test)
 
@@ -144,20 +146,20 @@ def test_a_change_of_a_notebook_that_cant_be_read_loses_its_cells(tmp_path: Path
         texts = [{"uri": uri, "languageId": "python", "version": 1, "text": says(text="1") + "x = "} for uri in (FIRST, SECOND)]
         book = {"uri": BOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": cells}
         client.notify("notebookDocument/didOpen", {"notebookDocument": book, "cellTextDocuments": texts})
-        asked = client.inline(1, 4, uri=SECOND, trigger=1)
-        assert (await client.request("textDocument/inlineCompletion", asked))["items"]
+        params = client.inline(1, 4, uri=SECOND, trigger=1)
+        assert (await client.request("textDocument/inlineCompletion", params))["items"]
         changes = [{"range": {"start": {"line": 1}}, "text": "y"}]
         content = [{"document": {"uri": SECOND, "version": 2}, "changes": changes}]
         changed = {"notebookDocument": {"uri": BOOK, "version": 2}, "change": {"cells": {"textContent": content}}}
         client.notify("notebookDocument/didChange", changed)
-        assert not (await client.request("textDocument/inlineCompletion", asked))["items"]
+        assert not (await client.request("textDocument/inlineCompletion", params))["items"]
         assert (await client.status())["suppressed"]["code"] == "lost"
         client.stderr = b""
 
     run(tmp_path, NEOVIM, test)
 
 
-def test_no_cell_is_context_where_none_is_wanted(tmp_path: Path) -> None:
+def test_no_cell_is_context_when_related_chars_is_zero(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.answers["workspace/configuration"] = lambda params: [{"context.relatedChars": 0} for _ in params["items"]]
         client.notify("workspace/didChangeConfiguration", {"settings": None})
@@ -174,7 +176,7 @@ def test_no_cell_is_context_where_none_is_wanted(tmp_path: Path) -> None:
     run(tmp_path, NEOVIM, test)
 
 
-def test_files_are_looked_at_whatever_the_editor_says_of_its_process(tmp_path: Path) -> None:
+def test_files_are_reloaded_whatever_process_id_the_editor_sends(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         root = tmp_path / "root"
         root.mkdir()
@@ -197,17 +199,17 @@ def test_an_answer_from_before_a_setting_changed_is_not_shown_again(tmp_path: Pa
         client.answers["workspace/configuration"] = lambda _params: [chosen]
 
         def n_told() -> int:
-            return [said["method"] for said in client.requests].count("workspace/configuration")
+            return [message["method"] for message in client.requests].count("workspace/configuration")
 
         client.open(says(text="one(two)") + "x = \n")
-        for asked in (1, 2):
-            chosen["context.windowChars"] = 300 * asked
+        for params in (1, 2):
+            chosen["context.windowChars"] = 300 * params
             client.notify("workspace/didChangeConfiguration", {"settings": None})
             await client.until(lambda: n_told() > len(chosen))
             await client.status()
             for _ in range(2):
                 assert (await client.request("textDocument/inlineCompletion", client.inline(1, 4, trigger=1)))["items"]
-            assert [entry["what"] for entry in client.asked].count("asked") == asked
+            assert [entry["what"] for entry in client.asked].count("asked") == params
             chosen["context.relatedChars"] = 1000
 
     run(tmp_path, NEOVIM, test)

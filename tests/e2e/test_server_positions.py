@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e import positions, replay
 from tests.e2e.positions import Position
-from tests.e2e.replay import Seen
+from tests.e2e.replay import Record
 from tests.engine.engine_kit import home
 
 pytestmark = pytest.mark.e2e
@@ -20,16 +20,18 @@ N, SEED = 60, 1
 
 @pytest.mark.slow
 def test_nothing_shown_repeats_what_follows_or_adds_a_syntax_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ask() -> list[Seen]:
+    async def ask() -> list[Record]:
         async with replay.session(tmp_path) as client:
-            seen = [each async for each in replay.replay(client, positions.positions(N, SEED))]
+            records = [each async for each in replay.replay(client, positions.positions(N, SEED))]
             assert client.stderr == b""
-            return seen
+            return records
 
     with home(monkeypatch):
         seen = asyncio.run(ask())
     texts = [(each.position, text) for each in seen for text in (each.text, *each.by_hand) if text]
-    assert [(position, text, found) for position, text in texts if (found := positions.faults(position, text))] == []
+    assert [
+        (position, text, all_positions) for position, text in texts if (all_positions := positions.faults(position, text))
+    ] == []
     # It has something to say at most places, and some of it is right.
     assert sum(bool(each.text) for each in seen) >= N // 2
     assert sum(positions.is_right(each.position, each.text) for each in seen) >= N // 12
@@ -37,9 +39,9 @@ def test_nothing_shown_repeats_what_follows_or_adds_a_syntax_error(tmp_path: Pat
 
 
 def test_positions_are_of_every_kind_and_a_seed_gives_the_same() -> None:
-    found = positions.positions(N, SEED)
-    assert found == positions.positions(N, SEED)
-    assert Counter(position.kind for position in found) == dict.fromkeys(positions.KINDS, N // len(positions.KINDS))
+    all_positions = positions.positions(N, SEED)
+    assert all_positions == positions.positions(N, SEED)
+    assert Counter(position.kind for position in all_positions) == dict.fromkeys(positions.KINDS, N // len(positions.KINDS))
 
 
 @pytest.mark.parametrize(

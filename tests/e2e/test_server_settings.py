@@ -38,7 +38,7 @@ async def until_shown(client: Editor, uri: str, n: int) -> None:
         pass
 
 
-def test_files_count_and_change_without_a_restart(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_configuration_files_need_no_restart(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     users = tmp_path / "users.toml"
     users.write_text("completion.candidates = 2\n")
     monkeypatch.setenv(config.FILE_VARIABLE, str(users))
@@ -58,21 +58,21 @@ def test_files_count_and_change_without_a_restart(tmp_path: Path, root: Path, mo
     run(tmp_path, root, test)
 
 
-def test_what_is_wrong_in_a_file_is_said_once(tmp_path: Path, root: Path) -> None:
+def test_a_problem_in_a_file_is_shown_once(tmp_path: Path, root: Path) -> None:
     file = root / config.WORKSPACE_FILE
     file.write_text("completion.threshold = 7\n")
 
     async def test(client: Editor) -> None:
-        said = f"completion.threshold in {file} must be a number from 0 to 1, not 7."
+        sentence = f"completion.threshold in {file} must be a number from 0 to 1, not 7."
         await client.until(lambda: client.said("window/showMessage"))
         client.notify("workspace/didChangeConfiguration", {"settings": None})
-        while (await client.status())["problems"] != [said]:
+        while (await client.status())["problems"] != [sentence]:
             pass
         file.write_text("completion.threshold = 7\ncolour = 1\n")
         client.notify("textDocument/didSave", {"textDocument": {"uri": file.as_uri()}})
         await client.until(lambda: len(client.said("window/showMessage")) == 2)
         first, second = (message["message"] for message in client.said("window/showMessage"))
-        assert first == said
+        assert first == sentence
         assert second.startswith(f"Unknown key colour in {file}. ")
         file.write_text("")
         client.notify("textDocument/didSave", {"textDocument": {"uri": file.as_uri()}})

@@ -44,13 +44,13 @@ def test_inline_completion_is_registered_once_the_engine_is_there_and_keeps_clos
         assert (item["insertText"], item["range"]) == ("a", at(1, 6, 6))
 
     def registrations(client: Editor) -> list[Any]:
-        found = [
+        registered = [
             item
             for request in client.requests
             if request["method"] == "client/registerCapability"
             for item in request["params"]["registrations"]
         ]
-        return [item for item in found if item["method"] == "textDocument/inlineCompletion"]
+        return [item for item in registered if item["method"] == "textDocument/inlineCompletion"]
 
     run(tmp_path, CODE, test)
 
@@ -96,8 +96,8 @@ def test_the_wire_format_of_older_clients_is_understood(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(says(text="(a)") + "x = os.pa\n")
         range_ = [{"line": 1, "character": 7}, {"line": 1, "character": 9}]
-        chosen = {"range": range_, "text": "path"}
-        (item,) = await client.suggestions(1, 9, trigger=1, selectedCompletionInfo=chosen)
+        selected = {"range": range_, "text": "path"}
+        (item,) = await client.suggestions(1, 9, trigger=1, selectedCompletionInfo=selected)
         assert (item["insertText"], item["range"]) == ("path(a)", at(1, 7, 9))
         assert len(await client.suggestions(1, 9, trigger=0)) > 1
 
@@ -168,18 +168,18 @@ def test_a_secret_file_gets_nothing_and_the_status_says_why(tmp_path: Path) -> N
     run(tmp_path, CODE, test, root=tmp_path)
 
 
-def test_reasons_are_traced_for_who_wants_them(tmp_path: Path) -> None:
+def test_reasons_are_traced_when_tracing_is_on(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open("x = foo\n")
         client.notify("$/setTrace", {"value": "messages"})
         assert await client.suggestions(0, 5) == []
         await client.until(lambda: client.said("$/logTrace"))
-        assert client.said("$/logTrace") == [{"message": "no suggestion: the cursor stands in front of a word [midWord]"}]
+        assert client.said("$/logTrace") == [{"message": "no suggestion: the cursor is before a word [midWord]"}]
 
     run(tmp_path, NEOVIM, test)
 
 
-def test_trouble_with_the_engine_is_told_once_and_not_by_errors(tmp_path: Path) -> None:
+def test_engine_trouble_is_shown_once_without_error_responses(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(says(fail="the engine has no memory left") + "x = \n")
         assert await client.suggestions(1, 4, trigger=1) == []

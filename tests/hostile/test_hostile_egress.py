@@ -21,8 +21,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dg_lsp.engine import app
+from dg_lsp.engine.backends import fim
 from dg_lsp.engine.service import Service
-from dg_lsp.wire import config, messages
+from dg_lsp.wire import config, messages, model_names
 from dg_lsp.wire.messages import Ask
 from tests.e2e.editor import CODE, Editor, command, environment
 from tests.engine.backends_kit import request, serving
@@ -42,7 +43,8 @@ class Wire:
     async def answer(self, asked: Request) -> Response:
         body = (await asked.body()).decode()
         self.seen.append(f"{asked.method} {asked.url.path}\n{dict(asked.headers)}\n{body}")
-        return JSONResponse({"content": "1"})
+        choice = {"text": "1", "message": {"content": "1"}, "finish_reason": "stop"}
+        return JSONResponse({"content": "1", "response": "1", "choices": [choice]})
 
     def holds(self, text: str) -> bool:
         return any(text in each for each in self.seen)
@@ -154,8 +156,23 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_nothing_leaves_the_engine_that_should_stay(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+MODELS = ("chat:{url}#m", *(f"fim:{dialect.name}:{{url}}#m" for dialect in fim.DIALECTS))
+# All cases for one dialect of each kind, and the telling one for the others.
+ASKED = (
+    *((model, name) for model in ("fim:llama:{url}", "chat:{url}#m") for name in CASES),
+    *((model, "another file") for model in MODELS if model.split(":")[1] not in ("llama", "{url}#m")),
+)
+
+
+def test_every_kind_of_server_is_asked() -> None:
+    """A kind that is new has to be added above; vLLM's tests are in test_backends_vllm.py, as it needs a tokenizer."""
+    assert {model.partition(":")[0] + ":" for model in MODELS} | {"vllm:"} == set(model_names.REMOTE)
+
+
+@pytest.mark.parametrize(("model", "name"), ASKED)
+def test_nothing_leaves_the_engine_that_should_stay(
+    model: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = CASES[name]
     if name == "of another user" and os.getuid() != 0:
         pytest.skip("only root can give a file away")
@@ -168,7 +185,7 @@ def test_nothing_leaves_the_engine_that_should_stay(name: str, tmp_path: Path, m
         for variable in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(variable, proxy)
         state = "ready" if any(map(case.lets_out, ROUTES)) else "failed"
-        with engine(url, state) as asked:
+        with engine(url, state, model) as asked:
             for route in ROUTES:
                 before = len(wire.seen)
                 status = ask(asked, route)
@@ -197,9 +214,9 @@ def test_a_pattern_counts_as_soon_as_it_is_written(tmp_path: Path, monkeypatch: 
 
 
 @contextlib.contextmanager
-def engine(url: str, state: str) -> Iterator[Running]:
+def engine(url: str, state: str, model: str = "fim:llama:{url}") -> Iterator[Running]:
     """An engine on a remote model, with a user, so that it stays though it could not load."""
-    started = running("--port=0", model=f"fim:llama:{url}", filler="", wait_for=state)
+    started = running("--port=0", model=model.format(url=url), filler="", wait_for=state)
     with started as asked, asked.http.stream("GET", "/v1/lease"):
         yield asked
 

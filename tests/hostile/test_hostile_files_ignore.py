@@ -99,14 +99,59 @@ def test_patterns_of_the_configuration_can_not_hang_either() -> None:
     assert stays_local("x.py", (BOMB.strip(),)) is True
 
 
+@pytest.mark.parametrize("pattern", ["vault[", "[[:letters:]]", "vault\\", "#vault", "[z-a]"])
+def test_a_private_pattern_that_can_never_match_keeps_every_file_here(tmp_path: Path, pattern: str) -> None:
+    assert stays_local("x.py", ("other/", pattern)) is True
+    (tmp_path / config.WORKSPACE_FILE).write_text(f"privacy.local_only = ['{pattern}']\n")
+    read, [problem] = config.read(tmp_path, environ={})
+    assert "privacy.local_only" in problem
+    assert read.settings.local_only == EVERYTHING
+
+
+def check_refused(root: Path, reason: str) -> None:
+    read, problems = in_time(lambda: config.read(root, environ={}))
+    assert problems == (f"{root / config.WORKSPACE_FILE} {reason}",)
+    assert read.settings.local_only == EVERYTHING
+
+
 def test_a_workspace_s_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / config.WORKSPACE_FILE
-    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
-        make(file)
-        read, problems = in_time(lambda: config.read(tmp_path, environ={}))
-        assert problems == (f"{file} is not a regular file.",)
-        assert read.settings.local_only == EVERYTHING
-        file.unlink()
+    os.mkfifo(tmp_path / config.WORKSPACE_FILE)
+    check_refused(tmp_path, "is not a regular file.")
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "rules.toml", "nowhere"])
+def test_a_workspace_s_configuration_that_is_a_link_is_not_followed(tmp_path: Path, target: str) -> None:
+    (tmp_path / "rules.toml").write_text("enable = false\n")
+    (tmp_path / config.WORKSPACE_FILE).symlink_to(target)
+    check_refused(tmp_path, "is a link, which is not followed. Replace it with a file.")
+
+
+def test_the_user_s_own_configuration_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles.toml").write_text("engine.threads = 3\n")
+    (tmp_path / "config.toml").symlink_to("dotfiles.toml")
+    read, problems = config.read(file=tmp_path / "config.toml", environ={})
+    assert (read.settings.threads, problems) == (3, ())
+
+
+# tomllib takes hours for the first two, which is no time for an editor to wait in.
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"{'a.' * 500_000}a = 1", "is larger than 64 KiB, the limit for a configuration."),
+        (
+            f"{'a.' * 30_000}a = 1",
+            "has a line with more than 100 dots, which may take too long to read. Split the line.",
+        ),
+        (
+            f"[{'engine.' * 200}a]",
+            "has a line with more than 100 dots, which may take too long to read. Split the line.",
+        ),
+    ],
+    ids=["a megabyte", "a long key", "a long table"],
+)
+def test_a_workspace_s_configuration_that_takes_too_long_to_read_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / config.WORKSPACE_FILE).write_text(text)
+    check_refused(tmp_path, reason)
 
 
 @pytest.mark.parametrize("kind", ["device", "pipe", "bomb", "large"])
@@ -119,25 +164,25 @@ def test_the_event_loop_goes_on_while_a_hostile_folder_is_looked_up(tmp_path: Pa
     else:
         file.write_text(BOMB if kind == "bomb" else "*.log\n" * 700_000)
 
-    async def scenario() -> tuple[str, list[str]]:
+    async def scenario() -> tuple[str, bool]:
         nearby = Nearby(lambda: 0.0)
         nearby.set_roots([tmp_path.as_uri()])
         uri = (tmp_path / "a.py").as_uri()
-        threads: list[str] = []
+        threads: list[int] = []
         real = Ignore.reason
 
         def reason(self: Ignore, path: str | Path) -> str:
-            threads.append(threading.current_thread().name)
+            threads.append(threading.get_ident())
             return real(self, path)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Ignore, "reason", reason)
-            return await nearby.look(uri), threads
+            refusal = await nearby.look(uri)
+        return refusal, threading.get_ident() in threads
 
-    refusal, threads = in_time(lambda: asyncio.run(scenario()))
+    refusal, is_on_the_loop = in_time(lambda: asyncio.run(scenario()))
     assert refusal.startswith("is below a .gitignore that ")
-    assert threads
-    assert "MainThread" not in threads
+    assert not is_on_the_loop
 
 
 def test_what_was_not_looked_up_is_refused(tmp_path: Path) -> None:

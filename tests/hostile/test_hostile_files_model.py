@@ -15,9 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dg_lsp.engine import model
+from dg_lsp.engine import checkpoint, model
 from dg_lsp.engine.model import LoadError
 from tests.engine.conftest import trained_layout
+from tests.hostile.test_hostile_files_ignore import in_time
 
 __all__ = ["trained_layout"]
 
@@ -64,7 +65,7 @@ def test_a_missing_weight_is_named(folder: Path) -> None:
 def test_a_weight_too_many_is_named(folder: Path) -> None:
     change(folder, lambda weights: weights.update({"model.decoder.layers.9.mlp.up_proj.weight": torch.zeros(2)}))
     assert refusal(folder) == (
-        "FOLDER holds 1 weights that its config.json has no place for, such as model.decoder.layers.9.mlp.up_proj.weight; "
+        "FOLDER holds 1 weights that its config.json does not describe, such as model.decoder.layers.9.mlp.up_proj.weight; "
         "it belongs to another model"
     )
 
@@ -80,7 +81,7 @@ def test_a_download_that_was_cut_off_is_refused(folder: Path) -> None:
     for size in (0, 5, 100, len(data) // 2, len(data) - 1):
         place.write_bytes(data[:size])
         told = refusal(folder)
-        assert told.startswith("FOLDER/model.safetensors is no whole safetensors file (")
+        assert told.startswith("FOLDER/model.safetensors is not a complete safetensors file (")
         assert told.endswith("); download it again")
 
 
@@ -103,7 +104,7 @@ def test_a_small_folder_allocates_little(folder: Path, values: dict[str, Any]) -
 
 def test_a_layer_count_beyond_reason_is_refused(folder: Path) -> None:
     configure(folder, num_hidden_layers=100_000_000)
-    assert refusal(folder) == "config.json of FOLDER describes 100000000 layers, more than the 512 that are allowed"
+    assert refusal(folder) == "config.json of FOLDER describes 100000000 layers, more than the maximum of 512"
 
 
 class Harmful:
@@ -123,7 +124,8 @@ def test_the_index_leads_nowhere_else(folder: Path, name: str, monkeypatch: pyte
         json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, name)})
     )
     assert (
-        refusal(folder) == f"model.safetensors.index.json of FOLDER names {name!r}, which is no safetensors file of that folder"
+        refusal(folder)
+        == f"model.safetensors.index.json of FOLDER names {name!r}, which is not a safetensors file in that folder"
     )
     assert not (tmp_path / "mark").exists()
 
@@ -132,14 +134,26 @@ def test_a_weight_file_that_leads_outside_is_refused(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder.parent / "other.safetensors")
     (folder / "model.safetensors").symlink_to("../other.safetensors")
     assert refusal(folder) == (
-        "FOLDER/model.safetensors is not there, or is a link to outside of its folder; download the model again"
+        "FOLDER/model.safetensors is missing, or is a link to a file outside its folder; download the model again"
     )
+
+
+def test_an_adapter_s_weights_that_lead_outside_are_refused(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "embedded", "peft_type": "LORA"}')
+    (folder / "model.safetensors").rename(folder.parent / "other.safetensors")
+    (folder / "adapter_model.safetensors").symlink_to("../other.safetensors")
+    assert refusal(folder).startswith("FOLDER/adapter_model.safetensors is missing, or is a link to a file outside")
+
+
+def test_a_pipe_beside_the_weights_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "other.safetensors")
+    assert in_time(lambda: model.load(str(folder), device="cpu", threads=1)).passes.kinds
 
 
 def test_pickles_alone_are_no_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps({}))
-    assert refusal(folder) == ("FOLDER holds no weights: neither model.safetensors nor model.safetensors.index.json is there")
+    assert refusal(folder) == ("FOLDER holds no weights: it has neither model.safetensors nor model.safetensors.index.json")
 
 
 def test_several_files_and_the_hub_s_links_are_loaded(folder: Path) -> None:
@@ -165,7 +179,10 @@ def test_the_configuration_chooses_no_code(folder: Path) -> None:
         _attn_implementation="somebody/kernel",
         attn_implementation="somebody/kernel",
         _attn_implementation_internal="somebody/kernel",
-        auto_map={"AutoModel": "evil.Model"},
+        auto_map={"AutoModel": "somebody/model.Model"},
+        experts_implementation="somebody/kernel",
+        use_kernels=True,
+        kernel_config={"kernel_mapping": {"RMSNorm": "somebody/kernel"}},
     )
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["_attn_implementation"] = "somebody/kernel"
@@ -173,12 +190,17 @@ def test_the_configuration_chooses_no_code(folder: Path) -> None:
     loaded = model.load(str(folder), device="cpu", threads=1)
     assert loaded.passes.model.config._attn_implementation == "sdpa"
     assert loaded.passes.model.config.text_config._attn_implementation == "sdpa"
+    # Nor does the library hear of it: what it makes of each such value is not ours to know.
+    assert "somebody" not in json.dumps(checkpoint.configuration(folder).to_dict())
 
 
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"quantization_config": {"quant_method": "gptq"}}, "asks for quantization, which is not supported"),
+        (
+            {"quantization_config": {"quant_method": "gptq"}},
+            "says that its weights are quantised by gptq, which dg-lsp does not",
+        ),
         ({"model_type": "llama"}, "describes a 'llama', not a diffusion_gemma"),
     ],
 )
@@ -187,14 +209,30 @@ def test_what_is_not_supported_is_said(folder: Path, values: dict[str, Any], sen
     assert sentence in refusal(folder)
 
 
-def test_an_adapter_is_not_followed(folder: Path) -> None:
+def test_an_adapter_leads_to_no_model_that_the_user_did_not_allow(folder: Path) -> None:
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/model", "peft_type": "LORA"}')
-    assert refusal(folder) == "FOLDER holds an adapter, which is not supported; merge it into its model first"
+    assert refusal(folder).startswith(
+        'the adapter in FOLDER belongs to somebody/model; to load that, add "somebody/model" to engine.allow in '
+    )
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "vllm:http://evil.example", "peft_type": "LORA"}')
+    assert refusal(folder).startswith("the adapter in FOLDER belongs to vllm:http://evil.example; to load that, ")
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": 7, "peft_type": "LORA"}')
+    assert refusal(folder) == "adapter_config.json of FOLDER does not describe a LoRA adapter of a model"
 
 
-@pytest.mark.parametrize(
-    "make", [lambda path: os.mkfifo(path), lambda path: path.symlink_to("/dev/zero"), lambda path: path.mkdir()]
-)
+NO_FILES: tuple[Callable[[Path], None], ...] = (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir)
+
+
+@pytest.mark.parametrize("make", NO_FILES)
+@pytest.mark.parametrize("name", ["tokenizer.json", "dg_lsp.json"])
+def test_a_tokenizer_or_profile_that_is_no_file_is_refused(folder: Path, name: str, make: Callable[[Path], None]) -> None:
+    (folder / name).unlink(missing_ok=True)
+    make(folder / name)
+    reason = "FOLDER has no tokenizer that can be read: " if name == "tokenizer.json" else ""
+    assert refusal(folder) == f"{reason}FOLDER/{name} is not a regular file"
+
+
+@pytest.mark.parametrize("make", NO_FILES)
 def test_a_configuration_that_is_no_file_is_refused(folder: Path, make: Callable[[Path], None]) -> None:
     (folder / "config.json").unlink()
     make(folder / "config.json")

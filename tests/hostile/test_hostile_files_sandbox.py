@@ -1,4 +1,4 @@
-"""What holds of the wall around programs under test where code gets around the audit hook: machine code, in effect."""
+"""The sandbox around programs under test holds without its audit hook, so against machine code too."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from dg_lsp.evaluate import cell, execute
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the walls are Linux's")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
 
 # No hook is set in this process: only what the kernel refuses fails.
 SETUP = """
 import ctypes, os, sys
 made = {"__name__": "cell"}
 exec(sys.stdin.read(), made)
-assert made["shut"](os.path.realpath(os.getcwd()), DOORS)
+assert made["apply"](os.path.realpath(os.getcwd()), LAYERS)
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 """
@@ -32,12 +32,12 @@ for path, flags in ((b"/", 0x8000), (PATH.encode(), 0)):
 """
 
 
-def attack(source: str, doors: tuple[str, ...] | None = None) -> tuple[int, str]:
-    """Return the exit code and the last word of code that runs behind the wall, without a hook."""
-    wall = execute.wall()
-    shut = list(wall.doors if doors is None else doors)
+def attack(source: str, layers: tuple[str, ...] | None = None) -> tuple[int, str]:
+    """Return the exit code and the last word of code that runs in the sandbox, without the audit hook."""
+    sandbox = execute.sandbox()
+    applied = list(sandbox.layers if layers is None else layers)
     run = subprocess.run(
-        [*wall.command, sys.executable, "-I", "-S", "-B", "-c", SETUP.replace("DOORS", repr(shut)) + source],
+        [*sandbox.command, sys.executable, "-I", "-S", "-B", "-c", SETUP.replace("LAYERS", repr(applied)) + source],
         input=Path(cell.__file__).read_text(),
         capture_output=True,
         text=True,
@@ -49,18 +49,20 @@ def attack(source: str, doors: tuple[str, ...] | None = None) -> tuple[int, str]
     return run.returncode, (run.stderr or run.stdout).strip().rpartition("\n")[2]
 
 
-needs_mounts = pytest.mark.skipif(not execute.wall().mounts, reason="this system gives no mounts of one's own")
-needs_capabilities = pytest.mark.skipif("capabilities" not in execute.wall().doors, reason="capabilities can't be dropped here")
-needs_landlock = pytest.mark.skipif("landlock" not in execute.wall().doors, reason="this kernel has no Landlock")
-needs_seccomp = pytest.mark.skipif("seccomp" not in execute.wall().doors, reason="this kernel has no seccomp")
+needs_mounts = pytest.mark.skipif(not execute.sandbox().mounts, reason="this system gives no mounts of one's own")
+needs_capabilities = pytest.mark.skipif(
+    "capabilities" not in execute.sandbox().layers, reason="capabilities can't be dropped here"
+)
+needs_landlock = pytest.mark.skipif("landlock" not in execute.sandbox().layers, reason="this kernel has no Landlock")
+needs_seccomp = pytest.mark.skipif("seccomp" not in execute.sandbox().layers, reason="this kernel has no seccomp")
 
 
 @needs_mounts
 @needs_capabilities
 @pytest.mark.parametrize("without", ["none", "landlock and seccomp"])
 def test_read_only_mounts_stay_read_only(tmp_path: Path, without: str) -> None:
-    doors = ("mounts", "capabilities") if without != "none" else None
-    code, said = attack(REMOUNT.replace("PATH", repr(str(tmp_path))) + f"open({str(tmp_path / 'new')!r}, 'w')", doors)
+    layers = ("mounts", "capabilities") if without != "none" else None
+    code, said = attack(REMOUNT.replace("PATH", repr(str(tmp_path))) + f"open({str(tmp_path / 'new')!r}, 'w')", layers)
     assert code
     assert said.startswith(("OSError: [Errno 30] Read-only file system", "PermissionError"))
     assert not list(tmp_path.iterdir())
@@ -78,13 +80,13 @@ def test_with_the_capability_the_mounts_would_be_writable_again(tmp_path: Path) 
 def test_no_capability_is_left_and_none_comes_back() -> None:
     names = ("CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs")
     left = f"print([line.split()[1] for line in open('/proc/self/status') if line.startswith({names})])"
-    doors = tuple(door for door in execute.wall().doors if door in ("mounts", "capabilities"))
-    assert attack(left, doors) == (0, str(["0" * 16] * 4 + ["1"]))
+    layers = tuple(layer for layer in execute.sandbox().layers if layer in ("mounts", "capabilities"))
+    assert attack(left, layers) == (0, str(["0" * 16] * 4 + ["1"]))
     again = f"os.execv(sys.executable, [sys.executable, '-S', '-c', {left!r}])"
-    code, said = attack(again, doors)
+    code, said = attack(again, layers)
     assert code == 0
     assert "'0000000000000000', '0000000000000000', '0000000000000000'" in said
-    assert attack("os.chroot('.')", doors)[1].startswith("PermissionError")
+    assert attack("os.chroot('.')", layers)[1].startswith("PermissionError")
 
 
 @needs_landlock
@@ -97,7 +99,7 @@ def test_landlock_alone_keeps_files_and_processes_apart(tmp_path: Path) -> None:
         f"os.unlink({str(tmp_path / 'key')!r})",
         f"os.truncate({str(tmp_path / 'key')!r}, 0)",
         f"open('/proc/{os.getpid()}/environ')",
-        "os.kill(os.getppid(), 0)" if not execute.wall().command else "open('/proc/1/environ')",
+        "os.kill(os.getppid(), 0)" if not execute.sandbox().command else "open('/proc/1/environ')",
     ):
         code, said = attack(source, ("landlock",))
         assert code, source
@@ -121,12 +123,12 @@ def test_seccomp_refuses_sockets_of_the_machine(tmp_path: Path) -> None:
         assert attack(f"assert {call} == -1 and ctypes.get_errno() == 1", ("seccomp",)) == (0, "")
 
 
-def test_a_door_that_can_not_be_shut_lets_nothing_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "wall", lambda: execute.Wall((), ("landlock", "moat")))
+def test_nothing_runs_when_a_sandbox_layer_cannot_be_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "sandbox", lambda: execute.Sandbox((), ("landlock", "moat")))
     assert execute.run("x = 1") == "failed"
 
 
-def test_ordinary_programs_pass_behind_the_wall() -> None:
+def test_ordinary_programs_pass_in_the_sandbox() -> None:
     source = "\n".join(
         (
             "import random, math, json, re, itertools, functools, collections, datetime, decimal, hashlib, tempfile, zoneinfo",

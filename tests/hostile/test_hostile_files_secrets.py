@@ -18,7 +18,6 @@ from dg_lsp.core import secrets
 from dg_lsp.core.values import Document, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends import fim
 from dg_lsp.infill import workspace
-from dg_lsp.server.nearby import _may_hold_secrets
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import Recorder, finish, serving
 
@@ -83,7 +82,7 @@ def test_files_that_hold_secrets_are_known_by_name(path: str) -> None:
     assert workspace.is_secret(path)
     assert workspace.is_secret(path.upper())
     # The same outside of all folders of a workspace, where only hidden folders count.
-    assert _may_hold_secrets(f"file:///people/{path}")
+    assert workspace.is_secret_outside(f"file:///people/{path}")
 
 
 @pytest.mark.parametrize(

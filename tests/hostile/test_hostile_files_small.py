@@ -26,6 +26,7 @@ from dg_lsp.engine.backends.remote import to_probability
 from dg_lsp.server import running, when
 from dg_lsp.server.settings import Settings
 from dg_lsp.server.sync import Documents, OpenDocument
+from dg_lsp.wire.meeting import Which
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
 HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)
@@ -43,6 +44,19 @@ def test_a_journal_line_with_a_number_that_is_none_is_left_out(tmp_path: Path, f
     path.write_text(json.dumps(entry).replace('"HERE"', value) + "\n" + '{"key": ' + "[" * 100_000 + "\n")
     with Journal(path) as journal:
         assert journal.get(DOCUMENT, HOLE) == ()
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_a_journal_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    path = Path("/dev/full") if kind == "device" else tmp_path / "pipe"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif not path.exists():
+        pytest.skip("this system has no /dev/full")
+    # Reading either would never end.
+    code = "import sys; from pathlib import Path; from dg_lsp.batch.journal import Journal; Journal(Path(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.rstrip().endswith(f"{path} is not a regular file; name a new file to keep answers in")
 
 
 @pytest.mark.parametrize("room", [0, 20])
@@ -109,6 +123,19 @@ def test_names_of_files_give_no_orders_to_a_terminal(tmp_path: Path, name: str) 
     assert not any(char in text for char in "\x1b\x07\x9b\r\u202e")
 
 
+def test_values_of_settings_and_lines_of_logs_give_no_orders_to_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / ".dg-lsp.toml").write_text('engine.model = "./evil\\u001b]0;owned\\u0007"\n')
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    (runtime / f"{Which().name}.log").write_text("evil \x1b]0;owned\x07\n")
+    environment = {**os.environ, "DG_LSP_RUNTIME_DIR": str(runtime), "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    for arguments in (["doctor", "--no-sample"], ["engine", "logs"]):
+        command = [sys.executable, "-m", "dg_lsp", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+        assert b"evil" in done.stdout
+        assert b"\x1b" not in done.stdout + done.stderr
+
+
 def test_the_menu_of_a_long_file_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     documents, told = Documents(), list[str]()
     documents.open("file:///a.py", "python", 1, "x = 1\n" * 100)
@@ -132,7 +159,7 @@ def test_the_menu_of_a_long_file_holds_up_nothing(monkeypatch: pytest.MonkeyPatc
         context = lsp.CodeActionContext([], trigger_kind=kind)
         params = lsp.CodeActionParams(lsp.TextDocumentIdentifier("file:///a.py"), lsp.Range(start, start), context)
         assert asyncio.run(running.menu(server, params)) == []
-    assert told == ["there are no code actions in files of more than 500 characters"]
+    assert told == ["no code actions: the file has more than 500 characters"]
 
 
 @pytest.mark.parametrize(

@@ -79,12 +79,12 @@ async def answer(request: Request) -> Response:
 
 
 @contextlib.contextmanager
-def serving(budgets: Budgets) -> Iterator[int]:
-    """The port of a server within these budgets."""
+def serving(budgets: Budgets, *others: socket.socket) -> Iterator[int]:
+    """The port of a server within these budgets, which listens on the other sockets too."""
     app = Starlette(routes=[Route("/", answer, methods=["GET", "POST"])])
     config = uvicorn.Config(app, port=0, http=connections.within(budgets), log_config=None, lifespan="off", ws="none")
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, args=([socket.create_server(("127.0.0.1", 0)), *others],))
     thread.start()
     try:
         wait_until(lambda: server.started)
@@ -92,6 +92,36 @@ def serving(budgets: Budgets) -> Iterator[int]:
     finally:
         server.should_exit = True
         thread.join(10)
+
+
+def test_busy_connections_of_the_port_take_no_room_from_the_socket(tmp_path: Path) -> None:
+    budgets = Budgets(Budget(1), Budget(1))
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as front_end:
+        listener.bind(str(tmp_path / "s"))
+        with serving(budgets, listener) as port, socket.create_connection(("127.0.0.1", port)) as caller:
+            caller.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx")
+            wait_until(lambda: any(member.is_busy for member in budgets.port.members))
+            front_end.connect(str(tmp_path / "s"))
+            front_end.sendall(GET)
+            assert front_end.recv(15) == b"HTTP/1.1 200 OK"
+            assert [len(budget.members) for budget in (budgets.unix, budgets.port)] == [1, 1]
+
+
+def test_a_request_has_ten_seconds_for_its_headers_and_thirty_for_its_body() -> None:
+    budgets = Budgets(Budget(9), Budget(9))
+
+    def rest_s() -> float | None:
+        """Return how many seconds the only connection has left when its timer is set, None without a timer."""
+        for member in list(budgets.port.members):
+            if timer := member._timer:
+                return timer.when() - member.loop.time()
+        return None
+
+    with serving(budgets) as port, socket.create_connection(("127.0.0.1", port)) as caller:
+        assert 0 < wait_until(rest_s) <= 10
+        caller.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx")
+        wait_until(lambda: any(member._phase == "body" for member in budgets.port.members))
+        assert 0 < wait_until(rest_s) <= 30
 
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -202,7 +232,7 @@ def test_lines_that_are_alike_are_written_seldom_and_counted() -> None:
     assert written("something else") == "something else"
     now[0] = logs.ALIKE_S
     assert written("socket.accept() out of system resource for good") == (
-        "socket.accept() out of system resource for good (980 more like it were not written)"
+        "socket.accept() out of system resource for good (980 similar lines were omitted)"
     )
 
 
@@ -246,5 +276,5 @@ def test_a_short_token_is_refused_and_says_how_to_make_one(folder: Path, monkeyp
     assert run.returncode == 2
     assert run.stderr.strip().endswith(
         "DG_LSP_ENGINE_TOKEN must have at least 16 characters; "
-        "`python3 -c 'import secrets; print(secrets.token_hex(32))'` makes one"
+        "create one with `python3 -c 'import secrets; print(secrets.token_hex(32))'`"
     )

@@ -29,6 +29,7 @@ EVIL = "evil.example"
 MODELS = {
     "a server": (f"fim:openai:https://{EVIL}#m", True),
     "a server in clear": (f"vllm:http://{EVIL}:8000", True),
+    "a chat server": (f"chat:https://{EVIL}#m", True),
     "a dialect's own server": ("fim:mercury", True),
     "a server here": ("fim:llama:http://127.0.0.1:1", True),
     "a server of another address family": ("vllm:https://[::1]:8000", True),
@@ -77,9 +78,9 @@ class Clone:
             session.options = {key: value}
         session.set_roots([self.root.as_uri()])
         if source == "editor":
-            session.say({key: value})
+            session.set_editor_settings({key: value})
         if source == "editor's folder":
-            session.say({}, {self.root.as_uri(): {key: value}})
+            session.set_editor_settings({}, {self.root.as_uri(): {key: value}})
         return session.session, session.problems
 
     def allow(self, *entries: str) -> None:
@@ -273,7 +274,7 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
         session = Configuration()
         session.options = stated["greeting"]
         session.set_roots([(place / "root").as_uri()])
-        session.say(stated["editor"])
+        session.set_editor_settings(stated["editor"])
         found, problems = session.session, session.problems
     assert problems == ()
     for setting in FREE:

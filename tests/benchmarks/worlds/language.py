@@ -21,11 +21,11 @@ from typing import Literal
 Kind = Literal["line", "block"]
 
 CYCLES = ("abcd", "ijkl", "qrst")
-COUNTS = string.ascii_uppercase
+COUNTS = string.ascii_uppercase[:16]  # more than any text has rounds
+LETTERS = {"line": 4, "block": 2}  # of a round: with what else it has, rounds of both kinds are equally long
 DIGITS = string.digits
-ALPHABET = "\n " + string.punctuation + DIGITS + COUNTS + string.ascii_lowercase
+ALPHABET = "\n #=(){};.>" + DIGITS + COUNTS + "".join(CYCLES)
 MAX_ANSWER = {"line": 40, "block": 64}
-MAX_DOCUMENT = 240
 MAX_SUFFIX = 80  # the right side must show the name and the number that stand behind a text
 SEAM = 3  # how many characters at a seam must stand elsewhere for an answer to be recurring, or ambiguous
 
@@ -43,8 +43,9 @@ class Body:
 class Hole:
     """Text around a hole, and the answer.
 
-    `n_declared` is how many characters of the prefix declare. `recurring` says that the suffix's head also stands inside the
-    answer, `ambiguous` that the text has other parts, of other lengths, that read the same at both seams.
+    `n_declared` is how many characters of the prefix declare, `n_counted` how many count. `recurring` says that the
+    suffix's head also stands inside the answer, `ambiguous` that the text has other parts, of other lengths, that read the
+    same at both seams.
     """
 
     prefix: str
@@ -52,20 +53,19 @@ class Hole:
     suffix: str
     kind: Kind
     n_declared: int
+    n_counted: int
     recurring: bool
     ambiguous: bool
 
 
-def holes(seed: int, kind: Kind | None = None, most: int = MAX_DOCUMENT) -> Iterator[Hole]:
-    """Yield holes without end, those of one kind if asked, in documents of `most` characters at most.
+def holes(seed: int, kind: Kind | None = None) -> Iterator[Hole]:
+    """Yield holes without end, those of one kind if asked.
 
     Two with one seed yield the same.
     """
     chance = random.Random(seed)
     while True:
         text, n_declared, bodies = document(chance)
-        if len(text) > most:
-            continue
         hole = cut(chance, text, n_declared, chance.choice(bodies))
         if hole is not None and kind in (None, hole.kind):
             yield hole
@@ -74,19 +74,17 @@ def holes(seed: int, kind: Kind | None = None, most: int = MAX_DOCUMENT) -> Iter
 def document(chance: random.Random) -> tuple[str, int, list[Body]]:
     """Return a document, how many of its characters declare, and where texts count in it."""
     names = chance.sample(DIGITS, chance.choice((1, 2)))
-    declared = {name: (chance.randrange(3), chance.randrange(4), chance.randrange(26)) for name in names}
-    text = "".join(f"#{name} {CYCLES[cycle][first]}{COUNTS[count]};\n" for name, (cycle, first, count) in declared.items())
-    n_declared, bodies = len(text), []
-    for _ in range(chance.choice((1, 2, 2))):
-        name, label = chance.choice(names), chance.choice(DIGITS)
-        kind: Kind = "line" if chance.random() < 0.5 else "block"
-        opened, closed = ("(", ")") if kind == "line" else ("{", "}")
-        is_named_first = chance.random() < 0.5
-        text += f"{label}={name}{opened}" if is_named_first else opened
-        n_letters = chance.randint(4, 44) if kind == "line" else chance.randint(4, 28)
-        body, count = counted(*declared[name], n_letters, kind)
-        bodies.append(Body(len(text), len(text) + len(body), kind))
-        text += f"{body}.{count}{closed}" + (";\n" if is_named_first else f"{name}>{label};\n")
+    declared = {name: (chance.randrange(3), chance.randrange(2), chance.randrange(16)) for name in names}
+    text = "".join(f"#{name}{CYCLES[cycle][first]}{COUNTS[count]}\n" for name, (cycle, first, count) in declared.items())
+    n_declared, name = len(text), chance.choice(names)
+    kind: Kind = "line" if chance.random() < 0.5 else "block"
+    opened, closed = ("(", ")") if kind == "line" else ("{", "}")
+    is_named_first = chance.random() < 0.5
+    text += f"={name}{opened}" if is_named_first else opened
+    n_letters = chance.randint(4, 44) if kind == "line" else chance.randint(3, 28)
+    body, count = counted(*declared[name], n_letters, kind)
+    bodies = [Body(len(text), len(text) + len(body), kind)]
+    text += f"{body}.{count}{closed}" + (";\n" if is_named_first else f">{name};\n")
     return text, n_declared, bodies
 
 
@@ -95,17 +93,18 @@ def counted(cycle: int, first: int, count: int, n_letters: int, kind: Kind) -> t
 
     In a block each round has a line; every other one opens a block for the next.
     """
-    letters = CYCLES[cycle]
-    text = "" if kind == "line" else "\n "
+    letters = CYCLES[cycle][: LETTERS[kind]]
+    text, is_open = "", False
     for at in range(first, first + n_letters):
-        text += letters[at % 4]
-        if at % 4 < 3:
+        text += letters[at % len(letters)]
+        if at % len(letters) < len(letters) - 1:
             continue
-        text += COUNTS[count % 26]
+        text += COUNTS[count % len(COUNTS)]
         if kind == "block":
-            text += "{\n  " if count % 2 else ";\n }\n " if at >= 4 + first % 4 else ";\n "
+            text += "{\n" if count % 2 else "}\n" if is_open else ";\n"
+            is_open = bool(count % 2)
         count += 1
-    return text, COUNTS[count % 26]
+    return text, COUNTS[count % len(COUNTS)]
 
 
 def cut(chance: random.Random, text: str, n_declared: int, body: Body) -> Hole | None:
@@ -119,7 +118,8 @@ def cut(chance: random.Random, text: str, n_declared: int, body: Body) -> Hole |
     if not goes_on or ("\n" in answer) != (body.kind == "block"):
         return None
     recurring = suffix[:SEAM] in answer + suffix[: SEAM - 1]
-    return Hole(text[:start], answer, suffix, body.kind, n_declared, recurring, _is_ambiguous(text, body, start, end))
+    is_ambiguous = _is_ambiguous(text, body, start, end)
+    return Hole(text[:start], answer, suffix, body.kind, n_declared, start - body.start, recurring, is_ambiguous)
 
 
 def _is_ambiguous(text: str, body: Body, start: int, end: int) -> bool:

@@ -1,9 +1,9 @@
 """Ways to fill a gap of unknown length, each with what it spends.
 
 All of them get the same prompt, the same held head of the suffix and the same sampler; they differ in how they come to the
-lengths that they try. Each ends with candidates of which a causal pass chooses (`lengths.joint`).
+lengths that they try. Each ends with candidates of which a causal pass chooses (`CausalText.scores`).
 
-Knows passes, rows and the rules of `engine.lengths`. Knows nothing of text.
+Knows passes, rows and the rules of `engine.speculation` and `tried`. Knows nothing of text.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from dg_lsp.engine import layout, lengths
+from dg_lsp.engine import layout
 from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.lengths import Gap, Probe, Search, Snap
-from dg_lsp.engine.passes import KV, Passes, crop, widen
+from dg_lsp.engine.passes import KV, Passes, crop
 from dg_lsp.engine.profile import Sampling
+from dg_lsp.engine.speculation import CausalText, Gap, Speculate, Speculation, cut_at_suffix
 from dg_lsp.engine.stack import LocalDecoder
+from tests.benchmarks.worlds import tried
+from tests.benchmarks.worlds.tried import Probe, Search, Snap
 
 Ids = tuple[int, ...]
 
@@ -53,6 +55,7 @@ class Problem:
     canvas: int
     closing: tuple[int, ...]
     end: int | None = None  # what ends a causal draft
+    behind: Ids = ()  # what a causal model writes behind an answer, where that is not the suffix's head
     cost: Cost = field(default_factory=Cost)
 
     @property
@@ -81,6 +84,11 @@ class Problem:
     def gap(self) -> Gap:
         """Return what a search needs to know."""
         return Gap(self.canvas, self.tail, self.limits, self.closing, self.steps)
+
+    def causal_gap(self) -> Gap:
+        """Return the same of a text that a causal model verifies."""
+        follows = self.behind or self.tail
+        return replace(self.gap(), width=self.longest + len(follows), tail=follows)
 
     def said(self, denoiser: Denoiser, decoder: LocalDecoder, rows: Sequence[int]) -> Tensor:
         """Return the logits [G, V] of one pass, and count it."""
@@ -133,14 +141,8 @@ class Problem:
 
     def scores(self, answers: Sequence[Ids]) -> list[float]:
         """Return the joint log-probability of each answer and the suffix's head."""
-        rows = [[self.last, *answer, *self.tail] for answer in answers]
-        width = max(map(len, rows))
-        padded = torch.tensor([row + [0] * (width - len(row)) for row in rows])
-        hidden, _ = self.passes.encode(padded, widen(crop(self.kv, self.kv[0][0].shape[2] - 1), len(rows)))
         self.cost.encoder_passes += 1
-        logps = self.passes.logits(hidden[:, :-1]).log_softmax(-1).gather(-1, padded[:, 1:, None])[..., 0].tolist()
-        n_tokens = [len(answer) + len(self.tail) for answer in answers]
-        return [lengths.joint(line[:n]) for line, n in zip(logps, n_tokens, strict=True)]
+        return CausalText(self.passes, self.kv, self.last).scores(answers, self.behind or self.tail)
 
 
 Method = Callable[[Problem], Ids]
@@ -179,7 +181,7 @@ def oracle(n_answer: int) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class Snapped:
-    """Read where the suffix begins from an open canvas, then hold it there (`lengths.Search`)."""
+    """Read where the suffix begins from an open canvas, then hold it there (`tried.Search`)."""
 
     snap: Snap = field(default_factory=Snap)
 
@@ -195,6 +197,36 @@ class Snapped:
             if search.is_trial_over:
                 search.keep(problem.scores(search.answers()))
         return problem.best(search.answers())
+
+
+@dataclass(frozen=True, slots=True)
+class Speculated:
+    """Verify an open canvas by causal passes until it reaches the suffix, then hold the suffix there (`engine.speculation`)."""
+
+    options: Speculate = field(default_factory=Speculate)
+
+    def __call__(self, problem: Problem) -> Ids:
+        """Return the chosen answer."""
+        gap, ends = problem.causal_gap(), () if problem.end is None else (problem.end,)
+        speculation = Speculation(gap, ends, problem.sampling, problem.n_vocabulary, self.options)
+        causal, decoder = CausalText(problem.passes, problem.kv, problem.last), problem.decoder()
+        while not speculation.done:
+            if speculation.wants_canvas:
+                speculation.take(problem.said(speculation.denoiser, decoder, [0]))
+            proposal = speculation.proposal
+            n_agreed = speculation.verify(proposal, causal.read(proposal))
+            problem.cost.encoder_passes += 1
+            causal.keep(len(proposal), n_agreed, speculation.text[-1])
+        starts = speculation.starts()
+        answers = [speculation.answer(start) for start in starts]
+        scores = problem.scores(answers)
+        if speculation.is_settled(starts, scores):
+            return answers[scores.index(max(scores))]
+        gaps = speculation.lengths(starts, scores)
+        denoiser = problem.rows(gaps)
+        problem.settle(denoiser)
+        own = [answers[starts.index(gap)] for gap in gaps if speculation.is_valid(gap)]
+        return problem.best([*own, *problem.answers(denoiser)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,20 +255,20 @@ class Elastic:
             logits = problem.step(denoiser, decoder)
             if moves == self.moves or n < 1 or n >= steps - 2:
                 continue
-            state = lengths.state_of(denoiser, 0)
+            state = tried.state_of(denoiser, 0)
             gap = int(state.free.sum())
             entropies = denoiser.canvas.entropy[0, :gap]
-            if shrink := lengths.overlap(logits.log_softmax(-1), problem.tail):
+            if shrink := tried.overlap(logits.log_softmax(-1), problem.tail):
                 gap -= shrink
-            elif lengths.is_short(entropies) and gap + self.grow_by <= problem.longest:
+            elif tried.is_short(entropies) and gap + self.grow_by <= problem.longest:
                 gap += self.grow_by
-                state = lengths.grown(state, gap, problem.limits, seed * 100 + n)
+                state = tried.grown(state, gap, problem.limits, seed * 100 + n)
             else:
                 continue
             moves += 1
-            state = lengths.snapped(state, gap, problem.tail)
+            state = tried.snapped(state, gap, problem.tail)
             limits = problem.in_gap(problem.limits)
-            denoiser = lengths.resume([state], steps - n - 1, limits, problem.sampling, problem.n_vocabulary)
+            denoiser = tried.resume([state], steps - n - 1, limits, problem.sampling, problem.n_vocabulary)
             decoder = problem.decoder()
         return problem.answers(denoiser)[0]
 
@@ -252,7 +284,7 @@ class Draft:
     def __call__(self, problem: Problem) -> Ids:
         """Return the chosen answer."""
         draft = self.written(problem)
-        n = lengths.cut_at_suffix(draft, problem.tail)
+        n = cut_at_suffix(draft, problem.tail)
         gaps = sorted({min(max(1, n + d), problem.longest) for d in self.around})
         denoiser = problem.rows(gaps)
         problem.settle(denoiser)

@@ -1,0 +1,62 @@
+"""Print what a model writes in thirty everyday holes: python tests/benchmarks/everyday.py [MODEL]
+
+The holes of fixtures/eval/everyday.txt, each filled as an editor asks for it, with what belongs there, the answer's
+probability. To be read one by one: a right answer can be worded differently.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from dg_lsp.core import confidence, languages, syntax
+from dg_lsp.core.values import Document
+from dg_lsp.engine import model
+from dg_lsp.engine.local import LocalFiller
+from dg_lsp.evaluate import score
+from dg_lsp.evaluate.tasks import Task
+from dg_lsp.infill import pipeline
+
+FILE = Path(__file__).parents[2] / "fixtures" / "eval" / "everyday.txt"
+SNIPPET = re.compile(r"^### (\S+)\n(.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def main(folder: str) -> int:
+    filler = LocalFiller(model.load(folder))
+    n_right = n_tasks = 0
+    for task in tasks():
+        document = Document(f"file:///{task.path}", task.language, task.prompt + task.suffix)
+        tree = syntax.of(document)
+        request = pipeline.to_request(document, (task.hole,), pipeline.RequestOptions(path=task.path), syntax=tree)
+        work = filler.start(request)
+        while work.step():
+            pass
+        answer = pipeline.to_answer(request, work.candidates(), document, syntax=tree, is_file=True)
+        text, chance = "", None
+        if answer.suggestions:
+            text = answer.suggestions[0].edits[0].text
+            chance = confidence.probability(answer.suggestions[0].candidate.confidence)
+        is_right = score.is_exact(text, task.answer)
+        n_right, n_tasks = n_right + is_right, n_tasks + 1
+        stated, mark = "-" if chance is None else f"{chance:.3f}", "right" if is_right else ""
+        print(f"{mark:5}  {task.path:20} {stated:5} {text!r}  (expected {task.answer!r})", flush=True)
+    print(f"{n_right} of {n_tasks} word for word as expected")
+    return 0
+
+
+def tasks() -> Iterator[Task]:
+    """Yield the snippets as tasks, each with one hole."""
+    for name, text in SNIPPET.findall(FILE.read_text(encoding="utf-8")):
+        prompt, _, rest = text.rstrip("\n").partition("⟦")
+        answer, _, suffix = rest.partition("⟧")
+        language = languages.for_path(name)
+        assert language is not None, f"{name} has no language"
+        yield Task(name, prompt, suffix + "\n", answer, kind="line", language=language.name, path=name)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*(sys.argv[1:] or [model.EMBEDDED])))

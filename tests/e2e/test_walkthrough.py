@@ -1,0 +1,81 @@
+"""The samples that a newcomer sees first, filled by the embedded model with default settings: the answers are right."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.batch.setup import trial
+from dg_lsp.engine.entry import ENGINE_COMMAND
+from dg_lsp.infill import config
+from tests.e2e.editor import CODE, Editor, command, environment
+from tests.engine.engine_kit import home
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "editors" / "vscode" / "src" / "sample.ts"
+
+pytestmark = pytest.mark.e2e
+
+
+def constant(name: str) -> str:
+    """Return a string of the client's source."""
+    text = SOURCE.read_text("utf-8")
+    if match := re.search(rf"{name} = `(.*?)`;", text, re.DOTALL):
+        return match[1]
+    match = re.search(rf"{name} = (\".*\");", text)
+    assert match is not None, name
+    return str(json.loads(match[1]))
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[[Editor], Awaitable[None]]) -> None:
+    async def main() -> None:
+        client = Editor(*command(), env=environment(folder, DG_LSP_SERVE_ENGINE="", DG_LSP_CONFIG="/dev/null"))
+        async with client:
+            # Nothing is chosen: these are the settings that a newcomer has, but for a machine that is at work.
+            await client.hello(CODE, settings={"completion": {"deadline": 60_000}, "actions": {"deadline": 60_000}})
+            while (await client.status())["state"] != "ready":
+                await asyncio.sleep(0.05)
+            await test(client)
+            assert await client.end() == 0
+
+    with home(monkeypatch):
+        asyncio.run(main())
+
+
+@pytest.mark.skipif(not SOURCE.exists(), reason="the clients are not part of a source distribution")
+def test_the_walkthroughs_suggestion_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample, behind, typed = constant("SAMPLE"), constant("TYPE_BEHIND"), constant("TYPED")
+    body = constant("FILL_BEHIND")
+    assert sample.count(behind) == 1
+    # The first of them is the sibling that says what belongs into the other.
+    assert sample.count(body) == 2
+    assert sample.index(body + constant("FILLED")) < sample.index(body + "...")
+
+    async def test(client: Editor) -> None:
+        at = sample.index(behind) + len(behind)
+        client.open(sample[:at] + typed + sample[at:], uri="untitled:sample.py")
+        lines = (sample[:at] + typed).split("\n")
+        # As while typing: an unprompted suggestion must be sure enough to be shown.
+        [item] = await client.suggestions(len(lines) - 1, len(lines[-1]), uri="untitled:sample.py", trigger=2)
+        assert typed + item["insertText"] == constant("COMPLETED")
+        client.open(sample, uri="untitled:fill.py")
+        line = sample[: sample.index(body + "...") + len(body)].count("\n")
+        [action, *_] = await client.menu(line, 8, uri="untitled:fill.py")
+        resolved = await client.request("codeAction/resolve", action)
+        [edit] = resolved["edit"]["documentChanges"][0]["edits"]
+        assert edit["newText"] == constant("FILLED")
+
+    run(tmp_path, monkeypatch, test)
+
+
+def test_the_sample_of_setup_is_filled_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    with home(monkeypatch):
+        options = config.connect_options(config.Config(), command=ENGINE_COMMAND, model="embedded")
+        taken = asyncio.run(trial.take(options))
+    assert f"+        {trial.ANSWER}" in taken.diff
+    assert taken.confidence.endswith(" %")
