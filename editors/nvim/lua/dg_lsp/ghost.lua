@@ -225,9 +225,10 @@ function M.request(choose)
     if #items == 0 then
       vim.schedule(function()
         local status = require("dg_lsp.status").current(bufnr)
-        server.say(
-          status and status.suppressed and status.suppressed.message or "the model has no answer here"
-        )
+        local reason = status and status.suppressed and status.suppressed.message
+          or "the model has no answer here"
+        server.say(reason)
+        require("dg_lsp.reason").show(bufnr, reason)
       end)
       return
     end
