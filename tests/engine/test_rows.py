@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_causal_draft_is_visible_while_it_is_written(filler: LocalFiller) -> N
             views.append(view)
     assert len(views) > 2
     # It only grows, and ends as one of the drafts.
-    assert all(later.startswith(earlier) for earlier, later in zip(views, views[1:], strict=False))
+    assert all(later.startswith(earlier) for earlier, later in pairwise(views))
     assert views[-1] in {row.text for row in task.rows() if row.row == "causal"}
 
 
