@@ -16,7 +16,7 @@ from dg_lsp.batch.check import Check
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.job import Connect, JobSpec
 from dg_lsp.batch.journal import Journal, JournalError
-from dg_lsp.batch.keep import Gate
+from dg_lsp.batch.keep import AcceptanceRule
 from dg_lsp.batch.plan import DEFAULT_KINDS, PlanError
 from dg_lsp.batch.report import Row
 from dg_lsp.batch.run import RunOptions
@@ -69,7 +69,7 @@ async def run(
     from dg_lsp.batch.commands import resident
 
     started = time.perf_counter()
-    configured = config.load(config.workspace_of(job.names_begin_at(paths)))
+    configured = config.load_config(config.workspace_of(job.names_begin_at(paths)))
     spec = JobSpec(
         paths=tuple(paths),
         kinds=frozenset(kinds),
@@ -78,7 +78,7 @@ async def run(
         write=write,
         check=Check(check) if check else None,
         n_jobs=n_jobs,
-        gate=Gate(min_confidence, take_all),
+        acceptance=AcceptanceRule(min_confidence, take_all),
         selection=selection or Selection(),
         n_in_flight=n_in_flight,
     )

@@ -53,7 +53,7 @@ def load_engine(model: str) -> Any:
     """Return a filler on the model, in this process, which has one CPU of its own."""
     from dg_lsp.engine import backends
 
-    return backends.load(model, threads=1)
+    return backends.load_filler(model, threads=1)
 
 
 class Worker:

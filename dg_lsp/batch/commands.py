@@ -88,7 +88,7 @@ def infill(
     from dg_lsp.batch.check import Check, Limits
     from dg_lsp.batch.commit import parse_unit
     from dg_lsp.batch.journal import JournalError
-    from dg_lsp.batch.keep import Gate
+    from dg_lsp.batch.keep import AcceptanceRule
     from dg_lsp.batch.run import RunOptions
     from dg_lsp.batch.scratch import ScratchError
     from dg_lsp.batch.select import Selection
@@ -102,7 +102,7 @@ def infill(
     try:
         places = tuple(plan.parse_place(place) for place in at or ())
         named_paths = [*(paths or ()), *(Path(place.file) for place in places)]
-        configuration = config.load(config.workspace_of(job.names_begin_at(named_paths)))
+        configuration = config.load_config(config.workspace_of(job.names_begin_at(named_paths)))
         spec = job.JobSpec(
             paths=tuple(paths or ()),
             places=places,
@@ -121,7 +121,7 @@ def infill(
             page=report,
             check=Check(check, Limits(check_timeout, check_memory)) if check else None,
             n_jobs=jobs,
-            gate=Gate(min_confidence, take_all),
+            acceptance=AcceptanceRule(min_confidence, take_all),
             selection=Selection(
                 tuple(lang or ()), tuple(include or ()), tuple(exclude or ()), changed_since, tuple(symbol or ()), max_holes
             ),

@@ -32,7 +32,7 @@ from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
     from dg_lsp.batch.sample import Fill, Sample
-    from dg_lsp.wire.look import Seen
+    from dg_lsp.wire.inspection import EngineReport
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 VLLM_NEEDS = ("tokenizers",)
@@ -174,10 +174,10 @@ def runtime_folder() -> Finding:
 
 def running_engines() -> Finding:
     """Return which engines run now, and how they are."""
-    from dg_lsp.wire.look import look
+    from dg_lsp.wire.inspection import inspect_engine
 
     try:
-        seen = [look(place) for place in meeting.places()]
+        seen = [inspect_engine(place) for place in meeting.all_engine_files()]
     except MeetingError as error:
         return Finding("running engines", "none that could be asked", _ended(error))
     answering = [each for each in seen if each.info is not None]
@@ -205,12 +205,12 @@ def _is_loaded(model: str, running: Finding) -> bool:
     )
 
 
-def _info(seen: Seen) -> Fields:
+def _info(seen: EngineReport) -> Fields:
     assert seen.info is not None
     return seen.info
 
 
-def _running(seen: Seen) -> str:
+def _running(seen: EngineReport) -> str:
     info = _info(seen)
     n_users = info.integer("leases", 0)
     users = f"{n_users} {'user' if n_users == 1 else 'users'}"

@@ -44,7 +44,7 @@ def explain(
     try:
         location = plan.parse_place(place)
         file_plan = plan.for_places(job.source_at(location), [location])
-        configuration = config.load(config.workspace_of(file_plan.source.path))
+        configuration = config.load_config(config.workspace_of(file_plan.source.path))
         model = model or configuration.settings.model
         options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
         request = explain.request_of(file_plan, job.around(file_plan), options)

@@ -47,7 +47,7 @@ class JobSpec:
     write: bool = False
     check: Check | None = None
     n_jobs: int = 1
-    gate: keep.Gate = field(default_factory=keep.Gate)
+    acceptance: keep.AcceptanceRule = field(default_factory=keep.AcceptanceRule)
     selection: Selection = field(default_factory=Selection)
     commit: str = ""
     is_interactive: bool = False
@@ -123,11 +123,11 @@ async def fill(
                     view = by_hole[hole].view
                     return await run.again(engine, one, around(one), hole, spec.options, answers, number, failure, view)
 
-                result = await keep.keep(one, by_hole, spec.gate, copies, more, beside)
+                result = await keep.keep(one, by_hole, spec.acceptance, copies, more, beside)
                 kept[one.source.path] = result
                 return result.text
 
-            follow = run.Following(lambda hole, fill: not spec.gate.reason(hole, fill), finish, around)
+            follow = run.Following(lambda hole, fill: not spec.acceptance.reason(hole, fill), finish, around)
             results = run.fill(
                 engine, file_plans, spec.options, answers, around, counted, follow=follow, n_in_flight=_in_flight(spec)
             )

@@ -27,7 +27,7 @@ DEFAULT_MIN_CONFIDENCE: Mapping[str, float] = {"body": 0.8, "marker": 0.8, "erro
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class AcceptanceRule:
     """Which fills are sure enough: those of at least this probability (None: the default of the hole's kind), or all."""
 
     min_confidence: float | None = None
@@ -82,7 +82,7 @@ async def no_more(_hole: Hole, _round: int, _failure: str) -> Sequence[Fill]:
 async def keep(
     plan: Plan,
     by_hole: Mapping[Hole, HoleResult],
-    gate: Gate | None = None,
+    rule: AcceptanceRule | None = None,
     copies: Copies | None = None,
     again: Again = no_more,
     beside: Mapping[Path, str] | None = None,
@@ -91,7 +91,7 @@ async def keep(
 
     `beside` are the texts of other files that the check sees in place of what they hold.
     """
-    gate = gate or Gate()
+    rule = rule or AcceptanceRule()
     reasons = {hole: answer.reason for hole, answer in by_hole.items() if not answer.fills}
     fills = {hole: answer.fills for hole, answer in by_hole.items() if answer.fills}
     try:
@@ -102,7 +102,7 @@ async def keep(
         )
     if copies is None or not fills:
         outcomes = {hole: Outcome(choices) for hole, choices in fills.items()}
-        return _decided(plan, outcomes, gate, reasons, fills)
+        return _decided(plan, outcomes, rule, reasons, fills)
     drawn = dict(fills)
 
     async def noted(hole: Hole, round_number: int, failure: str) -> Sequence[Fill]:
@@ -121,12 +121,12 @@ async def keep(
                 {hole: choices for hole, choices in writable.items() if choices}, prober.raising(), tokens, prober.probe, noted
             )
             outcomes = dict(await verifier.outcomes())
-            result = _decided(plan, outcomes, gate, reasons, drawn)
+            result = _decided(plan, outcomes, rule, reasons, drawn)
             if any(hole not in result.proofs for hole in result.fills):
                 problem = await verifier.problem_of([fill.edit for fill in result.fills.values()])
                 if problem:
                     rejected = {hole: Outcome((), reason=problem) for hole in result.fills if hole not in result.proofs}
-                    result = _decided(plan, outcomes | rejected, gate, reasons, drawn)
+                    result = _decided(plan, outcomes | rejected, rule, reasons, drawn)
     except (ScratchError, OSError) as error:
         # An unverified fill is not kept because the check could not be run.
         return FileResult(plan, {}, reasons | dict.fromkeys(fills, f"it can't be checked: {error}"), candidates=drawn)
@@ -136,7 +136,7 @@ async def keep(
 def _decided(
     plan: Plan,
     outcomes: Mapping[Hole, Outcome],
-    gate: Gate,
+    rule: AcceptanceRule,
     reasons: Mapping[Hole, str],
     candidates: Mapping[Hole, tuple[Fill, ...]],
 ) -> FileResult:
@@ -146,11 +146,11 @@ def _decided(
     failed |= {hole: settle.unfit(plan, choices) for hole, choices in candidates.items() if hole not in outcomes}
     sure, unsure = {}, {}
     for hole, outcome in outcomes.items():
-        choices = tuple(fill for fill in outcome.choices if outcome.proof or not gate.reason(hole, fill))
+        choices = tuple(fill for fill in outcome.choices if outcome.proof or not rule.reason(hole, fill))
         if choices:
             sure[hole] = choices
         elif outcome.choices:
-            why = gate.reason(hole, outcome.choices[0])
+            why = rule.reason(hole, outcome.choices[0])
             unsure[hole] = f"{outcome.reason}, and {why}" if outcome.reason else why
     attempts = [settle.settle(plan, sure, place, proven=frozenset(proofs)) for place in range(settle.n_attempts(sure))]
     best = max(attempts, key=lambda attempt: len(attempt.survivors), default=None)

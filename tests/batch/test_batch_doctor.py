@@ -21,7 +21,7 @@ from dg_lsp import cli
 from dg_lsp.batch import doctor
 from dg_lsp.batch.sample import Fill
 from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import State, Which
+from dg_lsp.wire.meeting import EngineId, State
 from dg_lsp.wire.messages import Done, Timings
 from tests.engine.engine_kit import running
 
@@ -97,7 +97,7 @@ def test_a_line_for_each_is_said_without_starting_an_engine_or_loading_torch(eng
     assert found.exit_code == 0, found.output
     lines = found.stdout.splitlines()
     assert [line.startswith(f"ok  {what}") for line, what in zip(lines, WITHOUT_ENGINE, strict=True)] == [True] * len(lines)
-    assert meeting.places() == ()
+    assert meeting.all_engine_files() == ()
     assert ("torch" in sys.modules) == loaded
 
 
@@ -182,12 +182,12 @@ def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        place = meeting.place(Which())
-        meeting.write_state(place, State(os.getpid(), f"127.0.0.1:{server.server_address[1]}", "token", "9.9"))
+        files = meeting.engine_files(EngineId())
+        meeting.write_state(files, State(os.getpid(), f"127.0.0.1:{server.server_address[1]}", "token", "9.9"))
         try:
             yield
         finally:
-            place.state.unlink()  # else this process would be ended as an engine that was left behind
+            files.state.unlink()  # else this process would be ended as an engine that was left behind
             server.shutdown()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch import job, keep, settle, write
-from dg_lsp.batch.keep import FileResult, Gate
+from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import Fill, Plan
 from dg_lsp.batch.run import HoleResult
 from dg_lsp.core.confidence import Calibrated, Ranked
@@ -28,8 +28,8 @@ def asked(plan: Plan, *texts: str | tuple[str, ...], scores: tuple[float, ...] =
     return answers  # type: ignore[return-value]  # keys are holes
 
 
-def kept(plan: Plan, *texts: str | tuple[str, ...], to_write: bool = False, gate: Gate | None = None) -> FileResult:
-    result = asyncio.run(keep.keep(plan, asked(plan, *texts), gate))  # type: ignore[arg-type]
+def kept(plan: Plan, *texts: str | tuple[str, ...], to_write: bool = False, rule: AcceptanceRule | None = None) -> FileResult:
+    result = asyncio.run(keep.keep(plan, asked(plan, *texts), rule))  # type: ignore[arg-type]
     return job.written(result) if to_write else result
 
 
@@ -142,7 +142,7 @@ def test_the_first_candidate_that_is_sure_is_taken(tmp_path: Path) -> None:
         ),
         second: HoleResult((Fill(Edit(second.span, "return 2"), Ranked(0), 1),)),
     }
-    result = asyncio.run(keep.keep(plan, answers, Gate(min_confidence=0.5)))
+    result = asyncio.run(keep.keep(plan, answers, AcceptanceRule(min_confidence=0.5)))
     assert texts(result) == ["return 1"]
     assert result.unsure[second].startswith("the model states no probability")
 
@@ -150,5 +150,5 @@ def test_the_first_candidate_that_is_sure_is_taken(tmp_path: Path) -> None:
 def test_all_takes_every_fill_that_parses(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     answers = asked(plan, "return 1", "return (", scores=(0.01, 0.01))
-    result = asyncio.run(keep.keep(plan, answers, Gate(takes_all=True)))  # type: ignore[arg-type]
+    result = asyncio.run(keep.keep(plan, answers, AcceptanceRule(takes_all=True)))  # type: ignore[arg-type]
     assert (texts(result), list(result.reasons.values())) == (["return 1"], [settle.BREAKS])

@@ -13,7 +13,7 @@ import pytest
 
 from dg_lsp.batch import copies, keep, together, verify
 from dg_lsp.batch.check import Check, Limits
-from dg_lsp.batch.keep import FileResult, Gate
+from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import Fill, Plan
 from dg_lsp.batch.run import HoleResult
 from dg_lsp.core.confidence import Calibrated
@@ -42,7 +42,7 @@ def checked(
     root: Path,
     command: str,
     *files: tuple[Plan, Sequence[Sequence[str]]],
-    gate: Gate | None = None,
+    rule: AcceptanceRule | None = None,
     limits: Limits | None = None,
     again: verify.Again = keep.no_more,
     n_jobs: int = 1,
@@ -54,7 +54,7 @@ def checked(
     async def run() -> list[FileResult]:
         with copies.opened(Check(command, limits or Limits(), root), n_jobs, pytest.fail) as made:
             results = await asyncio.gather(
-                *(keep.keep(plan, answers(plan, *choices), gate, made, again) for plan, choices in files)
+                *(keep.keep(plan, answers(plan, *choices), rule, made, again) for plan, choices in files)
             )
             return await together.passing(results, made)
 
@@ -84,7 +84,9 @@ def test_a_check_that_passes_while_the_hole_raises_proves_nothing(tmp_path: Path
     [result] = checked(tmp_path, command, (plan, [["return 1"]]))
     [(text, reason)] = outcome(result)
     assert (text, reason.startswith(verify.NO_PROOF)) == ("", True)
-    assert outcome(checked(tmp_path, command, (plan, [["return 1"]]), gate=Gate(takes_all=True))[0]) == [("return 1", "")]
+    assert outcome(checked(tmp_path, command, (plan, [["return 1"]]), rule=AcceptanceRule(takes_all=True))[0]) == [
+        ("return 1", "")
+    ]
 
 
 def test_a_check_that_fails_without_running_into_the_hole_proves_nothing(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_a_fill_without_proof_must_not_break_a_test(tmp_path: Path) -> None:
         "import a, inspect\ndef test_f():\n    assert a.f() == 1\n"
         "def test_g():\n    assert 'spoils' not in inspect.getsource(a.g)\n"
     )
-    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"], ["return 'spoils'"]]), gate=Gate(takes_all=True))
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"], ["return 'spoils'"]]), rule=AcceptanceRule(takes_all=True))
     assert outcome(result)[0] == ("return 1", "the check: 1 test")
     assert "test_g fails: " in outcome(result)[1][1]
 

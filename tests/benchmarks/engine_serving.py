@@ -109,7 +109,7 @@ async def protocol_alone() -> None:
 
 async def overhead(engine: ResidentEngine, pid: int, requests: Requests) -> None:
     """Tell what a request costs more over the socket than in this process."""
-    here = local.load_filler("embedded", threads=1)
+    here = local.load_local("embedded", threads=1)
     waits, works, elsewhere = [], [], []
     stages: dict[str, float] = {}
     for number in range(N_PAIRS + 2):

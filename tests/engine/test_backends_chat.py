@@ -18,11 +18,11 @@ from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, Hole, Snippet, Span
 from dg_lsp.engine import backends, question
 from dg_lsp.engine.backends import chat
-from dg_lsp.engine.backends.calls import RemoteError
 from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS
 from dg_lsp.engine.backends.chat_answer import locate
 from dg_lsp.engine.backends.events import EventReader
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, WARMTH
+from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.layout import Instruct
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
@@ -464,7 +464,7 @@ def test_a_url_may_end_with_the_endpoint(base: str) -> None:
     server = ChatServer(FENCED)
     path = base if base.startswith("/v1beta") else "/v1/chat/completions"
     with serving({f"POST {path}": server.answer}) as url:
-        filler: Any = backends.load(f"chat:{url}{base}#m")
+        filler: Any = backends.load_filler(f"chat:{url}{base}#m")
         try:
             assert finish(filler.start(request(PREFIX, SUFFIX))).candidates()[0].texts == ("a + b",)
         finally:

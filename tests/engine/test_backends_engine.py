@@ -156,9 +156,9 @@ def test_remote_models_need_no_torch() -> None:
         "sys.meta_path.insert(0, Block())\n"
         "from dg_lsp.engine import backends\n"
         "import dg_lsp.engine.backends.vllm, dg_lsp.engine.backends.fim\n"
-        "backends.load('fim:llama').close()\n"
+        "backends.load_filler('fim:llama').close()\n"
         "sys.modules['tokenizers'] = None\n"
-        "backends.load('chat:http://127.0.0.1:9#m').close()\n"
+        "backends.load_filler('chat:http://127.0.0.1:9#m').close()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

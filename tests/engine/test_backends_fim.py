@@ -17,8 +17,8 @@ from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, Document, Hole, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import fim
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient, joined
 from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, WARMTH, window
+from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient, joined
 from dg_lsp.engine.backends.remote import Board, RemoteFiller
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import BODY, LINE, Recorder, finish, request, serving

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dg_lsp.engine.backends import fim, replicas, vllm
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server
+from dg_lsp.engine.backends.http_client import Call, RemoteError, Server
 from dg_lsp.engine.backends.remote import RemoteTask
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.vocabulary import Vocabulary

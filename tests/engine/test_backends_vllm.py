@@ -20,7 +20,7 @@ from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Hole, Snippet, Span
 from dg_lsp.engine import backends
-from dg_lsp.engine.backends.calls import RemoteError
+from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.backends.remote import STEP_S, RemoteFiller
 from dg_lsp.engine.backends.vllm import SERVED_STEPS, Vllm, connect
 from dg_lsp.engine.backends.vllm_canvas import MAX_ROWS, PinnedCanvas, ReturnedCanvas, agreement, answer_tokens
@@ -419,7 +419,7 @@ def test_a_name_is_enough_to_fill_remotely(
     server = StandIn(vocabulary, rules, answers=["x +y"], key="secret")
     heard: list[str] = []
     with serving(server.routes()) as url:
-        made: Any = backends.load(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
+        made: Any = backends.load_filler(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
         assert texts(made, PREFIX, SUFFIX)[0] == ("x +y",)
         made.close()
     assert heard[-1] == "ready"

@@ -45,7 +45,7 @@ class Timed:
 
 @pytest.fixture(scope="module")
 def loaded(instruct_layout: Path) -> Loaded:
-    loaded = local.load_filler(str(instruct_layout), device="cpu").loaded
+    loaded = local.load_local(str(instruct_layout), device="cpu").loaded
     # A random model settles by chance; here it never does.
     sampling = Sampling(stop_entropy=-1.0, block_steps=24)
     return replace(loaded, profile=replace(loaded.profile, sampling=sampling, block_gaps=(4, 6, 8), canvas_tokens=48))
@@ -54,7 +54,7 @@ def loaded(instruct_layout: Path) -> Loaded:
 @pytest.fixture(scope="module")
 def shrinking_loaded(trained_layout: Path) -> Loaded:
     """A checkpoint that needs no search for the gap's length: it has a delete token."""
-    loaded = local.load_filler(str(trained_layout), device="cpu").loaded
+    loaded = local.load_local(str(trained_layout), device="cpu").loaded
     sampling = Sampling(stop_entropy=-1.0, block_steps=24, delete_entropy=-1.0)
     gaps = {"line_gaps": (4, 6), "block_gaps": (4, 6, 8), "canvas_tokens": 48}
     rows = {"refine_steps": 4, "noise_rows": 1, "causal_rows": 1, "file_weight": 0.0}

@@ -117,7 +117,7 @@ def busy(engine: Running) -> Answered:
         told = engine.info()
         return told["running"], told["waiting"]
 
-    stop = gate(Path(engine.place.directory), "busy")
+    stop = gate(Path(engine.files.directory), "busy")
     held = body({"steps": 1, "gate": str(stop.path)})
     with contextlib.ExitStack() as stack:
         # One in its step, and as many as may wait.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dg_lsp.engine.backends import load_remote
-from dg_lsp.engine.backends.calls import RemoteError
+from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.commands import app
 from dg_lsp.infill.config import Config, connect_options
 from dg_lsp.infill.port import EngineError

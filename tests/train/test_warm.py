@@ -8,7 +8,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from dg_lsp.engine.model import load
+from dg_lsp.engine.model import load_model
 from dg_lsp.engine.passes import Passes
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import warm
@@ -22,7 +22,7 @@ def old_tokenizer() -> Tokenizer:
 
 def test_added_layers_do_not_change_the_output(tmp_path: Path, old_tokenizer: Tokenizer) -> None:
     old_tokenizer.save(str(tmp_path / "tokenizer.json"))
-    old = load("embedded", device="cpu", dtype="float32").passes
+    old = load_model("embedded", device="cpu", dtype="float32").passes
     shape = Shape(
         hidden=old.config.hidden_size,
         layers=old.config.num_hidden_layers + 2,

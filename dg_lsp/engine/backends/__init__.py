@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from dg_lsp.engine.backends.remote import RemoteFiller
     from dg_lsp.engine.task import Filler
 
-__all__ = ["is_remote", "load", "load_remote", "parse"]
+__all__ = ["is_remote", "load_filler", "load_remote", "parse"]
 
 log = logging.getLogger("dg_lsp.engine")
 
 
 def parse(name: str) -> Remote:
     """Return what a remote model's name says; raise RemoteError, with a sentence, when it says nothing of the kind."""
-    from dg_lsp.engine.backends.calls import RemoteError
+    from dg_lsp.engine.backends.http_client import RemoteError
 
     try:
         return model_names.parse_remote(name)
@@ -45,7 +45,7 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
         log.warning("%s", problem)
     remote_name = parse(name)
     if privacy.keeps_everything(configured.settings.local_only):
-        from dg_lsp.engine.backends.calls import RemoteError
+        from dg_lsp.engine.backends.http_client import RemoteError
 
         # Before the first byte: asking the server how it is would already tell it the key.
         raise RemoteError(f"every file {LOCAL_ONLY}. {' '.join(problems)}".rstrip())
@@ -69,7 +69,7 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
     return filler
 
 
-def load(
+def load_filler(
     name: str,
     *,
     device: str = "auto",
@@ -84,4 +84,4 @@ def load(
         return load_remote(name, say=say)
     from dg_lsp.engine import local
 
-    return local.load_filler(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, say=say)
+    return local.load_local(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, say=say)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine import calibration, question
 from dg_lsp.engine.backends import chat_answer, fim
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
 from dg_lsp.engine.backends.chat_answer import Place
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, WARMTH, Written, window
+from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, with_agreement
 from dg_lsp.engine.calibration import Evidence
 from dg_lsp.wire.config import Config

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from dg_lsp.core import context
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine import calibration
-from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient, server_at
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, token_features, trimmed, with_agreement
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.calibration import Evidence

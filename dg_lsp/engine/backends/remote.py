@@ -22,7 +22,7 @@ from dg_lsp.core import secrets
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import calibration, sequence
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server, outcome_of
+from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, outcome_of
 from dg_lsp.engine.calibration import Calibration, Evidence, HolePosition
 from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.task import Filler, Task
@@ -261,7 +261,7 @@ class RemoteTask(Task):
         for reply in replies:
             self._count(reply.fields)
         self._evidence = self._known(replies)
-        candidates = calibration.stated(self._evidence, self._calibration)
+        candidates = calibration.to_candidates(self._evidence, self._calibration)
         self._sent.drop()
         if self._together == len(self._request.holes):
             self._answers = candidates
@@ -293,7 +293,7 @@ class RemoteTask(Task):
         if self._part is not None and replies:
             # What is wrong with them is told when all are there.
             with contextlib.suppress(RemoteError):
-                return calibration.stated(self._known(replies), self._calibration)
+                return calibration.to_candidates(self._known(replies), self._calibration)
         return ()
 
     def _count(self, fields: Fields) -> None:

@@ -15,7 +15,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient, outcome_of
+from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient, outcome_of
 from dg_lsp.wire.fields import Fields
 
 FIRST_CALLS = 32

@@ -15,7 +15,7 @@ from dataclasses import replace
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine import calibration, layout, sequence
 from dg_lsp.engine.backends import vllm_canvas
-from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient, server_at
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, with_agreement
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.backends.vllm_canvas import CanvasWriter, PinnedCanvas, ReturnedCanvas, agreement

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import layout
-from dg_lsp.engine.backends.calls import RemoteError
+from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.backends.remote import token_features, trimmed
 from dg_lsp.engine.backends.vllm_server import Served
 from dg_lsp.engine.calibration import Evidence

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.engine import profile
-from dg_lsp.engine.backends.calls import UNLIKE, Call, RemoteError, ServerClient
+from dg_lsp.engine.backends.http_client import UNLIKE, Call, RemoteError, ServerClient
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.wire.fields import Fields, WireError
@@ -51,7 +51,7 @@ def probe(client: ServerClient, model: str, say: Callable[[str, float], None]) -
     say("reading the tokenizer", 0.5)
     folder = find(model or root or name)
     try:
-        vocabulary, loaded_profile = Vocabulary.from_file(folder / "tokenizer.json"), profile.load(folder)
+        vocabulary, loaded_profile = Vocabulary.from_file(folder / "tokenizer.json"), profile.load_profile(folder)
     # The tokenizers library raises nothing more telling.
     except Exception as error:
         raise RemoteError(f"{folder} holds no tokenizer and profile that can be read: {error}") from error
