@@ -110,7 +110,7 @@ class Link:
                     return answering.result()
             if self._ended.is_set():
                 raise self._gone()
-            raise EngineError(f"the engine did not answer within {patience_s:.0f} s; the request was cancelled")
+            raise EngineError(f"the engine did not respond within {patience_s:.0f} s; the request was cancelled")
         finally:
             self.n_running -= 1
             ended.cancel()

@@ -21,7 +21,7 @@ from dg_lsp.engine.backends import chat
 from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS
 from dg_lsp.engine.backends.chat_answer import locate
 from dg_lsp.engine.backends.events import EventReader
-from dg_lsp.engine.backends.fim import MAX_ANSWERS, WARMTH
+from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE
 from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.layout import Instruct
 from dg_lsp.engine.profile import Profile
@@ -313,7 +313,7 @@ def test_an_answer_that_ran_out_of_room_is_doubted() -> None:
 def test_several_candidates_have_several_temperatures() -> None:
     with Served(FENCED) as served:
         served.fill(n=3)
-        assert sorted(body["temperature"] for body in served.server.bodies) == [0.0, WARMTH, WARMTH]
+        assert sorted(body["temperature"] for body in served.server.bodies) == [0.0, SAMPLING_TEMPERATURE, SAMPLING_TEMPERATURE]
         served.server.bodies.clear()
         served.fill(n=64)
         assert len(served.server.bodies) == MAX_ANSWERS
@@ -391,10 +391,10 @@ def raw(data: bytes, media_type: str = "text/event-stream") -> str:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
-        (b"<html>", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
-        (b"data: [DONE]\n\n", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
-        (b"{", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
+        (b"", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
+        (b"<html>", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
+        (b"data: [DONE]\n\n", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
+        (b"{", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
         (b"data: {\n\n", "the answer of HOST can't be understood: the message is not valid JSON"),
         (b"data: 7\n\n", "the answer of HOST can't be understood: the message must be an object, but is a number"),
         (b'data: {"choices": 7}\n\n', "the answer of HOST can't be understood: choices must be a list, but is a number"),
@@ -403,7 +403,7 @@ def raw(data: bytes, media_type: str = "text/event-stream") -> str:
         (b'data: {"error": "out of memory"}\n\n', "HOST failed (500): out of memory"),
         (
             b'data: {"error": {"message": "too long for the context", "code": 413}}\n\n',
-            "HOST takes no request of this size (413)",
+            "HOST does not accept a request of this size (413)",
         ),
         (b": \n\n" * (5 << 20), "HOST answered with more than 16 MB"),
     ],
@@ -415,7 +415,7 @@ def test_an_answer_that_makes_no_sense_is_told(data: bytes, sentence: str) -> No
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
-        (401, r"wants an API key \(401\)"),
+        (401, r"requires an API key \(401\)"),
         (404, r"has no /v1/chat/completions, or no model a-model \(404\)"),
         (429, "too many requests"),
         (500, r"failed \(500\)"),

@@ -26,7 +26,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
-        (401, r"wants an API key \(401\); add it to the configuration's \[keys\], or set DG_LSP_API_KEY="),
+        (401, r"requires an API key \(401\); add it to the configuration's \[keys\], or set DG_LSP_API_KEY="),
         (429, r"has too many requests, or the quota is used up \(429\)"),
     ],
 )

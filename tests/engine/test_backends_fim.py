@@ -17,9 +17,9 @@ from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, Document, Hole, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import fim
-from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, WARMTH, window
+from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, SAMPLING_TEMPERATURE, window
 from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient, joined
-from dg_lsp.engine.backends.remote import Board, RemoteFiller
+from dg_lsp.engine.backends.remote import NewAnswers, RemoteFiller
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import BODY, LINE, Recorder, finish, request, serving
 from tests.engine.engine_kit import wait_until
@@ -129,9 +129,9 @@ def test_several_answers_are_asked_for_at_once_where_they_can_differ(name: str, 
         finish(task)
         bodies = [{**body, **body.get("options", {})} for body in served.recorder.bodies]
         if name == "openai":
-            assert (bodies[0]["n"], bodies[0]["temperature"]) == (3, WARMTH)
+            assert (bodies[0]["n"], bodies[0]["temperature"]) == (3, SAMPLING_TEMPERATURE)
         elif name != "mercury":
-            assert sorted(body["temperature"] for body in bodies) == [0.0, WARMTH, WARMTH]
+            assert sorted(body["temperature"] for body in bodies) == [0.0, SAMPLING_TEMPERATURE, SAMPLING_TEMPERATURE]
 
 
 def test_equal_answers_are_one_and_the_surest_comes_first(openai: Served) -> None:
@@ -230,13 +230,13 @@ def error(status: int, body: Any = None, *, key: str = "") -> str:
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
-        (401, "HOST wants an API key (401); add it to the configuration's [keys], or set DG_LSP_API_KEY=HOST=KEY"),
-        (402, "HOST wants to be paid first (402): no such thing"),
+        (401, "HOST requires an API key (401); add it to the configuration's [keys], or set DG_LSP_API_KEY=HOST=KEY"),
+        (402, "HOST requires payment (402): no such thing"),
         (404, "HOST has no /v1/completions, or no model a-model (404); check the URL, and the model after the #"),
-        (413, "HOST takes no request of this size (413)"),
+        (413, "HOST does not accept a request of this size (413)"),
         (422, "HOST refuses the request (422): no such thing"),
         (429, "HOST has too many requests, or the quota is used up (429); try again later"),
-        (301, "HOST wants to be asked elsewhere (301); give the URL that it leads to"),
+        (301, "HOST redirects the request (301); configure the URL that it redirects to"),
         (503, "HOST failed (503): no such thing"),
     ],
 )
@@ -262,8 +262,8 @@ def test_a_refusal_in_any_shape_is_one_short_line(body: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b"<html>", "HOST answered /v1/completions with something that is no JSON object; is the URL right?"),
-        (b"[]", "HOST answered /v1/completions with something that is no JSON object; is the URL right?"),
+        (b"<html>", "HOST answered /v1/completions with something other than a JSON object; is the URL right?"),
+        (b"[]", "HOST answered /v1/completions with something other than a JSON object; is the URL right?"),
         ({}, "the answer of HOST can't be understood: choices is missing"),
         ({"choices": []}, "the answer of HOST can't be understood: choices is empty"),
         (
@@ -295,14 +295,14 @@ def test_a_server_that_never_answers_is_given_up(openai: Served) -> None:
     client = openai.filler.client
     assert isinstance(client, ServerClient)
     client._http.timeout = httpx.Timeout(0.05)
-    with pytest.raises(RemoteError, match="did not answer within"):
+    with pytest.raises(RemoteError, match="did not respond within"):
         openai.fill("a", "b")
 
 
 def test_a_redirect_is_not_followed_with_the_key() -> None:
     elsewhere = RedirectResponse(PATHS["openai"], 307)
     with Served("openai", elsewhere, keys={"127.0.0.1": "secret"}) as served:
-        with pytest.raises(RemoteError, match="wants to be asked elsewhere"):
+        with pytest.raises(RemoteError, match="redirects the request"):
             served.fill("a", "b")
         assert len(served.recorder.bodies) == 1
 
@@ -372,10 +372,10 @@ def test_a_key_is_sent_over_http_to_this_machine_alone(url: str, is_sent: bool) 
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("", "is no server's URL"),
-        ("gpu01:8000", "is no server's URL"),
-        ("ftp://a", "is no server's URL"),
-        ("http://a:99999", "is no server's URL"),
+        ("", "is not a server's URL"),
+        ("gpu01:8000", "is not a server's URL"),
+        ("ftp://a", "is not a server's URL"),
+        ("http://a:99999", "is not a server's URL"),
         ("http://user:word@a", "must hold no password; put the key of a into the configuration"),
         ("http://a?key=1", "must end with its path"),
     ],
@@ -417,7 +417,7 @@ def test_a_name_that_says_less_is_told(name: str) -> None:
     [
         ("fim:klingon:http://a", "there is no dialect klingon; there are openai, mercury, deepseek, codestral, llama, ollama"),
         ("fim:ollama", "ollama needs a model's name at the end, as in fim:ollama:URL#MODEL"),
-        ("fim:llama:a", "a is no server's URL"),
+        ("fim:llama:a", "a is not a server's URL"),
     ],
 )
 def test_a_filler_that_can_not_be_made_says_why(
@@ -430,7 +430,7 @@ def test_a_filler_that_can_not_be_made_says_why(
 
 
 def test_one_tasks_answer_ends_anothers_wait() -> None:
-    board = Board()
+    board = NewAnswers()
     one, other = board.join(), board.join()
     thread = threading.Thread(target=lambda: board.wait(60))
     thread.start()

@@ -266,10 +266,10 @@ def test_a_canvas_too_short_for_any_answer_is_told(opened: Opened) -> None:
     ("settings", "sentence"),
     [
         ({"version": "0.29.0"}, r"runs vLLM 0\.29\.0: it is too old to infill.*upgrade it to vLLM 0\.33 or later"),
-        ({"old": True}, r"takes no canvas: it is too old to infill, or serves no DiffusionGemma"),
-        ({"old": True, "version": "?"}, "takes no canvas"),
+        ({"old": True}, r"does not accept a canvas: it is too old to infill, or serves no DiffusionGemma"),
+        ({"old": True, "version": "?"}, "does not accept a canvas"),
         ({"tokens": [1, 2, 3]}, "serves tiny-diffusion with another tokenizer"),
-        ({"key": "secret"}, r"wants an API key \(401\); add it to the configuration"),
+        ({"key": "secret"}, r"requires an API key \(401\); add it to the configuration"),
     ],
 )
 def test_a_server_that_can_not_infill_is_told_at_once(opened: Opened, settings: dict[str, Any], sentence: str) -> None:
@@ -336,7 +336,7 @@ def test_the_key_of_the_configuration_opens_the_server(opened: Opened) -> None:
 
 
 def test_a_tokenizer_that_is_not_to_be_had_is_told(opened: Opened, tmp_path: Path) -> None:
-    for model, sentence in ((str(tmp_path), "holds no tokenizer.json"), ("/none/such", "can't be had here; name the served")):
+    for model, sentence in ((str(tmp_path), "has no tokenizer.json"), ("/none/such", "is not available here; name the served")):
         with pytest.raises(RemoteError, match=sentence), opened(model=model):
             pass
     (tmp_path / "tokenizer.json").write_text("{}")

@@ -77,7 +77,7 @@ def test_a_byte_now_and_then_is_not_listened_to_for_ever(monkeypatch: pytest.Mon
             gone.set()
 
     with talking(drip) as url:
-        assert "did not answer within" in refused(url)
+        assert "did not respond within" in refused(url)
         assert gone.wait(30)
 
 
@@ -93,7 +93,7 @@ def test_a_compressed_answer_is_not_unpacked() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with talking(lambda caller: caller.sendall(bodies.pop())) as url:
         while bodies:
-            assert refused(url).endswith("compressed its answer, though it was asked not to")
+            assert refused(url).endswith("compressed its answer although the request forbids it")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10
 
 

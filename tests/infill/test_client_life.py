@@ -110,7 +110,7 @@ def test_an_overdue_request_is_cancelled(folder: Path, monkeypatch: pytest.Monke
         stop = gate(folder)
         async with connect(options()) as engine:
             # The step hangs, so that not even the request's own deadline ends it.
-            with pytest.raises(EngineError, match="the engine did not answer within 1 s; the request was cancelled"):
+            with pytest.raises(EngineError, match="the engine did not respond within 1 s; the request was cancelled"):
                 await engine.fill(request({"gate": str(stop.path)}, ms=10))
             assert isinstance(engine.state, Ready)
             stop.let(9)
