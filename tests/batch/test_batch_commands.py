@@ -362,7 +362,7 @@ def test_what_changed_on_the_canvas_is_painted_apart(project: Path) -> None:
     (project / "a.py").write_text("x = [\n]\n")
     place = planning.parse_place("a.py:1:6")
     planned = planning.for_places(job.source_at(place), [place])
-    request = drawing.request_of(planned, job.around(planned), RunOptions())
+    request = drawing.request_of(planned, job.file_context(planned), RunOptions())
 
     def paint(text: str, what: str) -> str:
         return f"<{what}>{text}</>" if text else ""

@@ -30,7 +30,7 @@ def asked(plan: Plan, *texts: str | tuple[str, ...], scores: tuple[float, ...] =
 
 def kept(plan: Plan, *texts: str | tuple[str, ...], to_write: bool = False, rule: AcceptanceRule | None = None) -> FileResult:
     result = asyncio.run(keep.keep(plan, asked(plan, *texts), rule))  # type: ignore[arg-type]
-    return job.written(result) if to_write else result
+    return job.write_fills(result) if to_write else result
 
 
 def texts(found: FileResult) -> list[str]:

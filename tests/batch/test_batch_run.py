@@ -253,7 +253,7 @@ def test_a_further_round_says_what_failed_and_is_remembered(tmp_path: Path) -> N
     async def again(number: int, failure: str) -> list[str]:
         options = RunOptions(n_retries=1)
         with Journal(tmp_path / "journal") as journal:
-            fills = await run.again(engine, plan, alone(plan), hole, options, journal, number, failure)
+            fills = await run.retry(engine, plan, alone(plan), hole, options, journal, number, failure)
         return [fill.edit.text for fill in fills]
 
     assert asyncio.run(again(1, "assert 1 == 2 at 0x7f in 0.31s")) == ["return 2"]

@@ -20,7 +20,7 @@ import pytest
 from dg_lsp.batch.setup import machine, offers, servers, user_file
 from dg_lsp.batch.setup.machine import Gpu, Machine
 from dg_lsp.batch.setup.offers import GIB, Key
-from dg_lsp.batch.setup.servers import Model, Place, Server
+from dg_lsp.batch.setup.servers import Endpoint, Model, Server
 from dg_lsp.batch.setup.user_file import UserFileError
 from dg_lsp.engine import calibration_store
 from dg_lsp.engine.calibration import Calibration
@@ -92,7 +92,7 @@ def fakes() -> Iterator[list[Fake]]:
 
 def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Server, ...]:
     fakes.append(Fake(answers))
-    return asyncio.run(servers.look([Place(kind, fakes[-1].url)]))
+    return asyncio.run(servers.find_running([Endpoint(kind, fakes[-1].url)]))
 
 
 def test_ollama_says_which_of_its_models_fill_in_the_middle(fakes: list[Fake]) -> None:
@@ -131,7 +131,7 @@ def test_what_is_no_such_server_is_not_offered(kind: str, answers: Mapping[str, 
 
 
 def test_a_port_where_nothing_listens_is_no_server() -> None:
-    assert asyncio.run(servers.look([Place("ollama", "http://127.0.0.1:9")])) == ()
+    assert asyncio.run(servers.find_running([Endpoint("ollama", "http://127.0.0.1:9")])) == ()
 
 
 def test_no_key_and_no_code_is_sent_to_look(fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,14 +169,14 @@ def test_a_bare_laptop_has_the_embedded_model_and_commands_for_better_ones() -> 
 
 
 def test_what_runs_is_recommended_before_the_embedded_model() -> None:
-    running = Server(Place("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB), Model("chat", False)))
+    running = Server(Endpoint("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB), Model("chat", False)))
     found = models(LAPTOP, (running,), (), {})
     assert found[:2] == [("fim:ollama#coder:7b", True, True), ("embedded", True, False)]
     assert not any("chat" in model for model, _, _ in found)
 
 
 def test_a_server_elsewhere_is_named_and_not_recommended() -> None:
-    running = Server(Place("ollama", "http://gpu01:11434"), (Model("coder:7b"),))
+    running = Server(Endpoint("ollama", "http://gpu01:11434"), (Model("coder:7b"),))
     first, *_ = offers.offers(LAPTOP, (running,), (), {})
     assert (first.model, first.where, first.is_recommended) == (
         "fim:ollama:http://gpu01:11434#coder:7b",

@@ -44,7 +44,7 @@ def checked(
     *files: tuple[Plan, Sequence[Sequence[str]]],
     rule: AcceptanceRule | None = None,
     limits: Limits | None = None,
-    again: verify.Again = keep.no_more,
+    retry: verify.Retry = keep.no_more,
     n_jobs: int = 1,
 ) -> list[FileResult]:
     """Return what stays of the files' fills, having made sure that the project is as it was."""
@@ -52,9 +52,9 @@ def checked(
     before = snapshot(root)
 
     async def run() -> list[FileResult]:
-        with copies.opened(Check(command, limits or Limits(), root), n_jobs, pytest.fail) as made:
+        with copies.open_copies(Check(command, limits or Limits(), root), n_jobs, pytest.fail) as made:
             results = await asyncio.gather(
-                *(keep.keep(plan, answers(plan, *choices), rule, made, again) for plan, choices in files)
+                *(keep.keep(plan, answers(plan, *choices), rule, made, retry) for plan, choices in files)
             )
             return await together.passing(results, made)
 
@@ -162,11 +162,11 @@ def test_the_next_round_hears_what_failed(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text("import a\ndef test_f():\n    assert a.f() == 3\n")
     heard: list[tuple[int, str]] = []
 
-    async def again(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
+    async def retry(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
         heard.append((number, failure))
         return [Fill(Edit(hole.span, f"return {number + 1}"), Calibrated(0.01), 1)] if number < 3 else []
 
-    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"]]), again=again)
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"]]), retry=retry)
     assert outcome(result) == [("return 3", "the check: 1 test")]
     assert [number for number, _ in heard] == [1, 2]
     assert heard[0][1].startswith("test_a::test_f fails: ")

@@ -54,7 +54,7 @@ def test_a_vllm_server_fills_through_the_resident_engine(tmp_path: Path, judged_
 
 
 def test_a_remote_model_that_is_not_there_is_told() -> None:
-    with pytest.raises(EngineError, match="there is no dialect klingon; there are openai"):
+    with pytest.raises(EngineError, match="there is no dialect klingon; choose one of openai"):
         asyncio.run(fill("fim:klingon:http://127.0.0.1", request("a", "b")))
 
 

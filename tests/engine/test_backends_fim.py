@@ -415,7 +415,10 @@ def test_a_name_that_says_less_is_told(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("fim:klingon:http://a", "there is no dialect klingon; there are openai, mercury, deepseek, codestral, llama, ollama"),
+        (
+            "fim:klingon:http://a",
+            "there is no dialect klingon; choose one of openai, mercury, deepseek, codestral, llama, ollama",
+        ),
         ("fim:ollama", "ollama needs a model's name at the end, as in fim:ollama:URL#MODEL"),
         ("fim:llama:a", "a is not a server's URL"),
     ],
@@ -430,17 +433,17 @@ def test_a_filler_that_can_not_be_made_says_why(
 
 
 def test_one_tasks_answer_ends_anothers_wait() -> None:
-    board = NewAnswers()
-    one, other = board.join(), board.join()
-    thread = threading.Thread(target=lambda: board.wait(60))
+    new_answers = NewAnswers()
+    one, other = new_answers.join(), new_answers.join()
+    thread = threading.Thread(target=lambda: new_answers.wait(60))
     thread.start()
-    board.add(one)
+    new_answers.add(one)
     thread.join(30)
     assert not thread.is_alive()
-    board.seen(one)
-    board.leave(other)
-    board.add(other)
-    assert not board._fresh
+    new_answers.mark_read(one)
+    new_answers.leave(other)
+    new_answers.add(other)
+    assert not new_answers._fresh
 
 
 def test_what_is_not_told_of_a_server_is_its_key(openai: Served) -> None:

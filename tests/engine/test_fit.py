@@ -135,11 +135,11 @@ def test_the_page_has_the_computed_tables() -> None:
 def test_the_doctor_says_what_fits_from_the_configuration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text(json.dumps(real_geometry.config_values(**real_geometry.PUBLISHED)))
     monkeypatch.setattr(memory, "free_bytes", lambda: 16 * GB)
-    said, advice, facts = doctor_fit.look(str(tmp_path), "cpu")
+    said, advice, facts = doctor_fit.check_fit(str(tmp_path), "cpu")
     assert said == f"{tmp_path} needs 55.2 GB at 16 bits, 32.3 GB at 8, 20.4 GB at 4; 16.0 GB free on this machine"
     assert advice.startswith(f"{tmp_path} ")
     assert facts["bytes"]["bfloat16"]["weights"] == 2 * PUBLISHED.n_weights  # type: ignore[index]
-    said, advice, facts = doctor_fit.look("embedded", "cpu")
+    said, advice, facts = doctor_fit.check_fit("embedded", "cpu")
     assert not advice
     assert facts["dtype"] == "float32"
 
