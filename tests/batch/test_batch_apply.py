@@ -58,7 +58,7 @@ def test_a_file_with_changes_of_its_own_is_left_alone(repository: Path) -> None:
     (repository / "b.py").write_text(STUB + "# mine\n")
     found = run(".", "--commit", "file")
     assert (found.exit_code, subjects()) == (1, ["a.py: fill 2 holes"])
-    assert "b.py:3:5: not filled: the file has changes of its own that are not committed\n" in found.stderr
+    assert "b.py:3:5: not filled: the file has uncommitted changes\n" in found.stderr
     assert (repository / "b.py").read_text() == STUB + "# mine\n"
 
 
@@ -84,7 +84,7 @@ def test_a_commit_outside_a_repository_is_refused(project: Path) -> None:
     (project / "a.py").write_text(STUB)
     found = run("a.py", "--commit", "file")
     assert (found.exit_code, (project / "a.py").read_text()) == (1, STUB)
-    assert "the file is in no git repository" in found.stderr
+    assert "the file is not in a git repository" in found.stderr
     assert run("a.py", "--commit", "line").exit_code == 2
 
 

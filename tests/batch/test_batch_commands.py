@@ -77,7 +77,7 @@ def test_a_diff_of_files_elsewhere_says_where_it_begins(project: Path) -> None:
         patch.chdir(project / "here")
         found = run("../there")
     assert "--- a/in/a.py\n" in found.stdout
-    assert f"the diff's names begin at {project / 'there'}" in found.stderr
+    assert f"the diff's file names are relative to {project / 'there'}" in found.stderr
 
 
 def test_write_writes_and_prints_no_diff(project: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_report_accounts_for_every_hole(project: Path) -> None:
     assert {"probability", "verified", "candidates", "steps", "ms", "reason", "column"} <= found["holes"][0].keys()
     assert found["files"] == [
         {"path": "bin.py", "status": "skipped", "reason": "is binary"},
-        {"path": "bad.py", "status": "noted", "reason": "does not parse (line 4); its holes are filled all the same"},
+        {"path": "bad.py", "status": "noted", "reason": "does not parse (line 4); its holes are filled anyway"},
     ]
     summary = found["summary"]
     assert (summary["files"], summary["holes"], summary["filled"], summary["unsure"], summary["failed"]) == (3, 4, 4, 0, 0)
@@ -194,7 +194,7 @@ def test_what_is_not_sure_stays_open_with_its_candidates(project: Path) -> None:
     assert "filled" not in found.stderr.splitlines()[-1]
     assert "wrote 0 of 1 hole, unsure 1 in 1 file" in found.stderr
     assert (
-        "what would help the unsure: a stronger model (--model); a check that proves fills (--check 'pytest -q')"
+        "unsure holes may be filled with: a stronger model (--model); a check that proves fills (--check 'pytest -q')"
         in found.stderr
     )
     [row] = report("a.py", "--min-confidence", "0.95", engine=Filling("return 1", "return 2"))["holes"]
@@ -286,7 +286,7 @@ def test_explain_shows_what_a_run_sends(project: Path) -> None:
     assert request.path == "sub/a b.py"
     assert [snippet.path for snippet in request.related] == ["near.py"]
     whole = explain("sub/a b.py:302:9", "--no-fill", "--chars", "9999").stdout
-    assert "--- sent besides: near.py\ndef near(value): ...\n" in whole
+    assert "--- also sent: near.py\ndef near(value): ...\n" in whole
     assert f"--- sent as sub/a b.py, {len(request.prefix)} characters before and {len(request.suffix)} after\n" in whole
     assert f"\n{request.prefix}⟦cursor⟧{request.suffix}" in whole
     part = explain("sub/a b.py:302:9", "--no-fill", "--chars", "17").stdout

@@ -134,7 +134,7 @@ def test_a_model_that_can_not_be_loaded_is_a_problem_with_a_way_out(engines: Pat
     shutil.copy(Path(doctor.__file__).parents[1] / "models" / "embedded" / "config.json", empty)
     code, found = told("--model", empty)
     assert code == 1
-    assert found["model"]["state"] == f"{empty} does not answer"
+    assert found["model"]["state"] == f"{empty} does not respond"
     assert found["model"]["advice"].endswith("More is in the engine's log: dg-lsp engine logs")
 
 
@@ -195,9 +195,9 @@ def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
 def test_an_engine_that_says_what_nobody_expects_is_told(engines: Path, info: dict[str, object]) -> None:
     with an_engine_that_says(info):
         finding = doctor.running_engines()
-    assert finding.state == "one can't be understood"
+    assert finding.state == "an answer can't be parsed"
     assert "must be" in finding.advice
-    assert finding.advice.endswith("Start it anew: dg-lsp engine stop --now --all")
+    assert finding.advice.endswith("To restart it, run: dg-lsp engine stop --now --all")
 
 
 def test_an_engine_that_says_what_nobody_expects_is_not_joined(engines: Path) -> None:
@@ -217,9 +217,9 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
 
 def test_a_fill_that_editors_would_not_wait_for_is_a_problem() -> None:
     timings = Timings(queue_ms=10, prefill_ms=20, draft_ms=30, denoise_ms=40, score_ms=50)
-    quick, slow = (doctor._filled("a fill", Fill(ms, Done(steps=5, timings=timings))) for ms in (200.0, 2000.0))
+    quick, slow = (doctor._fill_times("a fill", Fill(ms, Done(steps=5, timings=timings))) for ms in (200.0, 2000.0))
     assert quick.state == (
-        "200 ms: queue 10, prefill 20, draft 30, denoise 40, score 50, elsewhere 50; 5 steps, 0 of 0 tokens known before"
+        "200 ms: queue 10, prefill 20, draft 30, denoise 40, score 50, elsewhere 50; 5 steps, 0 of 0 tokens cached"
     )
     assert quick.advice == ""
-    assert slow.advice.startswith("Editors give up before that. ")
+    assert slow.advice.startswith("This is over the deadline for suggestions. ")

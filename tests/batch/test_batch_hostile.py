@@ -53,7 +53,7 @@ def test_a_tree_of_trouble_is_filled_where_it_can_be(project: Path) -> None:
     found = run(".", "--write")
     assert found.exit_code == 0
     assert found.stderr.splitlines()[:-1] == [
-        "dg-lsp: skipped conflict.py: it holds the markers of a merge conflict (line 4); resolve it first",
+        "dg-lsp: skipped conflict.py: it contains the markers of a merge conflict (line 4); resolve it first",
         "dg-lsp: skipped huge.py: it is larger than 1024 KiB",
         f"dg-lsp: skipped latin.py: it is not UTF-8 (byte {len(STUB) + 2})",
         "dg-lsp: skipped loop.py: it is a link to a file that does not exist",

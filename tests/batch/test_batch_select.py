@@ -70,7 +70,7 @@ def test_what_is_left_out_is_said(files: Path) -> None:
     found = run(".", "--lang", "pyton")
     assert (found.exit_code, found.stderr) == (
         2,
-        "dg-lsp: --lang pyton is no language that dg-lsp knows; did you mean python?\n",
+        "dg-lsp: --lang pyton is not a language that dg-lsp supports; did you mean python?\n",
     )
 
 

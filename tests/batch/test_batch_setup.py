@@ -349,4 +349,4 @@ def test_without_a_terminal_it_shows_the_offers_and_writes_nothing(tmp_path: Pat
 def test_what_counts_before_the_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
     done = run(tmp_path, "--yes", "fim:llama", "--no-try", DG_LSP_MODEL="embedded")
-    assert "DG_LSP_MODEL names embedded, which counts before it here" in done.stdout
+    assert "DG_LSP_MODEL names embedded, which overrides it here" in done.stdout

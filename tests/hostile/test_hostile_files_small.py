@@ -56,7 +56,7 @@ def test_a_journal_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None
     # Reading either would never end.
     code = "import sys; from pathlib import Path; from dg_lsp.batch.journal import Journal; Journal(Path(sys.argv[1]))"
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr.rstrip().endswith(f"{path} is not a regular file; name a new file to keep answers in")
+    assert done.stderr.rstrip().endswith(f"{path} is not a regular file; name a new file for the answers")
 
 
 @pytest.mark.parametrize("room", [0, 20])
