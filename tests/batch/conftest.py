@@ -16,5 +16,5 @@ __all__ = ["trained_layout"]
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of this test's engines, which end with it."""
-    with home(monkeypatch) as made:
-        yield made
+    with home(monkeypatch) as folder:
+        yield folder

@@ -94,7 +94,7 @@ def test_the_action_comments_a_patch_that_applies(runner: Runner) -> None:
     assert "--method PATCH" in runner.log.read_text()
 
 
-def test_what_can_not_be_done_fails_the_step(runner: Runner) -> None:
+def test_a_wrong_option_fails_the_step(runner: Runner) -> None:
     failed = runner.step("fill.sh", INPUT_PATHS="gone.py")
     assert (failed.returncode, failed.stderr) == (2, "dg-lsp: there is no gone.py\n")
 

@@ -36,7 +36,7 @@ def verdict(root: Path, command: str, limits: Limits | None = None) -> Verdict:
         return asyncio.run(check.run(Check(command, limits or Limits(), root), copy, root / "a.py"))
 
 
-def test_a_check_knows_its_file_and_says_its_last_line(project: Path) -> None:
+def test_a_check_knows_its_file_and_reports_its_last_line(project: Path) -> None:
     assert verdict(project, 'echo one; test {} = "$DG_LSP_FILE"; echo {}; exit 3').problem == (
         f"the check ended with 3: {project / 'a.py'}"
     )
@@ -46,7 +46,7 @@ def test_a_check_runs_in_the_folder_of_the_copy_that_corresponds(project: Path) 
     assert "/dg-lsp-check-" in verdict(project, "pwd | sed s,/dg,X/dg,").output
 
 
-def test_a_check_that_hangs_is_ended_with_what_it_started(project: Path, tmp_path: Path) -> None:
+def test_a_hanging_check_is_ended_with_its_child_processes(project: Path, tmp_path: Path) -> None:
     pids = shlex.quote(str(tmp_path / "pids"))
     # One child in the group, one that left it.
     command = f"sleep 1000 & echo $! > {pids}; setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' & wait"
@@ -58,7 +58,7 @@ def test_a_check_that_hangs_is_ended_with_what_it_started(project: Path, tmp_pat
     assert all(_is_gone(int(number)) for number in numbers)
 
 
-def test_what_a_check_leaves_running_is_ended(project: Path, tmp_path: Path) -> None:
+def test_processes_that_a_check_leaves_running_are_ended(project: Path, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     assert verdict(project, f"setsid sleep 1000 & echo $! > {shlex.quote(str(pid))}").problem == ""
     assert _is_gone(int(pid.read_text()))
@@ -80,7 +80,7 @@ def test_a_check_that_prints_without_end_is_ended(project: Path, monkeypatch: py
     assert verdict(project, "yes").problem == "the check printed more than 1 MiB"
 
 
-def test_a_copy_holds_what_git_knows_and_generated_files_between_it(project: Path) -> None:
+def test_a_copy_contains_tracked_files_and_generated_files_between_them(project: Path) -> None:
     subprocess.run(["git", "init", "-q", project], check=True)
     (project / ".gitignore").write_text("build/\n_version.py\nnode_modules/\n.venv/\n*.log\n")
     for name in (
@@ -112,7 +112,7 @@ def test_a_copy_holds_what_git_knows_and_generated_files_between_it(project: Pat
     assert not folder.exists()
 
 
-def test_a_file_that_can_not_be_read_is_named(project: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(project: Path) -> None:
     if os.getuid() == 0:
         pytest.skip("root reads everything")
     (project / "secret").write_text("x")

@@ -101,7 +101,7 @@ def test_a_worker_that_is_killed_changes_nothing(project: Path, folder: Path) ->
     assert len({path.stem for path in folder.glob("*.pid")} - set(killed)) >= 1, "others did its work"
 
 
-def test_a_request_that_fails_spoils_no_other(project: Path, folder: Path) -> None:
+def test_a_failed_request_does_not_affect_others(project: Path, folder: Path) -> None:
     for name in ("refused", "broken"):
         (project / f"{name}.py").write_text(STUB.format(n=99))
     connect = cluster.connecting(ClusterOptions("local", 2), load)
@@ -114,6 +114,6 @@ def test_a_request_that_fails_spoils_no_other(project: Path, folder: Path) -> No
     assert len(result.rows) == N_FILES + 2
 
 
-def test_a_cluster_that_is_not_there_is_told(project: Path) -> None:
+def test_a_cluster_that_is_not_there_is_reported(project: Path) -> None:
     with pytest.raises(EngineError, match=r"^there is no Ray cluster at 127\.0\.0\.1:1: "):
         api.run_sync([Path()], model="embedded", connect=cluster.connecting(ClusterOptions("127.0.0.1:1")))

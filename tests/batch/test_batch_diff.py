@@ -32,8 +32,8 @@ def check_applies(name: str, text: str, *edits: Edit) -> None:
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
-            done = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
-            assert done.returncode == 0, (tool, written, done.stdout + done.stderr)
+            completed = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
+            assert completed.returncode == 0, (tool, written, completed.stdout + completed.stderr)
             assert path.read_bytes() == expected, (tool, written)
 
 
@@ -129,6 +129,6 @@ def test_any_edits_of_any_text_apply(text: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "a.txt").write_bytes(text.encode())
         tool = ["git", "-c", "core.autocrlf=false", "apply", "--whitespace=nowarn", "-"]
-        done = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
-        assert done.returncode == 0, (written, done.stderr)
+        completed = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
+        assert completed.returncode == 0, (written, completed.stderr)
         assert Path(folder, "a.txt").read_bytes() == expected.encode(), written

@@ -52,11 +52,11 @@ def checked(
     before = snapshot(root)
 
     async def run() -> list[FileResult]:
-        with copies.open_copies(Check(command, limits or Limits(), root), n_jobs, pytest.fail) as made:
+        with copies.open_copies(Check(command, limits or Limits(), root), n_jobs, pytest.fail) as copies_of_run:
             results = await asyncio.gather(
-                *(keep.keep(plan, answers(plan, *choices), rule, made, retry) for plan, choices in files)
+                *(keep.keep(plan, answers(plan, *choices), rule, copies_of_run, retry) for plan, choices in files)
             )
-            return await together.passing(results, made)
+            return await together.passing(results, copies_of_run)
 
     results = asyncio.run(run())
     assert snapshot(root) == before
@@ -150,14 +150,14 @@ def test_a_fill_without_proof_must_not_break_a_test(tmp_path: Path) -> None:
     assert "test_g fails: " in outcome(result)[1][1]
 
 
-def test_files_that_fail_together_are_told_apart(tmp_path: Path) -> None:
+def test_of_files_that_fail_together_some_are_accepted(tmp_path: Path) -> None:
     one, two = planned(tmp_path / "a.py", ONE), planned(tmp_path / "b.py", ONE)
     command = f"{PYTHON} -c 'import a, b; assert (a.f(), b.f()) in [(None, None), (1, None), (None, 1)]'"
     results = checked(tmp_path, command, (one, [["return 1"]]), (two, [["return 1"]]), n_jobs=2)
     assert [outcome(result)[0] for result in results] == [("return 1", "the check"), ("", together.REASON)]
 
 
-def test_the_next_round_hears_what_failed(tmp_path: Path) -> None:
+def test_the_next_round_contains_the_failure(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", ONE)
     (tmp_path / "test_a.py").write_text("import a\ndef test_f():\n    assert a.f() == 3\n")
     heard: list[tuple[int, str]] = []
@@ -186,7 +186,7 @@ def test_imports_come_from_the_copy_where_the_original_is_on_the_path(tmp_path: 
     assert outcome(result) == [("return 2", "the check")]
 
 
-def test_what_a_check_changes_reaches_neither_the_project_nor_the_next_check(tmp_path: Path) -> None:
+def test_changes_by_a_check_reach_neither_the_project_nor_the_next_check(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", ONE)
     (tmp_path / "other.txt").write_text("as it was")
     (tmp_path / "link.txt").symlink_to(tmp_path / "other.txt")

@@ -50,27 +50,29 @@ class ChatServer:
         self.n_sent = self.n_dropped = 0
         self.hold: threading.Event | None = settings.get("hold")
 
-    async def answer(self, asked: Request) -> Response:
-        body = await asked.json()
+    async def answer(self, http_request: Request) -> Response:
+        body = await http_request.json()
         self.bodies.append(body)
-        self.headers.append(dict(asked.headers))
+        self.headers.append(dict(http_request.headers))
         for name in self.refused:
             if name in body:
-                status, refusal = self.settings.get("refusal", lambda name: (400, said(f"Unsupported parameter: {name}")))(name)
+                status, refusal = self.settings.get(
+                    "refusal", lambda name: (400, error_body(f"Unsupported parameter: {name}"))
+                )(name)
                 return JSONResponse(refusal, status)
         text = self.answers[min(len(self.bodies), len(self.answers)) - 1]
         if not body.get("stream") or not self.settings.get("streams", True):
             message = {"role": "assistant", "content": self.settings.get("content", lambda text: text)(text)}
             choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": self._logprobs(body, text)}
             return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": 7}})
-        return StreamingResponse(self._parts(body, text, asked), media_type="text/event-stream")
+        return StreamingResponse(self._parts(body, text, http_request), media_type="text/event-stream")
 
     def _logprobs(self, body: dict[str, Any], text: str) -> Any:
         if not body.get("logprobs") or not self.settings.get("tells"):
             return None
         return {"content": [{"token": letter, "logprob": -0.01 * number} for number, letter in enumerate(text)]}
 
-    async def _parts(self, body: dict[str, Any], text: str, asked: Request) -> Any:
+    async def _parts(self, body: dict[str, Any], text: str, http_request: Request) -> Any:
         size, at = self.settings.get("size", 5), 0
         rows = self._logprobs(body, text)
         line_end = self.settings.get("line_end", "\n")
@@ -97,7 +99,7 @@ class ChatServer:
             raise
 
 
-def said(message: str) -> dict[str, Any]:
+def error_body(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "invalid_request_error"}}
 
 
@@ -122,13 +124,13 @@ class Served:
         return finish(self.filler.start(request(*arguments or (PREFIX, SUFFIX), **more))).candidates()
 
 
-def test_a_chat_server_is_asked_the_instruct_layouts_question() -> None:
+def test_a_chat_server_gets_the_instruct_layouts_prompt() -> None:
     configured = Config(keys={"127.0.0.1": "secret"})
     with Served(FENCED, configured=configured) as served:
         related = (Snippet("b.py", "b = 1\n"), Snippet("a.py", "a = 1\n"))
         hole = Hole(Span(0, 0), "cursor", instruction="add them")
-        asked = request(PREFIX, SUFFIX, hole, path="c.py", language="python", related=related)
-        [found] = finish(served.filler.start(asked)).candidates()
+        http_request = request(PREFIX, SUFFIX, hole, path="c.py", language="python", related=related)
+        [candidate] = finish(served.filler.start(http_request)).candidates()
         [body] = served.server.bodies
         assert body == {
             "model": "a-model",
@@ -139,12 +141,12 @@ def test_a_chat_server_is_asked_the_instruct_layouts_question() -> None:
             "stream": True,
         }
         assert served.server.headers[0]["authorization"] == "Bearer secret"
-        assert found.texts == ("a + b",)
+        assert candidate.texts == ("a + b",)
     vocabulary = Vocabulary(gemma_like_tokenizer())
-    sheet = Instruct(Profile(), vocabulary).lay_out(asked)
+    sheet = Instruct(Profile(), vocabulary).lay_out(http_request)
     [user_turn] = [body["messages"][0]["content"]]
-    shown = question.fenced(PREFIX, "python").removesuffix("\n")
-    assert user_turn.endswith(shown)
+    code = question.fenced(PREFIX, "python").removesuffix("\n")
+    assert user_turn.endswith(code)
     assert vocabulary.decode(sheet.kv).startswith("user\n" + user_turn.partition("This stands before it")[0])
 
 
@@ -158,11 +160,11 @@ def test_a_block_has_more_room() -> None:
     "settings", [{}, {"streams": False}, {"size": 1}, {"size": 999, "line_end": "\r\n"}, {"is_done": False}]
 )
 @pytest.mark.parametrize("tells", [True, False])
-def test_an_answer_is_read_however_it_comes(settings: dict[str, Any], tells: bool) -> None:
+def test_an_answer_is_read_in_every_format(settings: dict[str, Any], tells: bool) -> None:
     with Served(FENCED, tells=tells, **settings) as served:
-        [found] = served.fill()
-        assert (found.texts, found.finished) == (("a + b",), True)
-        assert [len(row) for row in found.confidences] == ([len("a + b")] if tells else [])
+        [candidate] = served.fill()
+        assert (candidate.texts, candidate.finished) == (("a + b",), True)
+        assert [len(row) for row in candidate.confidences] == ([len("a + b")] if tells else [])
 
 
 def test_a_message_in_parts_is_one_text() -> None:
@@ -199,8 +201,8 @@ AFTER = "\n\n\nprint(add(1, 2))\n"
 )
 def test_the_missing_code_is_found_in_any_answer(answer: str) -> None:
     with Served(answer) as served:
-        [found] = served.fill()
-        assert found.texts == ("a + b",)
+        [candidate] = served.fill()
+        assert candidate.texts == ("a + b",)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,7 @@ def test_the_rest_of_a_line_is_left_to_the_filters() -> None:
 
 
 @pytest.mark.parametrize("answer", ["I can't help with that.", "<think>never ends"])
-def test_what_nothing_marks_as_code_is_doubted(answer: str) -> None:
+def test_unmarked_text_is_doubted(answer: str) -> None:
     with Served(answer, FENCED) as served:
         first, second = served.fill(n=2)
         assert (first.texts[0], first.confidence) == ("a + b", Ranked(0))
@@ -260,8 +262,8 @@ def test_reading_ends_where_the_answer_does() -> None:
     long = "def add(first_number, second_number):\n    return "
     answer = f"```python\n{long}first_number{AFTER}" + "print(add(1, 2))\n" * 500
     with Served(answer, hold=threading.Event(), held_at=200) as served:
-        [found] = served.fill(f"import os\n\n\n{long}", SUFFIX)
-        assert found.texts == ("first_number",)
+        [candidate] = served.fill(f"import os\n\n\n{long}", SUFFIX)
+        assert candidate.texts == ("first_number",)
         wait_until(lambda: served.server.n_dropped == 1)
         assert served.server.n_sent < 60
 
@@ -272,7 +274,7 @@ def test_a_closed_fence_ends_the_reading() -> None:
         wait_until(lambda: served.server.n_dropped == 1)
 
 
-def test_what_has_come_is_a_draft_until_the_answer_ends() -> None:
+def test_received_text_is_a_draft_until_the_answer_ends() -> None:
     hold = threading.Event()
     answer = "Here it is:\n```python\ndef add(a, b):\n    return a + b"
     with Served(answer, hold=hold, held_at=len(answer) - 2, size=1) as served:
@@ -302,12 +304,12 @@ def test_a_task_that_is_dropped_closes_its_stream() -> None:
         wait_until(lambda: served.server.n_dropped == 2)
 
 
-def test_an_answer_that_ran_out_of_room_is_doubted() -> None:
+def test_an_answer_cut_by_the_token_limit_is_doubted() -> None:
     cut = "```python\ndef f():\n    a = 1\n    b ="
     with Served(cut, "```python\n    a = 1\n```", finish_reason="length") as served:
-        found = served.fill("def f():\n    ", "\n", BODY, n=2)
-        assert [candidate.texts[0] for candidate in found] == ["a = 1", "a = 1\n    b ="]
-        assert found[1].confidence == Ranked(1, doubted=True)
+        candidates = served.fill("def f():\n    ", "\n", BODY, n=2)
+        assert [candidate.texts[0] for candidate in candidates] == ["a = 1", "a = 1\n    b ="]
+        assert candidates[1].confidence == Ranked(1, doubted=True)
 
 
 def test_several_candidates_have_several_temperatures() -> None:
@@ -321,8 +323,8 @@ def test_several_candidates_have_several_temperatures() -> None:
 
 def test_several_holes_are_filled_one_after_another() -> None:
     with Served("```\nf(a\n```", "```\nf(a, b\n```") as served:
-        [found] = served.fill("f(", ")\n", LINE, LINE, between=(", ",))
-        assert found.texts == ("a", "b")
+        [candidate] = served.fill("f(", ")\n", LINE, LINE, between=(", ",))
+        assert candidate.texts == ("a", "b")
         assert "f(a, \n" in served.server.bodies[1]["messages"][0]["content"]
 
 
@@ -330,11 +332,11 @@ def test_several_holes_are_filled_one_after_another() -> None:
     ("refused", "refusal"),
     [
         (["logprobs"], lambda name: (422, {"detail": f"Unsupported fields in the request: {{'{name}'}}"})),
-        (["temperature"], lambda name: (400, said(f"Unsupported value: '{name}' does not support 0 with this model."))),
-        (["stream"], lambda name: (400, said(f"Your organization must be verified to {name} this model."))),
+        (["temperature"], lambda name: (400, error_body(f"Unsupported value: '{name}' does not support 0 with this model."))),
+        (["stream"], lambda name: (400, error_body(f"Your organization must be verified to {name} this model."))),
         (["logprobs", "temperature"], lambda name: (422, {"detail": [{"loc": ["body", name], "msg": "Extra inputs"}]})),
         (["temperature"], lambda _: (400, {})),
-        (["logprobs", "stream"], lambda _: (400, said("Extra inputs are not permitted"))),
+        (["logprobs", "stream"], lambda _: (400, error_body("Extra inputs are not permitted"))),
     ],
 )  # fmt: skip
 def test_a_refused_field_is_sent_once(refused: list[str], refusal: Any) -> None:
@@ -348,21 +350,21 @@ def test_a_refused_field_is_sent_once(refused: list[str], refusal: Any) -> None:
 
 
 def test_a_model_that_thinks_first_has_room_for_it() -> None:
-    told = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-    with Served(FENCED, refused=["max_tokens"], refusal=lambda _: (400, said(told))) as served:
+    message = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    with Served(FENCED, refused=["max_tokens"], refusal=lambda _: (400, error_body(message))) as served:
         assert served.fill()[0].texts == ("a + b",)
         assert served.server.bodies[-1]["max_completion_tokens"] == THOUGHT_TOKENS
 
 
-def test_a_refusal_that_is_about_no_field_stands() -> None:
-    told = "This model's maximum context length is 512 tokens. However, you requested 900 tokens."
-    with Served(FENCED, refused=["model"], refusal=lambda _: (400, said(told))) as served:
+def test_a_refusal_of_no_field_is_final() -> None:
+    message = "This model's maximum context length is 512 tokens. However, you requested 900 tokens."
+    with Served(FENCED, refused=["model"], refusal=lambda _: (400, error_body(message))) as served:
         with pytest.raises(RemoteError, match="maximum context length is 512 tokens"):
             served.fill()
         assert len(served.server.bodies) == 1
 
 
-def test_a_field_that_only_looked_refused_is_sent_again() -> None:
+def test_a_field_that_was_not_refused_after_all_is_sent_again() -> None:
     with Served(FENCED, refused=["model"], refusal=lambda _: (400, {})) as served:
         with pytest.raises(RemoteError, match=r"refuses the request \(400\)"):
             served.fill()
@@ -408,7 +410,7 @@ def raw(data: bytes, media_type: str = "text/event-stream") -> str:
         (b": \n\n" * (5 << 20), "HOST answered with more than 16 MB"),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_told(data: bytes, sentence: str) -> None:
+def test_a_malformed_answer_is_reported(data: bytes, sentence: str) -> None:
     assert raw(data) == sentence
 
 
@@ -421,8 +423,8 @@ def test_an_answer_that_makes_no_sense_is_told(data: bytes, sentence: str) -> No
         (500, r"failed \(500\)"),
     ],
 )
-def test_a_refusal_says_what_to_do(status: int, sentence: str) -> None:
-    with Served(FENCED, refused=["model"], refusal=lambda _: (status, said("no"))) as served:
+def test_a_refusal_gives_advice(status: int, sentence: str) -> None:
+    with Served(FENCED, refused=["model"], refusal=lambda _: (status, error_body("no"))) as served:
         with pytest.raises(RemoteError, match=sentence):
             served.fill()
         assert len(served.server.bodies) == 1
@@ -477,7 +479,7 @@ def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "config.toml"))
 
 
-def test_a_usual_key_goes_to_its_usual_server_alone() -> None:
+def test_a_default_key_goes_only_to_its_default_server() -> None:
     environ = {"OPENAI_API_KEY": "one", "DEEPSEEK_API_KEY": "two"}
     for url, key in (
         ("https://api.openai.com/v1", "one"),

@@ -30,7 +30,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (429, r"has too many requests, or the quota is used up \(429\)"),
     ],
 )
-def test_a_refusal_is_told_with_what_to_do(status: int, sentence: str) -> None:
+def test_a_refusal_is_reported_with_advice(status: int, sentence: str) -> None:
     recorder = Recorder([(status, {})] * 20)
 
     async def refused(model: str) -> None:

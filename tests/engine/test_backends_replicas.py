@@ -90,7 +90,7 @@ def test_a_server_that_is_not_there_is_left_out_longer_each_time() -> None:
         assert servers.counts == [8]
 
 
-def test_where_no_server_answers_the_last_error_is_told() -> None:
+def test_if_no_server_responds_the_last_error_is_reported() -> None:
     with Servers(Recorder([(500, {})]), Recorder([(502, {})])) as servers:
         with pytest.raises(RemoteError, match=r"failed \(50[02]\)"):
             servers.client.ask(CALL)
@@ -140,7 +140,7 @@ def test_a_server_gets_as_many_calls_as_it_admits(status: int) -> None:
             client.close()
 
 
-def test_a_call_that_nobody_wants_is_dropped_wherever_it_is() -> None:
+def test_a_cancelled_call_is_dropped_in_every_state() -> None:
     hold = threading.Event()
     with Servers(Recorder([OK], hold=hold)) as servers:
         [replica] = servers.client.replicas
@@ -187,7 +187,7 @@ def test_vllm_replicas_share_the_calls(folder: Path, vocabulary: Vocabulary) -> 
     assert not any("must" in refusal for server in servers for refusal in server.refused if "exactly" not in refusal)
 
 
-def test_a_vllm_that_is_away_at_first_is_checked_and_used_when_it_is_back(folder: Path, vocabulary: Vocabulary) -> None:
+def test_an_unavailable_vllm_is_checked_and_used_once_it_is_back(folder: Path, vocabulary: Vocabulary) -> None:
     servers = [StandIn(vocabulary, rules, root=str(folder)) for _ in range(2)]
     with socket.socket() as unused, standing_in(*servers) as urls:
         unused.bind(("127.0.0.1", 0))
@@ -211,7 +211,7 @@ def test_a_vllm_that_is_away_at_first_is_checked_and_used_when_it_is_back(folder
     assert servers[1].asked
 
 
-def test_servers_that_serve_something_else_are_no_replicas(folder: Path, vocabulary: Vocabulary) -> None:
+def test_servers_of_another_model_are_not_replicas(folder: Path, vocabulary: Vocabulary) -> None:
     servers = [StandIn(vocabulary, rules, root=str(folder), canvas=canvas) for canvas in (64, 32)]
     with standing_in(*servers) as urls, pytest.raises(RemoteError, match=r"canvas of 32 tokens, but .* replicas must serve"):
         vllm.connect(",".join(urls), "", Config())

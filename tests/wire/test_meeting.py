@@ -21,11 +21,11 @@ def test_a_missing_runtime_directory_gives_no_warning(tmp_path: Path) -> None:
     code = "from dg_lsp.wire import meeting; print(meeting.runtime_dir())"
     unset = ("XDG_RUNTIME_DIR", meeting.RUNTIME_DIR_VARIABLE)
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], env={**environment, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=True
     )
-    assert found.stderr == ""
-    assert Path(found.stdout.strip()).name == "dg-lsp"
+    assert completed.stderr == ""
+    assert Path(completed.stdout.strip()).name == "dg-lsp"
 
 
 def test_no_usable_runtime_directory_raises_an_error_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
