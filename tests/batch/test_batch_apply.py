@@ -1,4 +1,4 @@
-"""What becomes of the fills: commits, the user's own decisions, the page."""
+"""How fills are applied: commits, the user's review, the HTML page."""
 
 from __future__ import annotations
 

@@ -432,7 +432,7 @@ def test_local_only_files_are_never_sent_to_a_remote_model(project: Path) -> Non
         private = "it is for local models only (privacy.local_only), and the chosen model is remote"
         assert f"dg-lsp: skipped vault/a.py: {private}\n" in result.stderr
         assert f"dg-lsp: skipped src/near.py: {private}\n" in result.stderr
-        # A file that is named from elsewhere is judged by where it is.
+        # The workspace of a named file counts, not the current folder.
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(project / "vault")
             assert sent("a.py", project / "src", "--model", model) == [("src/c d.py", []), ("src/vault/b.py", [])]

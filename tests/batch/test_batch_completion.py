@@ -1,4 +1,4 @@
-"""Completion in real shells: what they offer for a command line that is half typed."""
+"""Completion in real shells: what they offer for an incomplete command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def script(name: str, home: Path) -> Path:
-    """Write the script that a shell sources, as `--show-completion` prints it in that shell, and return where it is."""
+    """Write the script that a shell sources, as `--show-completion` prints it in that shell, and return its path."""
     asking = {**environment(home), "_DG_LSP_COMPLETE": f"source_{name}"}
     completed = subprocess.run(["dg-lsp"], env=asking, capture_output=True, text=True, check=True, timeout=60)
     path = home / f"completion.{name}"
@@ -37,7 +37,7 @@ def script(name: str, home: Path) -> Path:
 
 
 def typed(command: list[str], setup: str, keys: str, expected: str, home: Path) -> str:
-    """Return what a shell on a terminal shows once keys were pressed, as soon as the expected text is among it."""
+    """Press keys in a shell on a terminal, and return its output as soon as it contains the expected text."""
     process, terminal = pty.fork()
     if process == 0:
         os.execvpe(command[0], command, environment(home))
@@ -77,7 +77,7 @@ def test_bash_completes(line: str, whole: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("line", "whole"), CASES)
 def test_zsh_completes(line: str, whole: str, tmp_path: Path) -> None:
     sourced = f"autoload -U compinit; compinit -u; source {script('zsh', tmp_path)}; PS1="
-    # It lists what there is as well; the line that it has completed ends what is shown, a character at a time.
+    # zsh also lists the choices. The output ends with the completed line, written character by character.
     expected = "status" if whole == line else whole.strip().rpartition(line)[2]
     typed([shell("zsh"), "-f", "-i"], sourced, f"{line}\t", expected, tmp_path)
 

@@ -1,4 +1,4 @@
-"""Which files a run is about, and why others are left out."""
+"""Which files a run fills, and why others are left out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Give up the rights of root, before which no file is unreadable."""
+    """Drop the rights of root, who can read every file."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(65534)
@@ -112,7 +112,7 @@ def test_an_ignore_file_that_closes_its_folder_is_reported_once(root: Path, name
 
 def test_a_pipe_in_a_folder_is_never_opened(root: Path) -> None:
     os.mkfifo(root / "tool")
-    # Whoever opens it all the same finds a script in it, rather than waiting for ever.
+    # If the pipe is opened anyway, it contains a script, so that the test does not block.
     handle = os.open(root / "tool", os.O_RDWR)
     os.write(handle, b"#!/usr/bin/env python3\n" + b"#" * discover.N_HEAD_BYTES)
     assert names(root, root=root) == []
@@ -176,7 +176,7 @@ def read(path: Path) -> str:
     return source.reason
 
 
-# The file is looked at, and when it is opened somebody has put a pipe in its place.
+# A pipe replaces the file between the check of the file and its opening.
 EXCHANGED = """
 import os, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the doctor sees, and what it advises."""
+"""What `dg-lsp doctor` finds, and its advice."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run(*arguments: str | Path) -> Result:
 
 
 def diagnosed(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
-    """The exit status, and what was found by what it is about."""
+    """Return the exit status, and the findings by name."""
     findings = run("--json", *arguments)
     report = json.loads(findings.stdout)
     assert report["ok"] == (findings.exit_code == 0) == all(row["ok"] for row in report["findings"])
@@ -128,7 +128,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_with_advice(engines: Path, tm
     assert findings["what fits"]["advice"] == (
         f"{tmp_path / 'nowhere' / 'config.json'}: no such file or directory. Name a model's folder."
     )
-    assert "model" not in findings  # what can't be read is not started either
+    assert "model" not in findings  # the engine is not started with a model that can't be read
     empty = tmp_path / "empty"
     empty.mkdir()
     shutil.copy(Path(doctor.__file__).parents[1] / "models" / "embedded" / "config.json", empty)
@@ -158,7 +158,7 @@ def test_configuration_files_are_reported_with_their_problems(
 
 def test_engines_that_run_are_reported_with_their_users(engines: Path) -> None:
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
-        lines = lease.iter_lines()  # kept: an iterator that is let go of closes the response
+        lines = lease.iter_lines()  # assigned, because an unreferenced iterator closes the response
         next(lines)
         state = doctor.running_engines().state
         assert state.startswith(f"toy (process {engine.process.pid}, ready, 1 user, ")
@@ -169,7 +169,7 @@ def test_engines_that_run_are_reported_with_their_users(engines: Path) -> None:
 
 @contextlib.contextmanager
 def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
-    """Something that answers where the usual engine would, with this about itself."""
+    """A server in place of the default engine, which answers with this description of itself."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -187,7 +187,7 @@ def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
         try:
             yield
         finally:
-            files.state.unlink()  # else this process would be ended as an engine that was left behind
+            files.state.unlink()  # otherwise this process would be killed as a left-over engine
             server.shutdown()
 
 

@@ -1,4 +1,4 @@
-"""Trees and processes that misbehave: one clear line each, and nothing lost."""
+"""Faulty trees and processes: each is reported in one line, and no data is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.batch.test_batch_process import environment
 
 __all__ = ["project"]
 
-# Fills by name, and is killed at request number N, counted over one run; 0: never.
+# Fills by name. The process is killed at request number N of a run; 0: never.
 KILLED = """
 import os, signal, sys
 from dg_lsp import cli
@@ -142,7 +142,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_patch(tmp_path: Path, n: int) 
     assert len(re.findall(r"^\+    return", whole[1], re.MULTILINE)) == 16
 
 
-# The command, killed when it is about to put the n-th file in its place, or has just done so.
+# The command, killed just before or just after it replaces the n-th file.
 KILLED_WRITING = """
 import os, signal
 from dg_lsp.batch import write

@@ -1,4 +1,4 @@
-"""Answers outlive the run that found them, and no change of what they depend on."""
+"""Stored answers are reused by a later run, but only if everything that they depend on is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stays of a file's fills: what parses, what passes the check, and what can be written."""
+"""Which of a file's fills are accepted: those that parse, pass the check and can be written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TWO = 'def f():\n    """Do."""\n    ...\n\n\ndef g():\n    """Do."""\n    ...\n'
 
 
 def answers_for(plan: Plan, *texts: str | tuple[str, ...], scores: tuple[float, ...] = ()) -> dict[object, HoleResult]:
-    """Return answers for the plan's holes; a tuple holds a hole's further choices."""
+    """Return answers for the plan's holes; a tuple holds several candidates of a hole."""
     answers = {}
     for idx, (hole, result) in enumerate(zip(plan.holes, texts, strict=True)):
         choices = (result,) if isinstance(result, str) else result

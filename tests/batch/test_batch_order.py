@@ -1,4 +1,4 @@
-"""The order of a run: what is called before what calls it, shown to it, also between files."""
+"""The order of a run: a callee is filled before its caller, also in other files, and its fill is in the caller's request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class ScriptedRun:
-    """Answers by the function that a hole is in, the last one that is defined before it."""
+    """Answers by the function of a hole: the last one that is defined before it."""
 
     def __init__(self, **texts: str) -> None:
         self.texts = texts
@@ -186,7 +186,7 @@ def test_a_check_sees_what_was_filled_in_other_files_before(project: Path) -> No
         planned(project / "b.py", CALLEE.replace("...", raising)),
     )
     scripted = ScriptedRun(caller="return callee() * 2", callee="return 21")
-    scripted.engine.best = 0.01  # nothing is sure but what the check proves
+    scripted.engine.best = 0.01  # only fills that the check proves are accepted
     results = run(scripted, *plans, check=PYTEST)
     assert [list(result.proofs.values()) for result in results] == [["the check: 1 test"]] * 2
     assert "return 21" in "".join(each.text for each in scripted.request_for("caller").related)

@@ -1,4 +1,4 @@
-"""What is asked for: places, kinds, groups and seeds."""
+"""The plan of a run: places, kinds, groups and seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a process: exit codes, pipes, interruptions, and what it imports."""
+"""The command as a process: exit statuses, pipes, signals and imports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dg_lsp.infill import bar
 ROOT = Path(__file__).parents[2]
 STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
 
-# The real command around an engine that answers at once, or never.
+# The real command with an engine that answers at once, or never.
 SCRIPTED = """
 import asyncio, sys
 from pathlib import Path
@@ -55,7 +55,7 @@ def start(engine: str, *args: str, cwd: Path, hangs_on: bool = False, **more: st
         env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A shell's background jobs ignore interrupts, and under nohup hang-ups: so would what a test run in one starts.
+        # A shell's background jobs ignore SIGINT, and under nohup SIGHUP. Processes started by the tests would inherit this.
         preexec_fn=lambda: [signal.signal(number, signal.SIG_DFL) for number in heard],
     )
 
@@ -90,7 +90,7 @@ def test_a_terminal_gets_a_progress_bar_and_colours(tmp_path: Path) -> None:
     ) as process:
         os.close(theirs)
         output = b""
-        # Linux says that the other end of a terminal is gone with an error, others with an empty read.
+        # When the other end of a terminal is closed, Linux raises an error; other systems return an empty read.
         with contextlib.suppress(OSError):
             while data := os.read(ours, 65536):
                 output += data

@@ -1,4 +1,4 @@
-"""Requests: which share one, what happens when it fails, how many are under way, what is remembered."""
+"""Requests of a run: shared ones, failures, how many run at once, and stored answers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_results_come_in_the_order_of_the_plans(tmp_path: Path) -> None:
 
 def test_the_number_of_concurrent_requests_is_limited(tmp_path: Path) -> None:
     class Counting:
-        """Counts the requests that wait for it at once."""
+        """Counts its concurrent requests."""
 
         now = most = 0
 
@@ -88,7 +88,7 @@ def test_holes_near_each_other_share_a_request(tmp_path: Path) -> None:
 
 
 def test_holes_that_fail_together_are_asked_one_by_one(tmp_path: Path) -> None:
-    # The second text is blank, so the answer for both is dropped whole.
+    # The second text is blank, so the answer for both holes is dropped.
     engine = Filling(lambda request: ("return 1", "") if len(request.holes) == 2 else ("return 2",))
     assert answers(filled(engine, planned(tmp_path / "a.py", STUB * 2))) == [["return 2", "return 2"]]
     assert [len(request.holes) for request in engine.requests] == [2, 1, 1]
@@ -172,7 +172,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
         return FileContext("", (Snippet("near.py", "def near(): ..."),))
 
     class Noting:
-        """Notes when it is asked, and what came with it."""
+        """Records its requests and their related text."""
 
         async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
             order.append(f"asked with {request.related[-1].path}")
@@ -188,7 +188,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
 
 def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
     class Endless:
-        """Never answers, and counts who gave up on it."""
+        """Never answers, and counts cancelled requests."""
 
         def __init__(self) -> None:
             self.asked, self.given_up = asyncio.Event(), 0
@@ -231,7 +231,7 @@ def test_a_hole_without_a_usable_answer_gets_further_rounds_with_other_seeds(tmp
 
 def test_an_engine_that_fails_is_not_asked_again(tmp_path: Path) -> None:
     class Failing:
-        """Counts how often it is asked."""
+        """Counts its requests."""
 
         n = 0
 

@@ -1,4 +1,4 @@
-"""Which holes a run is about, and the list of them."""
+"""The selection of holes, and the list of a dry run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which fills of a file stand together, when it does not parse anyway."""
+"""Which fills are accepted in a file that does not parse."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ LAPTOP = Machine(8, 16 * GIB)
 
 
 class Fake:
-    """A server that answers GET and POST with JSON by path, and remembers the requests."""
+    """A server that answers GET and POST with JSON by path, and records the requests."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.requests: list[tuple[str, str, bytes]] = []

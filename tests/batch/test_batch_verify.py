@@ -1,4 +1,4 @@
-"""What a check proves, in copies of a real project with real commands."""
+"""What a check proves, with real commands in copies of a real project."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def checked(
     retry: verify.Retry = keep.no_more,
     n_jobs: int = 1,
 ) -> list[FileResult]:
-    """Return what stays of the files' fills, having made sure that the project is as it was."""
+    """Return the accepted fills of the files, and assert that the project is unchanged."""
     (root / ".git").mkdir(exist_ok=True)
     before = snapshot(root)
 
@@ -64,7 +64,7 @@ def checked(
 
 
 def outcome(result: FileResult) -> list[tuple[str, str]]:
-    """Return text and proof of each fill, or "" and the reason where there is none."""
+    """Return the text and proof of each fill, or "" and the reason if there is none."""
     reasons = {**result.reasons, **result.unsure}
     return [
         (result.fills[hole].edit.text, result.proofs.get(hole, "")) if hole in result.fills else ("", reasons[hole])
@@ -90,7 +90,7 @@ def test_a_check_that_passes_while_the_hole_raises_proves_nothing(tmp_path: Path
 
 
 def test_a_check_that_fails_without_running_into_the_hole_proves_nothing(tmp_path: Path) -> None:
-    # As a linter does that finds an import without use while the hole raises.
+    # Like a linter that reports an unused import while the hole raises.
     plan = planned(tmp_path / "a.py", "import os\n\n\n" + ONE)
     code = "import sys; sys.exit('os.sep' not in open(sys.argv[1]).read())"
     [result] = checked(tmp_path, f"{PYTHON} -c {shlex.quote(code)} {{}}", (plan, [["return os.sep"]]))
@@ -175,7 +175,7 @@ def test_the_next_round_contains_the_failure(tmp_path: Path) -> None:
 
 
 def test_imports_come_from_the_copy_where_the_original_is_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As an editable install does, though behind PYTHONPATH; another folder than the root, as with `package-dir`.
+    # Like an editable install, but after PYTHONPATH; the folder is not the root, as with `package-dir`.
     plan = planned(tmp_path / "project" / "lib" / "pkg" / "a.py", ONE)
     (tmp_path / "project" / "lib" / "pkg" / "__init__.py").write_text("")
     site = tmp_path / "site"

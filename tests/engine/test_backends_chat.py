@@ -1,4 +1,4 @@
-"""A chat server's question and answers: streamed or not, wrapped in prose, with repeated lines, and with fields refused."""
+"""A chat server's prompt and answers: streamed or not, inside prose, with repeated lines, and with refused fields."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FENCED = "```python\ndef add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n```
 
 
 class ChatServer:
-    """A chat server that streams each answer in parts of so many characters, or gives it whole, and refuses some fields.
+    """A chat server that streams each answer in parts of equal length, or sends it whole, and refuses some fields.
 
     `hold` keeps back all but the first part. `sent` counts the parts that left.
     """
@@ -104,7 +104,7 @@ def error_body(message: str) -> dict[str, Any]:
 
 
 class Served:
-    """A chat server and a filler that asks it."""
+    """A chat server and a filler for it."""
 
     def __init__(self, *answers: str, configured: Config | None = None, **settings: Any) -> None:
         self.server = ChatServer(*answers, **settings)
@@ -129,8 +129,8 @@ def test_a_chat_server_gets_the_instruct_layouts_prompt() -> None:
     with Served(FENCED, configured=configured) as served:
         related = (Snippet("b.py", "b = 1\n"), Snippet("a.py", "a = 1\n"))
         hole = Hole(Span(0, 0), "cursor", instruction="add them")
-        http_request = request(PREFIX, SUFFIX, hole, path="c.py", language="python", related=related)
-        [candidate] = finish(served.filler.start(http_request)).candidates()
+        infill_request = request(PREFIX, SUFFIX, hole, path="c.py", language="python", related=related)
+        [candidate] = finish(served.filler.start(infill_request)).candidates()
         [body] = served.server.bodies
         assert body == {
             "model": "a-model",
@@ -143,7 +143,7 @@ def test_a_chat_server_gets_the_instruct_layouts_prompt() -> None:
         assert served.server.headers[0]["authorization"] == "Bearer secret"
         assert candidate.texts == ("a + b",)
     vocabulary = Vocabulary(gemma_like_tokenizer())
-    sheet = Instruct(Profile(), vocabulary).lay_out(http_request)
+    sheet = Instruct(Profile(), vocabulary).lay_out(infill_request)
     [user_turn] = [body["messages"][0]["content"]]
     code = question.fenced(PREFIX, "python").removesuffix("\n")
     assert user_turn.endswith(code)
@@ -208,29 +208,29 @@ def test_the_missing_code_is_found_in_any_answer(answer: str) -> None:
 @pytest.mark.parametrize(
     ("prefix", "answer", "suffix", "expected"),
     [
-        # A block, with what stands around it.
+        # A block with the lines around it.
         (
             "def f(x):\n    ",
             "```python\ndef f(x):\n    if x:\n        return 1\n    return 2\n\n\nf(1)\n```",
             "\n\n\nf(1)\n",
             "if x:\n        return 1\n    return 2",
         ),
-        # A body alone: its first line has the indentation that the cursor's line has already.
+        # Only a body: its first line repeats the indentation that the cursor's line has already.
         ("def f(x):\n    ", "```python\n    y = x\n    return y\n```", "\n\n\nf(1)\n", "y = x\n    return y"),
-        # A closing line of its own is not taken for the suffix's.
+        # The answer's own closing line does not count as the suffix's.
         ("void f() {\n", "```c\n  if (x) {\n    g();\n  }\n```", "}\n", "  if (x) {\n    g();\n  }\n"),
-        # What ends like the suffix after repeated lines is the suffix.
+        # After repeated lines, an end that equals the suffix is the suffix.
         ("void f(int x) {\n", "```c\nvoid f(int x) {\n  g();\n}\n```", "}\n", "  g();\n"),
-        # Of equal lines, the one whose neighbours agree.
+        # Of equal lines, the one with matching neighbours counts.
         (
             "a = [\n    1,\n]\nb = [\n    1,\n",
             "```python\na = [\n    1,\n]\nb = [\n    1,\n    2,\n]\n```",
             "]\n",
             "    2,\n",
         ),
-        # The whole file again.
+        # The answer repeats the whole file.
         ("x = 1\ny = 2\n", "```python\nx = 1\ny = 2\nz = 3\nprint(x, y, z)\n```", "print(x, y, z)\n", "z = 3\n"),
-        # The answer's own line begins like the one before.
+        # The answer's own line begins like the line before it.
         ("x = 1\n", "```python\nx = 1 + y\n```", "\n", "x = 1 + y"),
         ("", "```python\nprint(1)\n```", "", "print(1)"),
         ("", "", "", ""),
@@ -287,7 +287,7 @@ def test_received_text_is_a_draft_until_the_answer_ends() -> None:
             return "a +" in seen
 
         wait_until(has_begun)
-        # Neither the prose nor the repeated lines were ever shown.
+        # Neither the prose nor the repeated lines were ever part of a draft.
         assert {each.strip() for each in seen} <= {"", "a", "a +"}
         [candidate] = task.candidates()
         assert (candidate.texts[0].strip(), candidate.finished) == ("a +", False)
@@ -375,7 +375,7 @@ def test_a_field_that_was_not_refused_after_all_is_sent_again() -> None:
 
 
 def raw(data: bytes, media_type: str = "text/event-stream") -> str:
-    """Return the sentence for a server that answers so."""
+    """Return the error message for a server with this answer."""
 
     async def answer(_: Request) -> Response:
         return Response(data, media_type=media_type)

@@ -1,4 +1,4 @@
-"""A remote model behind the real resident engine, and nothing sent that should stay."""
+"""A remote model behind the real resident engine, and no local-only file is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server says when it will not serve reaches the user as it was said."""
+"""A server's refusal reaches the user unchanged."""
 
 from __future__ import annotations
 

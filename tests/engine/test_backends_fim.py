@@ -1,4 +1,4 @@
-"""Each dialect's question and answer as its server documents them, and every way in which a server can fail."""
+"""Each dialect's request and answer as its server documents them, and all failures of a server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ANSWERS: dict[str, Any] = {
 
 
 class Served:
-    """A dialect's server and a filler that asks it."""
+    """A dialect's server and a filler for it."""
 
     def __init__(self, name: str, *answers: Any, hold: threading.Event | None = None, **settings: Any) -> None:
         self.recorder = Recorder(answers or (ANSWERS[name],), hold=hold)

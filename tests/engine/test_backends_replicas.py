@@ -1,4 +1,4 @@
-"""Several servers as one: which gets a call, what happens when one is away, too busy or another kind of server."""
+"""Several servers as one client: which one gets a call, and what happens if one is unavailable, busy or of another kind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALL = Call("/v1/completions", {"prompt": "x"})
 
 
 class Servers:
-    """Servers of which each answers with its number, and a client of them all, whose clock stands still."""
+    """Servers that each answer with their number, and a client for all of them with a stopped clock."""
 
     def __init__(self, *recorders: Recorder, away: int = 0) -> None:
         self.recorders, self.now, self._away = recorders, 100.0, away
@@ -83,7 +83,7 @@ def test_a_server_that_is_not_there_is_left_out_longer_each_time() -> None:
             servers.client.ask(CALL)
             pauses.append(gone.back_at - servers.now)
             servers.now = gone.back_at
-            # The other was used less recently than the one that is back.
+            # The other server was used less recently than the one that is back.
             servers.client.replicas[1].last_used += 10
         assert pauses == sorted(pauses)
         assert (pauses[0], pauses[-1]) == (replicas.FIRST_PAUSE_S, replicas.LONGEST_PAUSE_S)
@@ -95,7 +95,7 @@ def test_if_no_server_responds_the_last_error_is_reported() -> None:
         with pytest.raises(RemoteError, match=r"failed \(50[02]\)"):
             servers.client.ask(CALL)
         assert servers.counts == [1, 1]
-        # All are left out, but to ask one of them is better than to ask nobody.
+        # All are left out, but one of them is tried rather than none.
         with pytest.raises(RemoteError, match=r"failed \(50[02]\)"):
             servers.client.ask(CALL)
 
@@ -110,7 +110,7 @@ def test_a_call_that_is_refused_is_not_sent_elsewhere() -> None:
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_server_gets_as_many_calls_as_it_admits(status: int) -> None:
     class Narrow:
-        """Admits so many calls at once, and refuses others."""
+        """Accepts a limited number of concurrent calls, and refuses others."""
 
         def __init__(self, n: int) -> None:
             self.recorder = Recorder([OK], hold=threading.Event())
@@ -197,7 +197,7 @@ def test_an_unavailable_vllm_is_checked_and_used_once_it_is_back(folder: Path, v
             assert isinstance(client, Replicas)
             away = client.replicas[0]
             assert not away.is_checked
-            # As if the server had come up at its place.
+            # Like a server that has started at its address.
             away.client.close()
             away.client = type(away.client)(Server(urls[1]))
             away.back_at = 0.0

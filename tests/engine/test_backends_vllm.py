@@ -1,4 +1,4 @@
-"""Requests to a vLLM that judges them as the real one does, and what becomes of its canvases."""
+"""Requests to a stand-in that checks them like a real vLLM, and the use of its canvases."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PREFIX, SUFFIX = "def add(x, y):\n    return ", "\n\n\nadd(1, 2)\n"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer's folder, with short canvases and every gap length that the answers of the tests need."""
+    """A tokenizer's folder with a profile of short canvases and all gap lengths that the tests' answers need."""
     filler = tmp_path_factory.mktemp("served")
     gemma_like_tokenizer().save(str(filler / "tokenizer.json"))
     profile = Profile(held_tokens=8, line_gaps=(3, 5, 9), block_gaps=(12, 24, 29), prefix_tokens=512, suffix_tokens=64)
@@ -81,7 +81,7 @@ def texts(remote: RemoteFiller, *arguments: Any, **more: Any) -> list[tuple[str,
 
 
 def test_the_answer_that_fits_its_gap_comes_first(opened: Opened, judge: Judge, vocabulary: Vocabulary) -> None:
-    assert len(vocabulary.encode("x + y")) + 1 == 5  # the space before is healed, so that the gap holds it no more
+    assert len(vocabulary.encode("x + y")) + 1 == 5  # the space before is healed, so it is not part of the gap
     with opened(judge, answers=["x +y"]) as (remote, server):
         candidates = finish(remote.start(request(PREFIX, SUFFIX, language="python"))).candidates()
         assert candidates[0].texts == ("x +y",)
@@ -164,7 +164,7 @@ def test_the_default_steps_reach_the_end_of_the_documented_temperature_schedule(
     [(32, LINE, 32), (64, LINE, 64), (64, BODY, 64), (256, LINE, 32), (256, BODY, 48), (80, BODY, 80)],
 )
 def test_the_rows_of_a_request_are_as_wide_as_the_servers_graphs(opened: Opened, canvas: int, hole: Hole, width: int) -> None:
-    """All alike, and as wide as what is served unless that is much too wide: other batches run without whole graphs."""
+    """All have the same width: the served one unless it is much too wide, because other batches run without full graphs."""
     with opened(canvas=canvas) as (remote, server):
         finish(remote.start(request(PREFIX, SUFFIX, hole, n=4)))
         assert len(server.asked) > 2
@@ -180,7 +180,7 @@ def test_a_canvas_is_filled_up_as_vllm_does(opened: Opened, vocabulary: Vocabula
             seed, pinned = body["vllm_xargs"]["diffusion_seed_canvas"], body["vllm_xargs"]["diffusion_pinned"]
             assert seed.count(end) == 1
             at = seed.index(end)
-            # A closed answer ends its turn itself, and <eos> belongs to that.
+            # A closed answer contains its own end of turn, which includes <eos>.
             rest = seed[at + 1 :]
             assert set(rest) <= {pad, vocabulary.id("<eos>")}
             assert rest.count(vocabulary.id("<eos>")) <= 1
@@ -364,7 +364,7 @@ def test_a_task_that_is_dropped_closes_its_connections(opened: Opened) -> None:
         assert task.step()
         wait_until(lambda: len(recorder.bodies) == 3)
         assert recorder.most_at_once == 3
-        gc.disable()  # nothing but the last reference's end may be needed
+        gc.disable()  # dropping the last reference must be enough
         try:
             del task
             wait_until(lambda: recorder.dropped == 3)
