@@ -64,7 +64,7 @@ class Joiner:
             raise EngineError(str(error)) from error
 
     async def _reach(self, files: EngineFiles) -> Link | None:
-        """Return a link to the engine of these files; None when none answers.
+        """Return a link to the engine of these files; None when it does not respond.
 
         Raises EngineError when the engine is in use and speaks another protocol.
         """

@@ -17,7 +17,7 @@ from dg_lsp.wire.meeting import EngineFiles, State
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """An engine's files, and its answer. `info` is None if it does not answer, `state` if no engine holds its lock."""
+    """An engine's files, and its answer. `info` is None if it does not respond, `state` if no engine holds its lock."""
 
     files: EngineFiles
     state: State | None

@@ -146,7 +146,7 @@ def test_the_first_candidate_that_is_sure_is_taken(tmp_path: Path) -> None:
     }
     result = asyncio.run(keep.keep(plan, answers, AcceptanceRule(min_confidence=0.5)))
     assert texts(result) == ["return 1"]
-    assert result.unsure[second].startswith("the model states no probability")
+    assert result.unsure[second].startswith("the model has no calibrated probabilities")
 
 
 def test_all_takes_every_fill_that_parses(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_typing_while_a_killed_engine_restarts_does_not_stop_suggestions_for_goo
             if await is_up_again():
                 break
         assert await is_up_again()
-        # Nobody has to ask by hand for it to go on.
+        # It continues without an explicit request.
         await client.suggestions(6, len(text) - len(TWO))
         suppressed = (await client.status())["suppressed"]
         assert suppressed is None or suppressed["code"] != "engine"

@@ -73,4 +73,4 @@ def test_only_local_requests_with_the_token_and_without_origin_pass(
         assert refusal.status in (401, 403, 413, 415)
         assert TOKEN not in refusal.message
         if not has_token:
-            assert refusal.status == 401  # nobody else learns anything more
+            assert refusal.status == 401  # without the token, the answer reveals nothing more

@@ -1,4 +1,4 @@
-"""The engine's life: one of a kind, private, ended when nobody needs it, and gone without a trace."""
+"""The engine's life: it is unique and private, exits when unused, and leaves no files."""
 
 from __future__ import annotations
 

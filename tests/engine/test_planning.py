@@ -208,7 +208,7 @@ def test_no_draft_is_written_if_it_takes_longer_than_the_canvas(shrinking: Timed
 def test_a_draft_is_abandoned_at_the_deadline(shrinking: Timed) -> None:
     filler = shrinking.filler()
     shrinking.token_s = 2.0
-    task = finish(filler, BLOCK, shrinking, 5_000)  # the first one: nobody knows yet what a token takes
+    task = finish(filler, BLOCK, shrinking, 5_000)  # the first one: the time per token is still unknown
     assert 0 < shrinking.did.count("token") < 4
     assert "causal" not in {row.row for row in task.rows()}
     assert task.candidates()

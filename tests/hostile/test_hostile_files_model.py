@@ -1,4 +1,4 @@
-"""Model folders that are not what they say: cut off, somebody else's, or made to harm."""
+"""Faulty model folders: truncated, of another model, or malicious."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_half_open_connections_lock_nobody_out_and_fill_no_log(folder: Path) -> 
         for _ in range(400):
             caller = stack.enter_context(socket.create_connection((host, int(port))))
             caller.sendall(b"POST /v1/infill HTTP/1.1\r\nHost: localhost\r\n")
-        # The socket of the front ends has a budget of its own; the port makes room for whoever comes to the point.
+        # The front ends' socket has its own budget; the port closes idle connections for clients that send requests.
         assert post(engine.http, body())
         with socket.create_connection((host, int(port))) as other:
             head = f"GET /health HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {engine.state.token}\r\n\r\n"

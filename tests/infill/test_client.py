@@ -258,7 +258,7 @@ def test_a_kill_under_a_hundred_requests_leaves_all_answered_and_nothing_behind(
 
 
 def started(folder: Path) -> set[int]:
-    """Processes that were started to be engines here, also those that do not answer yet: they work in this folder."""
+    """Processes that were started to be engines here, also those that do not respond yet: their working folder is this one."""
     pids = set()
     for cwd in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):

@@ -143,7 +143,7 @@ def test_an_old_engine_in_use_keeps_serving_is_reported_and_ends_when_idle(
             assert len(notes) == 1
             assert "the running engine is from dg-lsp 0.0.1" in notes[0]
             other_leaves.set()
-            # Nobody holds it any more, not even this client, which still is open.
+            # No process holds the lock now, not even this client, which is still open.
             assert await asyncio.to_thread(old.process.wait, 30) == 0
             assert await answer(engine, text="new") == "new"
             assert engine.state == Ready(await pid_of(engine), __version__)

@@ -174,7 +174,7 @@ class Sampler:
         return CanvasBatch(causal, clean, noisy, gap, weights, used, starts, np.zeros(n, np.bool_))
 
     def _weights(self, holes: list[Hole], targets: Any) -> Any:
-        """Return what each target counts: what is declared, or stands in the suffix, can be foreseen by nobody."""
+        """Return what each target counts: declared names, and tokens of the suffix, can't be predicted."""
         weights = (targets != PAD).astype(np.float32)
         for index, hole in enumerate(holes):
             weights[index, : len(head(hole)) - len(hole.prefix) + hole.n_declared] *= 0.05
