@@ -121,7 +121,7 @@ def advice(rows: Sequence[Row], *, has_check: bool) -> str:
         remedies.append("a check that proves fills (--check 'pytest -q')")
     if any(candidate["probability"] is None for row in unsure for candidate in row.candidates):
         remedies.append("dg-lsp calibrate, which measures the model's probabilities")
-    return f"unsure holes may be filled with: {'; '.join(remedies)}; --all accepts every fill"
+    return f"to decide unsure holes: {'; '.join(remedies)}; --all accepts every fill"
 
 
 def exit_code(rows: Sequence[Row]) -> int:

@@ -157,7 +157,7 @@ def test_wrong_options_exit_with_2(project: Path) -> None:
         (("--at", ".:1:1"), "is a folder"),
         ((".", "--holes", "all"), "--holes takes"),
         ((".", "--candidates", "0"), "candidates"),
-        ((".", "--resume", "a.py"), "is no journal"),
+        ((".", "--resume", "a.py"), "is not a journal"),
         ((".", "--nonsense"), "--nonsense"),
     ):
         result = run(*args)
@@ -194,8 +194,7 @@ def test_an_unsure_hole_stays_open_with_its_candidates(project: Path) -> None:
     assert "filled" not in result.stderr.splitlines()[-1]
     assert "wrote 0 of 1 hole, unsure 1 in 1 file" in result.stderr
     assert (
-        "unsure holes may be filled with: a stronger model (--model); a check that proves fills (--check 'pytest -q')"
-        in result.stderr
+        "to decide unsure holes: a stronger model (--model); a check that proves fills (--check 'pytest -q')" in result.stderr
     )
     [row] = report("a.py", "--min-confidence", "0.95", engine=Filling("return 1", "return 2"))["holes"]
     assert (row["status"], row["text"], row["probability"]) == ("unsure", "", None)
@@ -346,7 +345,7 @@ def test_explain_draws_the_canvas_until_the_answers(project: Path, engines: Path
     assert all((answer["edit"] is None) == bool(answer["reason"]) for answer in explained["answers"])
     drawn = explain(*args)
     assert (drawn.exit_code, (project / "a.py").read_text()) == (0, text)
-    sent, _, rest = drawn.stdout.partition("--- the canvas as it changes")
+    sent, _, rest = drawn.stdout.partition("--- the canvas after each step")
     canvas, _, ending = rest.partition("--- answers, best first")
     assert "    return ⟦cursor⟧\n" in sent
     assert all(line.startswith(("step ", "         ")) for line in canvas.splitlines()[1:])

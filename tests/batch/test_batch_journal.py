@@ -85,7 +85,7 @@ def test_only_the_user_can_read_it(tmp_path: Path) -> None:
 
 def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("x = 1")
-    with pytest.raises(JournalError, match="is no journal"):
+    with pytest.raises(JournalError, match="is not a journal"):
         Journal(tmp_path / "code.py")
     assert (tmp_path / "code.py").read_text() == "x = 1"
 

@@ -314,7 +314,7 @@ def test_a_model_that_does_not_respond_is_reported_with_advice(tmp_path: Path) -
     (tmp_path / "config.toml").write_text("")
     completed = run(tmp_path, "--yes", "fim:ollama:http://127.0.0.1:9#x", DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
     assert completed.returncode == 1
-    assert "dg-lsp setup --yes embedded goes back" in completed.stderr
+    assert "to return to the embedded model, run: dg-lsp setup --yes embedded" in completed.stderr
     assert "Traceback" not in completed.stderr
 
 
@@ -349,4 +349,4 @@ def test_without_a_terminal_it_shows_the_offers_and_writes_nothing(tmp_path: Pat
 def test_a_setting_that_overrides_the_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
     completed = run(tmp_path, "--yes", "fim:llama", "--no-try", DG_LSP_MODEL="embedded")
-    assert "DG_LSP_MODEL names embedded, which overrides it here" in completed.stdout
+    assert "DG_LSP_MODEL sets embedded, which overrides it here" in completed.stdout

@@ -225,7 +225,8 @@ def _print_result(path: Path, chosen: str, trial_result: Trial | None) -> None:
     if trial_result is None:
         return
     if trial_result.problem:
-        say(f"{trial_result.problem}; to return to the embedded model, run: dg-lsp setup --yes {EMBEDDED}")
+        say(trial_result.problem)
+        say(f"to return to the embedded model, run: dg-lsp setup --yes {EMBEDDED}")
         return
     typer.echo(f"\nA sample, filled in {trial_result.ms / 1000:.1f} s ({trial_result.confidence}):\n")
     typer.echo(visible(trial_result.diff) if trial_result.diff else "The model gave no answer.")
