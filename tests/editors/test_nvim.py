@@ -138,9 +138,9 @@ end })
 vim.api.nvim_create_autocmd("User", { pattern = "DgLspStatus", callback = function(event)
   table.insert(_G.seen.states, event.data.state .. (event.data.busy and " busy" or ""))
 end })
-local heard = require("dg_lsp.draft").heard
-require("dg_lsp.draft").heard = function(params, context)
-  heard(params, context)
+local on_draft = require("dg_lsp.draft").on_draft
+require("dg_lsp.draft").on_draft = function(params, context)
+  on_draft(params, context)
   vim.cmd.redraw()
   LOOK
   table.insert(_G.seen.drafts, seen_now)
@@ -250,7 +250,7 @@ def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(nvim: Neovim) ->
     nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'ignored'", "the reason")
     assert not nvim.ghost()
     assert "secrets" in nvim.status()["suppressed"]["message"]
-    assert nvim.lua("return table.concat(require('dg_lsp.status').story(), ' ')").count("secrets") == 1
+    assert nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')").count("secrets") == 1
     assert nvim.lua("return require('dg_lsp').statusline()") == "DG Ready  "
 
 
@@ -499,7 +499,7 @@ def test_setup_works_without_options(environment: Mapping[str, str], tmp_path: P
 
 def test_wrong_options_are_named(nvim: Neovim) -> None:
     for options, sentence in (
-        ("{ atuo = true }", 'no option "atuo"'),
+        ("{ atuo = true }", 'unknown option "atuo"'),
         ("{ cmd = {} }", "dg_lsp: cmd"),
         ("{ settings = { 1 } }", "settings"),
     ):

@@ -102,11 +102,11 @@ def test_a_long_message_takes_one_line_and_is_kept_as_a_whole(nvim: Neovim) -> N
         local own = loadstring("return function(text) _G.seen_note = text end", "@vim/_core/test.lua")()
         local before = vim.notify
         vim.notify = own
-        require("dg_lsp.server").say(("word "):rep(60))
+        require("dg_lsp.server").notify(("word "):rep(60))
         vim.notify = before
         return _G.seen_note
         """
     )
     assert messages.endswith("… :Dg status")
     assert len(messages) < int(nvim.lua("return vim.o.columns"))
-    assert ("word " * 60).strip() in nvim.lua("return table.concat(require('dg_lsp.status').story(), ' ')")
+    assert ("word " * 60).strip() in nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")

@@ -84,7 +84,7 @@ def test_other_suggestions_are_shown_in_turn(code: Workbench) -> None:
     until(lambda: code.ghost() not in ("", other), "the one before", tell=code.picture)
 
 
-def test_escape_takes_a_suggestion_away(code: Workbench) -> None:
+def test_escape_dismisses_a_suggestion(code: Workbench) -> None:
     begin(code)
     before = code.text()
     code.press("Escape")
@@ -289,7 +289,7 @@ def test_a_pause_for_a_language_is_of_that_language_only(code: Workbench) -> Non
     code.type("cart.p")
     code.until_ghost()
     code.open("shop.py", SHOP)
-    pick(code, "Suggest in python again")
+    pick(code, "Resume for python")
     until(lambda: code.setting("completion.disabledLanguages") == [], "the setting", tell=code.picture)
     begin(code)
 
@@ -397,7 +397,7 @@ def begin_fill(code: Workbench, name: str, *, by_menu: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("by_menu", [False, True])
-def test_a_fill_is_ended_from_the_status_bar(code: Workbench, by_menu: bool) -> None:
+def test_a_fill_is_cancelled_from_the_status_bar(code: Workbench, by_menu: bool) -> None:
     begin_fill(code, "ended.py", by_menu=by_menu)
     code.command("dgLsp.cancel")
     until(lambda: not code.told()["busy"] and not code.draft(), "the end", tell=code.picture)

@@ -47,7 +47,7 @@ def test_a_failed_installation_shows_a_remedy(window: Workbench) -> None:
     until(lambda: window.setting("client.requirements") == "", "the setting to go")
     until(lambda: "was not found" in window.status(), "the warning", tell=window.status)
     window.page.locator(".statusbar-item[id*=dgLsp]").click()
-    window.page.locator(".quick-input-list .monaco-list-row", has_text="Install dg-lsp").click()
+    window.page.locator(".quick-input-list .monaco-list-row", has_text="Install the server").click()
     messages = until(lambda: [each for each in window.messages() if "could not be installed" in each], "the message")
     assert "dgLsp.client.requirements" in messages[0]
     assert "No matching distribution found" in messages[0]
@@ -59,7 +59,7 @@ def test_a_failed_installation_shows_a_remedy(window: Workbench) -> None:
 def test_a_missing_server_can_be_installed_from_the_status_bar(window: Workbench) -> None:
     until(lambda: "was not found" in window.status(), "the warning", tell=window.status)
     window.page.locator(".statusbar-item[id*=dgLsp]").click()
-    window.page.locator(".quick-input-list .monaco-list-row", has_text="Install dg-lsp").click()
+    window.page.locator(".quick-input-list .monaco-list-row", has_text="Install the server").click()
     window.until_ready()
     until(lambda: "The engine is ready" in window.status(), "the status bar to say so", tell=window.status)
 
