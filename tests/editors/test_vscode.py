@@ -125,7 +125,7 @@ def test_fill_body_shows_its_drafts_and_is_one_step_to_undo(code: Workbench) -> 
     assert filled.endswith(tail)
     ast.parse(code.save(path))
     until(lambda: not code.draft(), "the drafts to go", tell=code.draft)
-    code.press("Control+z")
+    code.undo()
     until(lambda: code.text() == BODIES, "the old text after one undo", tell=code.text)
 
 
@@ -140,7 +140,7 @@ def test_fill_all_fills_every_hole(code: Workbench) -> None:
     saved = code.save(path)
     assert "..." not in saved
     ast.parse(saved)
-    code.press("Control+z")
+    code.undo()
     until(lambda: code.text() == BODIES, "the old text after one undo", tell=code.text)
 
 
@@ -153,7 +153,7 @@ def test_a_draft_of_several_lines_is_drawn_as_several_lines(code: Workbench) -> 
     until(lambda: code.text() != FILES, "the filled body", tell=code.picture)
     until(lambda: not code.draft(), "the drafts to go", tell=code.draft)
     ast.parse(code.save(path))
-    code.press("Control+z")
+    code.undo()
     until(lambda: code.text() == FILES, "the old text after one undo", tell=code.text)
 
 

@@ -57,6 +57,7 @@ SETTINGS = {
     "editor.accessibilitySupport": "off",
     "editor.quickSuggestions": {"other": "off"},
     "files.autoSave": "off",
+    "files.restoreUndoStack": False,
     "update.mode": "none",
     "window.zoomLevel": 0,
     # For the pictures.
@@ -132,12 +133,15 @@ class Workbench:
     def open(self, name: str, text: str) -> Path:
         """Write a file with exactly this text and open it as the only editor; wait until the engine is ready."""
         path = (self.folder / name).resolve()
-        path.write_bytes(text.encode())
         self.run(
             # Editors of the previous test would ask whether to save.
             "while (vscode.window.tabGroups.all.some((group) => group.tabs.length > 0))"
             '  await vscode.commands.executeCommand("workbench.action.revertAndCloseActiveEditor");'
             'await vscode.commands.executeCommand("notifications.clearAll");'
+        )
+        # Written after the old document is closed: an open one would take the new text as a change, which undo takes back.
+        path.write_bytes(text.encode())
+        self.run(
             f"const document = await vscode.workspace.openTextDocument({json.dumps(str(path))});"
             "await vscode.window.showTextDocument(document);"
         )
@@ -188,6 +192,12 @@ class Workbench:
         """Press keys, by the browser's names."""
         for key in keys:
             self.page.keyboard.press(key)
+
+    def undo(self) -> None:
+        """Put the focus into the editor, which a list or a diff may have had, and press the key for undo once."""
+        self.command("workbench.action.focusActiveEditorGroup")
+        self.page.wait_for_selector(".monaco-editor.focused")
+        self.press("Control+z")
 
     def command(self, name: str) -> Any:
         """Run a command of the editor."""

@@ -227,9 +227,10 @@ function M.request(choose)
     if #items == 0 then
       vim.schedule(function()
         local status = require("dg_lsp.status").current(bufnr)
-        server.notify(
-          status and status.suppressed and status.suppressed.message or "the model has no answer here"
-        )
+        local reason = status and status.suppressed and status.suppressed.message
+          or "the model has no answer here"
+        server.notify(reason)
+        require("dg_lsp.reason").show(bufnr, reason)
       end)
       return
     end
