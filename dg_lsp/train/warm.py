@@ -26,6 +26,7 @@ from dg_lsp.train.shape import Shape, build
 from dg_lsp.train.windows import N_SPECIAL
 
 LAYERS = ".layers."
+VISION = "vision"  # in the names of the vision tower and its projection
 OUTPUTS = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
 
 
@@ -46,6 +47,8 @@ def start(run: Path, checkpoint: str, shape: Shape) -> None:
         raise EvalError(f"{checkpoint} has {n_old} layers, more than the {shape.layers} of the new model")
     rows = _embeddings(loaded.vocabulary, Vocabulary(Tokenizer.from_file(str(run / "tokenizer.json"))))
     for name, tensor in new.items():
+        if VISION in name:
+            continue  # never used, and loading leaves it out
         source, is_new = _source(name, n_old, shape.layers)
         value = old[source]
         if len(value.shape) == 2 and len(value) == loaded.vocabulary.size and ("embed_tokens" in name or "lm_head" in name):
@@ -60,7 +63,7 @@ def start(run: Path, checkpoint: str, shape: Shape) -> None:
 def _source(name: str, n_old: int, n_new: int) -> tuple[str, bool]:
     """Return the old name of a weight, and whether its layer is new. New layers go before the last one."""
     head, marker, tail = name.partition(LAYERS)
-    if not marker or "vision" in head:
+    if not marker:
         return name, False
     index, _, rest = tail.partition(".")
     if int(index) == n_new - 1:

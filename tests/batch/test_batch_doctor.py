@@ -150,7 +150,7 @@ def test_configuration_files_are_reported_with_their_problems(
     code, findings = diagnosed("--no-sample")
     assert code == 1
     assert findings["configuration"]["state"] == (
-        f"{user} read; {tmp_path / '.dg-lsp.toml'} read; DG_LSP_CONFIG, DG_LSP_API_KEY count before them"
+        f"{user} was read; {tmp_path / '.dg-lsp.toml'} was read; DG_LSP_CONFIG, DG_LSP_API_KEY override them"
     )
     assert f"Unknown key engine.thread in {user}. Did you mean engine.threads?" in findings["configuration"]["advice"]
     assert "sk-secret" not in json.dumps(findings)

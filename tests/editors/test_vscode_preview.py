@@ -64,8 +64,7 @@ def test_a_selection_is_regenerated_after_its_preview(code: Workbench, answer: s
     code.press("Enter")
     until(lambda: code.text() == text.replace("return count + 1", answer), "the new text", tell=code.picture)
     until(lambda: not code.page.locator(".monaco-diff-editor").count(), "the diff to go", tell=code.picture)
-    code.command("workbench.action.focusActiveEditorGroup")
-    code.press("Control+z")
+    code.undo()
     until(lambda: code.text() == text, "the old text after one undo", tell=code.text)
 
 
@@ -93,7 +92,7 @@ def test_fills_of_a_whole_file_end_with_a_list(code: Workbench) -> None:
     assert "line 7, 90 %" in labels[1]
     rows.nth(1).click()
     until(lambda: code.run("return vscode.window.activeTextEditor.selection.active.line") == 6, "the cursor at the fill")
-    code.press("Control+z")
+    code.undo()
     until(lambda: code.text() == text, "the old text after one undo", tell=code.text)
 
 
