@@ -268,7 +268,7 @@ def test_a_canvas_too_short_for_any_answer_is_reported(opened: Opened) -> None:
         ({"version": "0.29.0"}, r"runs vLLM 0\.29\.0: it is too old to infill.*upgrade it to vLLM 0\.33 or later"),
         ({"old": True}, r"does not accept a canvas: it is too old to infill, or serves no DiffusionGemma"),
         ({"old": True, "version": "?"}, "does not accept a canvas"),
-        ({"tokens": [1, 2, 3]}, "serves tiny-diffusion with another tokenizer"),
+        ({"tokens": [1, 2, 3]}, "serves tiny-diffusion with a tokenizer other than"),
         ({"key": "secret"}, r"requires an API key \(401\); add it to the configuration"),
     ],
 )
@@ -284,7 +284,7 @@ def test_versions_that_may_infill_are_tried(opened: Opened, version: str) -> Non
 
 
 def test_canvases_without_their_held_text_are_not_answers(opened: Opened) -> None:
-    with opened(heedless=True) as (remote, _), pytest.raises(RemoteError, match="without the text that was held on them"):
+    with opened(heedless=True) as (remote, _), pytest.raises(RemoteError, match="without their held text"):
         finish(remote.start(request(PREFIX, SUFFIX)))
 
 
@@ -340,7 +340,7 @@ def test_a_missing_tokenizer_is_reported(opened: Opened, tmp_path: Path) -> None
         with pytest.raises(RemoteError, match=sentence), opened(model=model):
             pass
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(RemoteError, match="no tokenizer and profile that can be read"), opened(model=str(tmp_path)):
+    with pytest.raises(RemoteError, match="the tokenizer and profile in .* can't be read"), opened(model=str(tmp_path)):
         pass
 
 
