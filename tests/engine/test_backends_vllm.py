@@ -340,7 +340,7 @@ def test_a_missing_tokenizer_is_reported(opened: Opened, tmp_path: Path) -> None
         with pytest.raises(RemoteError, match=sentence), opened(model=model):
             pass
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(RemoteError, match="the tokenizer and profile in .* can't be read"), opened(model=str(tmp_path)):
+    with pytest.raises(RemoteError, match=r"the tokenizer and profile in .* can't be read"), opened(model=str(tmp_path)):
         pass
 
 
