@@ -11,7 +11,7 @@ import pytest
 
 from dg_lsp.core import positions
 from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import Which
+from dg_lsp.wire.meeting import EngineId
 from tests.e2e import day
 from tests.e2e.day import Player
 from tests.e2e.editor import CODE, Editor, command, environment
@@ -101,7 +101,7 @@ async def same_text(player: Player) -> None:
 
 
 def engine_pid() -> int:
-    state = meeting.read_state(meeting.place(Which()))
+    state = meeting.read_state(meeting.engine_files(EngineId()))
     assert state is not None
     return state.pid
 
