@@ -101,7 +101,7 @@ def worlds(cache: Path, asked: Asked) -> dict[str, Any]:
     only, seed = asked.methods, asked.seed
 
     def loaded(delete: bool) -> Loaded:
-        with_its_own = model.load(str(training.made(cache, delete=delete, say=note)), device="cpu", threads=1)
+        with_its_own = model.load_model(str(training.made(cache, delete=delete, say=note)), device="cpu", threads=1)
         return replace(with_its_own, profile=replace(with_its_own.profile, canvas_tokens=asked.canvas))
 
     plain, with_delete = loaded(delete=False), None
@@ -117,7 +117,7 @@ def worlds(cache: Path, asked: Asked) -> dict[str, Any]:
 
 def embedded(n: int, only: str = "") -> dict[str, Any]:
     """Return the table of held-out Python on the embedded model; its probe is fitted on holes of the demo's kind elsewhere."""
-    loaded = model.load(device="cpu", threads=1)
+    loaded = model.load_model(device="cpu", threads=1)
     filler = LocalFiller(loaded)
     table: dict[str, Any] = {}
     held_out = list(tasks.read(HELDOUT))

@@ -22,7 +22,7 @@ NEW = InfillRequest("def area(width, height):\n    ", "\n\n\nprint(area(2, 3))\n
 @pytest.fixture(scope="module")
 def filler(trained_layout: Path) -> LocalFiller:
     """Return a filler whose profile asks for no noise."""
-    filler = local.load_filler(str(trained_layout), device="cpu")
+    filler = local.load_local(str(trained_layout), device="cpu")
     return LocalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, noise_rows=0, refine_steps=0)))
 
 
