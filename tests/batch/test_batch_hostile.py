@@ -41,6 +41,7 @@ cli.main()
 def test_a_tree_of_trouble_is_filled_where_it_can_be(project: Path) -> None:
     (project / "good.py").write_text(STUB)
     (project / "utf16.py").write_bytes(STUB.encode("utf-16"))
+    (project / "utf16be.py").write_bytes(STUB.encode("utf-16-be"))
     (project / "latin.py").write_bytes(STUB.encode() + b"# \xe4\n")
     (project / "mark.py").write_bytes(b"\xef\xbb\xbf" + STUB.replace("\n", "\r\n").encode())
     (project / "conflict.py").write_text(f"{STUB}<<<<<<< ours\nx = 1\n=======\nx = 2\n>>>>>>> theirs\n")
@@ -49,16 +50,19 @@ def test_a_tree_of_trouble_is_filled_where_it_can_be(project: Path) -> None:
         file.truncate(50 << 20)
     (project / "loop").symlink_to(".")
     (project / "loop.py").symlink_to("loop.py")
+    (project / "gone.py").symlink_to("nowhere.py")
     os.mkfifo(project / "pipe.py")
     found = run(".", "--write")
     assert found.exit_code == 0
     assert found.stderr.splitlines()[:-1] == [
         "dg-lsp: skipped conflict.py: it holds the markers of a merge conflict (line 4); resolve it first",
+        "dg-lsp: skipped gone.py: it is a link to a file that does not exist",
         "dg-lsp: skipped huge.py: it is larger than 1024 KiB",
         f"dg-lsp: skipped latin.py: it is not UTF-8 (byte {len(STUB) + 2})",
-        "dg-lsp: skipped loop.py: it is a link to a file that does not exist",
+        "dg-lsp: skipped loop.py: it is a link in a loop of links",
         "dg-lsp: skipped pipe.py: it is not a regular file",
-        "dg-lsp: skipped utf16.py: it is binary",
+        "dg-lsp: skipped utf16.py: it is UTF-16, and only UTF-8 can be filled",
+        "dg-lsp: skipped utf16be.py: it is binary",
     ]
     assert (project / "good.py").read_text() == FILLED
     assert (project / "mark.py").read_bytes() == b"\xef\xbb\xbf" + FILLED.replace("\n", "\r\n").encode()
