@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shlex
 import signal
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -28,6 +29,8 @@ N_TAIL_BYTES = 64 << 10
 MARK = "DG_LSP_CHECK"  # an environment variable by which a check's processes are known, whatever group they moved to
 _POLL_S = 0.1
 _MIB = 1 << 20
+# What pytest prints when `-x` or `--maxfail` ends its run: the tests that it did not run say nothing about a hole.
+_STOPPED = re.compile(r"^!+ [^!\n]*stopping after \d+ failures? !+$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Check:
     folder: Path = field(default_factory=Path.cwd)
 
 
-async def run(check: Check, copy: Copy, path: Path) -> Verdict:
+async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ()) -> Verdict:
     """Run the check in the copy for a file of the original, and return its verdict; nothing of it runs on afterwards."""
     private = copy.root.parent
     log, report = private / "output", private / "tests.xml"
@@ -75,7 +78,7 @@ async def run(check: Check, copy: Copy, path: Path) -> Verdict:
     command = _limited(check.command.replace("{}", shlex.quote(str(copy.path_of(path)))), check.limits)
     with log.open("wb") as output:
         # A file and no pipe: a process that stays behind would keep a pipe open.
-        process = await _started(command, folder, output.fileno(), {**_environment(copy, path, report), MARK: mark})
+        process = await _started(command, folder, output.fileno(), {**_environment(copy, path, report, tests), MARK: mark})
         try:
             problem = await _watched(process, check.limits, log)
         finally:
@@ -87,14 +90,27 @@ async def run(check: Check, copy: Copy, path: Path) -> Verdict:
         lines = [line.strip() for line in tail.splitlines() if line.strip()]
         last_line = f": {lines[-1][:MAX_LINE_CHARS]}" if lines else ""
         problem = f"the check ended with {process.returncode}{last_line}"
+    if _STOPPED.search(tail):
+        return Verdict(f"{problem} (pytest stops at a failure, so its tests can't be judged one by one: remove -x)", tail)
     return Verdict(problem, tail, _tests(report, here, there))
 
 
-def _environment(copy: Copy, path: Path, report: Path) -> dict[str, str]:
+def selection(tests: Collection[str]) -> str:
+    """Return the option of pytest that runs at least these tests and few others; "" if their names allow none."""
+    names = {test.rpartition("::")[2] if "[" not in test else test.partition("[")[0].rpartition("::")[2] for test in tests}
+    return f"-k '{' or '.join(sorted(names))}'" if names and all(map(_is_word, names)) else ""
+
+
+def _is_word(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and name not in ("and", "or", "not", "None", "True", "False")
+
+
+def _environment(copy: Copy, path: Path, report: Path, tests: Collection[str]) -> dict[str, str]:
     old = [Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     kept = [copy.path_of(entry) if entry.is_relative_to(copy.original) else entry for entry in old]
     own = [_import_root(path, copy), *(folder for folder in (copy.root / "src",) if folder.is_dir()), copy.root]
-    pytest_options = f"{os.environ.get('PYTEST_ADDOPTS', '')} --junit-xml={shlex.quote(str(report))}".strip()
+    junit = f"--junit-xml={shlex.quote(str(report))}"
+    pytest_options = " ".join(filter(None, [os.environ.get("PYTEST_ADDOPTS", ""), junit, selection(tests)]))
     return {
         **os.environ,
         "DG_LSP_FILE": str(copy.path_of(path)),
