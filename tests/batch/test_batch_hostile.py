@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,13 +69,32 @@ def test_a_tree_of_trouble_is_filled_where_it_can_be(project: Path) -> None:
     assert (project / "mark.py").read_bytes() == b"\xef\xbb\xbf" + FILLED.replace("\n", "\r\n").encode()
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
-def test_what_can_not_be_read_is_named(project: Path) -> None:
-    (project / "good.py").write_text(STUB)
-    (project / "closed.py").write_text(STUB)
+@pytest.mark.parametrize("has_git", [False, True])
+def test_what_can_not_be_read_is_named(project: Path, has_git: bool) -> None:
+    unprivileged: list[str] = []
+    if os.getuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("root reads every file, and setpriv is not installed")
+        unprivileged = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    for name in ("good.py", "closed.py", "shut/a.py"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(STUB)
+    if has_git:
+        subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+        subprocess.run(["git", "add", "."], cwd=project, check=True)
     (project / "closed.py").chmod(0)
-    found = run(".")
-    assert "dg-lsp: skipped closed.py: it can't be read: permission denied\n" in found.stderr
+    (project / "shut").chmod(0)
+    command = [*unprivileged, sys.executable, "-c", KILLED, "0", "infill", ".", "--check", "true", "--all"]
+    found = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True, check=False)
+    (project / "shut").chmod(0o700)
+    lacking = project / ("shut/a.py" if has_git else "shut")
+    assert found.stderr.splitlines()[:-1] == [
+        "dg-lsp: skipped closed.py: it can't be read: permission denied",
+        "dg-lsp: skipped shut: it can't be read: permission denied",
+        f"dg-lsp: the copy for --check lacks {project / 'closed.py'}: permission denied",
+        f"dg-lsp: the copy for --check lacks {lacking}: permission denied",
+    ]
+    assert "+    return 'good.py'" in found.stdout
 
 
 def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: Path) -> None:
