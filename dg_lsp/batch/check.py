@@ -78,11 +78,12 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
     command = _limited(check.command.replace("{}", shlex.quote(str(copy.path_of(path)))), check.limits)
     with log.open("wb") as output:
         # A file and no pipe: a process that stays behind would keep a pipe open.
-        process = await _started(command, folder, output.fileno(), {**_environment(copy, path, report, tests), MARK: mark})
+        environment = {**_environment(copy, path, report, tests), MARK: mark}
+        process = await _started(command, folder, private, output.fileno(), environment)
         try:
             problem = await _watched(process, check.limits, log)
         finally:
-            _end(process.pid, mark)
+            _end(process.pid, mark, private)
             await process.wait()
     here, there = str(copy.root), str(copy.original)  # messages name files where the user knows them
     tail = _tail(log).replace(here, there)
@@ -142,7 +143,9 @@ def _limited(command: str, limits: Limits) -> str:
     return "\n".join([*lines, command])
 
 
-async def _started(command: str, folder: Path, output: int, environment: dict[str, str]) -> asyncio.subprocess.Process:
+async def _started(
+    command: str, folder: Path, private: Path, output: int, environment: dict[str, str]
+) -> asyncio.subprocess.Process:
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_shell(
             command,
@@ -159,7 +162,7 @@ async def _started(command: str, folder: Path, output: int, environment: dict[st
     except asyncio.CancelledError:
         # Cancelled half-way, asyncio would end the shell, and wait for ever for what the shell has started by then.
         process = await starting
-        _end(process.pid, environment[MARK])
+        _end(process.pid, environment[MARK], private)
         await process.wait()
         raise
 
@@ -184,13 +187,13 @@ async def _watched(process: asyncio.subprocess.Process, limits: Limits, log: Pat
         ending.cancel()
 
 
-def _end(pid: int, mark: str) -> None:
+def _end(pid: int, mark: str, private: Path) -> None:
     """End the check's process group, and what left it, where the system shows the environment of processes."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     entry = f"{MARK}={mark}".encode()
     # A process may fork while the others are looked at, so until none is there.
-    while strays := [stray for stray in _processes() if _has(stray, entry)]:
+    while strays := [stray for stray in _processes() if _has(stray, entry) or _works_in(stray, private)]:
         for stray in strays:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(stray, signal.SIGKILL)
@@ -208,6 +211,14 @@ def _has(pid: int, entry: bytes) -> bool:
             return False
         return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except (OSError, IndexError):
+        return False
+
+
+def _works_in(pid: int, folder: Path) -> bool:
+    """Return whether a process works in the folder of the check's copy, as one does that cleared its environment."""
+    try:
+        return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(folder)
+    except OSError:
         return False
 
 

@@ -58,9 +58,10 @@ def test_a_check_that_hangs_is_ended_with_what_it_started(project: Path, tmp_pat
     assert all(_is_gone(int(number)) for number in numbers)
 
 
-def test_what_a_check_leaves_running_is_ended(project: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["", "env -i"])
+def test_what_a_check_leaves_running_is_ended(project: Path, tmp_path: Path, how: str) -> None:
     pid = tmp_path / "pid"
-    assert verdict(project, f"setsid sleep 1000 & echo $! > {shlex.quote(str(pid))}").problem == ""
+    assert verdict(project, f"{how} setsid sleep 1000 & echo $! > {shlex.quote(str(pid))}").problem == ""
     assert _is_gone(int(pid.read_text()))
 
 
