@@ -29,6 +29,7 @@ N_TAIL_BYTES = 64 << 10
 MARK = "DG_LSP_CHECK"  # an environment variable by which a check's processes are known, whatever group they moved to
 _POLL_S = 0.1
 _MIB = 1 << 20
+MAX_SELECTED = 200  # names in one expression of pytest's, which it nests as deep
 # What pytest prints when `-x` or `--maxfail` ends its run: the tests that it did not run say nothing about a hole.
 _STOPPED = re.compile(r"^!+ [^!\n]*stopping after \d+ failures? !+$", re.MULTILINE)
 
@@ -99,7 +100,7 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
 def selection(tests: Collection[str]) -> str:
     """Return the option of pytest that runs at least these tests and few others; "" if their names allow none."""
     names = {test.rpartition("::")[2] if "[" not in test else test.partition("[")[0].rpartition("::")[2] for test in tests}
-    return f"-k '{' or '.join(sorted(names))}'" if names and all(map(_is_word, names)) else ""
+    return f"-k '{' or '.join(sorted(names))}'" if 0 < len(names) <= MAX_SELECTED and all(map(_is_word, names)) else ""
 
 
 def _is_word(name: str) -> bool:

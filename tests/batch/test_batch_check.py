@@ -58,6 +58,20 @@ def test_a_check_that_hangs_is_ended_with_what_it_started(project: Path, tmp_pat
     assert all(_is_gone(int(number)) for number in numbers)
 
 
+@pytest.mark.parametrize(
+    ("tests", "option"),
+    [
+        (["t.a::test_b", "t.C::test_a[x::y z]", "t.D::test_a[1]"], "-k 'test_a or test_b'"),
+        (["t.a::test_a", "::t.a"], ""),  # a file that can't be imported
+        (["t.a::not"], ""),
+        ([f"t.a::test_{n}" for n in range(201)], ""),
+        ([], ""),
+    ],
+)
+def test_tests_are_selected_by_the_names_of_their_functions(tests: list[str], option: str) -> None:
+    assert check.selection(tests) == option
+
+
 @pytest.mark.parametrize("how", ["", "env -i"])
 def test_what_a_check_leaves_running_is_ended(project: Path, tmp_path: Path, how: str) -> None:
     pid = tmp_path / "pid"
