@@ -1,8 +1,8 @@
-"""The engine is killed again and again while somebody types in Neovim with default settings: suggestions come back each time.
+"""Kill the engine repeatedly during typing in Neovim with default settings; suggestions must return each time.
 
-It runs where `KILLS` says how often, as it takes minutes and wants an idle machine. `DEADLINE_MS` replaces the default
-deadline, for a machine that is too busy to meet it with or without kills. How long each suggestion took after the engine
-was ready is printed (`-s`), not asserted.
+The test runs only if `KILLS` sets the number of kills, because it takes minutes and needs an idle machine. `DEADLINE_MS`
+replaces the default deadline on a machine that is too busy to meet it. The time from a ready engine to each suggestion is
+printed (`-s`), not asserted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Window:
     def area(self):
         return self.ONE * self.TWO
 """
-# Another text each time: no answer is at hand, and none was rejected on that line before.
+# Another text each time, so that no answer is cached, and none was rejected on that line before.
 NAMES = [
     (one, two) for one in ("width", "depth", "left", "size") for two in ("height", "length", "weight", "right", "price", "name")
 ]
@@ -67,7 +67,7 @@ def pid(environment: Mapping[str, str]) -> int:
 
 
 def type_line(nvim: Neovim, chance: random.Random, names: Iterator[tuple[str, str]]) -> str:
-    """Type a line of a new text, at a typist's changing speed, and return what it should go on with."""
+    """Type a line of a new text with varying pauses, and return the expected continuation."""
     one, two = next(names)
     text = SHAPES.replace("ONE", one).replace("TWO", two).replace("CURSOR", "").split("\n")
     nvim.lua("vim.cmd.stopinsert()")
@@ -82,7 +82,7 @@ def type_line(nvim: Neovim, chance: random.Random, names: Iterator[tuple[str, st
 
 
 @pytest.mark.slow
-def test_a_suggestion_comes_after_each_of_many_kills(nvim: Neovim, environment: Mapping[str, str]) -> None:
+def test_suggestions_return_after_each_of_many_kills(nvim: Neovim, environment: Mapping[str, str]) -> None:
     chance, names = random.Random(16), itertools.cycle(NAMES)
     nvim.edit("shapes.py", SHAPES)
     nvim.lua(
@@ -105,19 +105,19 @@ def test_a_suggestion_comes_after_each_of_many_kills(nvim: Neovim, environment: 
 
         def is_back(number: int = number) -> bool:
             expected = type_line(nvim, chance, names)
-            # As long as somebody who waits for an answer before the next key; on a busy machine one takes seconds.
+            # Wait before the next key; on a busy machine an answer takes seconds.
             end = time.monotonic() + 10.0
             while time.monotonic() < end and not nvim.ghost():
                 time.sleep(0.05)
             is_right = nvim.ghost() == expected
-            # Taken, not rejected.
+            # Accept the suggestion, so that it does not count as rejected.
             nvim.lua("if require('dg_lsp').is_shown() then require('dg_lsp').accept() end")
             return is_right and int(nvim.lua("return _G.ready.n")) > number
 
         until(is_back, f"a suggestion after kill {number + 1}", tell=nvim.picture)
         killing.join()
         waits_ms.append(int(nvim.lua("return vim.uv.now() - _G.ready.at")))
-    print("\nms from the engine's being ready to a suggestion that was seen:", sorted(waits_ms))
+    print("\nms from a ready engine to the suggestion on the screen:", sorted(waits_ms))
     assert len(waits_ms) == N_KILLS
 
 
