@@ -5,8 +5,10 @@ set -euo pipefail
 
 folder=$(mktemp -d "${RUNNER_TEMP:-/tmp}/dg-lsp.XXXXXX")
 patch=$folder/patch.diff said=$folder/said.txt body=$folder/comment.md
-mapfile -t paths < <(printf '%s\n' "${INPUT_PATHS:-.}" | sed '/^[[:space:]]*$/d')
-mapfile -t options < <(printf '%s\n' "${INPUT_ARGS:-}" | sed '/^[[:space:]]*$/d')
+# Bash 3.2, which macOS has, knows no mapfile, and takes an empty array for an unset variable.
+paths=() options=()
+while IFS= read -r line; do paths+=("$line"); done < <(printf '%s\n' "${INPUT_PATHS:-.}" | sed '/^[[:space:]]*$/d')
+while IFS= read -r line; do options+=("$line"); done < <(printf '%s\n' "${INPUT_ARGS:-}" | sed '/^[[:space:]]*$/d')
 if [ -n "${BASE_SHA:-}" ]; then
   # A checkout of depth 1 lacks it.
   git cat-file -e "$BASE_SHA^{commit}" 2>/dev/null || git fetch --quiet --depth=1 origin "$BASE_SHA"
@@ -14,7 +16,7 @@ if [ -n "${BASE_SHA:-}" ]; then
 fi
 
 status=0
-dg-lsp infill "${options[@]}" -- "${paths[@]}" >"$patch" 2>"$said" || status=$?
+dg-lsp infill ${options[@]+"${options[@]}"} -- "${paths[@]}" >"$patch" 2>"$said" || status=$?
 cat "$said" >&2
 if [ "$status" -gt 1 ]; then exit "$status"; fi
 

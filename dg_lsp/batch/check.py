@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shlex
 import signal
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -28,6 +29,9 @@ N_TAIL_BYTES = 64 << 10
 MARK = "DG_LSP_CHECK"  # an environment variable that identifies a check's processes, also in another process group
 _POLL_S = 0.1
 _MIB = 1 << 20
+MAX_SELECTED = 200  # names in one expression of pytest's, which it nests as deep
+# What pytest prints when `-x` or `--maxfail` ends its run: the tests that it did not run say nothing about a hole.
+_STOPPED = re.compile(r"^!+ [^!\n]*stopping after \d+ failures? !+$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,11 @@ class Check:
     folder: Path = field(default_factory=Path.cwd)
 
 
-async def run(check: Check, copy: Copy, path: Path) -> Verdict:
-    """Run the check in the copy for a file of the original, and return its result. All its processes are ended."""
+async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ()) -> Verdict:
+    """Run the check in the copy for a file of the original, and return its result. All its processes are ended.
+
+    With `tests`, pytest runs at least these; any other command runs as it is.
+    """
     private = copy.root.parent
     log, report = private / "output", private / "tests.xml"
     report.unlink(missing_ok=True)
@@ -75,11 +82,12 @@ async def run(check: Check, copy: Copy, path: Path) -> Verdict:
     command = _limited(check.command.replace("{}", shlex.quote(str(copy.path_of(path)))), check.limits)
     with log.open("wb") as output:
         # A file, not a pipe: a left-over process would keep a pipe open.
-        process = await _started(command, folder, output.fileno(), {**_environment(copy, path, report), MARK: mark})
+        environment = {**_environment(copy, path, report, tests), MARK: mark}
+        process = await _started(command, folder, private, output.fileno(), environment)
         try:
             problem = await _watched(process, check.limits, log)
         finally:
-            _end(process.pid, mark)
+            _end(process.pid, mark, private)
             await process.wait()
     here, there = str(copy.root), str(copy.original)  # messages name the user's own files
     tail = _tail(log).replace(here, there)
@@ -87,14 +95,28 @@ async def run(check: Check, copy: Copy, path: Path) -> Verdict:
         lines = [line.strip() for line in tail.splitlines() if line.strip()]
         last_line = f": {lines[-1][:MAX_LINE_CHARS]}" if lines else ""
         problem = f"the check ended with {process.returncode}{last_line}"
+    if _STOPPED.search(tail):
+        reason = f"{problem} (pytest stops at a failure, so its tests can't be judged one by one: remove -x)"
+        return Verdict(problem and reason, tail)
     return Verdict(problem, tail, _tests(report, here, there))
 
 
-def _environment(copy: Copy, path: Path, report: Path) -> dict[str, str]:
+def selection(tests: Collection[str]) -> str:
+    """Return the option of pytest that runs at least these tests and few others; "" if their names allow none."""
+    names = {test.rpartition("::")[2] if "[" not in test else test.partition("[")[0].rpartition("::")[2] for test in tests}
+    return f"-k '{' or '.join(sorted(names))}'" if 0 < len(names) <= MAX_SELECTED and all(map(_is_word, names)) else ""
+
+
+def _is_word(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and name not in ("and", "or", "not", "None", "True", "False")
+
+
+def _environment(copy: Copy, path: Path, report: Path, tests: Collection[str]) -> dict[str, str]:
     old_paths = [Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     moved_paths = [copy.path_of(entry) if entry.is_relative_to(copy.original) else entry for entry in old_paths]
     own_paths = [_import_root(path, copy), *(folder for folder in (copy.root / "src",) if folder.is_dir()), copy.root]
-    pytest_options = f"{os.environ.get('PYTEST_ADDOPTS', '')} --junit-xml={shlex.quote(str(report))}".strip()
+    junit = f"--junit-xml={shlex.quote(str(report))}"
+    pytest_options = " ".join(filter(None, [os.environ.get("PYTEST_ADDOPTS", ""), junit, selection(tests)]))
     return {
         **os.environ,
         "DG_LSP_FILE": str(copy.path_of(path)),
@@ -126,7 +148,9 @@ def _limited(command: str, limits: Limits) -> str:
     return "\n".join([*lines, command])
 
 
-async def _started(command: str, folder: Path, output: int, environment: dict[str, str]) -> asyncio.subprocess.Process:
+async def _started(
+    command: str, folder: Path, private: Path, output: int, environment: dict[str, str]
+) -> asyncio.subprocess.Process:
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_shell(
             command,
@@ -143,7 +167,7 @@ async def _started(command: str, folder: Path, output: int, environment: dict[st
     except asyncio.CancelledError:
         # If this call is cancelled, asyncio ends the shell, but then waits forever for the processes that the shell started.
         process = await starting
-        _end(process.pid, environment[MARK])
+        _end(process.pid, environment[MARK], private)
         await process.wait()
         raise
 
@@ -168,13 +192,13 @@ async def _watched(process: asyncio.subprocess.Process, limits: Limits, log: Pat
         ending.cancel()
 
 
-def _end(pid: int, mark: str) -> None:
+def _end(pid: int, mark: str, private: Path) -> None:
     """End the check's process group. On systems with /proc, also end processes that left the group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     entry = f"{MARK}={mark}".encode()
     # A process may fork while the list is read, so repeat until none is left.
-    while strays := [stray for stray in _processes() if _has(stray, entry)]:
+    while strays := [stray for stray in _processes() if _has(stray, entry) or _works_in(stray, private)]:
         for stray in strays:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(stray, signal.SIGKILL)
@@ -192,6 +216,14 @@ def _has(pid: int, entry: bytes) -> bool:
             return False
         return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except (OSError, IndexError):
+        return False
+
+
+def _works_in(pid: int, folder: Path) -> bool:
+    """Return whether a process works in the folder of the check's copy, as one does that cleared its environment."""
+    try:
+        return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(folder)
+    except OSError:
         return False
 
 

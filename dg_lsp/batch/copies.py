@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,14 +92,14 @@ class Prober:
         edits = {hole: edit_for(document, hole, str(self._note)) for hole in self.plan.holes}
         return {hole: edit for hole, edit in edits.items() if edit}
 
-    async def probe(self, edits: Sequence[Edit]) -> ProbeResult:
+    async def probe(self, edits: Sequence[Edit], tests: Collection[str] = ()) -> ProbeResult:
         """Run the check on the file with these edits and return the result; raise ValueError if they overlap."""
         source = self.plan.source
         self._note.unlink(missing_ok=True)
         self.copy.restore()
         self.copy.put(source.path, values.apply(source.document.text, tuple(edits)).encode())
         try:
-            verdict = await check.run(self.check, self.copy, source.path)
+            verdict = await check.run(self.check, self.copy, source.path, tests)
         finally:
             self.copy.put(source.path, source.data)
         executed = self._note.read_text(errors="replace") if self._note.is_file() else ""

@@ -6,6 +6,8 @@ with its reason, never an exception, so that the other files are still used.
 
 from __future__ import annotations
 
+import codecs
+import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -74,6 +76,8 @@ def read(path: Path) -> Source | Skipped:
         return Skipped(name, str(error))
     except OSError as error:
         return Skipped(name, f"can't be read: {_sentence(error)}")
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return Skipped(name, "is UTF-16, and only UTF-8 can be filled")
     if b"\0" in data:
         return Skipped(name, "is binary")
     try:
@@ -99,9 +103,11 @@ def _named(path: Path) -> Path | Skipped:
     try:
         real = path.resolve(strict=True)
     except FileNotFoundError:
-        return Skipped(show(path), "is a link to a file that does not exist" if path.is_symlink() else "does not exist")
-    except (OSError, RuntimeError) as error:  # Python before 3.13 reports a loop of links as RuntimeError
-        return Skipped(show(path), f"can't be read: {_sentence(error)}")
+        return Skipped(show(path), _broken_link(path) if path.is_symlink() else "does not exist")
+    except RuntimeError:  # Python before 3.13 reports a loop of links so
+        return Skipped(show(path), _broken_link(path))
+    except OSError as error:
+        return Skipped(show(path), _broken_link(path) if error.errno == errno.ELOOP else f"can't be read: {_sentence(error)}")
     reason = _secret_reason(real, real) or workspace.Ignore.for_root(real.parent, is_named=True).reason(real)
     return Skipped(show(real), reason) if reason not in ("", _GIT_IGNORED) else real
 
@@ -130,7 +136,7 @@ def _under(folder: Path) -> Iterator[Path | Skipped]:
                 continue
             if path.is_symlink():
                 if language and not path.exists():
-                    yield Skipped(show(path), "is a link to a file that does not exist")
+                    yield Skipped(show(path), _broken_link(path))
             # `ignore` does not see the folders above its root, but `hosts.yml` is a secret only in `.config/gh`.
             elif ignore.allows(path) and not secrets.in_place(path.parts) and (language or _names_interpreter(path)):
                 yield path
@@ -138,6 +144,15 @@ def _under(folder: Path) -> Iterator[Path | Skipped]:
         yield Skipped(show(file), f"{reason}, so nothing in its folder is read")
     for problem in problems:
         yield Skipped(show(Path(problem.filename)), f"can't be read: {_sentence(problem)}")
+
+
+def _broken_link(path: Path) -> str:
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return "is a link in a loop of links"
+    return "is a link to a file that does not exist"
 
 
 def _names_interpreter(path: Path) -> bool:

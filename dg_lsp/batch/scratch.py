@@ -140,7 +140,7 @@ def contents(root: Path, command: str = "") -> Iterator[Path]:
         return
     ignored = _listed(root, "--others", "--ignored", "--exclude-standard", "--directory") or []
     for path in dict.fromkeys([*tracked, *ignored]):
-        if path.is_dir() and not path.is_symlink():
+        if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114 -- those of Path raise in a closed folder
             if path not in ignored:
                 yield from contents(path, command)  # a submodule, or a repository that git does not look into
             elif path.name == "node_modules" or path.name in command:
@@ -161,11 +161,13 @@ def _listed(root: Path, *options: str) -> list[Path] | None:
 
 
 def _walked(root: Path, command: str) -> Iterator[Path]:
-    for here, folders, names in os.walk(root):
+    problems: list[OSError] = []
+    for here, folders, names in os.walk(root, onerror=problems.append):
         links = [name for name in folders if Path(here, name).is_symlink()]
         left_out = {name for name in ENVIRONMENTS if name not in command} | LEFT_OUT
         folders[:] = [name for name in folders if name not in links and name not in left_out]
         yield from (Path(here, name) for name in [*links, *names])
+    yield from (Path(problem.filename) for problem in problems)
 
 
 def _copy_one(path: Path, place: Path, made: Copy) -> int:
@@ -175,7 +177,10 @@ def _copy_one(path: Path, place: Path, made: Copy) -> int:
         # A link into the project must point into the copy, or a check could write to the original through it.
         place.symlink_to(made.path_of(target) if inside else target)
         return 0
-    if not stat.S_ISREG(path.stat().st_mode):
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        list(path.iterdir())  # a folder that can't be read raises the reason
+    if not stat.S_ISREG(mode):
         raise shutil.SpecialFileError(path)
     shutil.copy2(path, place)
     return place.stat().st_size

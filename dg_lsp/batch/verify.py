@@ -8,8 +8,9 @@ nothing of files: `probe` applies edits and runs the check.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from dg_lsp.batch.check import Tests, Verdict
 from dg_lsp.batch.plan import Fill
@@ -20,6 +21,7 @@ BLOCKED = "every test that reaches the hole then runs into another open one"
 NO_PROOF = "the check passes also while the hole raises"
 UNRAISABLE = "the hole can't be made to raise, so the check proves nothing about it"
 _MAX_LINE_CHARS = 300
+_FEW_TESTS = 4  # a hole's tests run alone first if at most one in so many tests is among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,13 @@ class Outcome:
     reason: str = ""
 
 
-Probe = Callable[[Sequence[Edit]], Awaitable[ProbeResult]]
+class Probe(Protocol):
+    """Runs the check with edits. With `tests`, pytest runs at least these; any other command runs as it is."""
+
+    def __call__(self, edits: Sequence[Edit], tests: Collection[str] = ()) -> Awaitable[ProbeResult]:
+        """Return the result of the check."""
+
+
 # Returns the next round's fills of a hole, given the round (from 1) and the failure's message; empty after the last round.
 Retry = Callable[[Hole, int, str], Awaitable[Sequence[Fill]]]
 
@@ -80,11 +88,13 @@ class Verifier:
         lost = sorted(self._tests.passed - verdict.tests.passed)
         return f"{lost[0]} fails: {_end(verdict.tests.failing.get(lost[0], 'it was not run'))}" if lost else ""
 
-    async def _probed(self, raising: Iterable[Hole], more: Mapping[Hole, Fill] | None = None) -> ProbeResult:
+    async def _probed(
+        self, raising: Iterable[Hole], more: Mapping[Hole, Fill] | None = None, tests: Collection[str] = ()
+    ) -> ProbeResult:
         """Run the check with the accepted fills and some more, while the other given holes raise errors."""
         chosen = {**self._accepted, **(more or {})}
         edits = {hole: fill.edit for hole, fill in chosen.items()}
-        return await self.probe([*edits.values(), *(self.raising[hole] for hole in raising if hole not in edits)])
+        return await self.probe([*edits.values(), *(self.raising[hole] for hole in raising if hole not in edits)], tests)
 
     async def _by_tests(self, open_holes: Sequence[Hole], tests: Tests) -> None:
         for hole in self.fills:
@@ -120,13 +130,18 @@ class Verifier:
             if undecided and n_first <= 0:
                 return tuple(undecided)  # only holes whose fills are all wrong get further rounds
             n_first -= 1
+            if len(reached) * _FEW_TESTS <= len(before.passed) + len(before.failing):
+                alone = (await self._probed(open_holes, {hole: fill}, reached)).verdict.tests
+                if alone and (wrong := _wrong(reached, alone, others)):
+                    failures[hole] = f"{wrong[0]} fails: {_end(alone.failing[wrong[0]])}"
+                    continue
             probed = await self._probed(open_holes, {hole: fill})
             tests = probed.verdict.tests
             if tests is None:
                 failures[hole] = probed.verdict.problem or "the check reported no tests with the fill"
                 continue
             failing = [name for name in reached if name in tests.failing]
-            wrong = [name for name in failing if not any(token in tests.failing[name] for token in others)]
+            wrong = _wrong(reached, tests, others)
             lost = sorted(before.passed - tests.passed)
             # If a test file could not be imported before, its tests have other names afterwards.
             passing = [name for name in reached if name in tests.passed] or (not failing and tests.passed - before.passed)
@@ -203,6 +218,12 @@ class Verifier:
                     yield fill
             round_number += 1
             fills = await self.retry(hole, round_number, failures[hole])
+
+
+def _wrong(reached: Sequence[str], tests: Tests, other_tokens: Collection[str]) -> list[str]:
+    """Return the tests of a hole that fail, and not because they ran into another open hole."""
+    failing = {name: tests.failing[name] for name in reached if name in tests.failing}
+    return [name for name, text in failing.items() if not any(token in text for token in other_tokens)]
 
 
 def _end(text: str) -> str:

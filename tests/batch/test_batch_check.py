@@ -58,9 +58,24 @@ def test_a_hanging_check_is_ended_with_its_child_processes(project: Path, tmp_pa
     assert all(_is_gone(int(number)) for number in numbers)
 
 
-def test_processes_that_a_check_leaves_running_are_ended(project: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tests", "option"),
+    [
+        (["t.a::test_b", "t.C::test_a[x::y z]", "t.D::test_a[1]"], "-k 'test_a or test_b'"),
+        (["t.a::test_a", "::t.a"], ""),  # a file that can't be imported
+        (["t.a::not"], ""),
+        ([f"t.a::test_{n}" for n in range(201)], ""),
+        ([], ""),
+    ],
+)
+def test_tests_are_selected_by_the_names_of_their_functions(tests: list[str], option: str) -> None:
+    assert check.selection(tests) == option
+
+
+@pytest.mark.parametrize("how", ["", "env -i"])
+def test_processes_that_a_check_leaves_running_are_ended(project: Path, tmp_path: Path, how: str) -> None:
     pid = tmp_path / "pid"
-    assert verdict(project, f"setsid sleep 1000 & echo $! > {shlex.quote(str(pid))}").problem == ""
+    assert verdict(project, f"{how} setsid sleep 1000 & echo $! > {shlex.quote(str(pid))}").problem == ""
     assert _is_gone(int(pid.read_text()))
 
 

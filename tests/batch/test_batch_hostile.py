@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,6 +42,7 @@ cli.main()
 def test_a_tree_with_many_faults_is_filled_where_possible(project: Path) -> None:
     (project / "good.py").write_text(STUB)
     (project / "utf16.py").write_bytes(STUB.encode("utf-16"))
+    (project / "utf16be.py").write_bytes(STUB.encode("utf-16-be"))
     (project / "latin.py").write_bytes(STUB.encode() + b"# \xe4\n")
     (project / "mark.py").write_bytes(b"\xef\xbb\xbf" + STUB.replace("\n", "\r\n").encode())
     (project / "conflict.py").write_text(f"{STUB}<<<<<<< ours\nx = 1\n=======\nx = 2\n>>>>>>> theirs\n")
@@ -49,28 +51,50 @@ def test_a_tree_with_many_faults_is_filled_where_possible(project: Path) -> None
         file.truncate(50 << 20)
     (project / "loop").symlink_to(".")
     (project / "loop.py").symlink_to("loop.py")
+    (project / "gone.py").symlink_to("nowhere.py")
     os.mkfifo(project / "pipe.py")
     result = run(".", "--write")
     assert result.exit_code == 0
     assert result.stderr.splitlines()[:-1] == [
         "dg-lsp: skipped conflict.py: it contains the markers of a merge conflict (line 4); resolve it first",
+        "dg-lsp: skipped gone.py: it is a link to a file that does not exist",
         "dg-lsp: skipped huge.py: it is larger than 1024 KiB",
         f"dg-lsp: skipped latin.py: it is not UTF-8 (byte {len(STUB) + 2})",
-        "dg-lsp: skipped loop.py: it is a link to a file that does not exist",
+        "dg-lsp: skipped loop.py: it is a link in a loop of links",
         "dg-lsp: skipped pipe.py: it is not a regular file",
-        "dg-lsp: skipped utf16.py: it is binary",
+        "dg-lsp: skipped utf16.py: it is UTF-16, and only UTF-8 can be filled",
+        "dg-lsp: skipped utf16be.py: it is binary",
     ]
     assert (project / "good.py").read_text() == FILLED
     assert (project / "mark.py").read_bytes() == b"\xef\xbb\xbf" + FILLED.replace("\n", "\r\n").encode()
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
-def test_an_unreadable_file_is_named(project: Path) -> None:
-    (project / "good.py").write_text(STUB)
-    (project / "closed.py").write_text(STUB)
+@pytest.mark.parametrize("has_git", [False, True])
+def test_unreadable_files_and_folders_are_named(project: Path, has_git: bool) -> None:
+    unprivileged: list[str] = []
+    if os.getuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("root reads every file, and setpriv is not installed")
+        unprivileged = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    for name in ("good.py", "closed.py", "shut/a.py"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(STUB)
+    if has_git:
+        subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+        subprocess.run(["git", "add", "."], cwd=project, check=True)
     (project / "closed.py").chmod(0)
-    result = run(".")
-    assert "dg-lsp: skipped closed.py: it can't be read: permission denied\n" in result.stderr
+    (project / "shut").chmod(0)
+    command = [*unprivileged, sys.executable, "-c", KILLED, "0", "infill", ".", "--check", "true", "--all"]
+    result = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True, check=False)
+    (project / "shut").chmod(0o700)
+    lacking = project / ("shut/a.py" if has_git else "shut")
+    assert result.stderr.splitlines()[:-1] == [
+        "dg-lsp: skipped closed.py: it can't be read: permission denied",
+        "dg-lsp: skipped shut: it can't be read: permission denied",
+        f"dg-lsp: the copy for --check lacks {project / 'closed.py'}: permission denied",
+        f"dg-lsp: the copy for --check lacks {lacking}: permission denied",
+    ]
+    assert "+    return 'good.py'" in result.stdout
 
 
 def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: Path) -> None:
@@ -121,6 +145,7 @@ def test_a_check_that_misbehaves_is_one_line(project: Path, command: str, senten
 
 
 @pytest.mark.parametrize("n", [1, 3, 7])
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_to_the_same_patch(tmp_path: Path, n: int) -> None:
     for idx in range(8):
         (tmp_path / "project" / f"d{idx % 3}").mkdir(parents=True, exist_ok=True)
@@ -163,6 +188,7 @@ write.replace = counted
 
 
 @pytest.mark.parametrize(("n", "moment"), [(1, "inside"), (3, "inside"), (3, "after"), (6, "after")])
+@pytest.mark.slow
 def test_a_run_that_is_killed_while_it_writes_leaves_whole_files_and_goes_on(tmp_path: Path, n: int, moment: str) -> None:
     def tree(folder: Path) -> dict[str, str]:
         return {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}

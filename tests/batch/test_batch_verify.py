@@ -139,6 +139,36 @@ def test_a_hole_that_runs_at_import_is_proved_by_the_tests_that_follow(tmp_path:
     assert outcome(result) == [("return 2", "the check: 1 test")]
 
 
+def test_a_fill_that_its_own_tests_reject_costs_no_run_of_all_tests(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "a.py", ONE)
+    log = tmp_path.parent / "log"
+    (tmp_path / "conftest.py").write_text(
+        f"def pytest_collection_finish(session):\n    open({str(log)!r}, 'a').write(f'{{len(session.items)}} ')\n"
+    )
+    (tmp_path / "test_a.py").write_text(
+        "import a, pytest\n@pytest.mark.parametrize('x', [1, 'b[ ]'])\ndef test_f(x):\n    assert a.f() == 3\n"
+        "@pytest.mark.parametrize('x', range(10))\ndef test_old(x):\n    assert True\n"
+    )
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 1", "return 2", "return 3"]]))
+    assert outcome(result) == [("return 3", "the check: 2 tests")]
+    # All while the hole raises; the hole's own for each fill; all with the fill that passes them.
+    assert log.read_text() == "12 2 2 2 12 "
+
+
+def test_a_check_that_stops_at_a_failure_judges_no_test(tmp_path: Path) -> None:
+    # The first test passes with a wrong fill, and with -x nobody knows of the second.
+    plan = planned(tmp_path / "a.py", TWO)
+    (tmp_path / "test_a.py").write_text(
+        "import a\ndef test_f():\n    a.f()\ndef test_g():\n    a.g()\ndef test_f_again():\n    assert a.f() == 3\n"
+    )
+    [result] = checked(tmp_path, f"{PYTEST} -x", (plan, [["return 1"], ["raise KeyError"]]))
+    first, second = outcome(result)
+    assert (first[0], second[0]) == ("", "")
+    assert first[1].endswith("(pytest stops at a failure, so its tests can't be judged one by one: remove -x)")
+    [result] = checked(tmp_path, f"{PYTEST} -x", (plan, [["return 3"], ["return 1"]]))
+    assert outcome(result) == [("return 3", "the check"), ("return 1", "the check")]
+
+
 def test_a_fill_without_proof_must_not_break_a_test(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     (tmp_path / "test_a.py").write_text(
