@@ -45,13 +45,14 @@ def setup(
     as_json: Annotated[bool, typer.Option("--json", help="Print one object, and ask nothing; --yes chooses.")] = False,
     server: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND=URL", help="Look for a server here: ollama, llama or vllm. Repeatable."),
+        typer.Option(metavar="KIND=URL", help="Look for a server here: ollama, llama, vllm or chat. Repeatable."),
     ] = None,
     trial: Annotated[bool, typer.Option("--try/--no-try", help="Fill a sample with the model that was chosen.")] = True,
 ) -> None:
     """Look at what this machine has, offer the models that fit, and write the choice into your configuration file.
 
-    Looks for a GPU, for Ollama, llama.cpp and vLLM, and for API keys in the environment. Sends no code and no key for that.
+    Looks for a GPU, for Ollama, llama.cpp, vLLM and chat servers (LM Studio, SGLang), and for API keys in the environment.
+    Sends no code and no key for that.
     Ends with 1 when the model that was chosen does not answer.
     """
     from dg_lsp.batch.setup import machine, offers, servers
@@ -151,12 +152,11 @@ def _programs() -> frozenset[str]:
 
 
 def _show(found: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
-    from dg_lsp.batch.setup.offers import size
+    from dg_lsp.batch.setup.offers import NAMES, size
 
     gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in found.gpus) or "no GPU"
     typer.echo(f"This machine: {found.cores} cores, {size(found.memory)} of memory, {visible(gpus)}.")
-    kinds = {"ollama": "Ollama", "llama": "llama.cpp", "vllm": "vLLM"}
-    answering = ", ".join(f"{kinds[server.place.kind]} at {server.place.url}" for server in running) or "none"
+    answering = ", ".join(f"{NAMES[server.place.kind]} at {server.place.url}" for server in running) or "none"
     typer.echo(f"Model servers that answer: {answering}.")
     typer.echo(f"Now: {_current()}.\n")
     for number, offer in enumerate(choices, 1):

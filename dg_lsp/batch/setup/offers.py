@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dg_lsp.batch.setup.machine import Machine
-from dg_lsp.batch.setup.servers import Place, Server
+from dg_lsp.batch.setup.servers import Kind, Place, Server
 from dg_lsp.wire.model_names import USUAL_URLS
 from dg_lsp.wire.settings import EMBEDDED
 
@@ -74,6 +74,8 @@ class Offer:
 
 
 HERE = "on this machine"
+NAMES: Mapping[Kind, str] = {"ollama": "Ollama", "llama": "llama.cpp", "vllm": "vLLM", "chat": "a chat server"}
+"""Each kind of server, as users know it."""
 
 
 def offers(
@@ -106,26 +108,30 @@ def offers(
 
 
 def _recommended(every: Sequence[Offer]) -> Offer:
-    """Return the offer that suits most people: what runs here already, and costs nothing more."""
-    local = [offer for offer in every if offer.is_ready and offer.where == HERE]
+    """Return the offer that suits most people: what runs here already, and costs nothing more.
+
+    A chat model is left to the user: it writes more than the hole needs, which is slow while typing.
+    """
+    local = [offer for offer in every if offer.is_ready and offer.where == HERE and not offer.model.startswith("chat:")]
     diffusing = [offer for offer in local if offer.model.startswith("vllm:")]
     return next(iter((*diffusing, *(offer for offer in local if offer.model != EMBEDDED), *local)))
 
 
 def _running(servers: Sequence[Server]) -> Iterator[Offer]:
-    names = {"ollama": "Ollama", "llama": "llama.cpp", "vllm": "vLLM"}
     for server in servers:
         for model in server.models:
             if not model.fills:
                 continue
             cost = f"{size(model.size)} of memory" if model.size else "the memory that it has already"
+            if server.place.kind == "chat":
+                cost += ", slower than a model that fills in the middle"
             where = HERE if _is_here(server.place) else f"on {server.place.url}"
-            yield Offer(_name(server.place, model.name), f"{model.name} in {names[server.place.kind]}", where, cost)
+            yield Offer(_name(server.place, model.name), f"{model.name} in {NAMES[server.place.kind]}", where, cost)
 
 
 def _name(place: Place, model: str) -> str:
-    if place.kind == "vllm":
-        return f"vllm:{place.url}#{model}"
+    if place.kind in ("vllm", "chat"):
+        return f"{place.kind}:{place.url}#{model}"
     url = "" if place.url == USUAL_URLS[place.kind] else f":{place.url}"
     return f"fim:{place.kind}{url}" if place.kind == "llama" else f"fim:{place.kind}{url}#{model}"
 

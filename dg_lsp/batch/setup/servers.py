@@ -20,8 +20,8 @@ from dg_lsp.wire.model_names import USUAL_URLS
 PATIENCE_S = 2.0
 MAX_MODELS = 20
 MAX_BYTES = 4 << 20
-Kind = Literal["ollama", "llama", "vllm"]
-KINDS: tuple[Kind, ...] = ("ollama", "llama", "vllm")
+Kind = Literal["ollama", "llama", "vllm", "chat"]
+KINDS: tuple[Kind, ...] = ("ollama", "llama", "vllm", "chat")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 
@@ -40,6 +40,9 @@ PLACES = (
     # Where llama.cpp's own presets for code models are.
     Place("llama", "http://127.0.0.1:8012"),
     Place("vllm", "http://127.0.0.1:8000"),
+    # The default ports of LM Studio and of SGLang.
+    Place("chat", "http://127.0.0.1:1234"),
+    Place("chat", "http://127.0.0.1:30000"),
 )
 
 
@@ -69,7 +72,7 @@ async def look(places: Sequence[Place] = PLACES) -> tuple[Server, ...]:
 
 
 async def _look(client: httpx.AsyncClient, place: Place) -> Server | None:
-    asking = {"ollama": _ollama, "llama": _llama, "vllm": _vllm}[place.kind]
+    asking = {"ollama": _ollama, "llama": _llama, "vllm": _vllm, "chat": _chat}[place.kind]
     try:
         async with asyncio.timeout(4 * PATIENCE_S):
             return await asking(client, place)
@@ -122,12 +125,21 @@ async def _vllm(client: httpx.AsyncClient, place: Place) -> Server:
     return Server(place, tuple(Model(entry["id"], "diffusion" in entry["id"].casefold()) for entry in entries[:MAX_MODELS]))
 
 
-async def _entries(client: httpx.AsyncClient, place: Place, owner: str) -> list[dict[str, Any]]:
-    """Return the models of `/v1/models`; raise ValueError where the server is another's."""
+async def _chat(client: httpx.AsyncClient, place: Place) -> Server:
+    entries = await _entries(client, place)
+    # LM Studio lists the models for embeddings too, which can't chat.
+    names = [entry["id"] for entry in entries if "embed" not in entry["id"].casefold()]
+    return Server(place, tuple(Model(name) for name in names[:MAX_MODELS]))
+
+
+async def _entries(client: httpx.AsyncClient, place: Place, owner: str = "") -> list[dict[str, Any]]:
+    """Return the models of `/v1/models`, those of the owner if one is given; raise ValueError if there are none."""
     listed = await _json(client, "GET", f"{place.url}/v1/models")
-    entries = [entry for entry in listed["data"] if entry.get("owned_by") == owner and _is_name(entry["id"].lstrip("/"))]
+    entries = [
+        entry for entry in listed["data"] if (not owner or entry.get("owned_by") == owner) and _is_name(entry["id"].lstrip("/"))
+    ]
     if not entries:
-        raise ValueError(f"no server of {owner}")
+        raise ValueError(f"no server of {owner}" if owner else "the server lists no model")
     return entries
 
 
