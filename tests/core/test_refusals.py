@@ -130,6 +130,32 @@ def test_comments_alone_are_refused_where_a_block_belongs() -> None:
     check_taken("function f() {\n    ⟦⟧\n}\n", "/* sort */ g(); /* them */", block=True, language="javascript")
 
 
+@pytest.mark.parametrize(
+    ("text", "answer", "language"),
+    [
+        ("def f(a, b):\n    ⟦pass⟧\n", "def area(self):\n        return self.width", "python"),
+        ("def f(a, b):\n    ⟦pass⟧\n", "# the sum\n    class A:\n        def g(self):\n            return 1", "python"),
+        ("function f(a) {\n    ⟦;⟧\n}\n", "function g(a) {\n        return a;\n    }", "javascript"),
+        ("local function f(a)\n    ⟦⟧\nend\n", "local function g(a)\n        return a\n    end", "lua"),
+    ],
+)
+def test_a_body_that_only_defines_another_function_is_refused(text: str, answer: str, language: str) -> None:
+    check_refused(text, answer, "only defines what nothing uses", kind="body", block=True, language=language)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("def f(a):\n    ⟦pass⟧\n", "def g(b):\n        return a + b\n    return g"),
+        ("def f(app):\n    ⟦pass⟧\n", '@app.route("/")\n    def index():\n        return ""'),
+        ("class A:\n    ⟦pass⟧\n", "def g(self):\n        return 1"),
+        ("def f(a):\n    ⟦pass⟧\n", "return lambda b: a + b"),
+    ],
+)
+def test_a_definition_that_is_used_or_registered_is_taken(text: str, answer: str) -> None:
+    check_taken(text, answer, kind="body", block=True)
+
+
 WORKING = "def f(count):\n    ⟦total = count + 1\n    return total⟧\n"
 
 

@@ -13,7 +13,7 @@ from dg_lsp.core.polish.around import Around, answer_span
 from dg_lsp.core.polish.less import NOTHING, nothing, shrinks
 from dg_lsp.core.polish.text import filled_lines, says_something
 from dg_lsp.core.syntax import Facts
-from dg_lsp.core.values import Document
+from dg_lsp.core.values import Document, Span
 
 
 def drop_unreadable(text: str, around: Around) -> str | None:
@@ -139,6 +139,27 @@ def drop_description(text: str, around: Around) -> str | None:
             break
         at = max(at, span.end)
     return text if filled.text[at : answer.end].strip() else None
+
+
+def drop_definitions(text: str, around: Around) -> str | None:
+    """Drop an answer to a function's body that only defines functions or classes, which nothing uses."""
+    if around.filled is None or around.hole.kind != "body" or not re.search(r"\w", text):
+        return text
+    filled, answer = around.filled(text), answer_span(text, around)
+    facts = filled.facts_near(answer)
+    holders = [owner for owner in facts.owners if _holds(owner.inside, answer)]
+    if not holders or max(holders, key=lambda owner: owner.inside.start).kind != "function":
+        return text
+    unused = [*nothing(facts), *(owner.node for owner in facts.owners if owner.kind != "closure")]
+    rest = list(filled.text[answer.start : answer.end])
+    for span in (filled.span(node) for node in unused):
+        if _holds(answer, span):
+            rest[span.start - answer.start : span.end - answer.start] = " " * (span.end - span.start)
+    return text if "".join(rest).strip(" \t\r\n;") else None
+
+
+def _holds(outer: Span, inner: Span) -> bool:
+    return outer.start <= inner.start and inner.end <= outer.end
 
 
 _ENDS = ")]},;"
