@@ -131,6 +131,20 @@ def test_comments_alone_are_refused_where_a_block_belongs() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "language", "text"),
+    [
+        ("pass", "ruby", "def f\n    ⟦raise NotImplementedError⟧\nend\n"),
+        ("...", "ruby", "def f\n    ⟦raise NotImplementedError⟧\nend\n"),
+        ("pass;", "javascript", "function f() {\n    ⟦;⟧\n}\n"),
+        ("pass", "bash", "f() {\n    ⟦:⟧\n}\n"),
+        ("throw new NotImplementedException();", "javascript", "function f() {\n    ⟦;⟧\n}\n"),
+    ],
+)
+def test_a_placeholder_of_another_language_is_refused(answer: str, language: str, text: str) -> None:
+    check_refused(text, answer, "is only a placeholder", kind="body", block=True, language=language)
+
+
+@pytest.mark.parametrize(
     ("text", "answer", "language"),
     [
         ("def f(a, b):\n    ⟦pass⟧\n", "def area(self):\n        return self.width", "python"),

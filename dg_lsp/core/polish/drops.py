@@ -10,7 +10,7 @@ from dg_lsp.core import holes, languages
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.wording import says_todo
 from dg_lsp.core.polish.around import Around, answer_span
-from dg_lsp.core.polish.less import NOTHING, nothing, shrinks
+from dg_lsp.core.polish.less import NOTHING, is_placeholder_elsewhere, nothing, shrinks
 from dg_lsp.core.polish.text import filled_lines, says_something
 from dg_lsp.core.syntax import Facts
 from dg_lsp.core.values import Document, Span
@@ -75,7 +75,7 @@ def drop_repetition(text: str, around: Around) -> str | None:
 
 
 def drop_placeholder(text: str, around: Around) -> str | None:
-    """Drop an answer that is only a placeholder.
+    """Drop an answer that is only a placeholder, of this or of another language.
 
     At a cursor, it is dropped only if it is the whole body of a function that is not abstract: an `except` may well
     contain `pass`.
@@ -83,6 +83,9 @@ def drop_placeholder(text: str, around: Around) -> str | None:
     kind = around.hole.kind
     if around.filled is None or not text or (kind in ("selection", "error") and around.allow_shrink):
         return text
+    # At a cursor, what is a placeholder elsewhere may be the beginning of something.
+    if kind != "cursor" and is_placeholder_elsewhere(text):
+        return None
     filled, answer = around.filled(text), answer_span(text, around)
     facts = filled.facts_near(answer)
     nodes = [node for capture in NOTHING for node in facts.all(capture)]

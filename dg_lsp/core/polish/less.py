@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from functools import lru_cache
 
@@ -27,6 +28,8 @@ def shrinks(before: str, after: str, language: str) -> bool:
 def _does_something(text: str, language: str) -> bool:
     """Return whether the text holds more than comments, strings that stand alone, and placeholders."""
     language_row = languages.get(language)
+    if is_placeholder_elsewhere(text):
+        return False
     code = literals.mask(text, language).replace("\0", " ").strip() if language_row is None else text.strip()
     if language_row is None or not code:
         return bool(code)
@@ -42,6 +45,20 @@ def _does_something(text: str, language: str) -> bool:
     return bool("".join(rest).strip(" \t\r\n;"))
 
 
+def is_placeholder_elsewhere(text: str) -> bool:
+    """Return whether each line is a placeholder of some language: models mix them up, and many parse in another language."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return bool(lines) and all(_PLACEHOLDER.fullmatch(line) for line in lines)
+
+
 def nothing(facts: Facts) -> list[Node]:
     """Return the nodes that do nothing: comments, strings that stand alone, and placeholders."""
     return [node for capture in ("comment", "string.alone", *NOTHING) for node in facts.all(capture)]
+
+
+_PLACEHOLDER = re.compile(
+    r"""(?:pass|\.\.\.|(?:todo|unimplemented)!\(.*\)|(?:raise[ ])?NotImplemented(?:Error)?(?:\(.*\))?
+    |throw[ ]new[ ](?:\w+\.)*NotImplemented\w*\(.*\)
+    |(?:throw[ ]new[ ][\w.\\]+|panic|error|die)[ ]?\(["'](?:TODO|not[ ](?:yet[ ])?implemented|unimplemented)\b.*\));?""",
+    re.IGNORECASE | re.VERBOSE,
+)
