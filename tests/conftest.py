@@ -1,4 +1,4 @@
-"""What holds for every test: the configuration of whoever runs them has no say."""
+"""Fixtures for all tests: the developer's own configuration is not read."""
 
 from __future__ import annotations
 

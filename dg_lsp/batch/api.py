@@ -1,4 +1,4 @@
-"""Run a batch from a program: what `dg-lsp infill` does, with a report instead of lines on a terminal."""
+"""Run `dg-lsp infill` from a program, with a report instead of terminal output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dg_lsp.batch.check import Check
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.job import Connect, JobSpec
 from dg_lsp.batch.journal import Journal, JournalError
-from dg_lsp.batch.keep import Gate
+from dg_lsp.batch.keep import AcceptanceRule
 from dg_lsp.batch.plan import DEFAULT_KINDS, PlanError
 from dg_lsp.batch.report import Row
 from dg_lsp.batch.run import RunOptions
@@ -26,12 +26,12 @@ from dg_lsp.infill import config
 from dg_lsp.infill.port import EngineError
 
 ERRORS = (PlanError, JournalError, ScratchError, EngineError, config.ConfigError)
-"""What `run` raises where it can't be done as asked; the message is a sentence for the user."""
+"""The errors that `run` raises. The message is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a run: a row for each hole, the files that were left alone and why, and the patch.
+    """The result of a run: a row for each hole, the skipped files with the reasons, and the patch.
 
     `report` is the object that `--json` prints; docs/infill.md describes it.
     """
@@ -61,15 +61,15 @@ async def run(
     connect: Connect | None = None,
     done: Callable[[int], None] = lambda _n: None,
 ) -> Result:
-    """Return what came of filling files and folders; the parameters are the options of `dg-lsp infill`.
+    """Fill files and folders and return the result; the parameters are the options of `dg-lsp infill`.
 
-    `connect` brings another engine than the user's, `done` hears how many holes were just answered. Writes nothing without
-    `write`. Raises one of `ERRORS`.
+    `connect` replaces the user's engine. `done` is called with the number of holes just answered. Without `write`, no file is
+    changed. Raises one of `ERRORS`.
     """
     from dg_lsp.batch.commands import resident
 
     started = time.perf_counter()
-    configured = config.load(config.workspace_of(job.names_begin_at(paths)))
+    configured = config.load_config(config.workspace_of(job.names_begin_at(paths)))
     spec = JobSpec(
         paths=tuple(paths),
         kinds=frozenset(kinds),
@@ -78,20 +78,20 @@ async def run(
         write=write,
         check=Check(check) if check else None,
         n_jobs=n_jobs,
-        gate=Gate(min_confidence, take_all),
+        acceptance=AcceptanceRule(min_confidence, take_all),
         selection=selection or Selection(),
         n_in_flight=n_in_flight,
     )
     plans, skipped, _ = job.plans(spec)
-    opening = connect or functools.partial(resident, configuration=configured)
-    plans, private, opening = guard.guarded(spec.model, plans, opening)
+    connect = connect or functools.partial(resident, configuration=configured)
+    plans, private, connect = guard.guarded(spec.model, plans, connect)
     with Journal(journal, (spec.model, spec.options)) as answers:
-        results = await job.fill(spec, plans, answers, opening, hear=lambda _text: None, done=done) if plans else []
+        results = await job.fill(spec, plans, answers, connect, hear=lambda _text: None, done=done) if plans else []
     rows: list[Row] = []
     patch: list[str] = []
     root = job.names_begin_at(spec.paths)
     for drafted, by_hole in results:
-        result = job.written(drafted) if write else drafted
+        result = job.write_fills(drafted) if write else drafted
         rows += report.rows(result, by_hole)
         source = result.plan.source
         name = os.path.relpath(source.path, root).replace(os.sep, "/")
@@ -105,5 +105,5 @@ async def run(
 
 
 def run_sync(paths: Sequence[Path], **options: Any) -> Result:
-    """Return as `run` does, for a program without an event loop."""
+    """Call `run` from a program without an event loop."""
     return asyncio.run(run(paths, **options))

@@ -1,9 +1,9 @@
 """Run the user's check in a copy of the project, within limits.
 
-The command runs through the shell, as its author typed it; `{}` in it stands for the file in the copy. Imports come
-from the copy: its directories stand first in PYTHONPATH, before what an editable install adds. Where an installed import
-hook is asked even before PYTHONPATH (some editable installs of compiled packages), the original is imported; the check
-then passes whether the hole raises or not, so it proves nothing and nothing wrong is taken for verified.
+The command runs in the shell, as the user typed it; `{}` in it stands for the file in the copy. Imports come from the copy:
+its directories are first in PYTHONPATH, before those of editable installs. Some editable installs of compiled packages add
+an import hook that comes even before PYTHONPATH. Then the original is imported, and the check passes whether the hole raises
+or not. It proves nothing in this case, so no wrong fill counts as verified.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dg_lsp.batch.scratch import Copy
 MAX_LINE_CHARS = 200
 MAX_OUTPUT_BYTES = 64 << 20  # a check that prints without end would fill the disk
 N_TAIL_BYTES = 64 << 10
-MARK = "DG_LSP_CHECK"  # an environment variable by which a check's processes are known, whatever group they moved to
+MARK = "DG_LSP_CHECK"  # an environment variable that identifies a check's processes, also in another process group
 _POLL_S = 0.1
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one check may take: seconds, and MiB of memory of all its processes together (0: as much as there is)."""
+    """The limits of one check: seconds, and MiB of memory for all its processes together (0: no limit)."""
 
     seconds: float = 600.0
     memory_mb: int = 0
@@ -48,7 +48,7 @@ class Tests:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check said: why it did not pass ("" when it did), the end of its output, and its tests where pytest ran."""
+    """The result of a check: why it failed ("" if it passed), the end of its output, and its tests if pytest ran."""
 
     problem: str
     output: str = ""
@@ -57,7 +57,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The user's command, its limits, and the folder that it runs in, as a path of the original."""
+    """The user's command, its limits, and its working folder, as a path in the original project."""
 
     command: str
     limits: Limits = field(default_factory=Limits)
@@ -65,7 +65,7 @@ class Check:
 
 
 async def run(check: Check, copy: Copy, path: Path) -> Verdict:
-    """Run the check in the copy for a file of the original, and return its verdict; nothing of it runs on afterwards."""
+    """Run the check in the copy for a file of the original, and return its result. All its processes are ended."""
     private = copy.root.parent
     log, report = private / "output", private / "tests.xml"
     report.unlink(missing_ok=True)
@@ -74,14 +74,14 @@ async def run(check: Check, copy: Copy, path: Path) -> Verdict:
     folder.mkdir(parents=True, exist_ok=True)
     command = _limited(check.command.replace("{}", shlex.quote(str(copy.path_of(path)))), check.limits)
     with log.open("wb") as output:
-        # A file and no pipe: a process that stays behind would keep a pipe open.
+        # A file, not a pipe: a left-over process would keep a pipe open.
         process = await _started(command, folder, output.fileno(), {**_environment(copy, path, report), MARK: mark})
         try:
             problem = await _watched(process, check.limits, log)
         finally:
             _end(process.pid, mark)
             await process.wait()
-    here, there = str(copy.root), str(copy.original)  # messages name files where the user knows them
+    here, there = str(copy.root), str(copy.original)  # messages name the user's own files
     tail = _tail(log).replace(here, there)
     if not problem and process.returncode:
         lines = [line.strip() for line in tail.splitlines() if line.strip()]
@@ -91,14 +91,14 @@ async def run(check: Check, copy: Copy, path: Path) -> Verdict:
 
 
 def _environment(copy: Copy, path: Path, report: Path) -> dict[str, str]:
-    old = [Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    kept = [copy.path_of(entry) if entry.is_relative_to(copy.original) else entry for entry in old]
-    own = [_import_root(path, copy), *(folder for folder in (copy.root / "src",) if folder.is_dir()), copy.root]
+    old_paths = [Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    moved_paths = [copy.path_of(entry) if entry.is_relative_to(copy.original) else entry for entry in old_paths]
+    own_paths = [_import_root(path, copy), *(folder for folder in (copy.root / "src",) if folder.is_dir()), copy.root]
     pytest_options = f"{os.environ.get('PYTEST_ADDOPTS', '')} --junit-xml={shlex.quote(str(report))}".strip()
     return {
         **os.environ,
         "DG_LSP_FILE": str(copy.path_of(path)),
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, [*own, *kept]))),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, [*own_paths, *moved_paths]))),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_ADDOPTS": pytest_options,
         "GIT_CEILING_DIRECTORIES": str(copy.root.parent),
@@ -114,15 +114,15 @@ def _import_root(path: Path, copy: Copy) -> Path:
 
 
 def _limited(command: str, limits: Limits) -> str:
-    """Return shell code that sets each process's limits and goes on with the command."""
+    """Return shell code that sets the limits of each process and then runs the command."""
     lines = ["ulimit -c 0"]
     if limits.memory_mb and sys.platform == "linux":
         import resource
 
-        # Data, not address space: runtimes such as Go's and Node's reserve much more than they use.
+        # RLIMIT_DATA, not RLIMIT_AS: runtimes such as Go's and Node's reserve much more address space than they use.
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        asked = limits.memory_mb * _MIB
-        lines.append(f"ulimit -d {(asked if hard < 0 else min(asked, hard)) // 1024}")
+        n_bytes = limits.memory_mb * _MIB
+        lines.append(f"ulimit -d {(n_bytes if hard < 0 else min(n_bytes, hard)) // 1024}")
     return "\n".join([*lines, command])
 
 
@@ -135,13 +135,13 @@ async def _started(command: str, folder: Path, output: int, environment: dict[st
             stderr=output,
             cwd=folder,
             env={**environment, "PWD": str(folder)},
-            start_new_session=True,  # what the shell starts can then be ended with it
+            start_new_session=True,  # so that all its processes can be ended together
         )
     )
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        # Cancelled half-way, asyncio would end the shell, and wait for ever for what the shell has started by then.
+        # If this call is cancelled, asyncio ends the shell, but then waits forever for the processes that the shell started.
         process = await starting
         _end(process.pid, environment[MARK])
         await process.wait()
@@ -149,7 +149,7 @@ async def _started(command: str, folder: Path, output: int, environment: dict[st
 
 
 async def _watched(process: asyncio.subprocess.Process, limits: Limits, log: Path) -> str:
-    """Return "" once the process has ended, or which limit it has passed."""
+    """Wait for the process; return "" when it has ended, or a sentence if it exceeds a limit."""
     ending = asyncio.ensure_future(process.wait())
     left_s = limits.seconds
     try:
@@ -169,11 +169,11 @@ async def _watched(process: asyncio.subprocess.Process, limits: Limits, log: Pat
 
 
 def _end(pid: int, mark: str) -> None:
-    """End the check's process group, and what left it, where the system shows the environment of processes."""
+    """End the check's process group. On systems with /proc, also end processes that left the group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     entry = f"{MARK}={mark}".encode()
-    # A process may fork while the others are looked at, so until none is there.
+    # A process may fork while the list is read, so repeat until none is left.
     while strays := [stray for stray in _processes() if _has(stray, entry)]:
         for stray in strays:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -186,7 +186,7 @@ def _processes() -> Iterator[int]:
 
 
 def _has(pid: int, entry: bytes) -> bool:
-    """Return whether the process runs and has this entry in its environment."""
+    """Return whether the process is running and has this entry in its environment."""
     try:
         if Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[0] in (b"Z", b"X"):
             return False
@@ -196,7 +196,7 @@ def _has(pid: int, entry: bytes) -> bool:
 
 
 def _memory_mb(session: int) -> int:
-    """Return how much memory the processes of a session hold, 0 where the system does not say."""
+    """Return the MiB of memory that the processes of a session use; 0 if the system does not report it."""
     pages = 0
     for pid in _processes():
         with contextlib.suppress(OSError, IndexError, ValueError):

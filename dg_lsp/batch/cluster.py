@@ -1,8 +1,8 @@
-"""Run a batch's requests on a Ray cluster: an engine of its own in each worker, and the same plan, journal and patch.
+"""Run a batch's requests on a Ray cluster. Each worker has its own engine; plan, journal and patch stay the same.
 
-Requests that are ready at the same time go through one Ray Data pipeline (`map_batches`), so those that nothing comes before
-are one; each level of the order, and each further round of answers, is another. Ray starts a worker that died anew, and
-gives its requests to the others. A worker's answer to a request depends on the request alone.
+Requests that are ready at the same time go through one Ray Data pipeline (`map_batches`). The first pipeline has all requests
+without predecessors; each level of the order and each retry is another one. Ray restarts a worker that died, and gives its
+requests to the others. A worker's answer depends only on the request.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from dg_lsp.engine.task import UserError
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire.model_names import is_remote
 
-BATCH_REQUESTS = 4  # small, so that no worker has the last many to itself
+BATCH_REQUESTS = 4  # small, so that the last requests are spread over the workers
 QUIET_S = 0.05
-N_IN_FLIGHT = 1 << 20  # Ray decides how many of the requests that are ready are under way
-REMOTE_CPUS = 0.25  # of a worker that only waits for a server
+N_IN_FLIGHT = 1 << 20  # Ray decides how many of the ready requests run at once
+REMOTE_CPUS = 0.25  # for a worker that only waits for a server
 INSTALL = "--ray needs Ray: pip install '/path/to/dg-lsp[ray]'"
 
-# On a busy machine Ray's processes take longer to start than Ray waits for them.
+# On a busy machine Ray's processes start more slowly than Ray's own timeouts allow.
 _PATIENCE = {"RAY_raylet_start_wait_time_s": "180", "RAY_agent_register_timeout_ms": "180000"}
 
-# Given a model's name, what is there to fill requests with it (`engine.task.Filler`).
+# Returns a filler (`engine.task.Filler`) for a model's name.
 Load = Callable[[str], Any]
 Answer = tuple[tuple[Candidate, ...], str]
 Waiting = asyncio.Future[tuple[Candidate, ...]]
@@ -43,29 +43,29 @@ Waiting = asyncio.Future[tuple[Candidate, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Which cluster (`local`, `auto` or an address), and how many workers (0: one for each GPU, or else for each CPU)."""
+    """The cluster (`local`, `auto` or an address), and the number of workers (0: one per GPU, or else one per CPU)."""
 
     address: str
     n_workers: int = 0
 
 
 def load_engine(model: str) -> Any:
-    """Return a filler on the model, in this process, which has one CPU of its own."""
+    """Return a filler for the model in this process, which has one CPU."""
     from dg_lsp.engine import backends
 
-    return backends.load(model, threads=1)
+    return backends.load_filler(model, threads=1)
 
 
 class Worker:
-    """What Ray keeps in each worker: a loaded model, called with a batch of rows."""
+    """The object in each Ray worker: a loaded model, called with a batch of rows."""
 
     def __init__(self, model: str, load: Load) -> None:
         """Load the model."""
         self._filler = load(model)
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        """Return an answer for each row; a request that can't be answered has a sentence instead, and spoils no other."""
-        # As bytes, so that Ray makes no tables of what is inside. They come from our own process.
+        """Return an answer for each row. A request that fails gets an error sentence and does not affect the others."""
+        # As bytes, so that Ray does not convert the contents into tables. The bytes come from our own process.
         answers = [pickle.dumps(self._answer(pickle.loads(request))) for request in batch["request"]]  # noqa: S301
         return {"id": [int(number) for number in batch["id"]], "answer": answers}
 
@@ -81,7 +81,7 @@ class Worker:
                 task.close()
         except (UserError, ValueError) as error:
             return (), str(error)
-        # Whatever one request does to a model, the others go on. What the error says may hold code.
+        # One failed request must not end the others. The error's message is left out, because it may contain code.
         except Exception as error:
             return (), f"the engine failed on this request ({type(error).__name__})"
 
@@ -111,7 +111,7 @@ def connecting(
 
 
 def _join(ray: Any, options: ClusterOptions) -> None:
-    # Nothing is told to anybody about who uses Ray.
+    # Ray must not send usage statistics.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if options.address == "local":
         for name, value in _PATIENCE.items():
@@ -124,10 +124,10 @@ def _join(ray: Any, options: ClusterOptions) -> None:
             logging_level="ERROR",
             **(local if options.address == "local" else {}),
         )
-    # Ray has an error for each way in which a cluster can be absent.
+    # Ray raises different classes for the reasons why a cluster can't be joined.
     except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        raise EngineError(f"there is no Ray cluster at {options.address}: {first}") from error
+        reason = str(error).strip().partition("\n")[0]
+        raise EngineError(f"there is no Ray cluster at {options.address}: {reason}") from error
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -135,7 +135,7 @@ def _join(ray: Any, options: ClusterOptions) -> None:
 
 
 def _shares(ray: Any, model: str, n_workers: int) -> dict[str, float]:
-    """Return how many workers there are, and what share of the machines each has."""
+    """Return the number of workers, and the CPUs and GPUs of each."""
     resources = ray.cluster_resources()
     n_cpus, n_gpus = resources.get("CPU", 1.0), int(resources.get("GPU", 0))
     if is_remote(model):
@@ -148,7 +148,7 @@ def _shares(ray: Any, model: str, n_workers: int) -> dict[str, float]:
 
 @dataclass(slots=True)
 class ClusterEngine:
-    """Satisfies `infill.port.Engine`: whatever is asked at the same time is one pipeline."""
+    """Satisfies `infill.port.Engine`; requests that arrive together share one pipeline."""
 
     model: str
     load: Load
@@ -158,7 +158,7 @@ class ClusterEngine:
     _pump: asyncio.Task[None] | None = None
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        """Return the candidates that a worker found; raise EngineError when it could not, or the cluster failed."""
+        """Return a worker's candidates; raise EngineError if the request or the cluster failed."""
         future: Waiting = asyncio.get_running_loop().create_future()
         self._waiting[next(self._numbers)] = request, future
         if self._pump is None or self._pump.done():
@@ -166,7 +166,7 @@ class ClusterEngine:
         return await future
 
     async def close(self) -> None:
-        """Wait for the pipeline that runs, whose results nobody wants any more, as far as it is still wanted."""
+        """Stop the loop that starts pipelines."""
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
@@ -174,7 +174,7 @@ class ClusterEngine:
     async def _run(self) -> None:
         while self._waiting:
             n_before = 0
-            # What is ready at the same time is asked for before the loop has nothing else to do.
+            # Wait until no further request arrives, so that all requests that are ready share one pipeline.
             while len(self._waiting) > n_before:
                 n_before = len(self._waiting)
                 await asyncio.sleep(QUIET_S)
@@ -188,14 +188,14 @@ class ClusterEngine:
             problem = "Ray returned no answer"
             try:
                 await asyncio.to_thread(self._map, rows, partial(_answered, asyncio.get_running_loop(), futures))
-            # Ray has many errors; whichever it was, the holes stay open with its sentence.
+            # Ray raises many classes. For all of them, the holes stay open with the error's message.
             except Exception as error:
                 problem = f"Ray failed: {str(error).strip().partition(chr(10))[0]}"
             for future in futures.values():
                 _settle(future, ((), problem))
 
     def _map(self, rows: Sequence[Mapping[str, Any]], answered: Callable[[int, Answer], None]) -> None:
-        """Send the rows through the workers, and tell each answer as it comes."""
+        """Send the rows through the workers; call `answered` with each answer as it arrives."""
         import ray
 
         if not rows:

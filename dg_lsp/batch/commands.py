@@ -1,6 +1,6 @@
-"""`dg-lsp infill`: from the command line to a job, and from its results to the terminal.
+"""`dg-lsp infill`: turn the command line into a job, and print its results.
 
-What is imported here is paid for by `--help` as well, so the parts are imported where they are used.
+Modules are imported where they are used, so that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _COLOURS = {"@": "cyan", "+": "green", "-": "red"}
 
 
-# Its length is that of its options: each is one parameter and one field of the job.
+# Long, because each option is one parameter and one field of the job.
 def infill(
     context: typer.Context,
     paths: options.Paths = None,
@@ -80,15 +80,15 @@ def infill(
 ) -> None:
     """Fill the holes in files and folders.
 
-    Prints a diff that git apply and patch -p1 accept, and leaves the files alone unless told to write them.
-    A fill is taken when a check proved it, or when its probability is high enough; the other holes stay open.
-    Ends with 0 when every hole is filled or there is none, 1 when some are not, 2 when it can't be done as asked.
+    Prints a diff that git apply and patch -p1 accept. Changes files only with --write or --commit.
+    A fill is accepted if a check proves it or its probability is high enough. Other holes stay open.
+    Exits with 0 if no hole stays open, 1 if some do, and 2 if the options or the setup are wrong.
     """
     from dg_lsp.batch import cluster, job, plan
     from dg_lsp.batch.check import Check, Limits
     from dg_lsp.batch.commit import parse_unit
     from dg_lsp.batch.journal import JournalError
-    from dg_lsp.batch.keep import Gate
+    from dg_lsp.batch.keep import AcceptanceRule
     from dg_lsp.batch.run import RunOptions
     from dg_lsp.batch.scratch import ScratchError
     from dg_lsp.batch.select import Selection
@@ -102,7 +102,7 @@ def infill(
     try:
         places = tuple(plan.parse_place(place) for place in at or ())
         named_paths = [*(paths or ()), *(Path(place.file) for place in places)]
-        configuration = config.load(config.workspace_of(job.names_begin_at(named_paths)))
+        configuration = config.load_config(config.workspace_of(job.names_begin_at(named_paths)))
         spec = job.JobSpec(
             paths=tuple(paths or ()),
             places=places,
@@ -121,7 +121,7 @@ def infill(
             page=report,
             check=Check(check, Limits(check_timeout, check_memory)) if check else None,
             n_jobs=jobs,
-            gate=Gate(min_confidence, take_all),
+            acceptance=AcceptanceRule(min_confidence, take_all),
             selection=Selection(
                 tuple(lang or ()), tuple(include or ()), tuple(exclude or ()), changed_since, tuple(symbol or ()), max_holes
             ),
@@ -143,9 +143,9 @@ def infill(
 
 
 def print_bytes(text: str) -> None:
-    """Print text from files as bytes: names and contents stay what they are, but for what a terminal would obey."""
+    """Print text from files as bytes, unchanged. On a terminal, control characters are made visible."""
     if sys.stdout is not None and sys.stdout.isatty():
-        # Our own colours are all that may stay.
+        # Only our own colour codes stay.
         text = "".join(part if _COLOUR.fullmatch(part) else visible(part) for part in _COLOUR.split(text))
     typer.echo(text.encode("utf-8", "surrogateescape"), nl=False)
 
@@ -158,14 +158,14 @@ def is_colourful() -> bool:
 
 
 def say(text: str) -> None:
-    """Print a line for people, where it does not get into the diff."""
+    """Print a message to standard error, so that it is not part of the diff."""
     typer.echo(f"dg-lsp: {visible(text)}", err=True)
 
 
 def resident(
     model: str, hear: Callable[[str], None], *, configuration: Config | None = None
 ) -> AbstractAsyncContextManager[Engine]:
-    """Return the user's resident engine with this model, started where it is absent."""
+    """Return the user's resident engine with this model, started if needed."""
     from dg_lsp.infill import client, config
     from dg_lsp.infill.life import Loading, Starting
 
@@ -185,7 +185,7 @@ def _list(spec: JobSpec, *, as_json: bool) -> None:
     from dg_lsp.batch import job, listing, report
 
     plans, skipped, left_out = job.plans(spec)
-    cost = listing.cost(plans, spec.options, job.around)
+    cost = listing.cost(plans, spec.options, job.file_context)
     if as_json:
         typer.echo(json.dumps(listing.build(plans, skipped, left_out, cost), indent=2))
         return
@@ -225,39 +225,39 @@ async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_js
     for line in report.open_holes(rows):
         say(line)
     say(report.summary(rows, seconds, written=spec.write))
-    if helps := report.advice(rows, has_check=spec.check is not None):
-        say(helps)
+    if advice := report.advice(rows, has_check=spec.check is not None):
+        say(advice)
     if diffs and not spec.write and not as_json and (root := _root(spec)) != Path.cwd():
-        say(f"the diff's names begin at {root}; apply it there")
+        say(f"the diff's file names are relative to {root}; apply it there")
     return report.exit_code(rows) or int(not outcome.is_committed)
 
 
 @contextlib.contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """When the system asks the process to end, cancel what is under way, so that files are put back and checks ended.
+    """On SIGTERM or SIGHUP, cancel the run, so that files are restored and checks are ended.
 
-    Ends with 128 and the signal's number then. A signal that whoever started us has us ignore stays ignored.
+    The exit status is then 128 plus the signal's number. A signal that the parent process set to be ignored stays ignored.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     caught: list[int] = []
 
     def end(number: int) -> None:
         caught.append(number)
-        # Once: another would cancel the tidying up.
+        # Only once: a second cancellation would interrupt the cleanup.
         if task is not None and len(caught) == 1:
             task.cancel()
 
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     with contextlib.ExitStack() as stack:
-        # Windows has no such handlers, and neither has a thread that is not the main one.
+        # Only the main thread can have signal handlers.
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             for number in numbers:
                 loop.add_signal_handler(number, end, number)
                 stack.callback(loop.remove_signal_handler, number)
         try:
             yield
-        # A terminal that is gone refuses the progress bar's last words.
+        # If the terminal is closed, the progress bar's last line raises OSError.
         except (asyncio.CancelledError, OSError):
             if not caught:
                 raise
@@ -267,7 +267,7 @@ def _ending_in_order() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What a run has to show: its rows, its diffs, the sections of its page, and whether all commits were made."""
+    """The output of a run: its rows, its diffs, the sections of its page, and whether all commits were made."""
 
     rows: list[Row] = field(default_factory=list)
     diffs: list[str] = field(default_factory=list)
@@ -283,19 +283,19 @@ async def _fill(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect:
     with bar.on_terminal("filling", sum(len(plan.holes) for plan in plans)) as (hear, done):
         results = await job.fill(spec, plans, answers, connect, hear=hear, done=done, warn=say)
     if spec.is_interactive:
-        terminal = review.Terminal(lambda text: _show(text, err=True), _asked, _edited)
+        terminal = review.Terminal(lambda text: _show(text, err=True), _ask_letter, _edit_text)
         reviewed = review.review([result for result, _ in results], terminal)
         results = [(result, by_hole) for result, (_, by_hole) in zip(reviewed, results, strict=True)]
-    for line in dict.fromkeys(commit.detached(result) for result, _ in results if spec.commit and result.fills):
+    for line in dict.fromkeys(commit.detached_head_warning(result) for result, _ in results if spec.commit and result.fills):
         if line:
             say(line)
-    for found, by_hole in results:
-        result = found
+    for decided, by_hole in results:
+        result = decided
         if spec.commit:
-            result, is_committed = commit.applied(found, spec.commit, say)
+            result, is_committed = commit.apply_fills(decided, spec.commit, say)
             outcome.is_committed = outcome.is_committed and is_committed
         elif spec.write:
-            result = job.written(found)
+            result = job.write_fills(decided)
         rows = report.rows(result, by_hole)
         outcome.rows += rows
         source = result.plan.source
@@ -309,14 +309,14 @@ async def _fill(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect:
     return outcome
 
 
-def _asked(question: str) -> str:
+def _ask_letter(question: str) -> str:
     while (answer := str(typer.prompt(question, err=True)).strip().lower()) not in tuple("arneq"):
         say("answer with one of the letters")
     return answer
 
 
-def _edited(text: str) -> str | None:
-    """Return the text as the user's editor leaves it, None where there is no such editor or it fails."""
+def _edit_text(text: str) -> str | None:
+    """Return the text as edited in the user's editor; None if the editor is missing or fails."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     handle, name = tempfile.mkstemp(suffix=".dg-lsp")
     path = Path(name)
@@ -352,7 +352,7 @@ def _root(spec: JobSpec) -> Path:
 
 
 def _show(diff: str, *, err: bool = False) -> None:
-    """Print the diff as bytes, so that line ends and names stay what they are; in colour on a terminal."""
+    """Print the diff as bytes, so that line ends and names stay unchanged; in colour on a terminal."""
     if is_colourful():
         diff = "".join(_coloured(line) for line in diff.splitlines(keepends=True))
     typer.echo(diff.encode("utf-8", "surrogateescape"), nl=False, err=err)

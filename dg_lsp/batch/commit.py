@@ -1,6 +1,6 @@
 """Commit written fills to git: one commit for each file, or for each hole.
 
-Commits no other change: a file that differs from HEAD before the run is left alone.
+No other change is committed: a file that differs from HEAD before the run is not touched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNITS = ("file", "hole")
 
 
 class CommitError(Exception):
-    """A file was not committed; the message says why, `is_written` whether the file holds the fills all the same."""
+    """A file was not committed. The message says why; `is_written` says whether the file contains the fills anyway."""
 
     def __init__(self, message: str, *, is_written: bool = False) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class CommitError(Exception):
 
 
 def parse_unit(text: str) -> str:
-    """Return what each commit holds; raise PlanError for anything but a file or a hole."""
+    """Return the unit of a commit: `file`, `hole`, or "" for no commits; raise PlanError for another text."""
     if text not in ("", *UNITS):
         raise PlanError(f"--commit takes file or hole, not {text!r}")
     return text
@@ -37,16 +37,16 @@ def parse_unit(text: str) -> str:
 def commit(result: FileResult, unit: str) -> Iterator[str]:
     """Write and commit a file's fills, and yield the subject of each commit.
 
-    Raises CommitError before anything is written where git can't commit the file alone, and with the file written where a
-    hook or git refuses. WriteError is raised where the file can't be written.
+    Raises CommitError before anything is written if git can't commit the file alone, and after the file is written if git or
+    a hook refuses. Raises WriteError if the file can't be written.
     """
     source = result.plan.source
     root = config.workspace_of(source.path)
     name = str(source.path.relative_to(root))
     if not (root / ".git").exists():
-        raise CommitError("the file is in no git repository")
+        raise CommitError("the file is not in a git repository")
     if _git(root, "status", "--porcelain", "--", name):
-        raise CommitError("the file has changes of its own that are not committed")
+        raise CommitError("the file has uncommitted changes")
     holes = sorted(result.fills, key=lambda hole: hole.span)
     before = source.data
     for n in range(1, len(holes) + 1) if unit == "hole" else [len(holes)]:
@@ -61,14 +61,14 @@ def commit(result: FileResult, unit: str) -> Iterator[str]:
         try:
             _git(root, "commit", "-q", "--only", "-m", subject, "--", name)
         except CommitError as error:
-            # The rest of the fills still belongs into the file.
+            # The other fills are still written into the file.
             write.replace(source.path, result.text.encode(), expected=before)
             raise CommitError(str(error), is_written=True) from error
         yield subject
 
 
-def applied(result: FileResult, unit: str, say: Callable[[str], None]) -> tuple[FileResult, bool]:
-    """Commit a file's fills; return what became of it, and whether all is in git. Says each commit, and each problem."""
+def apply_fills(result: FileResult, unit: str, say: Callable[[str], None]) -> tuple[FileResult, bool]:
+    """Commit a file's fills; return the result, and whether all commits succeeded. `say` gets each commit and problem."""
     name = result.plan.source.name
     if not result.fills:
         return result, True
@@ -85,13 +85,13 @@ def applied(result: FileResult, unit: str, say: Callable[[str], None]) -> tuple[
     return result, True
 
 
-def detached(result: FileResult) -> str:
-    """Return a warning where the file's repository is on no branch, else ""."""
+def detached_head_warning(result: FileResult) -> str:
+    """Return a warning if HEAD is detached in the file's repository, else ""."""
     root = config.workspace_of(result.plan.source.path)
     try:
         _git(root, "symbolic-ref", "-q", "HEAD")
     except CommitError:
-        return f"HEAD is detached in {root}: name the commits with git branch, or they are lost when you switch"
+        return f"HEAD is detached in {root}: run git branch to name the commits, or they are lost when you switch branches"
     return ""
 
 
@@ -102,6 +102,6 @@ def _git(root: Path, *arguments: str) -> str:
     except OSError as error:
         raise CommitError(f"git can't be run: {error.strerror}") from error
     if done.returncode:
-        said = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        raise CommitError(f"git {arguments[0]}: {said[-1] if said else f'ended with {done.returncode}'}")
+        lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        raise CommitError(f"git {arguments[0]}: {lines[-1] if lines else f'ended with {done.returncode}'}")
     return done.stdout

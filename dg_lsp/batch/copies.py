@@ -1,4 +1,4 @@
-"""Hand out the copies of projects in which checks run: so many of each project at a time as there are jobs."""
+"""Provide the copies of projects in which checks run: at most one copy of a project for each job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dg_lsp.batch.check import Check
 from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.raising import edit_for, token_of
 from dg_lsp.batch.scratch import Copy
-from dg_lsp.batch.verify import Probed
+from dg_lsp.batch.verify import ProbeResult
 from dg_lsp.core import values
 from dg_lsp.core.values import Edit, Hole
 from dg_lsp.infill import config
@@ -21,7 +21,7 @@ from dg_lsp.infill import config
 
 @dataclass(slots=True)
 class Copies:
-    """The copies of a run, made when they are first needed."""
+    """The copies of a run, created when first needed."""
 
     folder: Path
     check: Check
@@ -36,7 +36,7 @@ class Copies:
 
     @contextlib.asynccontextmanager
     async def taken(self, root: Path) -> AsyncIterator[Copy]:
-        """Yield a copy of the project that nothing else uses meanwhile; raise ScratchError or OSError if none can be made."""
+        """Yield a copy of the project for exclusive use; raise ScratchError or OSError if it can't be created."""
         async with self._slots:
             free = self._free.setdefault(root, [])
             copy = free.pop() if free else await self._made(root)
@@ -51,7 +51,7 @@ class Copies:
         try:
             copy, problems = await asyncio.shield(making)
         except asyncio.CancelledError:
-            # The thread goes on: the directory must not be removed under it.
+            # The thread is still running, so the directory must not be removed yet.
             await asyncio.wait([making])
             raise
         if not number:
@@ -61,14 +61,14 @@ class Copies:
 
 
 @contextlib.contextmanager
-def opened(a_check: Check, n_jobs: int, warn: Callable[[str], None]) -> Iterator[Copies]:
+def open_copies(a_check: Check, n_jobs: int, warn: Callable[[str], None]) -> Iterator[Copies]:
     """Yield the copies of a run; they are removed afterwards."""
     with scratch.directory() as folder:
         yield Copies(folder, a_check, n_jobs, warn)
 
 
 def root_of(plan: Plan, here: Path) -> Path:
-    """Return the project to copy for a file: the current one where it holds the file, else the file's own."""
+    """Return the project to copy for a file: the current one if it contains the file, else the file's own."""
     path = plan.source.path
     current = config.workspace_of(here)
     return current if path.is_relative_to(current) else config.workspace_of(path)
@@ -92,8 +92,8 @@ class Prober:
         edits = {hole: edit_for(document, hole, str(self._note)) for hole in self.plan.holes}
         return {hole: edit for hole, edit in edits.items() if edit}
 
-    async def probe(self, edits: Sequence[Edit]) -> Probed:
-        """Return what the check says of the file with these edits; ValueError when they overlap."""
+    async def probe(self, edits: Sequence[Edit]) -> ProbeResult:
+        """Run the check on the file with these edits and return the result; raise ValueError if they overlap."""
         source = self.plan.source
         self._note.unlink(missing_ok=True)
         self.copy.restore()
@@ -104,4 +104,4 @@ class Prober:
             self.copy.put(source.path, source.data)
         executed = self._note.read_text(errors="replace") if self._note.is_file() else ""
         tokens = {token_of(source.document, hole) for hole in self.plan.holes}
-        return Probed(verdict, frozenset(token for token in tokens if token in executed or token in verdict.output))
+        return ProbeResult(verdict, frozenset(token for token in tokens if token in executed or token in verdict.output))

@@ -1,7 +1,7 @@
 """Write edits as a unified diff that `git apply` and `patch -p1` accept.
 
-Lines end with a line feed and nothing else here, as both tools have it, so carriage returns and form feeds travel inside
-a line. The diff is built from the edits themselves: it says what was changed, and costs no search for what is common.
+Both tools end a line only at a line feed, so carriage returns and form feeds are part of a line here. The diff is built
+from the edits themselves: it shows exactly what was changed, and needs no search for common lines.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class _Change:
 
 
 def unified(name: str, text: str, edits: Sequence[Edit]) -> str:
-    """Return the diff of one file, "" when the edits change nothing. `name` is its path from where it will be applied.
+    """Return the diff of one file; "" if the edits change nothing. `name` is its path from the folder where it will be applied.
 
-    There is no `diff --git` line: with one, git takes names from the top of the repository; without one from the
-    current folder, as patch does.
+    There is no `diff --git` line. With it, git reads names as relative to the top of the repository; without it, as relative
+    to the current folder, like patch.
     """
     old = _lines(text)
     hunks, shift = [f"--- {_quoted('a/' + name)}\n+++ {_quoted('b/' + name)}\n"], 0
@@ -40,7 +40,7 @@ def unified(name: str, text: str, edits: Sequence[Edit]) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines with their ends. What follows the last end is a line too, often an empty one."""
+    """Return the lines with their line ends. The text after the last line end is also a line, often empty."""
     *whole, rest = text.split("\n")
     return [*(line + "\n" for line in whole), rest]
 
@@ -62,7 +62,7 @@ def _changes(old: list[str], text: str, edits: Sequence[Edit]) -> Iterator[_Chan
 
 
 def _touching(starts: list[int], edits: Sequence[Edit]) -> Iterator[tuple[int, int, list[Edit]]]:
-    """Yield the runs of edits that share a line, with the first line they touch and the one after the last."""
+    """Yield groups of edits that share a line, each with its first line and the line after its last."""
     group: list[Edit] = []
     first = last = 0
     for edit in sorted(edits, key=lambda edit: edit.span):
@@ -83,7 +83,7 @@ def _n_common(left: Sequence[str], right: Sequence[str]) -> int:
 
 
 def _near(changes: Iterator[_Change]) -> Iterator[list[_Change]]:
-    """Yield the changes that share a hunk because their context would touch."""
+    """Yield groups of changes that share a hunk, because their context would touch."""
     group: list[_Change] = []
     for change in changes:
         if group and change.start - group[-1].end > 2 * N_CONTEXT:
@@ -121,9 +121,9 @@ def _range(first: int, n_lines: int) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return the name as git writes it: in quotes where it holds a quote, a backslash or a control character.
+    """Return the name as git writes it: quoted if it contains a quote, a backslash or a control character.
 
-    A name with a space gets a tab behind it, where patch stops reading.
+    A tab follows a name with a space, because patch stops reading there.
     """
     if any(char in '"\\' or char < " " or char == "\x7f" for char in name):
         return '"' + "".join(_escaped(char) for char in name) + '"'

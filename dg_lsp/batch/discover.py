@@ -1,7 +1,7 @@
-"""Find the files that a run is about, and read them.
+"""Find and read the files of a run.
 
-Knows files, ignore rules and bounds; nothing of holes. A file that can't be used is a `Skipped` with its reason, never
-an exception, so that the others go on.
+This module knows files, ignore rules and size limits; it knows nothing of holes. A file that can't be used becomes a `Skipped`
+with its reason, never an exception, so that the other files are still used.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from dg_lsp.infill import workspace
 from dg_lsp.wire import config
 from dg_lsp.wire.files import NotRegularError, TooLargeError, read_regular, read_start
 
-MAX_BYTES = 1 << 20  # larger files are generated or data, and parsing them would take longer than filling them
-N_HEAD_BYTES = 256  # enough for a first line that names an interpreter
+MAX_BYTES = 1 << 20  # larger files are generated or data, and take longer to parse than to fill
+N_HEAD_BYTES = 256  # enough for a first line with an interpreter
 
-# Folders of other people's files, besides those that `workspace` never reads: nobody wants them rewritten.
+# Folders of third-party files, besides those that `workspace` never reads. They are not filled.
 FOREIGN_FOLDERS = frozenset({".eggs", "site-packages"})
 
 # All three markers in their order: a line of equals signs alone is a heading in some texts.
 _CONFLICT = re.compile(r"^<{7}(?: .*)?\r?$(?s:.*?)^={7}\r?$(?s:.*?)^>{7}(?: .*)?\r?$", re.MULTILINE)
 
-# The one rule that naming a path overrules: git's ignore files speak of commits, ours and secrets of dg-lsp.
+# The only rule that naming a path overrides: git's ignore files are about commits; ours and the secret rules are about dg-lsp.
 _GIT_IGNORED = "is ignored by .gitignore"
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that the run leaves alone, and why."""
+    """A file that the run does not use, and the reason."""
 
     name: str
     reason: str
@@ -41,7 +41,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file as it was read: where it really is, what reports call it, its bytes and its text."""
+    """One file as it was read: its resolved path, its name in reports, its bytes and its text."""
 
     path: Path
     name: str
@@ -50,10 +50,10 @@ class Source:
 
 
 def files(paths: Sequence[Path]) -> Iterator[Path | Skipped]:
-    """Yield each file to fill once: named files in the order given, then what lies in named folders, sorted.
+    """Yield each file to fill once: for each named path in order, the file itself or the folder's files, sorted.
 
-    What is named is meant, though `.gitignore` leaves it out; not so `.dgignore` and secrets. Links inside a folder are
-    not followed: their targets are found themselves, or lie outside of what was named.
+    A named path is used even if `.gitignore` excludes it, but not if `.dgignore` or the secret rules do. Links inside a folder
+    are not followed: their targets are either found directly or are outside of the named paths.
     """
     seen: set[Path] = set()
     for path in paths:
@@ -66,7 +66,7 @@ def files(paths: Sequence[Path]) -> Iterator[Path | Skipped]:
 
 
 def read(path: Path) -> Source | Skipped:
-    """Return the file's text as a document, byte order mark and line ends as they are, or why it can't be filled."""
+    """Return the file as a document, with its byte order mark and line ends unchanged, or why it can't be filled."""
     name = show(path)
     try:
         data = read_regular(path, MAX_BYTES)
@@ -82,13 +82,13 @@ def read(path: Path) -> Source | Skipped:
         return Skipped(name, f"is not UTF-8 (byte {error.start})")
     if conflict := _CONFLICT.search(text):
         line = text.count("\n", 0, conflict.start()) + 1
-        return Skipped(name, f"holds the markers of a merge conflict (line {line}); resolve it first")
+        return Skipped(name, f"contains the markers of a merge conflict (line {line}); resolve it first")
     language = languages.for_path(path.name, _first_line(text))
     return Source(path, name, data, Document(path.as_uri(), language.name if language else "", text))
 
 
 def show(path: Path) -> str:
-    """Return the path as messages and reports write it: from the current folder where it lies under it."""
+    """Return the path for messages and reports: relative to the current folder if it is inside it."""
     try:
         return path.relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -107,7 +107,7 @@ def _named(path: Path) -> Path | Skipped:
 
 
 def _secret_reason(path: Path, file: Path) -> str:
-    """Return why a named path may not be read for its own name or the folders above it, or "". `file` is a file in it."""
+    """Return why a named path may not be read because of its name or its parent folders, or "". `file` is a file in it."""
     below = path.relative_to(config.workspace_of(path))
     return "may hold secrets" if workspace.is_secret(below) or workspace.is_secret_outside(str(file)) else ""
 
@@ -131,7 +131,7 @@ def _under(folder: Path) -> Iterator[Path | Skipped]:
             if path.is_symlink():
                 if language and not path.exists():
                     yield Skipped(show(path), "is a link to a file that does not exist")
-            # `ignore` sees no folder above its root, and `hosts.yml` holds keys only in `.config/gh`.
+            # `ignore` does not see the folders above its root, but `hosts.yml` is a secret only in `.config/gh`.
             elif ignore.allows(path) and not secrets.in_place(path.parts) and (language or _names_interpreter(path)):
                 yield path
     for file, reason in ignore.problems():
@@ -144,7 +144,7 @@ def _names_interpreter(path: Path) -> bool:
     try:
         head = read_start(path, N_HEAD_BYTES)
     except OSError:
-        return False  # nothing says that it is code, so nobody misses it
+        return False  # nothing shows that it is code, so it is not reported as skipped
     return head.startswith(b"#!") and languages.for_path(path.name, _first_line(head.decode(errors="replace"))) is not None
 
 

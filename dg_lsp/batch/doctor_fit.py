@@ -1,6 +1,6 @@
-"""Whether a model fits on this machine, for `dg-lsp doctor`: from its `config.json` alone, before anything is loaded.
+"""Check for `dg-lsp doctor` whether a model fits on this machine, using only its `config.json`.
 
-Imports no torch, and fetches no weights.
+This module imports no torch, and fetches and loads no weights.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ MAX_BYTES = 1 << 20
 LISTED: tuple[tuple[fit.Precision, str], ...] = (("bfloat16", "16 bits"), ("fp8", "8"), ("int4", "4"))
 
 
-def look(model: str, device: str, dtype: str = "") -> tuple[str, str, dict[str, object]]:
-    """Return what a model needs and where it fits, as a sentence; what to do where it does not; and the bytes."""
+def check_fit(model: str, device: str, dtype: str = "") -> tuple[str, str, dict[str, object]]:
+    """Return a sentence on what a model needs and whether it fits, the advice if it does not, and the sizes in bytes."""
     try:
-        stated = _stated(model)
-        geometry = fit.of_config(stated)
+        values = _config_values(model)
+        geometry = fit.of_config(values)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         return "unknown, as its configuration can't be read", f"{error.filename or model}: {reason}. Name a model's folder.", {}
     except (fetch.FetchError, fit.GeometryError, ValueError) as error:
         return "unknown, as its configuration can't be read", f"{model}: {error}.", {}
-    place = machine.of_device(device)
-    stored = "fp8" if "quantization_config" in stated else ""
+    host = machine.of_device(device)
+    stored = "fp8" if "quantization_config" in values else ""
     sizes = {precision: fit.needs(geometry, precision) for precision in fit.PRECISIONS}
     listed = ", ".join(f"{fit.size(sizes[precision].total)} at {name}" for precision, name in LISTED)
-    free = "unknown" if place.free is None else fit.size(place.free)
-    said = f"{model} needs {listed}; {free} free on {place.label}"
+    free = "unknown" if host.free is None else fit.size(host.free)
+    sentence = f"{model} needs {listed}; {free} free on {host.label}"
     facts: dict[str, object] = {
-        "free_bytes": place.free,
-        "device": place.kind,
+        "free_bytes": host.free,
+        "device": host.kind,
         "bytes": {
             name: {"weights": one.weights, "workspace": one.workspace, "cache": one.cache, "rows": one.rows, "total": one.total}
             for name, one in sizes.items()
         },
     }
     try:
-        choice = fit.choose(model, geometry, place, asked="" if dtype == "auto" else dtype, stored=stored)
+        choice = fit.choose(model, geometry, host, asked="" if dtype == "auto" else dtype, stored=stored)
     except fit.NoRoomError as error:
-        return said, str(error), facts
-    return f"{said}: it runs in {choice.precision} ({choice.why})", "", {**facts, "dtype": choice.precision}
+        return sentence, str(error), facts
+    return f"{sentence}: it runs in {choice.precision} ({choice.why})", "", {**facts, "dtype": choice.precision}
 
 
-def _stated(model: str) -> Mapping[str, Any]:
+def _config_values(model: str) -> Mapping[str, Any]:
     folder = model_names.folder_of(model)
     if model == EMBEDDED:
         folder = Path(str(resources.files("dg_lsp.models"))) / EMBEDDED
@@ -61,7 +61,7 @@ def _stated(model: str) -> Mapping[str, Any]:
     file = folder / fetch.CONFIG
     if file.stat().st_size > MAX_BYTES:
         raise ValueError(f"{file} is too large for a configuration")
-    stated = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(stated, dict):
-        raise ValueError(f"{file} is no JSON object")  # noqa: TRY004 -- as wrong as no JSON at all
-    return stated
+    values = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise ValueError(f"{file} is not a JSON object")  # noqa: TRY004 -- handled like invalid JSON
+    return values

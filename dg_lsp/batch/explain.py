@@ -1,6 +1,7 @@
-"""Draw the hole at a place, what the engine is sent for it, how the canvas reads step by step, and the answers. Pure.
+"""Show the hole at a place, the request for it, the canvas after each step, and the answers. Pure.
 
-The engine, which alone knows tokens, may cut further: its model may hold less. What the engine does is handed in.
+The engine may cut the request further, because only it knows the tokens that fit into its model. The caller passes the trace
+of the engine's work.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from dg_lsp.wire import messages
 from dg_lsp.wire.messages import Ask, Done
 from dg_lsp.wire.visible import visible
 
-# Given a text and what it is (`held`, `gap`, or `new` in the gap), the text as it is shown.
+# Returns a text as it is shown, given its kind: `held`, `gap`, or `new` in the gap.
 Paint = Callable[[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How the best canvas read after so many steps, one text for each hole."""
+    """The best canvas after a step, as one text for each hole."""
 
     number: int
     texts: tuple[str, ...]
@@ -32,28 +33,28 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One fill from its first step to its end."""
+    """One fill: its steps, its candidates and its end."""
 
     steps: tuple[Step, ...]
     candidates: tuple[Candidate, ...]
     done: Done
 
 
-def request_of(plan: Plan, around: FileContext, options: RunOptions) -> InfillRequest:
-    """Return what a run would send for the plan's one hole."""
+def request_of(plan: Plan, context: FileContext, options: RunOptions) -> InfillRequest:
+    """Return the request that a run would send for the plan's only hole."""
     [group] = plan.groups
-    settings = settings_for(plan, around, group, options)
-    return pipeline.to_request(plan.source.document, group, settings, syntax=plan.syntax, related=around.related)
+    settings = settings_for(plan, context, group, options)
+    return pipeline.to_request(plan.source.document, group, settings, syntax=plan.syntax, related=context.related)
 
 
 def picture(plan: Plan, request: InfillRequest, chars: int) -> str:
-    """Return the plan's hole, then the request as it is sent, with `⟦…⟧` where the model writes.
+    """Return a description of the plan's hole, then the request with `⟦…⟧` where the model writes.
 
-    Of the text on each side at most `chars` characters are drawn, and where that is less than is sent, the picture says so.
+    At most `chars` characters are shown on each side; a note says so if more are sent.
     """
     [hole] = plan.holes
     parts = [_facts(plan, hole)]
-    parts += [f"--- sent besides: {near.path}\n{_ended(near.text)}" for near in request.related]
+    parts += [f"--- also sent: {near.path}\n{_ended(near.text)}" for near in request.related]
     before, after = request.prefix[-chars:], request.suffix[:chars]
     n_before = len(request.prefix)
     size_before = f"{n_before} {'character' if n_before == 1 else 'characters'} before"
@@ -64,14 +65,14 @@ def picture(plan: Plan, request: InfillRequest, chars: int) -> str:
 
 
 def plain(text: str, what: str) -> str:
-    """Return the text with marks around what the model wrote: for where there are no colours."""
+    """Return the text with marks around what the model wrote; used without colours."""
     return text if what == "held" else f"⟦{text}⟧"
 
 
 def frame(request: InfillRequest, step: Step, last: Step | None, paint: Paint) -> str:
-    """Return the lines of the gap as they read after a step; held text ends its first line and begins its last.
+    """Return the gap's lines after a step, together with the held text on its first and last line.
 
-    What reads otherwise than in the `last` frame is painted as `new`, where the paint tells it apart.
+    With colours, text that differs from the `last` frame is painted as `new`.
     """
     text = visible("".join(step.texts))
     gap = paint(text, "gap") if paint is plain else _changes(text, visible("".join(last.texts)) if last else text, paint)
@@ -89,7 +90,7 @@ def _changes(text: str, last: str, paint: Paint) -> str:
 
 
 def ending(plan: Plan, request: InfillRequest, trace: Trace) -> str:
-    """Return the answers, best first, what becomes of each, and what they took."""
+    """Return the answers, best first, each with its confidence or the reason it is dropped, and the times."""
     lines = ["--- answers, best first; a percentage is the probability of being right"]
     for candidate in trace.candidates:
         shown, reason = _judged(plan, request, candidate)
@@ -100,13 +101,13 @@ def ending(plan: Plan, request: InfillRequest, trace: Trace) -> str:
         lines.append("none")
     done = trace.done
     stages = ", ".join(f"{name.removesuffix('_ms')} {ms:.0f}" for name, ms in asdict(done.timings).items())
-    known = f"{done.cache.reused} of {done.cache.tokens} tokens known before"
+    known = f"{done.cache.reused} of {done.cache.tokens} tokens cached"
     lines.append(f"--- {done.reason} after {done.steps} steps; milliseconds: {stages}; {known}")
     return "\n".join(lines) + "\n"
 
 
 def report(plan: Plan, request: InfillRequest, trace: Trace | None) -> dict[str, object]:
-    """Return all of it for programs; without a trace, what would be sent."""
+    """Return the same facts for programs; without a trace, only the request."""
     [hole] = plan.holes
     document = plan.source.document
     facts: dict[str, object] = {
@@ -127,7 +128,7 @@ def report(plan: Plan, request: InfillRequest, trace: Trace | None) -> dict[str,
 
 
 def _judged(plan: Plan, request: InfillRequest, candidate: Candidate) -> tuple[str, str]:
-    """Return the text that would be written for a candidate, or why none would be: the end of a sentence that begins "it"."""
+    """Return the text that would be written for a candidate, or why it is dropped, as the rest of a sentence after "it"."""
     answer = pipeline.to_answer(request, [candidate], plan.source.document, syntax=plan.syntax, is_file=True)
     if answer.suggestions:
         return "".join(edit.text for edit in answer.suggestions[0].edits), ""

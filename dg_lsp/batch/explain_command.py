@@ -1,6 +1,6 @@
-"""`dg-lsp explain`: from the command line to the picture of one request.
+"""`dg-lsp explain`: show one request and how the engine fills it.
 
-What is imported here is paid for by `--help` as well, so the parts are imported where they are used.
+Modules are imported where they are used, so that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 def explain(
     place: Annotated[str, typer.Argument(metavar="PLACE", help="FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1.")],
     chars: Annotated[int, typer.Option(min=1, help="How many characters to show on each side.")] = 600,
-    fill: Annotated[bool, typer.Option(help="Have the engine fill the hole, and draw the canvas step by step.")] = True,
-    model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="Another model than the configured one.")] = "",
+    fill: Annotated[bool, typer.Option(help="Fill the hole, and show the canvas step by step.")] = True,
+    model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="Use this model instead of the configured one.")] = "",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object: all that is sent, and each step.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object: the whole request, and each step.")] = False,
 ) -> None:
-    """Show which hole is at a place, what the engine is sent for it, and how the canvas reads step by step.
+    """Show the hole at a place, the request that is sent for it, and the canvas step by step.
 
-    Draws the canvas at most every 30 ms, then the answers and what becomes of them, and what each stage took.
+    Shows the canvas at most every 30 ms, then the answers with the reasons for dropped ones, and the time of each stage.
     Changes no file.
     """
     from dg_lsp.batch import explain, job, plan
@@ -44,10 +44,10 @@ def explain(
     try:
         location = plan.parse_place(place)
         file_plan = plan.for_places(job.source_at(location), [location])
-        configuration = config.load(config.workspace_of(file_plan.source.path))
+        configuration = config.load_config(config.workspace_of(file_plan.source.path))
         model = model or configuration.settings.model
         options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
-        request = explain.request_of(file_plan, job.around(file_plan), options)
+        request = explain.request_of(file_plan, job.file_context(file_plan), options)
         if config.is_remote(model):
             privacy = config.privacy([file_plan.source.path])
             if privacy.keeps_file(file_plan.source.path):
@@ -69,7 +69,7 @@ def explain(
 
 
 async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: bool) -> Trace:
-    """Return how the engine fills a request; drawn while it does."""
+    """Fill a request and return its trace; with `is_drawn`, print each step as it happens."""
     from dg_lsp.batch.explain import Step, Trace, frame, plain
     from dg_lsp.infill import client
     from dg_lsp.infill.life import Loading
@@ -90,7 +90,7 @@ async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: 
 
     async with client.connect(options, on_state=on_state, on_note=say) as engine:
         if is_drawn:
-            print_bytes("--- the canvas as it changes; a step is a unit of work: to read, to draft, to denoise, to score\n")
+            print_bytes("--- the canvas after each step; a step reads, drafts, denoises or scores\n")
         candidates = await engine.fill(request, on_draft=hear, on_done=ends.append)
     return Trace(tuple(steps), candidates, ends[-1])
 

@@ -1,4 +1,4 @@
-"""Keep from a remote model what the user keeps here: whole files, and such files as context of others."""
+"""Apply `privacy.local_only` to a run: private files are neither filled by a remote model nor sent to it as context."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def guarded(model: str, plans: Sequence[Plan], connect: Connect) -> tuple[list[Plan], list[Skipped], Connect]:
-    """Return the files that the model may see, those that it may not, and how to connect to it."""
+    """Return the plans of files that the model may see, the skipped private files, and a connect function that guards them."""
     if not config.is_remote(model):
         return list(plans), [], connect
     privacy = config.privacy(plan.source.path for plan in plans)

@@ -1,6 +1,6 @@
-"""One run of `dg-lsp infill`, from what the user named to what became of each file.
+"""One run of `dg-lsp infill`, from the named paths to the result of each file.
 
-Joins the parts: files, plans, engine, check, write. Knows nothing of terminals: what it has to tell it hands back.
+This module combines files, plans, engine, check and write. It knows nothing of terminals, and returns its messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dg_lsp.batch import discover, keep, plan, run, select, together, write
 from dg_lsp.batch.check import Check
-from dg_lsp.batch.copies import opened
+from dg_lsp.batch.copies import open_copies
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
@@ -26,12 +26,12 @@ from dg_lsp.infill.port import Engine
 from dg_lsp.wire import model_names
 
 MAX_RELATED_CHARS = 8_000
-MAX_NAME_CHARS = 400  # a name is there to help the model, and must not crowd out the text
+MAX_NAME_CHARS = 400  # a file's name helps the model, but must not take the room of the text
 
-# Requests that one server of a remote model has at once; each may be several calls.
+# Concurrent requests to one server of a remote model. Each request may need several calls.
 N_IN_FLIGHT_REMOTE = 8
 
-# Given the model's name and a function that hears of progress, an engine that is there while the context is open.
+# Opens an engine for the duration of a context, given the model's name and a function for progress messages.
 Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[Engine]"]
 
 
@@ -47,18 +47,18 @@ class JobSpec:
     write: bool = False
     check: Check | None = None
     n_jobs: int = 1
-    gate: keep.Gate = field(default_factory=keep.Gate)
+    acceptance: keep.AcceptanceRule = field(default_factory=keep.AcceptanceRule)
     selection: Selection = field(default_factory=Selection)
     commit: str = ""
     is_interactive: bool = False
     page: Path | None = None
-    n_in_flight: int = 0  # requests under way at once; 0: as many as suit the model
+    n_in_flight: int = 0  # concurrent requests; 0: a default that suits the model
 
 
 def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
     """Return the files with the chosen holes, the files that can't be used, and how many holes each option left out.
 
-    Named places come first, then the paths in order. Raises PlanError when nothing is named, or something that is not there.
+    Named places come first, then the paths in order. Raises PlanError if nothing is named, or if a path does not exist.
     """
     if not spec.paths and not spec.places:
         raise PlanError("name files or folders to fill, or a place with --at")
@@ -83,9 +83,9 @@ def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
 
 
 def source_at(place: Location) -> Source:
-    """Return the file of the place; raise PlanError when it can't be used."""
+    """Return the file of a place; raise PlanError if it can't be used."""
     path = Path(place.file)
-    if os.path.isdir(path):  # noqa: PTH112 -- that of Path raises for names that are too long, and where nobody may look
+    if os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir raises for long names and without permission
         raise PlanError(f"{place.file} is a folder; a place is in a file")
     [file] = discover.files([path])
     source = file if isinstance(file, Skipped) else discover.read(file)
@@ -104,11 +104,11 @@ async def fill(
     done: Callable[[int], None],
     warn: Callable[[str], None] = lambda _line: None,
 ) -> list[tuple[FileResult, Mapping[Hole, run.HoleResult]]]:
-    """Return what becomes of each file, in order. Writes nothing."""
+    """Fill the holes and return the result of each file, in order. Writes nothing."""
     with contextlib.ExitStack() as stack:
-        copies = stack.enter_context(opened(spec.check, spec.n_jobs, warn)) if spec.check else None
+        copies = stack.enter_context(open_copies(spec.check, spec.n_jobs, warn)) if spec.check else None
         async with connect(spec.model, hear) as engine:
-            kept: dict[Path, FileResult] = {}
+            result_by_path: dict[Path, FileResult] = {}
             n_left = sum(len(one.holes) for one in file_plans)
 
             def counted(n: int) -> None:
@@ -121,22 +121,29 @@ async def fill(
             async def finish(one: Plan, by_hole: Mapping[Hole, run.HoleResult], beside: Mapping[Path, str]) -> str:
                 async def more(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
                     view = by_hole[hole].view
-                    return await run.again(engine, one, around(one), hole, spec.options, answers, number, failure, view)
+                    return await run.retry(engine, one, file_context(one), hole, spec.options, answers, number, failure, view)
 
-                result = await keep.keep(one, by_hole, spec.gate, copies, more, beside)
-                kept[one.source.path] = result
+                result = await keep.keep(one, by_hole, spec.acceptance, copies, more, beside)
+                result_by_path[one.source.path] = result
                 return result.text
 
-            follow = run.Following(lambda hole, fill: not spec.gate.reason(hole, fill), finish, around)
+            dependencies = run.Dependencies(lambda hole, fill: not spec.acceptance.reason(hole, fill), finish, file_context)
             results = run.fill(
-                engine, file_plans, spec.options, answers, around, counted, follow=follow, n_in_flight=_in_flight(spec)
+                engine,
+                file_plans,
+                spec.options,
+                answers,
+                file_context,
+                counted,
+                dependencies=dependencies,
+                n_in_flight=_in_flight(spec),
             )
             async with contextlib.aclosing(results):
-                answered = [by_hole async for _, by_hole in results]
-            ordered = [kept[one.source.path] for one in file_plans]
+                all_by_hole = [by_hole async for _, by_hole in results]
+            ordered = [result_by_path[one.source.path] for one in file_plans]
             if copies:
                 ordered = await together.passing(ordered, copies)
-    return list(zip(ordered, answered, strict=True))
+    return list(zip(ordered, all_by_hole, strict=True))
 
 
 def _in_flight(spec: JobSpec) -> int:
@@ -144,8 +151,8 @@ def _in_flight(spec: JobSpec) -> int:
     return spec.n_in_flight or (N_IN_FLIGHT_REMOTE * n_servers if n_servers else run.N_IN_FLIGHT)
 
 
-def written(result: FileResult) -> FileResult:
-    """Write a file's fills, and return what became of it: where it can't be written, its holes fail with the reason."""
+def write_fills(result: FileResult) -> FileResult:
+    """Write a file's fills and return its result. If it can't be written, its holes fail with the reason."""
     if not result.fills:
         return result
     source = result.plan.source
@@ -156,10 +163,10 @@ def written(result: FileResult) -> FileResult:
     return result
 
 
-def around(file_plan: Plan, texts: Mapping[Path, str] | None = None) -> run.FileContext:
-    """Return the file's name below its workspace, and text from files around it that the model may want to see.
+def file_context(file_plan: Plan, texts: Mapping[Path, str] | None = None) -> run.FileContext:
+    """Return the file's path relative to its workspace, and text from related files.
 
-    `texts` are those of files that have been filled already.
+    `texts` are the new texts of files that are filled already.
     """
     path = file_plan.source.path
     root = config.workspace_of(path)
@@ -168,15 +175,15 @@ def around(file_plan: Plan, texts: Mapping[Path, str] | None = None) -> run.File
 
 
 def _bounded(name: str) -> str:
-    """Return the name, without its first folders where it is very long."""
+    """Return the name, without its first folders if it is very long."""
     end = name[-MAX_NAME_CHARS:]
     return end if end == name else end.partition("/")[2] or end
 
 
 def names_begin_at(paths: Sequence[Path]) -> Path:
-    """Return the folder from which a diff of these files is applied: the current one, or else the smallest that holds all."""
+    """Return the folder in which to apply a diff of these files: the current one, or else the smallest that contains all."""
     here = Path.cwd()
-    # Not resolve, which may raise for a loop of links.
+    # Path.resolve may raise for a loop of links.
     real = [Path(os.path.realpath(path)) for path in paths]
     folders = [path if os.path.isdir(path) else path.parent for path in real]  # noqa: PTH112 -- as above
     if not folders or all(folder.is_relative_to(here) for folder in folders):

@@ -1,8 +1,8 @@
-"""Remember finished answers in a file, so that an interrupted run goes on where it stopped.
+"""Store finished answers in a file, so that an interrupted run continues where it stopped.
 
-One line of JSON for each answer, under a key made of everything that the answer depends on: the file's content, the hole,
-related text, the model, the seed, the version of dg-lsp. A file that changed has other keys, so an old answer can't land in
-it. Knows nothing of engines.
+Each answer is one line of JSON. Its key is a hash of everything that the answer depends on: the file's content, the hole,
+related text, the model, the seed and the version of dg-lsp. A changed file has other keys, so no old answer is used for it.
+This module knows nothing of engines.
 """
 
 from __future__ import annotations
@@ -30,32 +30,31 @@ class JournalError(Exception):
 
 
 class Journal:
-    """The answers of this run and of those before it, in one file; without a path it remembers nothing."""
+    """The answers of this run and of earlier ones, in one file. Without a path, nothing is stored."""
 
     def __init__(self, path: Path | None, settings: Sequence[object] = ()) -> None:
-        """Open the journal and read what it holds; raise JournalError when that fails.
+        """Open the journal and read its answers; raise JournalError if that fails.
 
-        `settings` are the values that answers depend on besides the hole.
+        `settings` are the values that answers depend on besides the file and the hole.
         """
         self._settings = tuple(settings)
-        self._known: dict[str, tuple[Fill, ...]] = {}
+        self._fills_by_key: dict[str, tuple[Fill, ...]] = {}
         self._handle: int | None = None
         self._path = path
         if path is None:
             return
         try:
-            # The journal holds code, so only the user may read it.
-            # A pipe is not waited for, and a device that never ends is not read.
+            # The journal contains code, so only the user may read it. O_NONBLOCK: opening a pipe must not block.
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600)
             if not stat.S_ISREG(os.fstat(self._handle).st_mode):
                 os.close(self._handle)
-                raise JournalError(f"{path} is not a regular file; name a new file to keep answers in")
+                raise JournalError(f"{path} is not a regular file; name a new file for the answers")
             data = path.read_bytes()
             if not data.startswith(_BEGINS[: len(data)]):
                 os.close(self._handle)
-                raise JournalError(f"{path} is no journal of dg-lsp; name a new file to keep answers in")
+                raise JournalError(f"{path} is not a journal of dg-lsp; name a new file for the answers")
             if data and not data.endswith(b"\n"):
-                os.write(self._handle, b"\n")  # the last run ended in the middle of a line
+                os.write(self._handle, b"\n")  # the last run stopped in the middle of a line
         except OSError as error:
             raise JournalError(f"{path} can't be used to resume: {(error.strerror or str(error)).lower()}") from error
         for line in data.split(b"\n"):
@@ -69,13 +68,13 @@ class Journal:
             os.close(self._handle)
 
     def get(self, document: Document, hole: Hole, related: Sequence[Snippet] = ()) -> tuple[Fill, ...]:
-        """Return the fills found before, best first; empty when the hole is still open."""
-        known = self._known.get(self._key(document, hole, related), ())
-        # The file may have been written by others; no edit from it touches anything outside the hole.
-        return tuple(fill for fill in known if fill.edit.span == hole.span)
+        """Return the stored fills of a hole, best first; empty if there are none."""
+        fills = self._fills_by_key.get(self._key(document, hole, related), ())
+        # Another program may have written the file, so only edits of exactly this hole are used.
+        return tuple(fill for fill in fills if fill.edit.span == hole.span)
 
     def add(self, document: Document, hole: Hole, fills: tuple[Fill, ...], related: Sequence[Snippet] = ()) -> None:
-        """Remember the fills of a hole."""
+        """Store the fills of a hole."""
         if self._handle is None or not fills:
             return
         rows = [
@@ -89,7 +88,7 @@ class Journal:
         except OSError as error:
             raise JournalError(f"{self._path} can't be written: {(error.strerror or str(error)).lower()}") from error
         if n_written < len(line):
-            raise JournalError(f"{self._path} can't be written: the disk is full, or a limit of file sizes is reached")
+            raise JournalError(f"{self._path} can't be written: the disk is full, or a file size limit is reached")
 
     def _learn(self, line: bytes) -> None:
         try:
@@ -99,9 +98,9 @@ class Journal:
                 for fill in entry["fills"]
                 for start, end, text in [fill["edit"]]
             )
-            self._known[str(entry["key"])] = fills
+            self._fills_by_key[str(entry["key"])] = fills
         except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
-            return  # a line cut short by the interruption, or not by us: its hole is simply filled again
+            return  # a truncated or foreign line: its hole is filled again
 
     def _key(self, document: Document, hole: Hole, related: Sequence[Snippet]) -> str:
         text = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -112,7 +111,7 @@ class Journal:
 
 
 def _finite(value: Any) -> float:
-    """Return a number that is one; raise ValueError for infinity and what is none, which JSON may hold as 1e999 and NaN."""
+    """Return a finite number; raise ValueError for infinity and NaN, which JSON may contain as 1e999 and NaN."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError("not a finite number")

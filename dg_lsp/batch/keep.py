@@ -1,7 +1,7 @@
-"""Decide what stays of a file's fills: what the check proved, and what the model is sure of.
+"""Decide which of a file's fills to accept: those that the check proves, and those with a high enough probability.
 
-A hole whose fills are neither stays open: `unsure`, with a reason and its candidates. No fill stays that does not parse
-together with the others, or that the check rejects. Changes no file.
+A hole without such a fill stays open: it is `unsure`, with a reason and its candidates. A fill is also rejected if it does not
+parse together with the others, or if the check rejects it. Changes no file.
 """
 
 from __future__ import annotations
@@ -16,38 +16,37 @@ from dg_lsp.batch.plan import Fill, Plan
 from dg_lsp.batch.raising import token_of
 from dg_lsp.batch.run import HoleResult
 from dg_lsp.batch.scratch import ScratchError
-from dg_lsp.batch.verify import Again, Outcome, Verifier
+from dg_lsp.batch.verify import Outcome, Retry, Verifier
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Threshold
 from dg_lsp.core.values import Hole
 
-# A probability states how often such an answer is right, so four of five fills that pass are right. A place that the user
-# named is looked at by the user, so there more than half is enough.
+# With 0.8, at least four of five accepted fills are right. The user reviews the places that they named, so 0.5 is enough there.
 DEFAULT_MIN_CONFIDENCE: Mapping[str, float] = {"body": 0.8, "marker": 0.8, "error": 0.8, "cursor": 0.5, "selection": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """Which fills are sure enough: those of at least this probability (None: the default of the hole's kind), or all."""
+class AcceptanceRule:
+    """Accepts fills with at least this probability (None: the default of the hole's kind), or all fills."""
 
     min_confidence: float | None = None
     takes_all: bool = False
 
     def reason(self, hole: Hole, fill: Fill) -> str:
-        """Return why the fill is not sure enough, "" when it is."""
+        """Return why the fill is rejected; "" if it is accepted."""
         least = DEFAULT_MIN_CONFIDENCE[hole.kind] if self.min_confidence is None else self.min_confidence
         if self.takes_all or confidence.is_sure(fill.confidence, Threshold(least)):
             return ""
         if confidence.probability(fill.confidence) is None:
-            return "the model states no probability; calibrate it, or name a --check"
+            return "the model has no calibrated probabilities; run dg-lsp calibrate, or use --check"
         return f"its probability is {confidence.words(fill.confidence)}, below --min-confidence {least:g}"
 
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What became of a file: the fills that stay, why other holes are unsure or failed, and all candidates of each hole.
+    """A file's accepted fills, why other holes are unsure or failed, and all candidates of each hole.
 
-    `proofs` says for a fill what proved it; `tests` are those that pass with the proven fills, where the check has tests.
+    `proofs` says what proved a fill. `tests` are those that pass with the proven fills, if the check reports tests.
     """
 
     plan: Plan
@@ -75,39 +74,39 @@ class FileResult:
 
 
 async def no_more(_hole: Hole, _round: int, _failure: str) -> Sequence[Fill]:
-    """Return no further fills: there are no retries."""
+    """Return no further fills; used without retries."""
     return ()
 
 
 async def keep(
     plan: Plan,
     by_hole: Mapping[Hole, HoleResult],
-    gate: Gate | None = None,
+    rule: AcceptanceRule | None = None,
     copies: Copies | None = None,
-    again: Again = no_more,
+    retry: Retry = no_more,
     beside: Mapping[Path, str] | None = None,
 ) -> FileResult:
-    """Return what stays of the fills; with `copies` the check is asked, and further rounds of fills while it rejects them.
+    """Return which fills are accepted. With `copies` the check runs, and `retry` provides more fills while it rejects them.
 
-    `beside` are the texts of other files that the check sees in place of what they hold.
+    `beside` are new texts of other files that the check sees in place of the current ones.
     """
-    gate = gate or Gate()
+    rule = rule or AcceptanceRule()
     reasons = {hole: answer.reason for hole, answer in by_hole.items() if not answer.fills}
     fills = {hole: answer.fills for hole, answer in by_hole.items() if answer.fills}
     try:
         settle.settle(plan, fills)
-    except ValueError as error:  # fills that can't be put into one text are this file's failure alone
+    except ValueError as error:  # overlapping fills; only this file fails
         return FileResult(
             plan, {}, reasons | dict.fromkeys(fills, f"the fills can't be put into the file: {error}"), candidates=fills
         )
     if copies is None or not fills:
         outcomes = {hole: Outcome(choices) for hole, choices in fills.items()}
-        return _decided(plan, outcomes, gate, reasons, fills)
-    drawn = dict(fills)
+        return _decided(plan, outcomes, rule, reasons, fills)
+    all_fills = dict(fills)
 
-    async def noted(hole: Hole, round_number: int, failure: str) -> Sequence[Fill]:
-        more = await again(hole, round_number, failure)
-        drawn[hole] = (*drawn[hole], *more)
+    async def retry_and_record(hole: Hole, round_number: int, failure: str) -> Sequence[Fill]:
+        more = await retry(hole, round_number, failure)
+        all_fills[hole] = (*all_fills[hole], *more)
         return more
 
     try:
@@ -118,39 +117,43 @@ async def keep(
             }
             tokens = {hole: token_of(plan.source.document, hole) for hole in plan.holes}
             verifier = Verifier(
-                {hole: choices for hole, choices in writable.items() if choices}, prober.raising(), tokens, prober.probe, noted
+                {hole: choices for hole, choices in writable.items() if choices},
+                prober.raising(),
+                tokens,
+                prober.probe,
+                retry_and_record,
             )
             outcomes = dict(await verifier.outcomes())
-            result = _decided(plan, outcomes, gate, reasons, drawn)
+            result = _decided(plan, outcomes, rule, reasons, all_fills)
             if any(hole not in result.proofs for hole in result.fills):
                 problem = await verifier.problem_of([fill.edit for fill in result.fills.values()])
                 if problem:
                     rejected = {hole: Outcome((), reason=problem) for hole in result.fills if hole not in result.proofs}
-                    result = _decided(plan, outcomes | rejected, gate, reasons, drawn)
+                    result = _decided(plan, outcomes | rejected, rule, reasons, all_fills)
     except (ScratchError, OSError) as error:
-        # An unverified fill is not kept because the check could not be run.
-        return FileResult(plan, {}, reasons | dict.fromkeys(fills, f"it can't be checked: {error}"), candidates=drawn)
+        # If the check can't run, no fill is accepted.
+        return FileResult(plan, {}, reasons | dict.fromkeys(fills, f"it can't be checked: {error}"), candidates=all_fills)
     return replace(result, tests=verifier.passing_tests)
 
 
 def _decided(
     plan: Plan,
     outcomes: Mapping[Hole, Outcome],
-    gate: Gate,
+    rule: AcceptanceRule,
     reasons: Mapping[Hole, str],
     candidates: Mapping[Hole, tuple[Fill, ...]],
 ) -> FileResult:
-    """Return the best fills that stand together, of those that are proven or sure."""
+    """Return the largest set of proven or sure fills that parse together."""
     proofs = {hole: outcome.proof for hole, outcome in outcomes.items() if outcome.proof}
     failed = {hole: outcome.reason for hole, outcome in outcomes.items() if not outcome.choices}
     failed |= {hole: settle.unfit(plan, choices) for hole, choices in candidates.items() if hole not in outcomes}
     sure, unsure = {}, {}
     for hole, outcome in outcomes.items():
-        choices = tuple(fill for fill in outcome.choices if outcome.proof or not gate.reason(hole, fill))
+        choices = tuple(fill for fill in outcome.choices if outcome.proof or not rule.reason(hole, fill))
         if choices:
             sure[hole] = choices
         elif outcome.choices:
-            why = gate.reason(hole, outcome.choices[0])
+            why = rule.reason(hole, outcome.choices[0])
             unsure[hole] = f"{outcome.reason}, and {why}" if outcome.reason else why
     attempts = [settle.settle(plan, sure, place, proven=frozenset(proofs)) for place in range(settle.n_attempts(sure))]
     best = max(attempts, key=lambda attempt: len(attempt.survivors), default=None)

@@ -1,4 +1,4 @@
-"""List the holes of a run that is not made: by kind, language and file, and what it would cost. Pure."""
+"""List the holes of a dry run by kind, language and file, and estimate its cost. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from dg_lsp.batch import select
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.plan import Plan, line_column
-from dg_lsp.batch.run import Look, RunOptions, settings_for
+from dg_lsp.batch.run import ContextFor, RunOptions, settings_for
 from dg_lsp.core import positions
 from dg_lsp.core.values import Hole
 from dg_lsp.infill import pipeline
 
 CHARS_PER_TOKEN = 4
-BLOCK_TOKENS, LINE_TOKENS = 64, 16  # of an answer for a hole of several lines, and of one
+BLOCK_TOKENS, LINE_TOKENS = 64, 16  # of an answer for a block, and for one line
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run would cost, about: requests, and the tokens that the model reads and writes."""
+    """The estimated cost of a run: requests, and the tokens that the model reads and writes."""
 
     requests: int
     tokens_read: int
@@ -32,14 +32,14 @@ class Cost:
         return f"{requests}, about {_thousands(self.tokens_read)} tokens read and {_thousands(self.tokens_written)} written"
 
 
-def cost(plans: Sequence[Plan], options: RunOptions, look: Look) -> Cost:
-    """Return what the first round costs: each request is read once, and each candidate written."""
+def cost(plans: Sequence[Plan], options: RunOptions, context_for: ContextFor) -> Cost:
+    """Return the cost of the first round: each request is read once, and each candidate is written once."""
     n_requests = n_chars = n_written = 0
     for plan in plans:
-        around = look(plan)
+        context = context_for(plan)
         for group in plan.groups:
-            settings = settings_for(plan, around, group, options)
-            request = pipeline.to_request(plan.source.document, group, settings, syntax=plan.syntax, related=around.related)
+            settings = settings_for(plan, context, group, options)
+            request = pipeline.to_request(plan.source.document, group, settings, syntax=plan.syntax, related=context.related)
             texts = [request.prefix, request.suffix, *request.between, *(snippet.text for snippet in request.related)]
             n_requests, n_chars = n_requests + 1, n_chars + sum(map(len, texts))
             n_written += options.n_candidates * sum(BLOCK_TOKENS if hole.block else LINE_TOKENS for hole in group)
@@ -51,7 +51,7 @@ def _thousands(n: int) -> str:
 
 
 def lines(plans: Sequence[Plan], price: Cost) -> str:
-    """Return the list that people read: the counts and the cost, then each hole with its place, kind and symbol."""
+    """Return the list for the terminal: the counts and the cost, then each hole with its place, kind and symbol."""
     holes = [(plan, hole) for plan in plans for hole in plan.holes]
     kinds = Counter[str](hole.kind for _, hole in holes)
     languages = Counter(plan.source.document.language or "unknown" for plan, _ in holes)

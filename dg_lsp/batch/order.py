@@ -1,8 +1,7 @@
-"""Decide in which order holes are asked for: what a function calls before the function itself, also between files.
+"""Decide the order of requests: a function is filled after the functions that it calls, also in other files.
 
-Calls are found by name: in the code that is left around a hole, in functions that such code calls, and where a comment or
-a docstring names a function as `name` or name(). A cycle is broken where the first file, or the first hole, closes it.
-Pure.
+Calls are found by name: in the code around a hole, in functions that this code calls, and where a comment or a docstring has
+`name` in backquotes or name(). A cycle is broken where the first file, or the first hole, closes it. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dg_lsp.batch.plan import Plan
 from dg_lsp.core.syntax import Owner, Syntax
 from dg_lsp.core.values import Span
 
-MAX_NAMESAKES = 4  # a name that more functions of other files have says nothing about which one is meant
+MAX_NAMESAKES = 4  # a name that more functions of other files have is ambiguous
 
 _CALL = re.compile(r"call|invocation|creation|new_expression|^command$")
 _CALLEE_FIELDS = ("function", "name", "method", "macro", "constructor", "type")
@@ -26,7 +25,7 @@ _PROSE_NAMES = re.compile(r"`[\w.:]*?(\w+)(?:\(\))?`|\b(\w+)\(")
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What a request comes after: groups of its own file, and other files as a whole, by their places in the plans."""
+    """The predecessors of a request: groups of its own file, and whole other files, as indices into the plans."""
 
     groups: tuple[int, ...] = ()
     files: tuple[int, ...] = ()
@@ -34,7 +33,7 @@ class After:
 
 @dataclass(slots=True)
 class _Function:
-    """A named function: its file, the groups with a hole inside it, and the names that it calls."""
+    """A named function: its file, the groups with a hole in it, and the names that it calls."""
 
     file: int
     name: str
@@ -52,7 +51,7 @@ class _Graph:
             self.by_name.setdefault(function.name, []).append(function)
 
     def callees(self, function: _Function, languages: Sequence[str]) -> Iterator[_Function]:
-        """Yield the functions that one calls: those of its own file, or else those that are called so elsewhere."""
+        """Yield the functions that a function calls: those of its own file, or else those of other files with that name."""
         for name in sorted(function.calls):
             namesakes = [each for each in self.by_name.get(name, ()) if languages[each.file] == languages[function.file]]
             own = [each for each in namesakes if each.file == function.file]
@@ -61,7 +60,7 @@ class _Graph:
 
 
 def of(plans: Sequence[Plan]) -> list[tuple[After, ...]]:
-    """Return, for each plan, what each of its groups comes after; nothing comes after itself."""
+    """Return, for each plan, the predecessors of each of its groups, without cycles."""
     languages = [plan.source.document.language for plan in plans]
     functions = [function for idx, plan in enumerate(plans) for function in _functions(idx, plan)]
     graph = _Graph(functions)
@@ -86,14 +85,14 @@ def of(plans: Sequence[Plan]) -> list[tuple[After, ...]]:
 
 
 def acyclic(edges: Sequence[Collection[int]]) -> list[frozenset[int]]:
-    """Return the edges of each node without those that close a cycle, searched depth first from the first node."""
+    """Return the edges of each node without those that close a cycle in a depth-first search from the first node."""
     left: list[set[int]] = [set() for _ in edges]
     is_over = [False] * len(edges)
     is_open = [False] * len(edges)
     for root in range(len(edges)):
         if is_over[root]:
             continue
-        # A stack of its own: a chain of calls may be longer than Python's.
+        # An explicit stack: a chain of calls may exceed Python's recursion limit.
         stack = [(root, iter(sorted(edges[root])))]
         is_open[root] = True
         while stack:
@@ -111,7 +110,7 @@ def acyclic(edges: Sequence[Collection[int]]) -> list[frozenset[int]]:
 
 
 def closure(start: Collection[int], edges: Callable[[int], Collection[int]]) -> tuple[int, ...]:
-    """Return all that is reached from some nodes, themselves among them, in order."""
+    """Return all nodes reachable from the start nodes, including these, in order."""
     reached, todo = set(start), list(start)
     while todo:
         fresh = set(edges(todo.pop())) - reached
@@ -121,15 +120,15 @@ def closure(start: Collection[int], edges: Callable[[int], Collection[int]]) -> 
 
 
 def _open_callees(graph: _Graph, function: _Function, languages: Sequence[str]) -> list[_Function]:
-    """Return the functions with holes that a function reaches through functions without any."""
+    """Return the functions with holes that a function calls, directly or through functions without holes."""
     reached: list[_Function] = []
-    seen, todo = {id(function)}, [function]
+    visited, todo = {id(function)}, [function]
     while todo:
         for callee in graph.callees(todo.pop(), languages):
-            if id(callee) in seen:
+            if id(callee) in visited:
                 continue
-            seen.add(id(callee))
-            # What lies behind a hole comes before that hole, and so before this one.
+            visited.add(id(callee))
+            # Calls of a function with holes are its own predecessors, and so come before this one too.
             (reached if callee.groups else todo).append(callee)
     return reached
 
@@ -152,7 +151,7 @@ def _functions(file: int, plan: Plan) -> Iterator[_Function]:
         names = set(_called(plan.syntax, owner.node))
         if numbers:
             names |= _named_in_prose([*prose[owner.node.id], *_comments(plan.syntax, owner)])
-        name = _last_word(owner.name.partition("(")[0])  # in C a name is found with its parameters
+        name = _last_word(owner.name.partition("(")[0])  # in C the name includes the parameters
         yield _Function(file, name, numbers, frozenset(names - {name}))
 
 
@@ -186,6 +185,6 @@ def _named_in_prose(texts: Sequence[str]) -> set[str]:
 
 
 def paths(plans: Sequence[Plan], order: Sequence[Sequence[After]]) -> Mapping[int, tuple[int, ...]]:
-    """Return, for each plan, all the files that it comes after, directly or not."""
+    """Return, for each plan, all the files that come before it, directly or indirectly."""
     direct = [frozenset(file for after in groups for file in after.files) for groups in order]
     return {idx: closure(direct[idx], lambda file: direct[file]) for idx in range(len(plans))}

@@ -1,4 +1,4 @@
-"""Write the report of a run as one page of HTML: it loads nothing, runs no scripts, and opens offline. Pure."""
+"""Generate the report of a run as one HTML page that loads nothing, runs no scripts and works offline. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pre { background: #f6f8fa; padding: .75rem; overflow-x: auto; font: 13px/1.45 ui
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One hole on the page: its row, its language, the text around it before and after."""
+    """One hole on the page: its row, its language, and the surrounding text before and after the fill."""
 
     row: Row
     language: str
@@ -43,7 +43,7 @@ class Section:
 
 
 def sections(result: FileResult, rows: Sequence[Row]) -> list[Section]:
-    """Return the sections of a file, given its rows in the order of the text."""
+    """Return the sections of a file; `rows` are in the order of the text."""
     holes = sorted(result.plan.holes, key=lambda hole: hole.span)
     document = result.plan.source.document
     return [_section(result, document.text, document.language, hole, row) for hole, row in zip(holes, rows, strict=True)]
@@ -59,15 +59,15 @@ def write(all_sections: Sequence[Section], skipped: Iterable[Skipped], facts: Ma
         **facts,
     }
     head = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in summary.items())
-    left = "".join(f"<li>{_text(skip.name)}: it {_text(skip.reason)}</li>" for skip in skipped)
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # the empty icon, which no browser then asks for
+    skipped_items = "".join(f"<li>{_text(skip.name)}: it {_text(skip.reason)}</li>" for skip in skipped)
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # data: allows an empty icon
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<title>dg-lsp infill</title><style>{_STYLE}{HtmlFormatter().get_style_defs('pre')}</style></head>\n"
         f"<body><h1>dg-lsp infill</h1><table>{head}</table>\n"
-        + (f"<h2>Skipped</h2><ul>{left}</ul>\n" if left else "")
+        + (f"<h2>Skipped</h2><ul>{skipped_items}</ul>\n" if skipped_items else "")
         + "".join(_html(section) for section in all_sections)
         + "</body></html>\n"
     )
@@ -118,7 +118,7 @@ def _text(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return the text without what no page can hold: lone surrogates and control characters."""
+    """Return the text with escapes for lone surrogates and control characters, which a page can't contain."""
     text = text.encode("utf-8", "backslashreplace").decode()
     return "".join(
         char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text.replace("\r\n", "\n")
@@ -126,7 +126,7 @@ def _printable(text: str) -> str:
 
 
 def _back(text: str, offset: int, n_lines: int) -> int:
-    """Return where the line begins that is so many lines above the offset's."""
+    """Return the start of the line that is `n_lines` above the offset's line."""
     for _ in range(n_lines + 1):
         offset = text.rfind("\n", 0, offset)
         if offset < 0:
@@ -135,7 +135,7 @@ def _back(text: str, offset: int, n_lines: int) -> int:
 
 
 def _forth(text: str, offset: int, n_lines: int) -> int:
-    """Return where the line ends that is so many lines below the offset's."""
+    """Return the end of the line that is `n_lines` below the offset's line."""
     for _ in range(n_lines + 1):
         end = text.find("\n", offset)
         if end < 0:

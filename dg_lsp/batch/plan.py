@@ -1,6 +1,6 @@
-"""Decide what to ask for: the holes of a file, which of them share a request, and the seed of each.
+"""Plan the requests of a file: its holes, which of them share a request, and the seed of each request.
 
-Pure, and in an order that depends on the files alone, so that two runs with the same seed ask the same.
+Pure. The order depends only on the files, so two runs with the same seed send the same requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dg_lsp.batch.discover import Source
 
 KINDS = ("bodies", "markers", "empty")
-N_TREES = 32  # of the files at work at a time, and as they are shown to later requests
+N_TREES = 32  # cached syntax trees: of the files in progress, and of their filled versions
 DEFAULT_KINDS = ("bodies", "markers")
 
 _PLACE = re.compile(
@@ -30,12 +30,12 @@ _PLACE = re.compile(
 
 
 class PlanError(Exception):
-    """What was asked for is not there; the message is a sentence for the user."""
+    """A named option, place or file is invalid; the message is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A cursor or a selection as a user writes it: file, line and column, both from 1; `end` is None for a cursor."""
+    """A cursor or a selection as a user writes it: a file, and lines and columns from 1. `end` is None for a cursor."""
 
     file: str
     start: tuple[int, int]
@@ -48,14 +48,14 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do with one file: its holes, in groups that share a request, and what it was before."""
+    """One file to fill: its content before, and its holes in groups that share a request."""
 
     source: Source
     groups: tuple[tuple[Hole, ...], ...]
 
     @property
     def syntax(self) -> syntax.Syntax | None:
-        """The file's tree, parsed again where it was not asked for lately: the trees of a large run would fill the memory."""
+        """The file's syntax tree, parsed again if no longer cached: all trees of a large run would need too much memory."""
         return _parsed(self.source.document)
 
     @property
@@ -65,13 +65,13 @@ class Plan:
 
     @property
     def n_errors(self) -> int:
-        """How many syntax errors the file has as it is."""
+        """The number of syntax errors in the file before it is filled."""
         return self.syntax.n_errors if self.syntax else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """One way to fill a hole: the edit, how sure the engine is, and how many steps it took."""
+    """One possible fill of a hole: the edit, its confidence, and the number of steps it took."""
 
     edit: Edit
     confidence: Confidence
@@ -79,7 +79,7 @@ class Fill:
 
 
 def parse_kinds(text: str) -> frozenset[str]:
-    """Return the kinds of holes that a list such as `bodies,markers` names; raise PlanError for an unknown one."""
+    """Return the kinds of holes in a list such as `bodies,markers`; raise PlanError for an unknown one."""
     kinds = [kind.strip() for kind in text.split(",") if kind.strip()]
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
@@ -88,7 +88,7 @@ def parse_kinds(text: str) -> frozenset[str]:
 
 
 def parse_place(text: str) -> Location:
-    """Return the place that `FILE:LINE:COL` or `FILE:LINE:COL-LINE:COL` names; raise PlanError for anything else."""
+    """Parse `FILE:LINE:COL` or `FILE:LINE:COL-LINE:COL`; raise PlanError for anything else."""
     match = _PLACE.fullmatch(text)
     if match is None:
         raise PlanError(f"a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL, not {text!r}")
@@ -102,12 +102,12 @@ def parse_place(text: str) -> Location:
 
 
 def for_kinds(source: Source, kinds: frozenset[str]) -> Plan:
-    """Return the plan for all holes of these kinds."""
+    """Return the plan for all of the file's holes of these kinds."""
     return _plan(source, holes.in_document(source.document, _parsed(source.document), kinds))
 
 
 def for_places(source: Source, places: Sequence[Location]) -> Plan:
-    """Return the plan for these places alone; raise PlanError where one is not in the file, or two overlap."""
+    """Return the plan for these places only; raise PlanError if one is not in the file, or two overlap."""
     parsed = _parsed(source.document)
     file_holes = sorted({_hole_at(source.document, parsed, place) for place in places}, key=lambda hole: hole.span)
     for left, right in itertools.pairwise(file_holes):
@@ -129,7 +129,7 @@ def line_column(lines: positions.Lines, hole: Hole) -> tuple[int, int]:
 
 
 def seed_for(seed: int, document: Document, group: Sequence[Hole]) -> int:
-    """Return the seed of a request: another for each place, the same in each run, and wherever the project lies."""
+    """Return the seed of a request: it differs between places, but not between runs or locations of the project."""
     name = document.uri.rpartition("/")[2]
     places = [[hole.span.start, hole.span.end] for hole in group]
     return int.from_bytes(hashlib.sha256(f"{seed} {name} {places}".encode()).digest()[:4], "big") >> 1

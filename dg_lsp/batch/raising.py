@@ -1,8 +1,8 @@
-"""Write a body that raises, for the proof that a check depends on a hole. Pure.
+"""Generate a body that raises an error, which proves whether a check depends on a hole. Pure.
 
-The text names a token, so that the check's output shows which hole was run into. Python also notes the token in a file:
-a check that prints nothing is believed then too, and one that fails for another reason (an import that is unused while
-the hole raises) is not.
+The error contains a token, so that the check's output shows which hole was executed. In Python the body also writes the token
+to a file. So the proof works for a check that prints nothing, and not for one that fails for another reason, such as an
+import that is unused while the hole raises.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _STATEMENTS = {
     "lua": "error({})",
     "bash": "echo {} >&2; exit 70",
 }
-# A compiler refuses code behind a bare `throw`; behind one with a condition it does not.
+# A compiler refuses code after an unconditional `throw`, but not after a conditional one.
 _CONDITIONAL = frozenset({"java"})
 
 
 def token_of(document: Document, hole: Hole) -> str:
-    """Return the text by which a check's output names the hole."""
+    """Return the text that identifies the hole in a check's output."""
     place = f"{document.uri} {hole.span.start} {hole.span.end}"
     return f"dg-lsp-hole-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
 
 
 def edit_for(document: Document, hole: Hole, note_file: str) -> Edit | None:
-    """Return the edit that makes the hole raise, None where it holds no statements or the language has no such text."""
+    """Return the edit that makes the hole raise an error; None if it holds no statements or the language is not supported."""
     if not hole.block:
         return None
     token = token_of(document, hole)

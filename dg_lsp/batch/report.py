@@ -1,6 +1,6 @@
-"""Say what happened: one report object for programs, a few lines for people.
+"""Generate the report of a run: one object for programs, and a few lines for the terminal.
 
-Pure: callers print the texts. docs/infill.md describes the object.
+Pure; callers print the texts. docs/infill.md describes the object.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Status = Literal["filled", "unsure", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One hole of the report. `text` is what is in the diff or the file, so it is empty where the hole stays open."""
+    """One hole of the report. `text` is the fill in the diff or the file; it is empty if the hole stays open."""
 
     path: str
     line: int
@@ -66,16 +66,16 @@ def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[Row]:
 
 
 def note(plan: Plan) -> str:
-    """Return what to say of the file before it is filled, "" where there is nothing."""
+    """Return a note about the file before it is filled, or ""."""
     if plan.syntax is None or not plan.n_errors:
         return ""
     first = plan.syntax.errors[0].start
     line, _ = positions.to_position(positions.lines(plan.source.document.text), first, "utf-32")
-    return f"does not parse (line {line + 1}); its holes are filled all the same"
+    return f"does not parse (line {line + 1}); its holes are filled anyway"
 
 
 def build(rows: Sequence[Row], skipped: Iterable[Skipped], notes: Mapping[str, str], **facts: Any) -> dict[str, Any]:
-    """Return the report as `--json` prints it; `facts` join the summary."""
+    """Return the report as `--json` prints it; `facts` are added to the summary."""
     files = [{"path": skip.name, "status": "skipped", "reason": skip.reason} for skip in skipped]
     files += [{"path": name, "status": "noted", "reason": reason} for name, reason in notes.items()]
     return {"holes": [asdict(row) for row in rows], "files": files, "summary": {**counts(rows), **facts}}
@@ -100,7 +100,7 @@ def open_holes(rows: Sequence[Row]) -> list[str]:
 
 
 def summary(rows: Sequence[Row], seconds: float, *, written: bool) -> str:
-    """Return the last line that people read."""
+    """Return the last line on the terminal."""
     total = counts(rows)
     if not total["holes"]:
         return "no holes found"
@@ -111,21 +111,21 @@ def summary(rows: Sequence[Row], seconds: float, *, written: bool) -> str:
 
 
 def advice(rows: Sequence[Row], *, has_check: bool) -> str:
-    """Return what would help with the holes that stayed open, "" where nothing would."""
+    """Return advice on the holes that stayed open, or ""."""
     unsure = [row for row in rows if row.status == "unsure"]
     if not unsure:
-        refused = any(row.status == "failed" and polish.SHRINKS in row.reason for row in rows)
-        return "--allow-shrink lets a fill replace working code by less" if refused else ""
-    helps = ["a stronger model (--model)"]
+        is_refused = any(row.status == "failed" and polish.SHRINKS in row.reason for row in rows)
+        return "--allow-shrink lets a fill shorten working code" if is_refused else ""
+    remedies = ["a stronger model (--model)"]
     if not has_check:
-        helps.append("a check that proves fills (--check 'pytest -q')")
+        remedies.append("a check that proves fills (--check 'pytest -q')")
     if any(candidate["probability"] is None for row in unsure for candidate in row.candidates):
-        helps.append("dg-lsp calibrate, which measures the model's probabilities")
-    return f"what would help the unsure: {'; '.join(helps)}; --all takes every fill"
+        remedies.append("dg-lsp calibrate, which measures the model's probabilities")
+    return f"to decide unsure holes: {'; '.join(remedies)}; --all accepts every fill"
 
 
 def exit_code(rows: Sequence[Row]) -> int:
-    """Return 0 when every hole is filled, or there is none, and 1 otherwise."""
+    """Return 0 if every hole is filled or there are none, else 1."""
     return int(any(row.status != "filled" for row in rows))
 
 

@@ -1,6 +1,6 @@
-"""Let the user decide hole by hole: accept, reject, see the next candidate, edit.
+"""Let the user review each hole: accept, reject, show the next candidate, edit.
 
-Knows no terminal: what it shows and asks goes through functions.
+This module does not know the terminal; it shows text and asks through functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUESTION = "accept, reject, next, edit, quit (a/r/n/e/q)"
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """How to show text, to ask for one of some letters, and to have text edited (None: left as it was)."""
+    """Functions that show text, ask for a letter, and let the user edit text (None: unchanged)."""
 
     show: Callable[[str], None]
     ask: Callable[[str], str]
@@ -30,7 +30,7 @@ class Terminal:
 
 
 def review(results: Sequence[FileResult], terminal: Terminal) -> list[FileResult]:
-    """Return the results as the user decided; after `quit` no further fill is taken."""
+    """Return the results with the user's decisions; after `quit`, no further fill is accepted."""
     reviewed: list[FileResult] = []
     is_over = False
     for result in results:
@@ -42,7 +42,7 @@ def review(results: Sequence[FileResult], terminal: Terminal) -> list[FileResult
             if isinstance(answer, Fill):
                 fills[hole] = answer
                 if answer != result.fills.get(hole):
-                    proofs.pop(hole, None)  # what the check proved was another text
+                    proofs.pop(hole, None)  # the check proved another text
             else:
                 reasons[hole] = REJECTED
                 proofs.pop(hole, None)
@@ -52,7 +52,7 @@ def review(results: Sequence[FileResult], terminal: Terminal) -> list[FileResult
 
 
 def _decided(result: FileResult, hole: Hole, fills: dict[Hole, Fill], terminal: Terminal) -> Fill | bool | None:
-    """Return the fill to take, False for none, None when the user wants to see no more."""
+    """Return the accepted fill, False if the user rejects all, None if the user quits."""
     source = result.plan.source
     first = [result.fills[hole]] if hole in result.fills else []
     choices = first + [fill for fill in result.candidates.get(hole, ()) if fill not in first]

@@ -1,8 +1,8 @@
-"""Ask the engine for everything that the plans hold.
+"""Send the requests of all plans to the engine.
 
-Knows requests and their order; nothing of files on disk, diffs or reports. A few requests are under way at once, so that
-an engine always has the next one; results come in the order of the plans, whatever finished first. A request that comes
-after others (`order`) is shown what was filled there, and waits for it: so its answer never depends on timing.
+This module knows requests and their order; it knows nothing of files on disk, diffs or reports. Several requests run at once,
+so that the engine always has the next one. Results come in the order of the plans. A request with predecessors (`order`)
+waits for them and contains their fills, so its answer never depends on timing.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine, EngineError
 
 N_IN_FLIGHT = 2
-# Addresses and times differ from run to run; an instruction with them would give another answer each time.
+# Addresses and times differ between runs. In an instruction they would change the answer each time.
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\b\d+\.\d+ ?m?s(ec\w*)?\b")
-SEEDS_APART = 1_000_003  # between the seeds of two rounds, so that a round is not the first one of the next seed
+SEED_STEP = 1_000_003  # between the seeds of two rounds, so that a retry does not equal the first round of the next seed
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to ask: candidates wanted, the run's seed, and milliseconds for one hole (0: as long as it takes).
+    """The options of each request: the number of candidates, the run's seed, and milliseconds for one hole (0: no limit).
 
-    `allow_shrink` lets an answer replace working code by less. `n_retries` is how many further rounds a hole gets that has
-    no good fill. It is no part of what an answer depends on.
+    `allow_shrink` lets an answer shorten working code. `n_retries` is the number of further rounds for a hole without an
+    acceptable fill; it is not part of `repr`, because answers do not depend on it.
     """
 
     n_candidates: int = 4
@@ -47,38 +47,38 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class HoleResult:
-    """What came of one hole: ways to fill it, best first, or the reason why there is none."""
+    """One hole's fills, best first, or the reason why there are none."""
 
     fills: tuple[Fill, ...] = ()
     reason: str = ""
     ms: float = 0.0
-    is_answered: bool = False  # the engine had an answer, though it may be of no use
-    view: View | None = None  # how the hole's file was shown, where earlier fills stood in it
+    is_answered: bool = False  # the engine answered, though every answer may be dropped
+    view: View | None = None  # the file as the request saw it, if earlier fills were in it
 
 
 @dataclass(frozen=True, slots=True)
 class FileContext:
-    """What goes to the engine besides the file's own text: the file's name below its workspace, and text from other files."""
+    """What a request contains besides the file's own text: its path in the workspace, and text from other files."""
 
     path: str
     related: tuple[Snippet, ...] = ()
 
 
-Look = Callable[[Plan], FileContext]
+ContextFor = Callable[[Plan], FileContext]
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
-    """What later requests are shown of earlier ones.
+class Dependencies:
+    """How later requests depend on earlier ones.
 
-    `is_sure` says whether a fill is shown to later requests of its file. `finish` decides what stays of a file when all of
-    it is answered, and returns its text; it is given the texts of the files that this one comes after. `look` is a file's
-    context where other files have these texts.
+    `is_sure` returns whether later requests of the same file see a fill. `finish` decides which of a file's fills are accepted
+    once all are answered, and returns the new text; it gets the new texts of the preceding files. `context_for` returns a
+    file's context with new texts of other files.
     """
 
     is_sure: Callable[[Hole, Fill], bool]
     finish: Callable[[Plan, Mapping[Hole, HoleResult], Mapping[Path, str]], Awaitable[str]]
-    look: Callable[[Plan, Mapping[Path, str]], FileContext]
+    context_for: Callable[[Plan, Mapping[Path, str]], FileContext]
 
 
 async def fill(
@@ -86,24 +86,24 @@ async def fill(
     plans: Sequence[Plan],
     options: RunOptions,
     journal: Journal,
-    look: Look,
+    context_for: ContextFor,
     done: Callable[[int], None],
     *,
-    follow: Following | None = None,
+    dependencies: Dependencies | None = None,
     n_in_flight: int = N_IN_FLIGHT,
 ) -> AsyncGenerator[tuple[Plan, Mapping[Hole, HoleResult]], None]:
-    """Yield each plan with what came of its holes, in order; call `done` with the number of holes just finished.
+    """Yield each plan with its holes' results, in order; call `done` with the number of holes just finished.
 
-    Without `follow` no request waits for another.
+    Without `dependencies`, no request waits for another.
     """
-    # Related text is read before the first request, for all: what is edited meanwhile must not reach some of them alone.
-    contexts = [look(plan) for plan in plans]
-    after = order.of(plans) if follow else [tuple(After() for _ in plan.groups) for plan in plans]
-    session = _Session(engine, plans, contexts, options, journal, done, after, follow, asyncio.Semaphore(n_in_flight))
+    # Related text is read before the first request, so that edits during the run do not reach only some requests.
+    contexts = [context_for(plan) for plan in plans]
+    after = order.of(plans) if dependencies else [tuple(After() for _ in plan.groups) for plan in plans]
+    session = _Session(engine, plans, contexts, options, journal, done, after, dependencies, asyncio.Semaphore(n_in_flight))
     session.start()
     try:
         for plan, task in zip(plans, session.files, strict=True):
-            # Not `await task`: that would cancel the first alone, and its place would go to a request that nobody wants.
+            # Not `await task`: a cancellation would cancel only this task, and its slot would go to another request.
             await asyncio.wait([task])
             yield plan, task.result()[0]
     finally:
@@ -112,7 +112,7 @@ async def fill(
 
 @dataclass(slots=True)
 class _Session:
-    """The requests of a run, a task for each, and one for each file that ends with its last request."""
+    """The tasks of a run: one for each request, and one for each file that ends after its last request."""
 
     engine: Engine
     plans: Sequence[Plan]
@@ -121,7 +121,7 @@ class _Session:
     journal: Journal
     done: Callable[[int], None]
     after: Sequence[Sequence[After]]
-    follow: Following | None
+    dependencies: Dependencies | None
     slots: asyncio.Semaphore
     requests: list[list[asyncio.Task[dict[Hole, HoleResult]]]] = field(default_factory=list)
     files: list[asyncio.Task[tuple[Mapping[Hole, HoleResult], str]]] = field(default_factory=list)
@@ -144,12 +144,12 @@ class _Session:
         await asyncio.wait(waiting)
         by_hole = {hole: result for task in waiting for hole, result in task.result().items()}
         plan, text = self.plans[idx], ""
-        if self.follow:
-            text = await self.follow.finish(plan, by_hole, await self._texts(self._before[idx]))
+        if self.dependencies:
+            text = await self.dependencies.finish(plan, by_hole, await self._texts(self._before[idx]))
         return by_hole, text
 
     async def _texts(self, files: Sequence[int]) -> dict[Path, str]:
-        """Return what became of files, once that is known, for those that changed."""
+        """Wait for files to finish, and return the new texts of those that changed."""
         if files:
             await asyncio.wait([self.files[file] for file in files])
         sources = {file: self.plans[file].source for file in files}
@@ -158,16 +158,16 @@ class _Session:
 
     async def _answered(self, idx: int, number: int) -> dict[Hole, HoleResult]:
         plan, after = self.plans[idx], self.after[idx][number]
-        view, around = await self._view(idx, after), self.contexts[idx]
-        if self.follow and (texts := await self._texts(after.files)):
-            around = self.follow.look(plan, texts)
+        view, context = await self._view(idx, after), self.contexts[idx]
+        if self.dependencies and (texts := await self._texts(after.files)):
+            context = self.dependencies.context_for(plan, texts)
         group = plan.groups[number]
         shown = tuple(map(view.moved, group)) if view else group
         async with self.slots:
-            by_hole = await _group(self.engine, view.plan if view else plan, around, shown, self.options, self.journal)
+            by_hole = await _group(self.engine, view.plan if view else plan, context, shown, self.options, self.journal)
         self.done(len(group))
         if view:
-            view = replace(view, related=around.related)
+            view = replace(view, related=context.related)
             return {
                 hole: replace(by_hole[moved], fills=view.back(by_hole[moved].fills, hole), view=view)
                 for hole, moved in zip(group, shown, strict=True)
@@ -175,64 +175,66 @@ class _Session:
         return by_hole
 
     async def _view(self, idx: int, after: After) -> View | None:
-        """Return the file as it is shown to a request that comes after others of the file; None where it is unchanged."""
-        if not self.follow or not after.groups:
+        """Return the file with the fills of the request's predecessors in this file; None if it is unchanged."""
+        if not self.dependencies or not after.groups:
             return None
         earlier = order.closure(after.groups, lambda group: self.after[idx][group].groups)
         await asyncio.wait([self.requests[idx][group] for group in earlier])
         results = {hole: result for group in earlier for hole, result in self.requests[idx][group].result().items()}
         sure = {hole: result.fills[:1] for hole, result in results.items() if result.fills}
-        return views.of(self.plans[idx], {hole: fills for hole, fills in sure.items() if self.follow.is_sure(hole, fills[0])})
+        return views.of(
+            self.plans[idx], {hole: fills for hole, fills in sure.items() if self.dependencies.is_sure(hole, fills[0])}
+        )
 
 
-def settings_for(plan: Plan, around: FileContext, group: Sequence[Hole], options: RunOptions) -> pipeline.RequestOptions:
-    """Return how a run asks for the holes of one request."""
+def settings_for(plan: Plan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> pipeline.RequestOptions:
+    """Return the options of the request for a group of holes."""
     return pipeline.RequestOptions(
         budget=Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates),
         seed=planning.seed_for(options.seed, plan.source.document, group),
-        path=around.path,
+        path=context.path,
     )
 
 
 async def _group(
-    engine: Engine, plan: Plan, around: FileContext, group: tuple[Hole, ...], options: RunOptions, journal: Journal
+    engine: Engine, plan: Plan, context: FileContext, group: tuple[Hole, ...], options: RunOptions, journal: Journal
 ) -> dict[Hole, HoleResult]:
     document = plan.source.document
-    known = {hole: HoleResult(fills) for hole in group if (fills := journal.get(document, hole, around.related))}
-    if known.keys() >= set(group):
-        return known
-    by_hole = await _ask(engine, plan, around, group, options)
+    stored = {hole: HoleResult(fills) for hole in group if (fills := journal.get(document, hole, context.related))}
+    if stored.keys() >= set(group):
+        return stored
+    by_hole = await _ask(engine, plan, context, group, options)
     if len(group) > 1 and not all(result.fills for result in by_hole.values()):
-        # Holes of one request stand or fall together; alone, most of them may still be filled.
-        spent = next(iter(by_hole.values())).ms
+        # An answer must fill all holes of a request. Requested one by one, most of them may still be filled.
+        spent_ms = next(iter(by_hole.values())).ms
         for hole in group:
-            [result] = (await _ask(engine, plan, around, (hole,), options)).values()
-            by_hole[hole] = replace(result, ms=result.ms + spent)
+            [result] = (await _ask(engine, plan, context, (hole,), options)).values()
+            by_hole[hole] = replace(result, ms=result.ms + spent_ms)
     for hole, result in by_hole.items():
         if not result.fills and result.is_answered:
-            by_hole[hole] = await _retried(engine, plan, around, hole, options, result)
+            by_hole[hole] = await _retried(engine, plan, context, hole, options, result)
     for hole, result in by_hole.items():
-        journal.add(document, hole, result.fills, around.related)
+        journal.add(document, hole, result.fills, context.related)
     return by_hole
 
 
 async def _retried(
-    engine: Engine, plan: Plan, around: FileContext, hole: Hole, options: RunOptions, result: HoleResult
+    engine: Engine, plan: Plan, context: FileContext, hole: Hole, options: RunOptions, result: HoleResult
 ) -> HoleResult:
-    """Return what further rounds give for a hole without a usable answer."""
+    """Return the result of further rounds for a hole without a usable answer."""
     for number in range(1, options.n_retries + 1):
         ms = result.ms
-        result = await _round(engine, plan, around, hole, options, number, "")
+        result = await _round(engine, plan, context, hole, options, number, "")
         result = replace(result, ms=result.ms + ms)
         if result.fills or not result.is_answered:
             break
     return result
 
 
-async def again(
+async def retry(
     engine: Engine,
     plan: Plan,
-    around: FileContext,
+    context: FileContext,
     hole: Hole,
     options: RunOptions,
     journal: Journal,
@@ -240,34 +242,34 @@ async def again(
     failure: str,
     view: View | None = None,
 ) -> tuple[Fill, ...]:
-    """Return the fills of round `number` (from 1), asked for with what the last failure said; () after the last round.
+    """Return the fills of round `number` (from 1), requested with the last failure's message; () after the last round.
 
-    `view` is how the file was shown in the first round.
+    `view` is the file as the first round's request saw it.
     """
     if number > options.n_retries:
         return ()
     if view:
-        around = replace(around, related=view.related)
-        fills = await again(engine, view.plan, around, view.moved(hole), options, journal, number, failure)
+        context = replace(context, related=view.related)
+        fills = await retry(engine, view.plan, context, view.moved(hole), options, journal, number, failure)
         return view.back(fills, hole)
-    asked = _with_failure(hole, failure)
-    key = replace(asked, instruction=f"round {number}: {asked.instruction}")
-    if fills := journal.get(plan.source.document, key, around.related):
+    hole_with_failure = _with_failure(hole, failure)
+    key = replace(hole_with_failure, instruction=f"round {number}: {hole_with_failure.instruction}")
+    if fills := journal.get(plan.source.document, key, context.related):
         return fills
-    result = await _round(engine, plan, around, hole, options, number, failure)
-    journal.add(plan.source.document, key, result.fills, around.related)
+    result = await _round(engine, plan, context, hole, options, number, failure)
+    journal.add(plan.source.document, key, result.fills, context.related)
     return result.fills
 
 
 async def _round(
-    engine: Engine, plan: Plan, around: FileContext, hole: Hole, options: RunOptions, number: int, failure: str
+    engine: Engine, plan: Plan, context: FileContext, hole: Hole, options: RunOptions, number: int, failure: str
 ) -> HoleResult:
-    other_seed = replace(options, seed=options.seed + number * SEEDS_APART)
-    return next(iter((await _ask(engine, plan, around, (_with_failure(hole, failure),), other_seed)).values()))
+    other_seed = replace(options, seed=options.seed + number * SEED_STEP)
+    return next(iter((await _ask(engine, plan, context, (_with_failure(hole, failure),), other_seed)).values()))
 
 
 def _with_failure(hole: Hole, failure: str) -> Hole:
-    """Return the hole with an instruction that holds what the last failure said."""
+    """Return the hole with the last failure's message in its instruction."""
     if not failure:
         return hole
     text = f"The last attempt failed: {_VOLATILE.sub('?', failure)}"
@@ -275,9 +277,9 @@ def _with_failure(hole: Hole, failure: str) -> Hole:
 
 
 async def _ask(
-    engine: Engine, plan: Plan, around: FileContext, group: tuple[Hole, ...], options: RunOptions
+    engine: Engine, plan: Plan, context: FileContext, group: tuple[Hole, ...], options: RunOptions
 ) -> dict[Hole, HoleResult]:
-    document, settings = plan.source.document, settings_for(plan, around, group, options)
+    document, settings = plan.source.document, settings_for(plan, context, group, options)
     start = time.perf_counter()
     reason, is_answered = "", True
     try:
@@ -287,7 +289,7 @@ async def _ask(
             group,
             settings,
             syntax=plan.syntax,
-            related=around.related,
+            related=context.related,
             is_file=True,
             allow_shrink=options.allow_shrink,
         )

@@ -1,6 +1,6 @@
-"""Ask the resident engine for a sample, and tell what each stage of it took: the way that every request goes.
+"""Request a sample fill from the resident engine, and measure its stages.
 
-Knows the engine's client. The sample is text of our own: nothing of the user's is read or sent.
+The sample takes the same path as every request. It is our own text: no file of the user is read or sent.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ DEADLINE_MS = 120_000
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """One fill as its asker saw it: milliseconds in all, and those of each stage as the engine tells them."""
+    """The times of one fill: total milliseconds at the client, and the engine's report of each stage."""
 
     ms: float
     done: Done
 
     @property
     def stages(self) -> Mapping[str, float]:
-        """Milliseconds by stage, and those that none of them has: the way to the engine and back."""
+        """Milliseconds by stage, and the rest (`elsewhere`): the way to the engine and back."""
         known_ms = {name.removesuffix("_ms"): ms for name, ms in asdict(self.done.timings).items()}
         return {**known_ms, "elsewhere": max(0.0, self.ms - sum(known_ms.values()))}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What came of it: how long joining the engine took, what the engine tells of itself, and two fills.
+    """The time to connect, the engine's description of itself, and two fills.
 
-    `fresh` is the first in a file, `typed` is one a character later: the engine knows the rest of the file by then.
+    `fresh` is the first fill in a file. `typed` is a fill after one more character, when the rest of the file is cached.
     """
 
     join_ms: float
@@ -63,9 +63,9 @@ class Sample:
 
 
 async def take(options: ConnectOptions) -> Sample:
-    """Return the sample, with the engine started if need be; raise EngineError when none can be had."""
+    """Return the sample, and start the engine if needed; raise EngineError if there is no engine or no answer."""
     hole = Hole(Span(len(PREFIX), len(PREFIX)), "cursor", indent=" " * 8)
-    # Nobody has asked for this text before, or the first fill would find it in the cache.
+    # The text is new each time, so that the first fill finds nothing in the cache.
     stamp = f"# {time.time_ns()}\n"
     budget = Budget(ms=DEADLINE_MS)
     request = InfillRequest(stamp + PREFIX, SUFFIX, (hole,), language="python", path="sample.py", budget=budget)
@@ -83,5 +83,5 @@ async def _fill(engine: client.ResidentEngine, request: InfillRequest) -> Fill:
     candidates = await engine.fill(request, on_done=ends.append)
     ms = 1000 * (time.perf_counter() - began)
     if not candidates:
-        raise EngineError("the engine answered the sample with nothing")
+        raise EngineError("the engine returned no answer to the sample")
     return Fill(ms, ends[-1])

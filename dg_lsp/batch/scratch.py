@@ -1,8 +1,8 @@
-"""Copy a project, so that a check can run without the user's own tree.
+"""Copy a project, so that a check does not run in the user's own files.
 
-A copy is a real one: hard links would let a check write through to the original. It leaves out what git ignores where
-that is a whole directory (build output, environments), except `node_modules` and directories that the check's command
-names. The copies of a run lie in one private directory, which the next run removes where this one was killed.
+Files are copied, because a check could write to the original through hard links. Whole directories that git ignores are left
+out (build output, environments), except `node_modules` and directories that the check's command names. The copies of a run
+are in one private directory. If the run is killed, the next run removes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from dg_lsp.wire import files
 
 PREFIX = "dg-lsp-check-"
-MAX_BYTES = 4 << 30  # a larger project would fill the disk of many machines without a word
+MAX_BYTES = 4 << 30  # a larger project could fill the disk unnoticed
 LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__"})
 ENVIRONMENTS = frozenset({".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", "target"})
 
@@ -31,12 +31,12 @@ _GIT = ("git", "-c", "core.fsmonitor=false", "ls-files", "-z")
 
 
 class ScratchError(Exception):
-    """No copy can be made; the message is a sentence for the user."""
+    """A copy can't be created; the message is a sentence for the user."""
 
 
 @dataclass(slots=True)
 class Copy:
-    """One copy of a project: where the original lies, where the copy does, and what was put into it."""
+    """One copy of a project: the original's folder, the copy's folder, and the state of its files."""
 
     original: Path
     root: Path
@@ -45,28 +45,28 @@ class Copy:
     _held: dict[Path, bytes] = field(default_factory=dict)
 
     def path_of(self, path: Path) -> Path:
-        """Return the place in the copy of a path of the original."""
+        """Return the path in the copy for a path in the original."""
         return self.root / path.relative_to(self.original)
 
-    def learn(self, path: Path) -> None:
-        """Remember what the copied file is like, for `restore`."""
+    def record(self, path: Path) -> None:
+        """Record the copied file's time and size for `restore`."""
         place = self.path_of(path)
         if not place.is_symlink():
             self._stamps[path] = _stamp(place)
 
     def put(self, path: Path, data: bytes) -> None:
-        """Give the file of the original this content in the copy."""
+        """Write this content to the copy of an original file."""
         place = self.path_of(path)
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
         place.parent.mkdir(parents=True, exist_ok=True)
         files.replace(place, data, finish=lambda new: new.chmod(mode | stat.S_IWUSR))
-        # Compiled files are keyed by whole seconds and size: two fills of one size must not share them.
+        # Python finds compiled files by time in whole seconds and size, so each version of a file gets another time.
         self._clock = max(self._clock + 1, int(time.time()))
         os.utime(place, (self._clock, self._clock))
         self._stamps[path] = _stamp(place)
 
     def restore(self) -> None:
-        """Undo what a check changed in the copied files; what it added stays, since caches make the next check faster."""
+        """Undo a check's changes to the copied files. Files that it added stay, because caches make the next check faster."""
         for path, stamp in list(self._stamps.items()):
             place = self.path_of(path)
             with contextlib.suppress(OSError):
@@ -76,7 +76,7 @@ class Copy:
 
     @contextlib.asynccontextmanager
     async def holding(self, texts: Mapping[Path, str]) -> AsyncIterator[None]:
-        """Hold these texts in place of what files of the original hold."""
+        """Give these original files other texts in the copy, for the duration of the context."""
         self._held = {path: text.encode() for path, text in texts.items() if path.is_relative_to(self.original)}
         try:
             for path, data in self._held.items():
@@ -90,13 +90,13 @@ class Copy:
 
 @contextlib.contextmanager
 def directory() -> Iterator[Path]:
-    """Yield a private directory that is removed afterwards, by the next run if this process is killed."""
+    """Yield a private directory that is removed afterwards, or by the next run if this process is killed."""
     _remove_left_over()
     temporary = Path(tempfile.mkdtemp(prefix=".dg-lsp-new-"))
     handle = os.open(temporary / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _lock(handle)
-        # Renamed once it is locked, so that another run never takes it for one that was left over.
+        # Renamed after it is locked, so that another run never treats it as left over.
         folder = temporary.with_name(PREFIX + temporary.name.removeprefix(".dg-lsp-new-"))
         temporary = temporary.rename(folder)
         yield folder
@@ -106,7 +106,7 @@ def directory() -> Iterator[Path]:
 
 
 def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]]:
-    """Copy the project into a directory and return the copy, and a line for each file that it lacks."""
+    """Copy the project into a directory; return the copy, and a line for each file that could not be copied."""
     root = into / (original.name or "project")
     root.mkdir(parents=True)
     made, problems, n_bytes = Copy(original, root), [], 0
@@ -115,9 +115,9 @@ def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             n_bytes += _copy_one(path, place, made)
-            made.learn(path)
+            made.record(path)
         except FileNotFoundError:
-            continue  # deleted, but not yet for git
+            continue  # deleted, but still in git's index
         except shutil.SpecialFileError:
             continue
         except OSError as error:
@@ -127,13 +127,13 @@ def copy(original: Path, into: Path, command: str = "") -> tuple[Copy, list[str]
         if n_bytes > MAX_BYTES:
             raise ScratchError(
                 f"{original} has more than {MAX_BYTES >> 30} GiB to copy for --check; "
-                "let .gitignore name its data, or run without --check"
+                "add its data to .gitignore, or run without --check"
             )
     return made, problems
 
 
 def contents(root: Path, command: str = "") -> Iterator[Path]:
-    """Yield the files and links that a copy of the project holds."""
+    """Yield the files and links to copy."""
     tracked = _listed(root, "--cached", "--others", "--exclude-standard")
     if tracked is None:
         yield from _walked(root, command)
@@ -150,7 +150,7 @@ def contents(root: Path, command: str = "") -> Iterator[Path]:
 
 
 def _listed(root: Path, *options: str) -> list[Path] | None:
-    """Return what git lists below the folder, None where git can't tell."""
+    """Return what git lists below the folder; None if git can't list it."""
     if not (root / ".git").exists():
         return None
     try:
@@ -172,7 +172,7 @@ def _copy_one(path: Path, place: Path, made: Copy) -> int:
     if path.is_symlink():
         target = Path(os.path.normpath(path.parent / path.readlink()))
         inside = target.is_relative_to(made.original)
-        # A link into the project stays within the copy: through it a check would write into the original.
+        # A link into the project must point into the copy, or a check could write to the original through it.
         place.symlink_to(made.path_of(target) if inside else target)
         return 0
     if not stat.S_ISREG(path.stat().st_mode):
@@ -200,7 +200,7 @@ def _remove_left_over() -> None:
 
 
 def _lock(handle: int) -> None:
-    """Lock the file until it is closed; raise OSError when another process has it."""
+    """Lock the file until it is closed; raise OSError if another process has locked it."""
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

@@ -1,6 +1,6 @@
-"""Choose among a run's holes: by language, file name, git revision, symbol and number.
+"""Select holes by language, file name, git revision, symbol and number.
 
-Runs git for a revision, and reads nothing else.
+For a revision this module runs git; otherwise it does no I/O.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dg_lsp.infill import config
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which holes to fill; what is empty or 0 leaves none out."""
+    """Which holes to fill; an empty or 0 field excludes none."""
 
     languages: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
@@ -31,9 +31,9 @@ class Selection:
 
 
 def choose(plans: Sequence[Plan], selection: Selection) -> tuple[list[Plan], dict[str, int]]:
-    """Return the plans with the chosen holes alone, and how many holes each option left out.
+    """Return the plans with only the chosen holes, and how many holes each option left out.
 
-    Raises PlanError for a language, pattern or revision that there is not.
+    Raises PlanError for an unknown language or revision, or an invalid pattern.
     """
     for name in selection.languages:
         _check_language(name)
@@ -65,7 +65,7 @@ def choose(plans: Sequence[Plan], selection: Selection) -> tuple[list[Plan], dic
 
 
 def symbols_of(plan: Plan, hole: Hole) -> tuple[str, ...]:
-    """Return the names of the functions and classes around the hole, and dotted from the outermost, such as `C.f`."""
+    """Return the names of the functions and classes around the hole, also as dotted names such as `C.f`."""
     if plan.syntax is None:
         return ()
     at = hole.span.start
@@ -79,11 +79,11 @@ def _first(plans: Sequence[Plan], n: int, left_out: dict[str, int]) -> list[Plan
     first: list[Plan] = []
     left = n
     for plan in plans:
-        kept = plan.holes[:left]
-        left -= len(kept)
-        _count(left_out, "--max-holes", len(plan.holes) - len(kept))
-        if kept:
-            first.append(_only(plan, kept))
+        first_holes = plan.holes[:left]
+        left -= len(first_holes)
+        _count(left_out, "--max-holes", len(plan.holes) - len(first_holes))
+        if first_holes:
+            first.append(_only(plan, first_holes))
     return first
 
 
@@ -98,11 +98,11 @@ def _count(left_out: dict[str, int], option: str, n: int) -> None:
 
 
 def _check_language(name: str) -> None:
-    known = [language.name for language in languages.TABLE]
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
-        raise PlanError(f"--lang {name} is no language that dg-lsp knows; {hint}")
+    names = [language.name for language in languages.TABLE]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(names)}"
+        raise PlanError(f"--lang {name} is not a language that dg-lsp supports; {hint}")
 
 
 def _check_patterns(patterns: tuple[str, ...]) -> None:
@@ -113,7 +113,7 @@ def _check_patterns(patterns: tuple[str, ...]) -> None:
 
 
 def _changed(plans: Sequence[Plan], revision: str) -> set[Path]:
-    """Return the files that differ from the revision, those that git does not know yet among them."""
+    """Return the files that differ from the revision, including untracked ones."""
     changed: set[Path] = set()
     for root in dict.fromkeys(config.workspace_of(plan.source.path) for plan in plans):
         _git(root, revision, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")

@@ -1,7 +1,7 @@
-"""Choose the fills of a file that stand together.
+"""Choose the fills of a file that parse together.
 
-Each fill was judged alone, by polishing; here all of a file's fills meet. A file that parsed goes on parsing: where the
-fills together add errors, the least sure ones go. Pure.
+Polishing checks each fill alone; this module checks all of a file's fills together. A file that parsed before must still
+parse: if the fills together add errors, the least sure ones are dropped. Pure.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dg_lsp.core import confidence, syntax, values
 from dg_lsp.core.values import Hole
 
 BREAKS = "the fill does not parse together with the others of the file"
-UNWRITABLE = "the fill holds characters that no source file can"
+UNWRITABLE = "the fill contains characters that a source file can't contain"
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """The fills to keep, the text with them in place, and why each other one went."""
+class SettledFills:
+    """The accepted fills, the text with them in place, and why each other fill was dropped."""
 
     survivors: Mapping[Hole, Fill]
     text: str
@@ -28,10 +28,10 @@ class Settled:
 
 def settle(
     plan: Plan, fills: Mapping[Hole, Sequence[Fill]], attempt: int = 0, proven: frozenset[Hole] = frozenset()
-) -> Settled:
-    """Return the fills that stand together: of each hole the one at place `attempt`, or its last where it has fewer.
+) -> SettledFills:
+    """Return the fills that parse together: for each hole the one with index `attempt`, or its last if it has fewer.
 
-    Of fills that do not, `proven` ones are the last to go.
+    If some must be dropped, `proven` ones are dropped last.
     """
     by_hole = {hole: choices[min(attempt, len(choices) - 1)] for hole, choices in fills.items() if choices}
     dropped = {hole: UNWRITABLE for hole, fill in by_hole.items() if not _is_writable(fill.edit.text)}
@@ -39,15 +39,15 @@ def settle(
     while True:
         text = text_with(plan, survivors)
         if not survivors or not _breaks(plan, text):
-            return Settled(survivors, text, dropped)
-        # The last of equals, so that what stands first in the file wins.
+            return SettledFills(survivors, text, dropped)
+        # Of equally sure fills the last one is dropped.
         worst = min(reversed(survivors), key=lambda hole: (hole in proven, confidence.order(survivors[hole].confidence)))
         del survivors[worst]
         dropped[worst] = BREAKS
 
 
 def n_attempts(fills: Mapping[Hole, Sequence[Fill]]) -> int:
-    """Return how many different choices `settle` has."""
+    """Return how many values of `attempt` give different choices."""
     return max(map(len, fills.values()), default=0)
 
 
@@ -57,12 +57,12 @@ def text_with(plan: Plan, fills: Mapping[Hole, Fill]) -> str:
 
 
 def parses_alone(plan: Plan, fill: Fill) -> bool:
-    """Return whether the file can hold the fill and, with it alone, has no more syntax errors than before."""
+    """Return whether the file can contain the fill, and has no more syntax errors with it than before."""
     return _is_writable(fill.edit.text) and not _breaks(plan, values.apply(plan.source.document.text, (fill.edit,)))
 
 
 def unfit(plan: Plan, choices: Sequence[Fill]) -> str:
-    """Return why a hole's fills can't stand in the file, where none can."""
+    """Return why none of a hole's fills can be used in the file."""
     return BREAKS if any(_is_writable(fill.edit.text) for fill in choices) else UNWRITABLE
 
 

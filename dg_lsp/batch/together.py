@@ -1,6 +1,6 @@
-"""Check the fills of all files together, since each file was checked with the others as they were.
+"""Check the fills of all files together, because each file was checked alone before.
 
-Where the whole patch fails, its files are tried half by half, so that only what does not go together is left out.
+If the whole patch fails, it is split in halves and checked again, so that few files are left out.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ REASON = "the check fails with the fills of the other files"
 
 
 async def passing(results: Sequence[FileResult], copies: Copies) -> list[FileResult]:
-    """Return the results, without the fills of those files that fail the check beside the others."""
+    """Return the results, without the fills of files that fail the check together with the others."""
     by_root: dict[Path, list[FileResult]] = {}
     for result in results:
         if result.fills:
             by_root.setdefault(root_of(result.plan, copies.check.folder), []).append(result)
     left_out: set[Path] = set()
     for root, group in by_root.items():
-        # With {} each file has a check of its own, which saw everything that it looks at.
+        # With {} in the command, each file has its own check, which has passed already.
         if len(group) > 1 and "{}" not in copies.check.command:
             async with copies.taken(root) as copy:
                 patch = _Patch(copies, copy)
-                with contextlib.suppress(OSError):  # what could not be tried is not taken
+                with contextlib.suppress(OSError):  # files that can't be checked are left out
                     await patch.grow(group)
             chosen = {result.plan.source.path for result in patch.chosen}
             left_out |= {result.plan.source.path for result in group} - chosen

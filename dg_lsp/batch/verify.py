@@ -1,9 +1,9 @@
 """Find out which fills of a file the user's check proves.
 
-A check proves a fill only if it fails while the hole raises, having run into it, and passes with the fill. Where the
-check runs pytest, its tests are judged one by one: every test that runs into the hole must pass with the fill, unless it
-then runs into another open hole; no test that passed may fail. Elsewhere the command's exit status is all there is.
-Knows nothing of files: `probe` puts edits in place and runs the check.
+A check proves a fill only if it executes the hole and fails while the hole raises an error, and passes with the fill. If the
+check runs pytest, each test counts: every test that executes the hole must pass with the fill, unless it then executes
+another open hole, and no test that passed before may fail. Otherwise only the command's exit status counts. This module knows
+nothing of files: `probe` applies edits and runs the check.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _MAX_LINE_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
-    """What a check said of some edits, and the tokens of the holes that it ran into."""
+class ProbeResult:
+    """The result of a check with some edits, and the tokens of the holes that it executed."""
 
     verdict: Verdict
     tokens: frozenset[str]
@@ -32,16 +32,16 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the check leaves of a hole: fills that it did not reject, what it proved, or why it rejected all or proved none."""
+    """A hole's fills that the check did not reject, and what it proved, or why it rejected all or proved none."""
 
     choices: tuple[Fill, ...]
     proof: str = ""
     reason: str = ""
 
 
-Probe = Callable[[Sequence[Edit]], Awaitable[Probed]]
-# The next round's fills of a hole, given the round (from 1) and what the failure said; empty when there are no more.
-Again = Callable[[Hole, int, str], Awaitable[Sequence[Fill]]]
+Probe = Callable[[Sequence[Edit]], Awaitable[ProbeResult]]
+# Returns the next round's fills of a hole, given the round (from 1) and the failure's message; empty after the last round.
+Retry = Callable[[Hole, int, str], Awaitable[Sequence[Fill]]]
 
 
 @dataclass(slots=True)
@@ -52,13 +52,13 @@ class Verifier:
     raising: Mapping[Hole, Edit]
     tokens: Mapping[Hole, str]
     probe: Probe
-    again: Again
+    retry: Retry
     _outcomes: dict[Hole, Outcome] = field(default_factory=dict)
     _accepted: dict[Hole, Fill] = field(default_factory=dict)
     _tests: Tests | None = None
 
     async def outcomes(self) -> Mapping[Hole, Outcome]:
-        """Return what the check says of each hole that has fills."""
+        """Return the outcome of each hole that has fills."""
         open_holes = [hole for hole in self.fills if hole in self.raising]
         first = await self._probed(open_holes)
         if first.verdict.tests is not None:
@@ -69,19 +69,19 @@ class Verifier:
 
     @property
     def passing_tests(self) -> frozenset[str]:
-        """The tests that pass with the proven fills, where the check has tests."""
+        """The tests that pass with the proven fills, if the check reports tests."""
         return self._tests.passed if self._tests else frozenset()
 
     async def problem_of(self, edits: Sequence[Edit]) -> str:
-        """Return why the check rejects these edits together, "" where it does not; fills without proof may be among them."""
+        """Return why the check rejects these edits together, or "". Some of them may be unproven fills."""
         verdict = (await self.probe(edits)).verdict
         if self._tests is None or verdict.tests is None:
             return verdict.problem
         lost = sorted(self._tests.passed - verdict.tests.passed)
         return f"{lost[0]} fails: {_end(verdict.tests.failing.get(lost[0], 'it was not run'))}" if lost else ""
 
-    async def _probed(self, raising: Iterable[Hole], more: Mapping[Hole, Fill] | None = None) -> Probed:
-        """Return what the check says with the accepted fills, some more, and these other holes raising."""
+    async def _probed(self, raising: Iterable[Hole], more: Mapping[Hole, Fill] | None = None) -> ProbeResult:
+        """Run the check with the accepted fills and some more, while the other given holes raise errors."""
         chosen = {**self._accepted, **(more or {})}
         edits = {hole: fill.edit for hole, fill in chosen.items()}
         return await self.probe([*edits.values(), *(self.raising[hole] for hole in raising if hole not in edits)])
@@ -101,7 +101,7 @@ class Verifier:
             else:
                 pending.remove(hole)
             if hole in self._accepted:
-                blocked.clear()  # what ran into this hole may now be decided
+                blocked.clear()  # tests that executed this hole may now pass or fail
         for hole in pending:
             choices, reason = (blocked[hole], BLOCKED) if hole in blocked else (tuple(self.fills[hole]), UNREACHED)
             self._outcomes[hole] = Outcome(choices, reason=reason)
@@ -110,7 +110,7 @@ class Verifier:
         return [name for name, text in tests.failing.items() if self.tokens[hole] in text]
 
     async def _fill_by_tests(self, hole: Hole, open_holes: Sequence[Hole], before: Tests) -> tuple[Fill, ...]:
-        """Accept the fill with which the hole's tests pass, or reject all; return those that only another hole keeps open."""
+        """Accept the fill with which the hole's tests pass, or reject all; return those that depend on another open hole."""
         reached = self._reached(hole, before)
         others = {self.tokens[other] for other in open_holes if other != hole and other not in self._accepted}
         failures = {hole: ""}
@@ -118,7 +118,7 @@ class Verifier:
         n_first = len(self.fills[hole])
         async for fill in self._candidates(hole, failures):
             if undecided and n_first <= 0:
-                return tuple(undecided)  # further rounds are for holes whose fills are wrong
+                return tuple(undecided)  # only holes whose fills are all wrong get further rounds
             n_first -= 1
             probed = await self._probed(open_holes, {hole: fill})
             tests = probed.verdict.tests
@@ -128,7 +128,7 @@ class Verifier:
             failing = [name for name in reached if name in tests.failing]
             wrong = [name for name in failing if not any(token in tests.failing[name] for token in others)]
             lost = sorted(before.passed - tests.passed)
-            # A file of tests that could not be imported has no test of the same name afterwards.
+            # If a test file could not be imported before, its tests have other names afterwards.
             passing = [name for name in reached if name in tests.passed] or (not failing and tests.passed - before.passed)
             if passing and not lost and not wrong:
                 self._accepted[hole] = fill
@@ -144,7 +144,7 @@ class Verifier:
             self._outcomes[hole] = Outcome((), reason=failures[hole])
         return tuple(undecided)
 
-    async def _by_status(self, all_raising: Probed) -> None:
+    async def _by_status(self, all_raising: ProbeResult) -> None:
         failures: dict[Hole, str] = {}
         await self._grow(list(self.fills), failures)
         for hole in [hole for hole in self.fills if hole not in self._accepted]:
@@ -152,7 +152,7 @@ class Verifier:
         for hole, fill in list(self._accepted.items()):
             proof, reason = "", UNRAISABLE
             if hole in self.raising:
-                # With all holes raising it passed: so it does with one.
+                # If the check passes while all holes raise errors, it also passes while one does.
                 reason = NO_PROOF
                 if all_raising.verdict.problem and await self._fails_without(hole):
                     proof, reason = "the check", ""
@@ -162,10 +162,10 @@ class Verifier:
                 self._outcomes[hole] = Outcome((), reason=failures[hole])
 
     async def _grow(self, holes: Sequence[Hole], failures: dict[Hole, str]) -> None:
-        """Accept fills that pass together: all of these holes at once where that passes, else half by half."""
+        """Accept fills that pass together: for all of these holes at once, or else for each half of them."""
         n_choices = max((len(self.fills[hole]) for hole in holes), default=0)
-        for place in range(n_choices):
-            chosen = {hole: self.fills[hole][min(place, len(self.fills[hole]) - 1)] for hole in holes}
+        for index in range(n_choices):
+            chosen = {hole: self.fills[hole][min(index, len(self.fills[hole]) - 1)] for hole in holes}
             probed = await self._probed((), chosen)
             if not probed.verdict.problem:
                 self._accepted.update(chosen)
@@ -193,20 +193,20 @@ class Verifier:
         return bool(probed.verdict.problem) and self.tokens[hole] in probed.tokens
 
     async def _candidates(self, hole: Hole, failures: Mapping[Hole, str], n_tried: int = 0) -> AsyncIterator[Fill]:
-        """Yield the hole's fills that were not tried, and those of further rounds."""
-        tried = {fill.edit.text for fill in self.fills[hole][:n_tried]}
+        """Yield the hole's untried fills, then those of further rounds."""
+        tried_texts = {fill.edit.text for fill in self.fills[hole][:n_tried]}
         fills, round_number = self.fills[hole], 0
         while fills:
             for fill in fills:
-                if fill.edit.text not in tried:
-                    tried.add(fill.edit.text)
+                if fill.edit.text not in tried_texts:
+                    tried_texts.add(fill.edit.text)
                     yield fill
             round_number += 1
-            fills = await self.again(hole, round_number, failures[hole])
+            fills = await self.retry(hole, round_number, failures[hole])
 
 
 def _end(text: str) -> str:
-    """Return the line of a failure that says most: the first that pytest marks as an error, else the last."""
+    """Return the most useful line of a failure: the first that pytest marks as an error, else the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line[1:].strip() for line in lines if line.startswith("E ")]
     return (errors[:1] or lines or [""])[-1][:_MAX_LINE_CHARS]

@@ -1,6 +1,6 @@
-"""Put new text in a file's place, wholly or not at all.
+"""Replace a file's content atomically.
 
-Knows files and bytes. A reader, a full disk or a power cut sees the old file or the new one (`wire.files`).
+This module knows files and bytes. After a crash or on a full disk, the file has its old or its new content (`wire.files`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 
 from dg_lsp.wire import files
 
-_STARTED = time.time()  # temporary files that are older were left by a process that was killed
+_STARTED = time.time()  # older temporary files were left by a killed process
 
 
 class WriteError(Exception):
-    """The file stays as it is; the message says why."""
+    """The file was not changed; the message says why."""
 
 
 def replace(path: Path, data: bytes, *, expected: bytes) -> None:
-    """Replace the file's content; its mode stays, and its owner where the system lets us.
+    """Replace the file's content, and preserve its mode and, if permitted, its owner.
 
-    Raise WriteError when the file no longer holds `expected`, or can't be written.
+    Raises WriteError if the file no longer contains `expected`, or can't be written.
     """
     try:
         if files.read_regular(path, len(expected)) != expected:
@@ -39,17 +39,17 @@ def replace(path: Path, data: bytes, *, expected: bytes) -> None:
 
 def _replace(path: Path, data: bytes) -> None:
     before = path.stat()
-    # Moving a file over it needs no right to write the file itself; who took that right away meant it.
+    # A rename needs no permission to write the file itself, but a read-only file must not be changed.
     if not before.st_mode & 0o222:
         raise WriteError("the file is read-only")
     if before.st_nlink > 1:
         raise WriteError(f"the file has {before.st_nlink} names (hard links), and only this one would change")
 
     def finish(new: Path) -> None:
-        with contextlib.suppress(PermissionError):  # another user's file in a shared folder: its group may refuse us
+        with contextlib.suppress(PermissionError):  # another user's file in a shared folder
             os.chown(new, before.st_uid, before.st_gid)
         _copy_attributes(path, new)
-        # After the owner: changing that clears the set-user-id bits.
+        # After chown, which clears the set-user-id bits.
         new.chmod(stat.S_IMODE(before.st_mode))
 
     files.replace(path, data, finish=finish, is_durable=True)
@@ -57,10 +57,10 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _copy_attributes(source: Path, target: Path) -> None:
-    """Give the new file the extended attributes of the old one, as far as the system lets us."""
+    """Copy the extended attributes, as far as the system permits it."""
     if not hasattr(os, "listxattr"):
         return
     with contextlib.suppress(OSError):
         for name in os.listxattr(source):
-            with contextlib.suppress(OSError):  # what belongs to the system is its own to set
+            with contextlib.suppress(OSError):  # only the system can set some of them
                 os.setxattr(target, name, os.getxattr(source, name))

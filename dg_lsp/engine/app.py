@@ -22,9 +22,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine import compat, gate
+from dg_lsp.engine import access, compat
+from dg_lsp.engine.access import RefusalError
 from dg_lsp.engine.compat import Outcome, Wish
-from dg_lsp.engine.gate import RefusalError
 from dg_lsp.engine.scheduler import BusyError, UnavailableError
 from dg_lsp.engine.service import Inbox, Service, is_last
 from dg_lsp.wire.fields import WireError
@@ -78,7 +78,7 @@ def build(
         },
         lifespan=lifespan,
     )
-    return gate.Gate(app, token)
+    return access.AccessControl(app, token)
 
 
 class Routes:
@@ -95,11 +95,11 @@ class Routes:
     @property
     def _choice(self) -> int:
         # Most remote servers need one call per candidate, and charge for each.
-        return 1 if is_remote(self._service.which.model) else compat.CHOICE
+        return 1 if is_remote(self._service.engine_id.model) else compat.CHOICE
 
     async def infill(self, request: Request) -> Response:
         """Stream `accepted`, `draft` if requested, `candidate`, then `done` or `error`."""
-        ask = decode_ask(await gate.read(request))
+        ask = decode_ask(await access.read_body(request))
         low, high = self._service.protocol
         if not low <= ask.protocol <= high:
             raise RefusalError(400, "protocol", f"this engine speaks protocols {low} to {high}, not {ask.protocol}")
@@ -116,8 +116,8 @@ class Routes:
 
     async def llama_infill(self, request: Request) -> Response:
         """Return an infill in llama.cpp's shape, whole or streamed."""
-        wish = compat.from_llama(await gate.read(request), self._choice)
-        model = self._service.which.model
+        wish = compat.from_llama(await access.read_body(request), self._choice)
+        model = self._service.engine_id.model
         if wish.max_tokens == 0:
             # Editors send `n_predict` 0 to warm the prompt cache.
             self._service.scheduler.warm()
@@ -129,7 +129,7 @@ class Routes:
 
     async def models(self, request: Request) -> Response:
         """Return a list with the engine's only model."""
-        model = {"id": self._service.which.model, "object": "model", "created": 0, "owned_by": "dg-lsp"}
+        model = {"id": self._service.engine_id.model, "object": "model", "created": 0, "owned_by": "dg-lsp"}
         return JSONResponse({"object": "list", "data": [model]})
 
     async def info(self, request: Request) -> Response:
@@ -158,7 +158,7 @@ class Routes:
     async def shutdown(self, request: Request) -> Response:
         """Stop the engine now, or once it has no leases and no requests."""
         service = self._service
-        when = (await gate.read(request)).choice("when", ("idle", "now"), "idle")
+        when = (await access.read_body(request)).choice("when", ("idle", "now"), "idle")
         running, waiting = service.scheduler.load_of()
         if when == "now":
             service.stop("the engine received a shutdown request")
@@ -168,8 +168,8 @@ class Routes:
         return JSONResponse({"when": when, "leases": service.n_leases, "requests": running + waiting})
 
     async def _complete(self, request: Request, shape: Shape) -> Response:
-        wish = compat.from_openai(await gate.read(request), self._choice)
-        facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.which.model}
+        wish = compat.from_openai(await access.read_body(request), self._choice)
+        facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.engine_id.model}
         if wish.stream:
             return self._streamed(wish, lambda outcome: _openai_stream(wish, outcome, facts, self._pieces, shape))
         outcome = await self._outcome(request, wish.ask)
@@ -295,28 +295,30 @@ def _llama_stream(wish: Wish, outcome: Outcome, model: str) -> Iterator[bytes]:
 
 async def _on_refusal(_: Request, error: Exception) -> Response:
     assert isinstance(error, RefusalError)
-    return gate.to_response(error)
+    return access.to_response(error)
 
 
 async def _on_wire_error(_: Request, error: Exception) -> Response:
-    return gate.to_response(RefusalError(400, "bad_request", str(error)))
+    return access.to_response(RefusalError(400, "bad_request", str(error)))
 
 
 async def _on_busy(_: Request, error: Exception) -> Response:
-    return gate.to_response(RefusalError(429, "busy", str(error)))
+    return access.to_response(RefusalError(429, "busy", str(error)))
 
 
 async def _on_unavailable(_: Request, error: Exception) -> Response:
     assert isinstance(error, UnavailableError)
-    return gate.to_response(RefusalError(503, error.code, str(error)))
+    return access.to_response(RefusalError(503, error.code, str(error)))
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentences = {404: "no such path", 405: "this path does not accept that method"}
-    return gate.to_response(RefusalError(error.status_code, "bad_request", sentences.get(error.status_code, str(error.detail))))
+    return access.to_response(
+        RefusalError(error.status_code, "bad_request", sentences.get(error.status_code, str(error.detail)))
+    )
 
 
 async def _on_exception(_: Request, error: Exception) -> Response:
     sentence = f"the engine failed on this request ({type(error).__name__}); its log says where"
-    return gate.to_response(RefusalError(500, "engine_failed", sentence))
+    return access.to_response(RefusalError(500, "engine_failed", sentence))

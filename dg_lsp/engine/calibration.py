@@ -70,7 +70,7 @@ def probability(features: Mapping[str, float], calibration: Calibration) -> floa
     return 1.0 / (1.0 + math.exp(-linear(features, calibration)))
 
 
-def stated(evidence: Sequence[Evidence], calibration: Calibration | None) -> tuple[Candidate, ...]:
+def to_candidates(evidence: Sequence[Evidence], calibration: Calibration | None) -> tuple[Candidate, ...]:
     """Return each distinct candidate once, with its confidence, best first."""
     return tuple(item.candidate for item in best_first(evidence, calibration))
 

@@ -23,8 +23,8 @@ from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.progress_line import Progress
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting, model_names
 from dg_lsp.wire.fields import WireError
-from dg_lsp.wire.look import Seen, look, request
-from dg_lsp.wire.meeting import MeetingError, Place, Settings, Which
+from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
+from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED, MAX_S
 from dg_lsp.wire.visible import visible
 
@@ -58,17 +58,17 @@ STOP_PATIENCE_S = 30.0
 Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 0: any, -1: none.", min=-1, max=65535)]
 
 
-def which_engine(
+def engine_of(
     model: Annotated[str, typer.Option(help="Model: embedded, a folder, or a hub id.")] = DEFAULTS.model,
     revision: Annotated[str, typer.Option(help="Revision of a hub model.")] = "",
     dtype: Annotated[str, typer.Option(help="Precision: auto, float32, bfloat16, float16, fp8 or int4.")] = DEFAULTS.dtype,
     device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda or mps.")] = DEFAULTS.device,
     filler: Annotated[str, typer.Option(hidden=True, help="Another loader, as module:function.")] = "",
-) -> Which:
+) -> EngineId:
     """Return the engine that a command's options select."""
     if model_names.has_password(model):
         _fail(f"--model {config.NO_PASSWORD}")
-    return Which(model, revision, dtype, device, filler)
+    return EngineId(model, revision, dtype, device, filler)
 
 
 def how_to_run(
@@ -84,16 +84,16 @@ def how_to_run(
     rows: Annotated[
         int, typer.Option(help="Maximum number of rows in one forward pass; fewer if memory is short.", min=1)
     ] = DEFAULTS.rows,
-) -> Settings:
+) -> EngineSettings:
     """Return the run settings in a command's options."""
-    return Settings(threads, unload_after, exit_after, rows)
+    return EngineSettings(threads, unload_after, exit_after, rows)
 
 
-_SHARED: Mapping[str, Callable[..., object]] = {"which": which_engine, "settings": how_to_run}
+_SHARED: Mapping[str, Callable[..., object]] = {"engine_id": engine_of, "settings": how_to_run}
 
 
 def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the options of `which_engine` for `which`, and those of `how_to_run` for `settings`."""
+    """Return the command with the options of `engine_of` for `engine_id`, and those of `how_to_run` for `settings`."""
     own = inspect.signature(command, eval_str=True).parameters
     makers = {name: maker for name, maker in _SHARED.items() if name in own}
     options = {name: inspect.signature(maker, eval_str=True).parameters for name, maker in makers.items()}
@@ -131,8 +131,8 @@ def configure(context: typer.Context) -> None:
 @app.command()
 @with_shared_options
 def run(
-    which: Which,
-    settings: Settings,
+    engine_id: EngineId,
+    settings: EngineSettings,
     port: Port = -1,
     running: Annotated[int, typer.Option(help="Maximum number of running requests of one priority.", min=1)] = 8,
     queued: Annotated[int, typer.Option(help="Maximum number of waiting requests.", min=1)] = 64,
@@ -146,9 +146,9 @@ def run(
     from dg_lsp.engine.scheduler import Limits
 
     low, _, high = protocol.partition(":")
-    n_servers = max(1, model_names.n_servers(which.model))
+    n_servers = max(1, model_names.n_servers(engine_id.model))
     options = daemon.Options(
-        which=which,
+        engine_id=engine_id,
         settings=settings,
         limits=Limits(running * n_servers, queued * n_servers, settings.rows),
         port=port,
@@ -164,17 +164,17 @@ def run(
 @app.command()
 @with_shared_options
 def start(
-    which: Which,
-    settings: Settings,
+    engine_id: EngineId,
+    settings: EngineSettings,
     port: Port = -1,
 ) -> None:
     """Start an engine in the background and wait until it has loaded its model."""
-    place = meeting.place(which)
-    report = _ensure_started(place, which, settings, port)
+    files = meeting.engine_files(engine_id)
+    report = _ensure_started(files, engine_id, settings, port)
     if _state(report) not in ("ready", "unloaded"):
         reason = report.info.text("message", "") if report.info else ""
-        _fail_with_log(place, reason or "the engine did not start")
-    summary = f"The engine for {which.model} is {_state(report)} (process {report.state.pid if report.state else '?'})."
+        _fail_with_log(files, reason or "the engine did not start")
+    summary = f"The engine for {engine_id.model} is {_state(report)} (process {report.state.pid if report.state else '?'})."
     url = report.info.text("url", "") if report.info else ""
     if port >= 0 and not url:
         _fail(f"{summary} It already ran, without a port for other clients; stop it with: dg-lsp engine stop")
@@ -207,13 +207,13 @@ def pull(
 @app.command()
 @with_shared_options
 def stop(
-    which: Which,
+    engine_id: EngineId,
     now: Annotated[bool, typer.Option("--now", help="Stop at once, even if it is in use.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Stop all engines, not only this model's.")] = False,
 ) -> None:
     """Stop an engine once it is unused, or at once with --now."""
-    places = meeting.places() if everything else (meeting.place(which),)
-    reports = [look(place) for place in places]
+    all_files = meeting.all_engine_files() if everything else (meeting.engine_files(engine_id),)
+    reports = [inspect_engine(files) for files in all_files]
     running = [each for each in reports if each.info is not None and each.state is not None]
     silent = [each.state.pid for each in reports if each.info is None and each.state is not None]
     if not running and not silent:
@@ -231,7 +231,7 @@ def stop(
                 "it stops after the last of them. To stop it at once, add --now"
             )
             continue
-        lock = _wait(partial(meeting.hold, report.place.lock), STOP_PATIENCE_S)
+        lock = _wait(partial(meeting.hold, report.files.lock), STOP_PATIENCE_S)
         if lock is None:
             _fail(f"process {report.state.pid} has not stopped yet; it is still working on a step")
         lock.release()
@@ -243,15 +243,15 @@ def stop(
 @app.command()
 @with_shared_options
 def status(
-    which: Which,
+    engine_id: EngineId,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object: pid, state, model, device, leases, memory, and more.")
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show all engines; with --json, a list.")] = False,
 ) -> None:
     """Show whether an engine runs, and its state. Exits with 1 if it does not run."""
-    places = meeting.places() if everything else (meeting.place(which),)
-    facts_by_engine = [_facts(look(place), which.model if not everything else "") for place in places]
+    all_files = meeting.all_engine_files() if everything else (meeting.engine_files(engine_id),)
+    facts_by_engine = [_facts(inspect_engine(files), engine_id.model if not everything else "") for files in all_files]
     if as_json:
         typer.echo(json.dumps(facts_by_engine if everything else facts_by_engine[0], indent=2))
     else:
@@ -266,35 +266,35 @@ def status(
 @app.command()
 @with_shared_options
 def logs(
-    which: Which,
+    engine_id: EngineId,
     n_lines: Annotated[int, typer.Option("--lines", "-n", help="Number of lines to print, from the end.", min=1)] = 50,
     path: Annotated[bool, typer.Option("--path", help="Print only the path of the log.")] = False,
 ) -> None:
     """Print the end of an engine's log. The log contains no code."""
-    place = meeting.place(which)
+    files = meeting.engine_files(engine_id)
     if path:
-        typer.echo(str(place.log))
+        typer.echo(str(files.log))
         return
-    if not place.log.exists():
-        typer.echo(f"dg-lsp engine: no log for {which.model} yet", err=True)
-    for line in meeting.log_tail(place, n_lines):
+    if not files.log.exists():
+        typer.echo(f"dg-lsp engine: no log for {engine_id.model} yet", err=True)
+    for line in meeting.log_tail(files, n_lines):
         typer.echo(visible(line))
 
 
 @app.command()
 @with_shared_options
 def token(
-    which: Which,
+    engine_id: EngineId,
 ) -> None:
     """Print the token that other clients of a running engine use as their API key."""
-    report = look(meeting.place(which))
+    report = inspect_engine(meeting.engine_files(engine_id))
     # A killed engine leaves its state file behind, so the file alone proves nothing.
     if report.state is None or report.info is None:
-        _fail(f"no engine for {which.model} is running")
+        _fail(f"no engine for {engine_id.model} is running")
     typer.echo(report.state.token)
 
 
-def _ensure_started(place: Place, which: Which, settings: Settings, port: int) -> Seen:
+def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSettings, port: int) -> EngineReport:
     """Return the engine's report once the model is loaded or has failed to load; start an engine if none runs.
 
     Exit with the reason if the engine ends while it starts.
@@ -302,19 +302,19 @@ def _ensure_started(place: Place, which: Which, settings: Settings, port: int) -
     process: subprocess.Popen[bytes] | None = None
     give_up = time.monotonic() + START_PATIENCE_S
     progress, message = Progress(), ""
-    while _state(report := look(place)) in ("loading", "absent"):
+    while _state(report := inspect_engine(files)) in ("loading", "absent"):
         if report.info is not None and (new_message := report.info.text("message", "")) != message:
             # A download may take long. While its progress changes, the timeout starts again.
             message, give_up = new_message, time.monotonic() + START_PATIENCE_S
             progress.say(message)
         if report.info is None and process is not None and process.poll() is not None:
-            _fail_with_log(place, "the engine ended while starting")
+            _fail_with_log(files, "the engine ended while starting")
         # Another process that holds this lock is starting the engine. If that fails, the lock is free and we try.
-        if report.info is None and process is None and (starting := meeting.hold(place.starting)) is not None:
+        if report.info is None and process is None and (starting := meeting.hold(files.starting)) is not None:
             try:
-                if look(place).info is None:
-                    process = meeting.start_engine(ENGINE_COMMAND, place, which, settings, {"port": str(port)})
-                    _wait(partial(_is_decided, place, process), START_PATIENCE_S)
+                if inspect_engine(files).info is None:
+                    process = meeting.start_engine(ENGINE_COMMAND, files, engine_id, settings, {"port": str(port)})
+                    _wait(partial(_is_decided, files, process), START_PATIENCE_S)
             finally:
                 starting.release()
         elif time.monotonic() >= give_up:
@@ -325,25 +325,25 @@ def _ensure_started(place: Place, which: Which, settings: Settings, port: int) -
     return report
 
 
-def _is_decided(place: Place, process: subprocess.Popen[bytes]) -> bool:
+def _is_decided(files: EngineFiles, process: subprocess.Popen[bytes]) -> bool:
     """Return whether an engine responds or the process we started has ended."""
-    return look(place).info is not None or process.poll() is not None
+    return inspect_engine(files).info is not None or process.poll() is not None
 
 
-def _facts(report: Seen, model: str) -> dict[str, object]:
+def _facts(report: EngineReport, model: str) -> dict[str, object]:
     if report.info is None:
         nothing = {
             "pid": report.state.pid if report.state else None,
             "state": "silent" if report.state else "absent",
-            "model": model or report.place.name,
+            "model": model or report.files.name,
             "device": None,
             "leases": 0,
             "memory": None,
         }
-        return {**nothing, "log": str(report.place.log)}
+        return {**nothing, "log": str(report.files.log)}
     first = {name: report.info.values.get(name) for name in ("pid", "state", "model", "device", "leases", "memory")}
     address = report.state.address if report.state else None
-    return {**first, **report.info.values, "address": address, "log": str(report.place.log)}
+    return {**first, **report.info.values, "address": address, "log": str(report.files.log)}
 
 
 def _line(facts: dict[str, object]) -> str:
@@ -364,7 +364,7 @@ def _silence(pid: object) -> str:
     return f"process {pid} does not respond; end it with: kill -9 {pid}"
 
 
-def _state(report: Seen) -> str:
+def _state(report: EngineReport) -> str:
     return report.info.text("state", "absent") if report.info else "absent"
 
 
@@ -382,8 +382,8 @@ def _fail(sentence: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def _fail_with_log(place: Place, sentence: str) -> NoReturn:
-    tail = "\n  ".join(meeting.log_tail(place))
+def _fail_with_log(files: EngineFiles, sentence: str) -> NoReturn:
+    tail = "\n  ".join(meeting.log_tail(files))
     _fail(sentence + (f"; the end of its log:\n  {tail}" if tail else ""))
 
 

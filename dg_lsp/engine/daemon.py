@@ -32,7 +32,7 @@ from dg_lsp.engine.scheduler import Limits, Load, Scheduler
 from dg_lsp.engine.service import Service
 from dg_lsp.engine.task import Filler
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, meeting
-from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
+from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 from dg_lsp.wire.messages import EngineState
 
 log = logging.getLogger("dg_lsp.engine")
@@ -42,7 +42,7 @@ MIN_TOKEN_CHARS = 16
 MAKE_TOKEN = "`python3 -c 'import secrets; print(secrets.token_hex(32))'`"  # noqa: S105 -- a command
 LOCK_PATIENCE_S = 30.0
 FAILED_LINGER_S = 2.0
-USUAL_FILLER = "dg_lsp.engine.backends:load"
+USUAL_FILLER = "dg_lsp.engine.backends:load_filler"
 
 
 class DaemonError(Exception):
@@ -53,8 +53,8 @@ class DaemonError(Exception):
 class Options:
     """The options of an engine process. `port` adds a loopback port for clients without Unix sockets; -1: none, 0: any."""
 
-    which: Which = field(default_factory=Which)
-    settings: Settings = field(default_factory=Settings)
+    engine_id: EngineId = field(default_factory=EngineId)
+    settings: EngineSettings = field(default_factory=EngineSettings)
     limits: Limits = field(default_factory=Limits)
     port: int = -1
     protocol: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
@@ -74,7 +74,7 @@ class Moment:
     is_on_gpu: bool = False
 
 
-def next_action(moment: Moment, settings: Settings, now: float) -> tuple[Literal["wait", "unload", "exit"], float | None]:
+def next_action(moment: Moment, settings: EngineSettings, now: float) -> tuple[Literal["wait", "unload", "exit"], float | None]:
     """Return the action, and for `wait` the seconds until the next check (None: check when something changes)."""
     if moment.n_jobs or moment.state == "loading":
         return "wait", None
@@ -99,42 +99,42 @@ def next_action(moment: Moment, settings: Settings, now: float) -> tuple[Literal
 def run(options: Options) -> None:
     """Serve requests until a shutdown request or until unused; raise DaemonError when the engine can't run."""
     try:
-        place = meeting.place(options.which)
-        logs.write_to(place, detached=options.detached)
-        lock = _take_lock(place, options)
+        files = meeting.engine_files(options.engine_id)
+        logs.write_to(files, detached=options.detached)
+        lock = _take_lock(files, options)
         try:
-            _run(place, options)
+            _run(files, options)
         finally:
             lock.release()
     except MeetingError as error:
         raise DaemonError(str(error)) from error
 
 
-def _run(place: Place, options: Options) -> None:
+def _run(files: EngineFiles, options: Options) -> None:
     address = ""
     listeners: list[socket.socket] = []
     try:
-        address, listeners = _listen(place, options)
+        address, listeners = _listen(files, options)
         token = os.environ.get(TOKEN_VARIABLE) or secrets.token_hex(32)
         if not meeting.is_token(token):
             raise DaemonError(f"{TOKEN_VARIABLE} must consist of ASCII letters, digits and punctuation, without spaces")
         if len(token) < MIN_TOKEN_CHARS:
             raise DaemonError(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARS} characters; create one with {MAKE_TOKEN}")
-        meeting.write_state(place, State(os.getpid(), address, token, __version__, *options.protocol, options.which))
-        log.info("process %d serves %s", os.getpid(), options.which.model)
-        _serve(options, token, listeners, on_shutdown=lambda: _remove(place, address))
+        meeting.write_state(files, State(os.getpid(), address, token, __version__, *options.protocol, options.engine_id))
+        log.info("process %d serves %s", os.getpid(), options.engine_id.model)
+        _serve(options, token, listeners, on_shutdown=lambda: _remove(files, address))
     finally:
-        _remove(place, address)
+        _remove(files, address)
         for listener in listeners:
             listener.close()
         log.info("process %d exits", os.getpid())
 
 
-def loader(which: Which, settings: Settings) -> Load:
+def loader(engine_id: EngineId, settings: EngineSettings) -> Load:
     """Return the function that loads the model. It imports torch only when called, and only for a local model."""
 
     def load(say: Callable[[str, float], None]) -> Filler:
-        module, _, function = (which.filler or USUAL_FILLER).partition(":")
+        module, _, function = (engine_id.filler or USUAL_FILLER).partition(":")
         say("starting", 0.0)
         try:
             return make(getattr(importlib.import_module(module), function), say)
@@ -143,14 +143,14 @@ def loader(which: Which, settings: Settings) -> Load:
             raise DaemonError(f"{name} is not installed; install the engine's parts with: {ENGINE_INSTALL}") from error
 
     def make(function: Callable[..., Filler], say: Callable[[str, float], None]) -> Filler:
-        settings_by_name = {"revision": which.revision, "dtype": "" if which.dtype == "auto" else which.dtype}
+        settings_by_name = {"revision": engine_id.revision, "dtype": "" if engine_id.dtype == "auto" else engine_id.dtype}
         options = {name: value for name, value in settings_by_name.items() if value}
         for name in options:
             if name not in inspect.signature(function).parameters:
                 raise DaemonError(f"this model does not support the option {name}")
         # Remote models set their own row limit.
         row_limit = {"rows": settings.rows} if "rows" in inspect.signature(function).parameters else {}
-        return function(which.model, device=which.device, threads=settings.threads, say=say, **options, **row_limit)
+        return function(engine_id.model, device=engine_id.device, threads=settings.threads, say=say, **options, **row_limit)
 
     return load
 
@@ -177,10 +177,10 @@ def _serve(options: Options, token: str, listeners: list[socket.socket], on_shut
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        load = loader(options.which, options.settings)
+        load = loader(options.engine_id, options.settings)
         server.service = service = Service(
             lambda on_status: Scheduler(load, limits=options.limits, on_status=on_status),
-            options.which,
+            options.engine_id,
             options.settings,
             token,
             options.protocol,
@@ -245,14 +245,14 @@ def _ignore_signal(_signal: int, _frame: FrameType | None) -> None:
     pass
 
 
-def _take_lock(place: Place, options: Options) -> meeting.Lock:
+def _take_lock(files: EngineFiles, options: Options) -> meeting.Lock:
     give_up = time.monotonic() + (LOCK_PATIENCE_S if options.detached else 0.0)
-    while (lock := meeting.hold(place.lock)) is None:
-        state = meeting.read_state(place)
+    while (lock := meeting.hold(files.lock)) is None:
+        state = meeting.read_state(files)
         # The lock's owner may be exiting, because our client could not reach it. An owner that listens is not exiting.
         if time.monotonic() >= give_up or (state is not None and _listens(state.address)):
             who = f" (process {state.pid})" if state else ""
-            raise DaemonError(f"an engine for {options.which.model} is already running{who}")
+            raise DaemonError(f"an engine for {options.engine_id.model} is already running{who}")
         time.sleep(0.05)
     return lock
 
@@ -265,9 +265,9 @@ def _listens(address: str) -> bool:
         return caller.connect_ex(where) == 0
 
 
-def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
+def _listen(files: EngineFiles, options: Options) -> tuple[str, list[socket.socket]]:
     """Return the address for the state file and the listening sockets; raise DaemonError or MeetingError."""
-    path = meeting.socket_path(place)
+    path = meeting.socket_path(files)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
@@ -289,7 +289,7 @@ def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
         except OSError as error:
             for other in [listener, *listeners]:
                 other.close()
-            _remove(place, address)
+            _remove(files, address)
             raise DaemonError(f"port {options.port} of this machine can't be used: {error.strerror}") from error
         listeners.append(listener)
     for listener in listeners:
@@ -297,8 +297,8 @@ def _listen(place: Place, options: Options) -> tuple[str, list[socket.socket]]:
     return address, listeners
 
 
-def _remove(place: Place, address: str) -> None:
+def _remove(files: EngineFiles, address: str) -> None:
     # A file that can't be removed is not ours, or its folder no longer exists.
-    for path in (place.state, *([Path(address)] if address.startswith("/") else [])):
+    for path in (files.state, *([Path(address)] if address.startswith("/") else [])):
         with contextlib.suppress(OSError):
             path.unlink()

@@ -22,7 +22,7 @@ UNUSED = ("vision", "experts", "router", "feedforward_layernorm_2")
 OFF = "post_feedforward_layernorm_2.weight"
 
 
-def load(folder: Path, dtype: torch.dtype) -> Dense | None:
+def load_dense(folder: Path, dtype: torch.dtype) -> Dense | None:
     """Return the folder's model, or None if it is not of this kind. Raises the errors of reading a broken file."""
     from safetensors.torch import load_file
 

@@ -78,7 +78,7 @@ def copies(
     return _in_text_order(ranked, most, _places(file, prefix[-MIN_MATCH:]), take)
 
 
-def kept(previous: str, *, block: bool) -> str:
+def shortened(previous: str, *, block: bool) -> str:
     """Return the rest of an earlier answer, no longer than a copy; one line only for a hole that is not a block."""
     if block:
         return "\n".join(previous[:BLOCK_CHARS].split("\n")[:BLOCK_LINES])

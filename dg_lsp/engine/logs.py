@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import Place
+from dg_lsp.wire.meeting import EngineFiles
 from dg_lsp.wire.visible import LogFormatter
 
 # At most this many lines with the same start are written per minute. The next line says how many were omitted.
@@ -88,12 +88,12 @@ class Rolling(logging.handlers.RotatingFileHandler):
         return open(handle, "a", encoding=self.encoding, errors=self.errors)  # noqa: PTH123 -- it opens a descriptor, not a path
 
 
-def write_to(place: Place, *, detached: bool) -> None:
+def write_to(files: EngineFiles, *, detached: bool) -> None:
     """Log to the engine's log file, and to standard error unless `detached`. Raises MeetingError."""
     try:
-        handlers: list[logging.Handler] = [Rolling(place.log, takes_output=detached)]
+        handlers: list[logging.Handler] = [Rolling(files.log, takes_output=detached)]
     except OSError as error:
-        raise meeting.unusable(place.log, error) from error
+        raise meeting.unusable(files.log, error) from error
     if not detached:
         handlers.append(logging.StreamHandler(sys.stderr))
     seldom = Seldom()

@@ -56,7 +56,7 @@ class Loaded:
     fingerprint: str = ""  # identifies the weights
 
 
-def load(
+def load_model(
     name: str = EMBEDDED,
     *,
     device: str = "auto",
@@ -98,7 +98,7 @@ def load(
         why["dtype"] = choice.why
         # Load the embedded weights without transformers, because its import takes longer than the rest of the start.
         is_plain = name == EMBEDDED and device == "cpu" and adapted == folder and not trainable
-        model = dense.load(folder, reading.wide_dtype(choice.precision)) if is_plain else None
+        model = dense.load_dense(folder, reading.wide_dtype(choice.precision)) if is_plain else None
         if model is None:
             model = _with_weights(folder, device, choice.precision, say)
         if adapted != folder:
@@ -145,7 +145,7 @@ def _vocabulary(folder: Path) -> Vocabulary:
 
 def _profile(folder: Path) -> Profile:
     try:
-        return profile.load(folder)
+        return profile.load_profile(folder)
     except ValueError as error:
         raise LoadError(str(error)) from error
 

@@ -66,7 +66,7 @@ class Profile:
     calibration: Calibration | None = None  # None: its confidence was never measured
 
 
-def load(folder: Path) -> Profile:
+def load_profile(folder: Path) -> Profile:
     """Return the profile of a checkpoint's folder.
 
     Raises ValueError with a sentence if the file exists but this version can't read it.

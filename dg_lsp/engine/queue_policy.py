@@ -56,7 +56,7 @@ def choose(
 ) -> Job | None:
     """Return the job to run next, or None if no job can run: interactive before batch, then by `is_next`.
 
-    The choice is made anew after each step, so a batch job delays an interactive one by at most one step.
+    The choice is made again after each step, so a batch job delays an interactive one by at most one step.
     If memory has no room for another job, the job waits until any running job ends, whatever its priority.
     """
     is_working = any(job.started_at is not None for job in jobs)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dg_lsp import __version__
 from dg_lsp.engine import memory
 from dg_lsp.engine.scheduler import Job, Scheduler
-from dg_lsp.wire.meeting import Settings, Which
+from dg_lsp.wire.meeting import EngineId, EngineSettings
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Ask, Bye, Done, Event, Problem, Status
 
 MAX_WAITING_EVENTS = 16
@@ -48,15 +48,15 @@ class Service:
     def __init__(
         self,
         make_scheduler: Callable[[Callable[[Status], None]], Scheduler],
-        which: Which,
-        settings: Settings,
+        engine_id: EngineId,
+        settings: EngineSettings,
         token: str,
         protocol: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
         *,
         url: str = "",
     ) -> None:
         """Create the scheduler, which reports its state to this service. Call this on the event loop."""
-        self.which = which
+        self.engine_id = engine_id
         self.settings = settings
         self.token = token
         self.protocol = protocol
@@ -136,10 +136,10 @@ class Service:
             "state": status.state,
             "message": status.message,
             "fraction": status.fraction,
-            "model": self.which.model,
-            "revision": self.which.revision,
-            "dtype": self.which.dtype,
-            "device": self.which.device,
+            "model": self.engine_id.model,
+            "revision": self.engine_id.revision,
+            "dtype": self.engine_id.dtype,
+            "device": self.engine_id.device,
             **about,
             "leases": self.n_leases,
             "running": running,

@@ -219,10 +219,10 @@ def _measured(size: str, device: str, threads: int) -> tuple[Measured, str]:
 
 
 def _loaded(name: str, threads: int) -> Loaded:
-    from dg_lsp.engine.model import LoadError, load
+    from dg_lsp.engine.model import LoadError, load_model
 
     try:
-        return load(name, threads=threads)
+        return load_model(name, threads=threads)
     except LoadError as error:
         raise tasks.EvalError(str(error)) from error
 

@@ -96,7 +96,7 @@ def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
     # The engine process has another working directory and stores a calibration under the folder's full path, so use that here.
     name = str(model_names.folder_of(name) or name)
     try:
-        return name, backends.load(name, device=device)
+        return name, backends.load_filler(name, device=device)
     except UserError as error:
         raise EvalError(str(error)) from error
     except ModuleNotFoundError:
@@ -159,7 +159,7 @@ def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, 
     try:
         if into is not None:
             try:
-                current = profile.load(into)
+                current = profile.load_profile(into)
             except ValueError as error:
                 raise EvalError(str(error)) from error
             target = into / profile.FILE

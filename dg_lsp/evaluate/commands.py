@@ -32,6 +32,7 @@ app = typer.Typer(
 WIDTH = 160  # columns of a table that is not printed on a terminal
 
 
+# Long, because each option is one parameter with its help.
 @app.command()
 def evaluate(
     file: Annotated[

@@ -120,14 +120,14 @@ class Bench:
             raise EvalError(str(error)) from error
 
 
-def load(setup: Setup) -> Bench:
+def load_bench(setup: Setup) -> Bench:
     """Return the bench of a setup. The model is loaded only if a method needs it. Raises EvalError."""
     if not setup.needs_model:
         return Bench(setup, None)
     from dg_lsp.engine import model
 
     try:
-        return Bench(setup, model.load(setup.model, device=setup.device, threads=setup.threads))
+        return Bench(setup, model.load_model(setup.model, device=setup.device, threads=setup.threads))
     except model.LoadError as error:
         raise EvalError(str(error)) from error
 
@@ -225,7 +225,7 @@ def executed(
 
 
 def _here(tasks: Sequence[Task], setup: Setup) -> Iterator[list[Row]]:
-    bench = load(setup)
+    bench = load_bench(setup)
     if tasks:
         bench.warm_up(tasks[0])
     for task in tasks:
@@ -253,7 +253,7 @@ def _in_processes(tasks: Sequence[Task], setup: Setup, workers: int) -> Iterator
 def _start(setup: Setup, task: Task) -> None:
     global _bench  # a process pool offers no other way to keep state in a worker
     try:
-        _bench = load(setup)
+        _bench = load_bench(setup)
         _bench.warm_up(task)
     except EvalError as error:
         _bench = error  # raised later, in `_rows`, because an initializer that fails only breaks the pool

@@ -39,7 +39,7 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FillResult:
     """The text with its holes filled, the fills in order, and for each open hole its line and the reason."""
 
     text: str
@@ -86,7 +86,7 @@ class Session:
         kinds: Collection[str] = KINDS,
         min_probability: float = 0.0,
         related: Sequence[Snippet] = (),
-    ) -> Filled:
+    ) -> FillResult:
         """Return the text with its holes filled, where a fill reaches `min_probability` and adds no syntax error.
 
         `kinds` may contain "bodies", "markers" and "empty". Raises EngineError when the engine can't answer, and ValueError
@@ -105,7 +105,7 @@ class Session:
                     state.takes((hole,), answer.suggestions, answer.reason)
         return state.filled()
 
-    async def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> Filled:
+    async def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> FillResult:
         """Return a file's text with its holes filled; the file stays as it is.
 
         The model also gets text from related files. Raises OSError or UnicodeDecodeError for a file that can't be read, and
@@ -139,7 +139,7 @@ async def connect(
         yield Session(engine, candidates, deadline_ms, seed)
         return
     try:
-        configured = config.load(config.workspace_of(Path.cwd()))
+        configured = config.load_config(config.workspace_of(Path.cwd()))
     except ConfigError as error:
         raise EngineError(str(error)) from error
     options = config.connect_options(configured, command=ENGINE_COMMAND, model=model, interactive=False)
@@ -175,11 +175,11 @@ class _Text:
         self.reasons |= {hole.span.start: reason for hole in group}
         return False
 
-    def filled(self) -> Filled:
+    def filled(self) -> FillResult:
         """Return the filled text with its fills and open holes."""
         lines = positions.lines(self.document.text)
         fills = tuple(sorted(self.fills, key=lambda fill: fill.start))
-        return Filled(
+        return FillResult(
             self._with(fills), fills, tuple((lines.at(start) + 1, reason) for start, reason in sorted(self.reasons.items()))
         )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dg_lsp.infill import api
-from dg_lsp.infill.api import KINDS, Fill, Filled, Session
+from dg_lsp.infill.api import KINDS, Fill, FillResult, Session
 from dg_lsp.infill.port import Engine
 
 Result = TypeVar("Result")
@@ -35,13 +35,13 @@ class SyncSession:
 
     def fill_text(
         self, text: str, *, path: str = "", language: str = "", kinds: Collection[str] = KINDS, min_probability: float = 0.0
-    ) -> Filled:
+    ) -> FillResult:
         """Return the text with its holes filled, as `Session.fill_text` does."""
         return self._run(
             self.session.fill_text(text, path=path, language=language, kinds=kinds, min_probability=min_probability)
         )
 
-    def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> Filled:
+    def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> FillResult:
         """Return a file's text with its holes filled, as `Session.fill_file` does."""
         return self._run(self.session.fill_file(path, kinds=kinds, min_probability=min_probability))
 

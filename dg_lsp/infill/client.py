@@ -24,7 +24,7 @@ from dg_lsp.infill.life import Breaker, Failed, Life, Lost, Ready, Starting, Sta
 from dg_lsp.infill.link import EngineBusyError, Link, LinkLostError, OnDone, OnDraft, SilentError
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import MeetingError, Settings, Which
+from dg_lsp.wire.meeting import EngineId, EngineSettings, MeetingError
 from dg_lsp.wire.messages import Ask
 from dg_lsp.wire.settings import DEFAULTS
 
@@ -67,14 +67,14 @@ class ConnectOptions:
     breaker: Breaker = field(default_factory=Breaker)
 
     @property
-    def which(self) -> Which:
+    def engine_id(self) -> EngineId:
         """The part of the options that identifies the engine."""
-        return Which(self.model, self.revision, self.dtype, self.device, self.filler)
+        return EngineId(self.model, self.revision, self.dtype, self.device, self.filler)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> EngineSettings:
         """The part of the options that is used to start the engine."""
-        return Settings(self.threads, self.unload_after_s, self.exit_after_s, self.rows)
+        return EngineSettings(self.threads, self.unload_after_s, self.exit_after_s, self.rows)
 
 
 @contextlib.asynccontextmanager
@@ -246,7 +246,7 @@ class ResidentEngine:
 
     async def _join(self, delay_s: float) -> None:
         """Try once to connect, and pass the outcome to `_feed` as an event."""
-        joiner = Joiner(self.options.which, self.options.settings, self.options.command, self._on_link)
+        joiner = Joiner(self.options.engine_id, self.options.settings, self.options.command, self._on_link)
         event: lives.Event
         try:
             async with asyncio.timeout(lives.START_PATIENCE_S):
@@ -328,7 +328,7 @@ class ResidentEngine:
 
     def _with_log(self, sentence: str) -> str:
         with contextlib.suppress(MeetingError):
-            tail = meeting.log_tail(meeting.place(self.options.which))
+            tail = meeting.log_tail(meeting.engine_files(self.options.engine_id))
             return sentence + ("; the end of its log:\n  " + "\n  ".join(tail) if tail else "")
         return sentence
 

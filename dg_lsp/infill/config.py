@@ -13,7 +13,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.client import ConnectOptions
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import model_names
-from dg_lsp.wire.config import NO_PASSWORD, Config, ConfigError, load, read, workspace_of
+from dg_lsp.wire.config import NO_PASSWORD, Config, ConfigError, load_config, read, workspace_of
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY, LocalOnlyError, shown, stays_local
 
@@ -24,7 +24,7 @@ __all__ = [
     "Privacy",
     "connect_options",
     "is_remote",
-    "load",
+    "load_config",
     "privacy",
     "read",
     "workspace_of",

@@ -19,7 +19,7 @@ from dg_lsp.infill import link as links
 from dg_lsp.infill.link import SILENCE_S, Link
 from dg_lsp.infill.port import EngineError
 from dg_lsp.wire import meeting, messages
-from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
+from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 
 BIND_PATIENCE_S = 60.0
 END_PATIENCE_S = 15.0
@@ -33,8 +33,8 @@ class Joiner:
     `command` starts an engine; empty means never start one. `on_change` is called when a link's status changes.
     """
 
-    which: Which
-    settings: Settings
+    engine_id: EngineId
+    settings: EngineSettings
     command: tuple[str, ...]
     on_change: Callable[[Link], None]
 
@@ -45,69 +45,69 @@ class Joiner:
         the running engine does not respond.
         """
         try:
-            place = meeting.place(self.which)
+            files = meeting.engine_files(self.engine_id)
             while True:
-                link = await self._reach(place)
+                link = await self._reach(files)
                 if link is not None:
                     return link
                 if not self.command:
                     raise EngineError("no engine is running, and this client may not start one; run: dg-lsp engine start")
-                starting = meeting.hold(place.starting)
+                starting = meeting.hold(files.starting)
                 if starting is None:
                     await asyncio.sleep(0.05)  # another client is starting it
                     continue
                 try:
-                    return await self._reach(place) or await self._start(place)
+                    return await self._reach(files) or await self._start(files)
                 finally:
                     starting.release()
         except MeetingError as error:
             raise EngineError(str(error)) from error
 
-    async def _reach(self, place: Place) -> Link | None:
-        """Return a link to the engine of this place; None when none answers.
+    async def _reach(self, files: EngineFiles) -> Link | None:
+        """Return a link to the engine of these files; None when it does not respond.
 
         Raises EngineError when the engine is in use and speaks another protocol.
         """
-        state = meeting.read_state(place)
+        state = meeting.read_state(files)
         if state is None:
             return None
         speaks_ours = messages.common_protocol(state.protocol_min, state.protocol_max) is not None
         if speaks_ours and state.version == __version__:
-            return await links.reach(state, self.on_change, first_word_s=_first_word_s(place))
+            return await links.reach(state, self.on_change, first_word_s=_first_word_s(files))
         try:
             meeting.check_owner(state.address)
         except OSError:
             return None  # without its socket, the engine has ended
         # Check the lock, which an engine holds as long as it lives. Its process id may belong to another process by now.
-        if not meeting.is_held(place.lock):
+        if not meeting.is_held(files.lock):
             return None
         # Ask an engine of another dg-lsp version to end; it does so when no client uses it.
         if (self.command or not speaks_ours) and await links.ask_to_end(state):
-            await _until(lambda: meeting.read_state(place) != state, END_PATIENCE_S)
+            await _until(lambda: meeting.read_state(files) != state, END_PATIENCE_S)
             return None
         if speaks_ours:
-            return await links.reach(state, self.on_change, first_word_s=_first_word_s(place))
+            return await links.reach(state, self.on_change, first_word_s=_first_word_s(files))
         raise EngineError(
             f"the running engine (dg-lsp {state.version}) is in use and speaks another protocol than this dg-lsp; "
             "close the programs that use it, or stop it with: dg-lsp engine stop --now"
         )
 
-    async def _start(self, place: Place) -> Link | None:
+    async def _start(self, files: EngineFiles) -> Link | None:
         """Return a link to a new engine; None when the new process ended."""
-        before = meeting.read_state(place)
-        process = meeting.start_engine(self.command, place, self.which, self.settings)
-        await _until(partial(self._is_decided, place, before, process), BIND_PATIENCE_S)
-        return await self._reach(place)
+        before = meeting.read_state(files)
+        process = meeting.start_engine(self.command, files, self.engine_id, self.settings)
+        await _until(partial(self._is_decided, files, before, process), BIND_PATIENCE_S)
+        return await self._reach(files)
 
-    def _is_decided(self, place: Place, before: State | None, process: subprocess.Popen[bytes]) -> bool:
+    def _is_decided(self, files: EngineFiles, before: State | None, process: subprocess.Popen[bytes]) -> bool:
         """Return whether a new engine is running, started by any client, or our process has ended."""
-        return process.poll() is not None or meeting.read_state(place) not in (None, before)
+        return process.poll() is not None or meeting.read_state(files) not in (None, before)
 
 
-def _first_word_s(place: Place) -> float:
+def _first_word_s(files: EngineFiles) -> float:
     """Return how long the engine may be silent at first; a newly started one may still import its modules."""
     with contextlib.suppress(OSError):
-        if time.time() - place.state.stat().st_mtime < YOUNG_S:
+        if time.time() - files.state.stat().st_mtime < YOUNG_S:
             return YOUNG_S
     return SILENCE_S
 

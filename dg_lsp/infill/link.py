@@ -89,7 +89,7 @@ class Link:
         return messages.PROTOCOL_MAX if common is None else common
 
     async def opened(self) -> None:
-        """Wait until the engine has confirmed the lease; raise LinkLostError when it does not answer."""
+        """Wait until the engine has confirmed the lease; raise LinkLostError when it does not respond."""
         await asyncio.shield(self._opened)
 
     async def infill(self, ask: Ask, on_draft: OnDraft | None = None, on_done: OnDone | None = None) -> tuple[Candidate, ...]:
@@ -110,7 +110,7 @@ class Link:
                     return answering.result()
             if self._ended.is_set():
                 raise self._gone()
-            raise EngineError(f"the engine did not answer within {patience_s:.0f} s; the request was cancelled")
+            raise EngineError(f"the engine did not respond within {patience_s:.0f} s; the request was cancelled")
         finally:
             self.n_running -= 1
             ended.cancel()
@@ -163,13 +163,13 @@ class Link:
             task.exception()
 
     async def info(self) -> Fields:
-        """Return the engine's description of itself; raise LinkLostError when it does not answer."""
+        """Return the engine's description of itself; raise LinkLostError when it does not respond."""
         try:
             response = await self._http.get("/v1/info", timeout=SILENCE_S)
             response.raise_for_status()
             return parse(response.content)
         except (httpx.HTTPError, WireError) as error:
-            raise LinkLostError("the engine does not answer", crashed=not self.said_bye) from error
+            raise LinkLostError("the engine does not respond", crashed=not self.said_bye) from error
 
     async def close(self) -> None:
         """End the lease and close all connections."""
@@ -225,7 +225,7 @@ class Link:
             self.lost = True
             self._ended.set()
             if not self._opened.done():
-                self._opened.set_exception(SilentError(self.state) if self.is_silent else LinkLostError("no engine answers"))
+                self._opened.set_exception(SilentError(self.state) if self.is_silent else LinkLostError("no engine responds"))
                 self._opened.exception()  # asyncio logs exceptions that were never read
             else:
                 self._on_change(self)
@@ -258,7 +258,7 @@ class Link:
 
 
 async def reach(state: State, on_change: Callable[[Link], None], *, first_word_s: float = SILENCE_S) -> Link | None:
-    """Return a link to a running engine, with an open lease; None when nothing answers.
+    """Return a link to a running engine, with an open lease; None when no engine responds.
 
     Raises MeetingError, and SilentError when the process runs but sends nothing within `first_word_s`.
     """

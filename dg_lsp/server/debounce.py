@@ -52,7 +52,7 @@ class Rhythm:
 def wait_ms(rhythm: Rhythm, now: float, before: str, after: str, *, client_ms: float, fixed: int | None) -> float:
     """Return the remaining time to wait, given the line's text before and after the cursor.
 
-    The wait is longer than a gap between keystrokes, so that nobody gets suggestions while typing on. It is shorter after
+    The wait is longer than a gap between keystrokes, so that no suggestion appears while the user types on. It is shorter after
     text such as an open bracket, and with a slow engine. The time since the last keystroke and the editor's own debounce
     are subtracted. `fixed` is the user's setting; it replaces all of this.
     """

@@ -46,18 +46,18 @@ class FillResult:
         """Whether a fill replaces working code by less code."""
         return any(fill.shrinks for fill in self.fills)
 
-    def caution(self, gate: Threshold) -> str:
-        """Return a warning about uncertain fills, such as `best guess, 4 %`; "" when every fill passes the gate."""
-        unsure = [fill.confidence for fill in self.fills if not confidence.is_sure(fill.confidence, gate)]
+    def caution(self, threshold: Threshold) -> str:
+        """Return a warning about uncertain fills, such as `best guess, 4 %`; "" when every fill reaches the threshold."""
+        unsure = [fill.confidence for fill in self.fills if not confidence.is_sure(fill.confidence, threshold)]
         if not unsure:
             return ""
         return f"best guess, {confidence.words(min(unsure, key=confidence.order))}"
 
-    def note(self, gate: Threshold) -> str:
+    def note(self, threshold: Threshold) -> str:
         """Return the note after a title: the caution or the lowest probability, and whether working code is replaced."""
         least = min((fill.confidence for fill in self.fills), key=confidence.order, default=Ranked())
         sure = "" if isinstance(least, Ranked) else confidence.words(least)
-        parts = [self.caution(gate) or sure, polish.SHRINKS if self.shrinks else ""]
+        parts = [self.caution(threshold) or sure, polish.SHRINKS if self.shrinks else ""]
         return ", ".join(part for part in parts if part)
 
 

@@ -15,6 +15,7 @@ from dg_lsp.server.methods import BadParamsError
 log = logging.getLogger(__name__)
 
 
+# Long, because pygls registers each handler as a function of its own; each is a few lines.
 def add(server: DgLanguageServer) -> None:
     """Register all handlers of the server."""
     documents = server.documents

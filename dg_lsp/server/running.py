@@ -172,8 +172,8 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     if server.documents.get(params.uri) is not doc or doc.index.text is not index.text:
         raise JsonRpcException("the document changed while it was filled", CONTENT_MODIFIED)
     server.statistics.counts.add("actions filled")
-    gate = server.configuration.at(params.uri).gate
-    caution, note = result.caution(gate), result.note(gate)
+    threshold = server.configuration.at(params.uri).suggestion_threshold
+    caution, note = result.caution(threshold), result.note(threshold)
     if len(result.edits) < result.n_holes:
         server.say(f"{len(result.edits)} of {result.n_holes} holes were filled: {'; '.join(result.reasons)}")
     if caution:

@@ -23,28 +23,28 @@ def visible(
 ) -> tuple[tuple[Offer, ...], Reason | None]:
     """Return the offers to show, best first, or the reason for none.
 
-    An unprompted request gets at most one offer, which must pass the gate and not be recently rejected. An explicit request
-    gets up to `settings.candidates` offers.
+    An unprompted request gets at most one offer, which must reach the threshold and not be recently rejected. An explicit
+    request gets up to `settings.candidates` offers.
     """
     if not offers:
         return (), Reason("noAnswer", "the model has no answer here")
     if not automatic:
         return offers[: settings.candidates], None
-    sure_offers = [offer for offer in offers if confidence.is_sure(offer.confidence, settings.gate)]
+    sure_offers = [offer for offer in offers if confidence.is_sure(offer.confidence, settings.suggestion_threshold)]
     if not sure_offers:
         best = max((offer.confidence for offer in offers), key=confidence.order)
-        return (), Reason("unsure", f"the best answer {_unsure(best, settings.gate)}")
+        return (), Reason("unsure", f"the best answer {_unsure(best, settings.suggestion_threshold)}")
     new_offers = [offer for offer in sure_offers if not rejections.holds(place, offer.text, now)]
     if not new_offers:
         return (), Reason("rejected", "the same suggestion was rejected a moment ago")
     return (new_offers[0],), None
 
 
-def _unsure(best: Confidence, gate: Threshold) -> str:
+def _unsure(best: Confidence, threshold: Threshold) -> str:
     """Return why an answer is not sure enough, as the end of a sentence."""
     match best:
         case Calibrated(probability):
-            return f"is right with a probability of {probability:.2f}, below {gate.probability:.2f}"
+            return f"is right with a probability of {probability:.2f}, below {threshold.probability:.2f}"
         case Ranked(_, True):
             return "was cut short, or contradicts the text around it"
         case Ranked():

@@ -1,6 +1,6 @@
 """Count what users do with suggestions, on this machine only: no text, no names, no network.
 
-Each server writes its own file for each day, so that servers need no locks. `load` adds the files up.
+Each server writes its own file for each day, so that servers need no locks. `load_counts` adds the files up.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def prune(folder: Path, today: datetime.date) -> None:
                 path.unlink()
 
 
-def load(folder: Path, since: datetime.date) -> Counts:
+def load_counts(folder: Path, since: datetime.date) -> Counts:
     """Return the sum of all counts since that day; skip files that can't be read."""
     total = Counts()
     for path in _files(folder):

@@ -25,7 +25,7 @@ def show(
     folder = Path(folder_name) if folder_name else stats.default_folder()
     today = datetime.datetime.now(datetime.UTC).date()
     stats.prune(folder, today)
-    counts = stats.load(folder, today - datetime.timedelta(days=days - 1))
+    counts = stats.load_counts(folder, today - datetime.timedelta(days=days - 1))
     if as_json:
         latencies = {"p50": counts.quantile_ms(0.5), "p95": counts.quantile_ms(0.95)}
         typer.echo(json.dumps({"days": days, "counts": dict(sorted(counts.numbers.items())), "latencyMs": latencies}, indent=2))

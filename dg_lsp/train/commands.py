@@ -93,7 +93,7 @@ def tokenizer(
     from dg_lsp.train import mixture
     from dg_lsp.train import tokenizer as stage
 
-    trained = stage.train(mixture.sample(source.load(run / "corpus" / "train.jsonl"), chars), vocabulary=vocabulary)
+    trained = stage.train(mixture.sample(source.load_corpus(run / "corpus" / "train.jsonl"), chars), vocabulary=vocabulary)
     trained.save(str(run / "tokenizer.json"))
     typer.echo(f"{trained.get_vocab_size()} tokens")
 
@@ -109,7 +109,7 @@ def pack(run: Folder, processes: Annotated[int, typer.Option(help="How many proc
 
     tokenizer_model = Tokenizer.from_file(str(run / "tokenizer.json"))
     for use in ("train", "valid"):
-        packed = stage.pack(source.load(run / "corpus" / f"{use}.jsonl"), tokenizer_model, processes=processes)
+        packed = stage.pack(source.load_corpus(run / "corpus" / f"{use}.jsonl"), tokenizer_model, processes=processes)
         stage.save(packed, run / f"{use}.npz")
         size = (run / f"{use}.npz").stat().st_size
         typer.echo(f"{use}: {len(packed.ids) / 1e6:.2f} M tokens, {len(packed.cut_kinds)} holes, {size / 1024**2:.1f} MiB")

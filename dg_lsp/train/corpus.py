@@ -132,7 +132,7 @@ def save(corpus: Corpus, folder: Path) -> None:
     (folder / "sources.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def load(path: Path) -> Iterator[tuple[str, str]]:
+def load_corpus(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (path, text) for each line of a file that `save` wrote."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:

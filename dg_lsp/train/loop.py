@@ -111,7 +111,7 @@ class Trainer:
         seed = plan.seed + self.progress.tokens
         torch.manual_seed(seed)
         sampler = Sampler(
-            pack.load(folder / "train.npz"),
+            pack.load_packed(folder / "train.npz"),
             tokenizer,
             seed=seed,
             canvas=shape.canvas,
@@ -119,7 +119,7 @@ class Trainer:
             profile=plan.profile,
         )
         self._batches = _Ahead(sampler, plan)
-        valid = Sampler(pack.load(folder / "valid.npz"), tokenizer, seed=7, canvas=shape.canvas)
+        valid = Sampler(pack.load_packed(folder / "valid.npz"), tokenizer, seed=7, canvas=shape.canvas)
         self._causal_checks = [valid.causal(CHECK_ROWS, plan.length) for _ in range(-(-plan.check_windows // CHECK_ROWS))]
         self._checks = [valid.canvases(12, plan.mixed_length, 6, noise=noise) for noise in (1.0, 0.5)]
         self._looked = 0.0

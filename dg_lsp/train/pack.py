@@ -114,7 +114,7 @@ def save(packed: Packed, path: Path) -> None:
     )
 
 
-def load(path: Path) -> Packed:
+def load_packed(path: Path) -> Packed:
     """Return what `save` wrote."""
     with np.load(path) as arrays:
         ends = np.cumsum(arrays["name_lengths"]).tolist()

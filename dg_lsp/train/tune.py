@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from dg_lsp.engine import profile as profiles
-from dg_lsp.engine.model import Loaded, load
+from dg_lsp.engine.model import Loaded, load_model
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.weights import adapter
 from dg_lsp.evaluate.tasks import EvalError
@@ -67,7 +67,7 @@ def run(sources: Path, init: str, out: Path, tuning: Tuning, *, say: Callable[[s
     if (out / adapter.CONFIG).exists():
         raise EvalError(f"{out} already has an adapter; remove it, or give another folder with --out")
     train, held = tune_data.texts(sources)
-    loaded = load(init, device=tuning.device, threads=tuning.threads, dtype=_dtype(tuning.device), trainable=True)
+    loaded = load_model(init, device=tuning.device, threads=tuning.threads, dtype=_dtype(tuning.device), trainable=True)
     tokenizer = loaded.vocabulary.tokenizer
     profile = loaded.profile
     batches, checks = (_sampler(part, tokenizer, loaded, tuning, seed) for part, seed in ((train, tuning.seed), (held, 7)))

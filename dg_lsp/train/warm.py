@@ -17,7 +17,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dg_lsp.engine.model import load
+from dg_lsp.engine.model import load_model
 from dg_lsp.engine.stock import library_model
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.evaluate.tasks import EvalError
@@ -38,7 +38,7 @@ def start(run: Path, checkpoint: str, shape: Shape) -> None:
     file = run / "state.pt"
     if file.exists():
         raise EvalError(f"{file} exists, so this run has started; remove it to start again")
-    loaded = load(checkpoint, device="cpu", dtype="float32")
+    loaded = load_model(checkpoint, device="cpu", dtype="float32")
     old: dict[str, Tensor] = library_model(loaded).state_dict()  # includes the weights that a dense model does not use
     model: Any = build(shape)
     new: dict[str, Tensor] = model.state_dict()

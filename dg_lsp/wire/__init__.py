@@ -1,7 +1,7 @@
 """What the processes share: the messages they exchange, and the files by which they find each other.
 
-Both sides of the wire import this package; it imports neither, and knows nothing of models or editors. Only `look`
-speaks HTTP.
+Both sides of the wire import this package; it imports neither, and knows nothing of models or editors. Only
+`inspection` speaks HTTP.
 """
 
 from dg_lsp.wire.messages import PROTOCOL_MAJOR, PROTOCOL_MAX, PROTOCOL_MIN, WireError

@@ -58,7 +58,7 @@ class Config:
         return self.keys.get(host) or self.keys.get(re.sub(r":[0-9]+$", "", host), "")
 
 
-def load(workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
+def load_config(workspace: Path | None = None, *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
     """Return the configuration; raise ConfigError if anything in it is wrong."""
     config, problems = read(workspace, file=file, environ=environ)
     if problems:

@@ -338,7 +338,7 @@ class Settings:
     ] = ()
 
     @property
-    def gate(self) -> Threshold:
+    def suggestion_threshold(self) -> Threshold:
         """The threshold for an unprompted suggestion and for the wording of a code action."""
         return Threshold(self.threshold, self.uncalibrated_best)
 

@@ -8,20 +8,20 @@
 
 ;;; Commentary:
 
-;; Suggestions that know the text on both sides of point, and commands that
+;; Suggestions that use the text on both sides of point, and commands that
 ;; fill function bodies, marked holes and regions.  The model runs on your own
-;; machine; the program `dg-lsp' is needed, in a Python environment on PATH.
+;; machine.  The program `dg-lsp' must be on PATH.
 ;;
 ;;   (require 'dg-lsp)
 ;;   (add-hook 'prog-mode-hook #'lsp-deferred)
 ;;
-;; Suggestions are those of `lsp-inline-completion-mode': C-<return> accepts,
-;; C-n and C-p show others, C-g takes them away.
+;; Suggestions use `lsp-inline-completion-mode': C-<return> accepts,
+;; C-n and C-p show others, C-g dismisses them.
 ;;
-;;   M-x dg-lsp-fill             the function body or the hole at point
-;;   M-x dg-lsp-fill-buffer      all holes
-;;   M-x dg-lsp-regenerate       the region, as you say
-;;   M-x dg-lsp-status           how things are, and why nothing was suggested
+;;   M-x dg-lsp-fill             fill the function body or the hole at point
+;;   M-x dg-lsp-fill-buffer      fill all holes
+;;   M-x dg-lsp-regenerate       regenerate the region, with your instruction
+;;   M-x dg-lsp-status           show the status
 
 ;;; Code:
 
@@ -39,7 +39,7 @@
   :type '(repeat string))
 
 (lsp-defcustom dg-lsp-model "embedded"
-  "The model: \"embedded\", a model's name, or a folder."
+  "The model: \"embedded\", a folder, a hub id or a remote model."
   :type 'string
   :group 'dg-lsp
   :lsp-path "dgLsp.engine.model")
@@ -72,10 +72,10 @@
 (defvar dg-lsp-draft-hook nil
   "Hook run in the buffer after a draft is drawn.")
 
-;;; What the server tells
+;;; Notifications from the server
 
-(defun dg-lsp--heard-status (_workspace params)
-  "Remember PARAMS, the server's status."
+(defun dg-lsp--on-status (_workspace params)
+  "Store PARAMS, the server's status."
   (setq dg-lsp--status params)
   (force-mode-line-update t))
 
@@ -84,13 +84,13 @@
   (mapc #'delete-overlay dg-lsp--overlays)
   (setq dg-lsp--overlays nil))
 
-(defun dg-lsp--heard-draft (_workspace params)
+(defun dg-lsp--on-draft (_workspace params)
   "Draw the draft in PARAMS."
   (when-let* ((document (lsp-get params :textDocument))
               (buffer (find-buffer-visiting (lsp--uri-to-path (lsp-get document :uri)))))
     (with-current-buffer buffer
       (dg-lsp--clear)
-      ;; A draft of another version would be drawn in the wrong places.
+      ;; The positions of a draft are valid only for its version.
       (when (and dg-lsp-show-drafts
                  (not (eq (lsp-get params :done) t))
                  (equal (lsp-get document :version) lsp--cur-version))
@@ -108,16 +108,16 @@
       (overlay-put overlay 'display text))
     (push overlay dg-lsp--overlays)))
 
-(defun dg-lsp--ended (workspace)
-  "Forget the status of WORKSPACE, if it is ours."
+(defun dg-lsp--on-exit (workspace)
+  "Clear the status and the drafts if WORKSPACE is a dg-lsp server."
   (when (eq (lsp--client-server-id (lsp--workspace-client workspace)) 'dg-lsp)
     (setq dg-lsp--status nil)
-    ;; Nobody is left to end the drafts, which look like text.
+    ;; The server can no longer end its drafts.
     (dolist (buffer (buffer-list))
       (with-current-buffer buffer (dg-lsp--clear)))
     (force-mode-line-update t)))
 
-(add-hook 'lsp-after-uninitialized-functions #'dg-lsp--ended)
+(add-hook 'lsp-after-uninitialized-functions #'dg-lsp--on-exit)
 
 ;;; Filling
 
@@ -128,27 +128,27 @@
                 (lsp-workspaces))
       (user-error "The dg-lsp server is not running for this buffer")))
 
-(defun dg-lsp--run (wanted)
-  "Run the action WANTED on the server, which sends its edit as a request."
+(defun dg-lsp--run (params)
+  "Run the action with PARAMS on the server, which sends its edit as a request."
   (with-lsp-workspace (dg-lsp--workspace)
     (lsp-request-async
      "workspace/executeCommand"
-     (list :command "dgLsp.fill" :arguments (vector wanted))
-     #'dg-lsp--filled
+     (list :command "dgLsp.fill" :arguments (vector params))
+     #'dg-lsp--report-fills
      :mode 'detached
      :error-handler (lambda (err) (message "dg-lsp: %s" (lsp-get err :message))))))
 
-(defun dg-lsp--filled (answer)
+(defun dg-lsp--report-fills (answer)
   "Show the model's confidence in the fills of ANSWER.
-Where there was nothing to fill, the server has said so."
+If there was nothing to fill, the server has shown a message."
   (when (eq (lsp-get answer :applied) t)
     (let ((fills (lsp-get answer :fills)))
       (if (> (length fills) 1)
-          (dg-lsp--list fills (lsp-get answer :nHoles))
+          (dg-lsp--list-fills fills (lsp-get answer :nHoles))
         (message "dg-lsp: filled (%s)" (lsp-get answer :note))))))
 
-(defun dg-lsp--list (fills n-holes)
-  "List FILLS, of N-HOLES holes, in a buffer with a link to each."
+(defun dg-lsp--list-fills (fills n-holes)
+  "Show FILLS of N-HOLES holes in a review list, with a link to each."
   (let* ((source (current-buffer))
          (name (buffer-file-name source))
          (lines (mapcar (lambda (fill)
@@ -169,8 +169,8 @@ Where there was nothing to fill, the server has said so."
       (display-buffer (current-buffer)))))
 
 (defun dg-lsp--ask (_workspace params)
-  "Ask the user the server's question PARAMS, by y or n, and return the answer.
-Others than yes-or-no questions are left to `lsp-mode'."
+  "Ask the user the question in PARAMS with `y-or-n-p', and return the answer.
+A question without exactly two answers is left to `lsp-mode'."
   (let ((actions (append (lsp-get params :actions) nil)))
     (if (/= (length actions) 2)
         (list :title (lsp--window-log-message-request params))
@@ -178,18 +178,19 @@ Others than yes-or-no questions are left to `lsp-mode'."
           (car actions)
         (cadr actions)))))
 
-(defun dg-lsp--wanted (what &optional instruction)
-  "Return the parameters of the action WHAT at point, with an INSTRUCTION."
+(defun dg-lsp--params (kind &optional instruction)
+  "Return the parameters of the action KIND at point, with an INSTRUCTION."
   (dg-lsp--workspace)
-  (list :do what
+  (list :do kind
         :textDocument (lsp--versioned-text-document-identifier)
         :range (if (use-region-p)
                    (lsp--region-to-range (region-beginning) (region-end))
                  (lsp--region-to-range (point) (point)))
         :instruction (or instruction "")))
 
-(defun dg-lsp--offered (whats nothing)
-  "Run the first action of WHATS that is possible at point, or show NOTHING."
+(defun dg-lsp--run-offered (kinds none-message)
+  "Run the first action in KINDS that is available at point.
+Show NONE-MESSAGE if none is."
   (with-lsp-workspace (dg-lsp--workspace)
     (lsp-request-async
      "textDocument/codeAction"
@@ -197,30 +198,31 @@ Others than yes-or-no questions are left to `lsp-mode'."
            :range (lsp--region-to-range (point) (point))
            :context (list :diagnostics [] :triggerKind 1))
      (lambda (actions)
-       (let ((found (seq-some
-                     (lambda (what)
-                       (seq-find (lambda (action)
-                                   (equal (dg-lsp--what (lsp-get action :data)) what))
-                                 actions))
-                     whats)))
-         (if found
-             (dg-lsp--run (lsp-get found :data))
-           (message "dg-lsp: %s" nothing))))
+       (let ((offered-action
+              (seq-some
+               (lambda (kind)
+                 (seq-find (lambda (action)
+                             (equal (dg-lsp--kind (lsp-get action :data)) kind))
+                           actions))
+               kinds)))
+         (if offered-action
+             (dg-lsp--run (lsp-get offered-action :data))
+           (message "dg-lsp: %s" none-message))))
      :mode 'tick)))
 
-(defun dg-lsp--what (data)
-  "Return the name of the action with DATA; nil for other servers' actions."
+(defun dg-lsp--kind (data)
+  "Return the kind of the action with DATA; nil for other servers' actions."
   (and data (lsp-get data :do)))
 
 (defun dg-lsp-fill ()
   "Fill the function body or the hole at point."
   (interactive "*")
-  (dg-lsp--offered '("body" "hole") "there is nothing to fill here"))
+  (dg-lsp--run-offered '("body" "hole") "there is nothing to fill here"))
 
 (defun dg-lsp-fill-buffer ()
   "Fill all holes of the buffer."
   (interactive "*")
-  (dg-lsp--run (dg-lsp--wanted "all")))
+  (dg-lsp--run (dg-lsp--params "all")))
 
 (defun dg-lsp-regenerate (instruction)
   "Regenerate the region, with an INSTRUCTION."
@@ -231,17 +233,17 @@ Others than yes-or-no questions are left to `lsp-mode'."
      (unless (use-region-p)
        (user-error "Nothing is selected"))
      (list (read-string "What should it do? "))))
-  (dg-lsp--run (dg-lsp--wanted "regenerate" instruction)))
+  (dg-lsp--run (dg-lsp--params "regenerate" instruction)))
 
 (defun dg-lsp-repair ()
   "Repair the broken syntax at point."
   (interactive "*")
-  (dg-lsp--offered '("repair") "there is no broken syntax here"))
+  (dg-lsp--run-offered '("repair") "there is no broken syntax here"))
 
 (defun dg-lsp-docstring ()
   "Document the function or class at point."
   (interactive "*")
-  (dg-lsp--offered '("docstring") "there is nothing to document here"))
+  (dg-lsp--run-offered '("docstring") "there is nothing to document here"))
 
 (defun dg-lsp-restart-engine ()
   "Restart the engine."
@@ -253,16 +255,30 @@ Others than yes-or-no questions are left to `lsp-mode'."
 
 ;;; Status
 
-(defun dg-lsp-story ()
-  "Return the status as text."
+(defconst dg-lsp--pause-codes '("off" "manual" "language")
+  "Reasons that the user chose in the settings.
+Every other reason concerns one place only.")
+
+(defun dg-lsp--state-word ()
+  "Return Ready, Working, Paused or Problem."
+  (let ((state (lsp-get dg-lsp--status :state))
+        (suppressed (lsp-get dg-lsp--status :suppressed)))
+    (cond ((equal state "failed") "Problem")
+          ((or (eq (lsp-get dg-lsp--status :busy) t) (not (equal state "ready"))) "Working")
+          ((and suppressed (member (lsp-get suppressed :code) dg-lsp--pause-codes)) "Paused")
+          (t "Ready"))))
+
+(defun dg-lsp-status-text ()
+  "Return the status in sentences, one for each line."
   (if (not dg-lsp--status)
-      "dg-lsp has told nothing yet."
+      "dg-lsp has not reported its status yet."
     (let ((suppressed (lsp-get dg-lsp--status :suppressed))
           (latency (lsp-get dg-lsp--status :latencyMs))
           (message (lsp-get dg-lsp--status :message)))
       (string-join
        (delq nil
-             (list (format "The engine is %s, with model %s."
+             (list (format "%s: the engine is %s, with model %s."
+                           (dg-lsp--state-word)
                            (lsp-get dg-lsp--status :state)
                            (lsp-get dg-lsp--status :model))
                    (and message (not (string-empty-p message)) message)
@@ -274,15 +290,11 @@ Others than yes-or-no questions are left to `lsp-mode'."
 (defun dg-lsp-status ()
   "Show the status, and why there was no suggestion."
   (interactive)
-  (message "%s" (dg-lsp-story)))
+  (message "%s" (dg-lsp-status-text)))
 
 (defun dg-lsp-mode-line ()
-  "Return a few characters for `mode-line-misc-info', \"\" without the server."
-  (if (not dg-lsp--status)
-      ""
-    (pcase (lsp-get dg-lsp--status :state)
-      ("ready" (if (lsp-get dg-lsp--status :suppressed) " DG-" " DG"))
-      (state (format " DG:%s" state)))))
+  "Return the status for `mode-line-misc-info', \"\" without a server."
+  (if dg-lsp--status (format " DG %s" (dg-lsp--state-word)) ""))
 
 ;;; The client
 
@@ -291,7 +303,7 @@ Others than yes-or-no questions are left to `lsp-mode'."
   :new-connection (lsp-stdio-connection (lambda () dg-lsp-command))
   :activation-fn (lambda (_file-name mode) (provided-mode-derived-p mode 'prog-mode))
   :server-id 'dg-lsp
-  ;; Beside the server of the language itself.
+  ;; Run in addition to the language's own server.
   :add-on? t
   :priority -5
   :multi-root t
@@ -300,8 +312,8 @@ Others than yes-or-no questions are left to `lsp-mode'."
                     (with-lsp-workspace workspace
                       (lsp--set-configuration (lsp-configuration-section "dgLsp"))))
   :request-handlers (ht ("window/showMessageRequest" #'dg-lsp--ask))
-  :notification-handlers (ht ("dgLsp/status" #'dg-lsp--heard-status)
-                             ("dgLsp/draft" #'dg-lsp--heard-draft))))
+  :notification-handlers (ht ("dgLsp/status" #'dg-lsp--on-status)
+                             ("dgLsp/draft" #'dg-lsp--on-draft))))
 
 (lsp-consistency-check dg-lsp)
 

@@ -1,4 +1,4 @@
-"""The engine's tiny checkpoints, here as well, and a private place for engines."""
+"""Fixtures: the engine's tiny checkpoints, and a private folder for engines."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ __all__ = ["trained_layout"]
 
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of this test's engines, which end with it."""
-    with home(monkeypatch) as made:
-        yield made
+    """The folder of this test's engines, which are stopped at its end."""
+    with home(monkeypatch) as folder:
+        yield folder

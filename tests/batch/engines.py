@@ -1,4 +1,4 @@
-"""Engines for runs without a model: real code that answers at once, and remembers what it was asked."""
+"""Engines for runs without a model: they answer at once and record their requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Write = Callable[[InfillRequest], tuple[str, ...]]
 
 
 class Filling:
-    """Fills each hole with the text, or each request as the function says; more texts are more candidates, best first."""
+    """Fills each hole with a text, or each request with the texts of a function. Several texts are candidates, best first."""
 
     def __init__(self, *answers: str | Write) -> None:
         self.requests: list[InfillRequest] = []
@@ -35,7 +35,7 @@ class Filling:
 
 
 def connecting(engine: Engine, models: list[str] | None = None) -> Connect:
-    """Return a way to connect that finds this engine there, and notes which models it is asked for."""
+    """Return a connect function that gives this engine, and that records the requested models."""
 
     def connect(model: str, hear: Callable[[str], None]) -> AbstractAsyncContextManager[Engine]:
         if models is not None:

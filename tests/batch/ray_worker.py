@@ -1,4 +1,4 @@
-"""A model for workers on a cluster, whose name is a folder: it notes there who answers, and what to wait for lies there."""
+"""A model for workers on a cluster. Its name is a folder, in which it records who answers and finds what to wait for."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class _Task(Task):
     def step(self) -> bool:
         self.n += 1
         (self.folder / f"{os.getpid()}.pid").touch()
-        # The worker that comes first stays in its first request until it is killed, or the test says go on.
+        # The first worker stays in its first request until it is killed or the test lets it continue.
         if (self.folder / "hold").exists():
             time.sleep(0.01)
             return True
-        # As a model on another machine would: without work for this one.
+        # Like a model on another machine, this takes no CPU.
         time.sleep(float((self.folder / "step_s").read_text()) if (self.folder / "step_s").exists() else 0.001)
         return self.n < 4
 

@@ -1,4 +1,4 @@
-"""The GitHub Action's steps and the hook of pre-commit, as far as they run without GitHub."""
+"""The GitHub Action's steps and the pre-commit hook, as far as they run without GitHub."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def test_the_action_comments_a_patch_that_applies(runner: Runner) -> None:
     assert Path(f"{runner.log}.body").read_text() == body
     assert runner.step("comment.sh", BODY=first["body"], GH_BEFORE="41").returncode == 0
     assert "--method PATCH repos/owner/name/issues/comments/41 " in runner.log.read_text()
-    # A pull request from a fork may not comment, which fails no job.
+    # A pull request from a fork may not comment, but the job does not fail.
     refused = runner.step("comment.sh", BODY=first["body"], GH_STATUS="1")
     assert (refused.returncode, refused.stdout.startswith("::warning::")) == (0, True)
-    # Nothing has changed since HEAD, so there is nothing to comment; what stood there before is replaced all the same.
+    # Nothing has changed since HEAD, so there is no patch; the old comment is replaced anyway.
     second = runner.outputs
     assert "no holes found" in Path(second["body"]).read_text()
     runner.log.unlink()
@@ -94,7 +94,7 @@ def test_the_action_comments_a_patch_that_applies(runner: Runner) -> None:
     assert "--method PATCH" in runner.log.read_text()
 
 
-def test_what_can_not_be_done_fails_the_step(runner: Runner) -> None:
+def test_a_wrong_option_fails_the_step(runner: Runner) -> None:
     failed = runner.step("fill.sh", INPUT_PATHS="gone.py")
     assert (failed.returncode, failed.stderr) == (2, "dg-lsp: there is no gone.py\n")
 

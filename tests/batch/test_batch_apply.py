@@ -1,4 +1,4 @@
-"""What becomes of the fills: commits, the user's own decisions, the page."""
+"""How fills are applied: commits, the user's review, the HTML page."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_each_hole_is_one_commit(repository: Path) -> None:
     assert git("show", "HEAD~1:a.py") == TWO.replace("raise NotImplementedError", "return 1", 1).strip()
 
 
-def test_a_file_with_changes_of_its_own_is_left_alone(repository: Path) -> None:
+def test_a_file_with_uncommitted_changes_is_not_changed(repository: Path) -> None:
     (repository / "b.py").write_text(STUB + "# mine\n")
-    found = run(".", "--commit", "file")
-    assert (found.exit_code, subjects()) == (1, ["a.py: fill 2 holes"])
-    assert "b.py:3:5: not filled: the file has changes of its own that are not committed\n" in found.stderr
+    result = run(".", "--commit", "file")
+    assert (result.exit_code, subjects()) == (1, ["a.py: fill 2 holes"])
+    assert "b.py:3:5: not filled: the file has uncommitted changes\n" in result.stderr
     assert (repository / "b.py").read_text() == STUB + "# mine\n"
 
 
@@ -67,24 +67,24 @@ def test_a_hook_that_refuses_leaves_the_file_written(repository: Path) -> None:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\necho the hook says no >&2\nexit 1\n")
     hook.chmod(0o755)
-    found = run("a.py", "--commit", "hole")
-    assert (found.exit_code, subjects()) == (1, [])
-    assert "a.py is written, but not committed: git commit: the hook says no\n" in found.stderr
+    result = run("a.py", "--commit", "hole")
+    assert (result.exit_code, subjects()) == (1, [])
+    assert "a.py is written, but not committed: git commit: the hook says no\n" in result.stderr
     assert "NotImplementedError" not in (repository / "a.py").read_text()
 
 
-def test_a_detached_head_is_told(repository: Path) -> None:
+def test_a_detached_head_is_reported(repository: Path) -> None:
     git("checkout", "-q", "--detach")
-    found = run("b.py", "--commit", "file")
-    assert (found.exit_code, subjects()) == (0, ["b.py: fill 1 hole"])
-    assert found.stderr.startswith(f"dg-lsp: HEAD is detached in {repository}: ")
+    result = run("b.py", "--commit", "file")
+    assert (result.exit_code, subjects()) == (0, ["b.py: fill 1 hole"])
+    assert result.stderr.startswith(f"dg-lsp: HEAD is detached in {repository}: ")
 
 
 def test_a_commit_outside_a_repository_is_refused(project: Path) -> None:
     (project / "a.py").write_text(STUB)
-    found = run("a.py", "--commit", "file")
-    assert (found.exit_code, (project / "a.py").read_text()) == (1, STUB)
-    assert "the file is in no git repository" in found.stderr
+    result = run("a.py", "--commit", "file")
+    assert (result.exit_code, (project / "a.py").read_text()) == (1, STUB)
+    assert "the file is not in a git repository" in result.stderr
     assert run("a.py", "--commit", "line").exit_code == 2
 
 
@@ -108,19 +108,19 @@ def decided(letters: str, *args: str, answers: tuple[str, ...] = ("return 1", "r
 )
 def test_the_user_decides_hole_by_hole(project: Path, letters: str, texts: list[str]) -> None:
     (project / "a.py").write_text(TWO)
-    found = decided(letters)
-    assert re.findall(r"^    (return .|raise .*)", (project / "a.py").read_text(), re.MULTILINE) == texts, found.output
-    assert found.exit_code == int("raise NotImplementedError" in texts)
+    result = decided(letters)
+    assert re.findall(r"^    (return .|raise .*)", (project / "a.py").read_text(), re.MULTILINE) == texts, result.output
+    assert result.exit_code == int("raise NotImplementedError" in texts)
 
 
-def test_the_user_may_take_what_is_not_sure_and_edit_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_may_accept_and_edit_an_unsure_fill(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "a.py").write_text(STUB)
     (project / "editor").write_text('#!/bin/sh\nsed -i s/return/yield/ "$1"\n')
     (project / "editor").chmod(0o755)
     monkeypatch.setenv("VISUAL", str(project / "editor"))
-    found = decided("ea", "--min-confidence", "1")
-    assert (project / "a.py").read_text() == FILLED.replace("return", "yield"), found.output
-    assert "below --min-confidence 1" in found.stderr
+    result = decided("ea", "--min-confidence", "1")
+    assert (project / "a.py").read_text() == FILLED.replace("return", "yield"), result.output
+    assert "below --min-confidence 1" in result.stderr
 
 
 class Loads(HTMLParser):
@@ -164,9 +164,9 @@ def test_the_page_shows_each_hole_before_and_after_and_loads_nothing(project: Pa
     assert "bin.py: it is binary" in plain
     run("c.py", "--min-confidence", "1", "--report", "report.html")
     assert "unsure" in (project / "report.html").read_text()
-    found = run("c.py", "--report", "nowhere/report.html")
-    assert (found.exit_code, "there is no folder" in found.stderr) == (2, True)
+    result = run("c.py", "--report", "nowhere/report.html")
+    assert (result.exit_code, "there is no folder" in result.stderr) == (2, True)
 
 
-def test_text_that_no_page_can_hold_is_written_out() -> None:
+def test_control_characters_are_escaped_on_the_page() -> None:
     assert page._printable("a\udcff\x1b\r\n\tb") == "a\\udcff\\x1b\n\tb"

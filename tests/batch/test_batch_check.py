@@ -1,4 +1,4 @@
-"""Running a check in a copy: limits, what is ended with it, and what a copy holds."""
+"""Running a check in a copy: its limits, the end of its processes, and the contents of a copy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def verdict(root: Path, command: str, limits: Limits | None = None) -> Verdict:
         return asyncio.run(check.run(Check(command, limits or Limits(), root), copy, root / "a.py"))
 
 
-def test_a_check_knows_its_file_and_says_its_last_line(project: Path) -> None:
+def test_a_check_knows_its_file_and_reports_its_last_line(project: Path) -> None:
     assert verdict(project, 'echo one; test {} = "$DG_LSP_FILE"; echo {}; exit 3').problem == (
         f"the check ended with 3: {project / 'a.py'}"
     )
@@ -46,19 +46,19 @@ def test_a_check_runs_in_the_folder_of_the_copy_that_corresponds(project: Path) 
     assert "/dg-lsp-check-" in verdict(project, "pwd | sed s,/dg,X/dg,").output
 
 
-def test_a_check_that_hangs_is_ended_with_what_it_started(project: Path, tmp_path: Path) -> None:
+def test_a_hanging_check_is_ended_with_its_child_processes(project: Path, tmp_path: Path) -> None:
     pids = shlex.quote(str(tmp_path / "pids"))
-    # One child in the group, one that left it.
+    # One child process in the check's group, and one outside of it.
     command = f"sleep 1000 & echo $! > {pids}; setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' & wait"
     while True:
         assert verdict(project, command, Limits(0.5)).problem == "the check took longer than 0.5 s"
         numbers = (tmp_path / "pids").read_text().split()
-        if len(numbers) == 2:  # on a busy machine the second may not have begun
+        if len(numbers) == 2:  # on a busy machine the second may not have started
             break
     assert all(_is_gone(int(number)) for number in numbers)
 
 
-def test_what_a_check_leaves_running_is_ended(project: Path, tmp_path: Path) -> None:
+def test_processes_that_a_check_leaves_running_are_ended(project: Path, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     assert verdict(project, f"setsid sleep 1000 & echo $! > {shlex.quote(str(pid))}").problem == ""
     assert _is_gone(int(pid.read_text()))
@@ -68,7 +68,7 @@ def test_what_a_check_leaves_running_is_ended(project: Path, tmp_path: Path) -> 
 def test_a_check_that_takes_too_much_memory_ends(project: Path) -> None:
     python = shlex.quote(sys.executable)
     assert "MemoryError" in verdict(project, f"{python} -c 'x = bytearray(900 << 20)'", Limits(60, 300)).problem
-    # No process is above the limit, all together are.
+    # Each process is below the limit, but all together are above it.
     one = f"{python} -c 'import time; x = bytearray(b\"1\") * (80 << 20); time.sleep(1000)'"
     assert verdict(project, " & ".join([one] * 4) + " & wait", Limits(600, 200)).problem == (
         "the check took more than 200 MiB of memory"
@@ -80,7 +80,7 @@ def test_a_check_that_prints_without_end_is_ended(project: Path, monkeypatch: py
     assert verdict(project, "yes").problem == "the check printed more than 1 MiB"
 
 
-def test_a_copy_holds_what_git_knows_and_generated_files_between_it(project: Path) -> None:
+def test_a_copy_contains_tracked_files_and_generated_files_between_them(project: Path) -> None:
     subprocess.run(["git", "init", "-q", project], check=True)
     (project / ".gitignore").write_text("build/\n_version.py\nnode_modules/\n.venv/\n*.log\n")
     for name in (
@@ -112,7 +112,7 @@ def test_a_copy_holds_what_git_knows_and_generated_files_between_it(project: Pat
     assert not folder.exists()
 
 
-def test_a_file_that_can_not_be_read_is_named(project: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(project: Path) -> None:
     if os.getuid() == 0:
         pytest.skip("root reads everything")
     (project / "secret").write_text("x")
@@ -132,7 +132,7 @@ def test_a_full_disk_is_one_sentence(project: Path, monkeypatch: pytest.MonkeyPa
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    # No disk can be filled here without harm to others; what is raised is what the system raises.
+    # Filling a real disk would harm other programs, so the system's error is raised instead.
     monkeypatch.setattr("shutil.copy2", full)
     with scratch.directory() as folder, pytest.raises(scratch.ScratchError, match=r"no space left .* or set TMPDIR"):
         scratch.copy(project, folder / "0")
@@ -171,7 +171,7 @@ def test_a_run_that_is_killed_leaves_the_project_as_it_was(project: Path, tmp_pa
 
 
 def _is_gone(pid: int) -> bool:
-    """Return whether the process has ended, or is a zombie that nobody has collected yet."""
+    """Return whether the process has ended, or is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except OSError:

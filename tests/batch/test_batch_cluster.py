@@ -1,4 +1,4 @@
-"""The same run on a local Ray cluster: the same patch, whatever becomes of a worker."""
+"""A run on a local Ray cluster gives the same patch, even if a worker dies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.batch.ray_worker import load
 from tests.engine.engine_kit import wait_until
 
 ray = pytest.importorskip("ray", reason="dg-lsp[ray] is not installed")
-# Its own threads and files are closed late.
+# Ray closes its threads and files late.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 STUB = 'def f{n}():\n    """Do."""\n    raise NotImplementedError\n\n\n' + "# far away\n" * 200
@@ -26,7 +26,7 @@ N_FILES = 12
 
 
 class Here:
-    """Fills as a worker does, in this process."""
+    """Fills like a worker, but in this process."""
 
     def __init__(self, folder: Path) -> None:
         self.worker = cluster.Worker(str(folder), load)
@@ -50,19 +50,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "project"
     (root / ".git").mkdir(parents=True)
     for idx in range(N_FILES):
-        # Each file's first function says that it calls one of the next file's.
+        # The first function of each file names one of the next file's in a comment.
         calls = f"# calls `f{idx + 1}`\n    " if idx % 4 == 0 else ""
         (root / f"a{idx:02}.py").write_text(STUB.format(n=idx).replace("raise", f"{calls}raise"))
     monkeypatch.chdir(root)
     # Workers import this test's model.
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    # Ray gives its workers a low priority, and on a busy machine they would hardly run.
+    # Ray gives its workers a low priority, and on a busy machine they would be too slow.
     monkeypatch.setenv("RAY_worker_niceness", "0")
     return root
 
 
 def patch(folder: Path, n_workers: int = 0) -> str:
-    """Return the patch of a run on so many workers, or in this process."""
+    """Return the patch of a run on this number of workers, or in this process."""
     connect = cluster.connecting(ClusterOptions("local", n_workers), load) if n_workers else connecting(Here(folder))
     return api.run_sync([Path()], model=str(folder), connect=connect, n_in_flight=cluster.N_IN_FLIGHT).patch
 
@@ -72,7 +72,7 @@ def test_two_workers_give_the_same_patch(project: Path, folder: Path) -> None:
     assert expected.count("+    return ") == N_FILES
     ours = {path.name for path in folder.glob("*.pid")}
     assert patch(folder, 2) == expected
-    # Each of the order's two levels has workers of its own.
+    # Each of the order's two levels has its own workers.
     assert len({path.name for path in folder.glob("*.pid")} - ours) >= 2
 
 
@@ -101,7 +101,7 @@ def test_a_worker_that_is_killed_changes_nothing(project: Path, folder: Path) ->
     assert len({path.stem for path in folder.glob("*.pid")} - set(killed)) >= 1, "others did its work"
 
 
-def test_a_request_that_fails_spoils_no_other(project: Path, folder: Path) -> None:
+def test_a_failed_request_does_not_affect_others(project: Path, folder: Path) -> None:
     for name in ("refused", "broken"):
         (project / f"{name}.py").write_text(STUB.format(n=99))
     connect = cluster.connecting(ClusterOptions("local", 2), load)
@@ -114,6 +114,6 @@ def test_a_request_that_fails_spoils_no_other(project: Path, folder: Path) -> No
     assert len(result.rows) == N_FILES + 2
 
 
-def test_a_cluster_that_is_not_there_is_told(project: Path) -> None:
+def test_a_cluster_that_is_not_there_is_reported(project: Path) -> None:
     with pytest.raises(EngineError, match=r"^there is no Ray cluster at 127\.0\.0\.1:1: "):
         api.run_sync([Path()], model="embedded", connect=cluster.connecting(ClusterOptions("127.0.0.1:1")))

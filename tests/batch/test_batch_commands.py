@@ -35,24 +35,24 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*args: str | Path, engine: Filling | FailingEngine | None = None) -> Result:
-    found = CliRunner().invoke(cli.app, ["infill", *map(str, args)], obj=connecting(engine or Filling("return 1")))
-    assert found.exception is None or isinstance(found.exception, SystemExit), found.exc_info
-    return found
+    result = CliRunner().invoke(cli.app, ["infill", *map(str, args)], obj=connecting(engine or Filling("return 1")))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result
 
 
 def report(*args: str | Path, engine: Filling | FailingEngine | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run(*args, "--json", engine=engine).stdout)
-    return found
+    result: dict[str, Any] = json.loads(run(*args, "--json", engine=engine).stdout)
+    return result
 
 
 def test_the_diff_goes_to_stdout_and_the_rest_to_stderr(project: Path) -> None:
     (project / "a.py").write_text(STUB)
-    found = run("a.py")
-    assert found.stdout == (
+    result = run("a.py")
+    assert result.stdout == (
         '--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n def f():\n     """Do."""\n-    raise NotImplementedError\n+    return 1\n'
     )
-    assert found.stderr.startswith("dg-lsp: filled 1 of 1 hole in 1 file, ")
-    assert (found.exit_code, (project / "a.py").read_text()) == (0, STUB)
+    assert result.stderr.startswith("dg-lsp: filled 1 of 1 hole in 1 file, ")
+    assert (result.exit_code, (project / "a.py").read_text()) == (0, STUB)
 
 
 def test_the_diff_of_a_folder_applies_where_it_was_made(project: Path) -> None:
@@ -75,15 +75,15 @@ def test_a_diff_of_files_elsewhere_says_where_it_begins(project: Path) -> None:
     (project / "here").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project / "here")
-        found = run("../there")
-    assert "--- a/in/a.py\n" in found.stdout
-    assert f"the diff's names begin at {project / 'there'}" in found.stderr
+        result = run("../there")
+    assert "--- a/in/a.py\n" in result.stdout
+    assert f"the diff's file names are relative to {project / 'there'}" in result.stderr
 
 
 def test_write_writes_and_prints_no_diff(project: Path) -> None:
     (project / "a.py").write_text(STUB)
-    found = run(".", "--write")
-    assert (found.exit_code, found.stdout, (project / "a.py").read_text()) == (0, "", FILLED)
+    result = run(".", "--write")
+    assert (result.exit_code, result.stdout, (project / "a.py").read_text()) == (0, "", FILLED)
     assert run(".", "--write").stderr == "dg-lsp: no holes found\n"
 
 
@@ -92,27 +92,27 @@ def test_the_report_accounts_for_every_hole(project: Path) -> None:
     (project / "b.js").write_text('function f() {\n  throw new Error("not implemented");\n}\n')
     (project / "bin.py").write_bytes(b"\0")
     (project / "bad.py").write_text(STUB + "x = (\n")
-    found = report(".")
-    assert [(row["path"], row["line"], row["kind"], row["status"], row["text"]) for row in found["holes"]] == [
+    result = report(".")
+    assert [(row["path"], row["line"], row["kind"], row["status"], row["text"]) for row in result["holes"]] == [
         ("a.py", 3, "body", "filled", "return 1"),
         ("a.py", 8, "body", "filled", "return 1"),
         ("b.js", 2, "body", "filled", "return 1"),
         ("bad.py", 3, "body", "filled", "return 1"),
     ]
-    assert {"probability", "verified", "candidates", "steps", "ms", "reason", "column"} <= found["holes"][0].keys()
-    assert found["files"] == [
+    assert {"probability", "verified", "candidates", "steps", "ms", "reason", "column"} <= result["holes"][0].keys()
+    assert result["files"] == [
         {"path": "bin.py", "status": "skipped", "reason": "is binary"},
-        {"path": "bad.py", "status": "noted", "reason": "does not parse (line 4); its holes are filled all the same"},
+        {"path": "bad.py", "status": "noted", "reason": "does not parse (line 4); its holes are filled anyway"},
     ]
-    summary = found["summary"]
+    summary = result["summary"]
     assert (summary["files"], summary["holes"], summary["filled"], summary["unsure"], summary["failed"]) == (3, 4, 4, 0, 0)
 
 
-def test_a_hole_that_fails_has_a_reason_and_ends_with_one(project: Path) -> None:
+def test_a_failed_hole_has_a_reason_and_the_exit_status_is_1(project: Path) -> None:
     (project / "a.py").write_text(STUB)
-    found = run(".", engine=FailingEngine("the engine is busy"))
-    assert (found.exit_code, found.stdout) == (1, "")
-    assert "a.py:3:5: not filled: the engine is busy\n" in found.stderr
+    result = run(".", engine=FailingEngine("the engine is busy"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "a.py:3:5: not filled: the engine is busy\n" in result.stderr
     [row] = report(".", engine=FailingEngine("the engine is busy"))["holes"]
     assert (row["status"], row["reason"]) == ("failed", "the engine is busy")
 
@@ -131,8 +131,8 @@ def test_a_selection_can_be_filled(project: Path) -> None:
 def test_several_places_and_paths_go_together(project: Path) -> None:
     for name in ("a.py", "b.py"):
         (project / name).write_text("x = \ny = \n" + STUB)
-    found = report("--at", "a.py:1:5", "--at", "a.py:2:5", "--at", "b.py:1:5", ".", engine=Filling("1"))
-    assert [(row["path"], row["line"]) for row in found["holes"]] == [("a.py", 1), ("a.py", 2), ("b.py", 1)]
+    result = report("--at", "a.py:1:5", "--at", "a.py:2:5", "--at", "b.py:1:5", ".", engine=Filling("1"))
+    assert [(row["path"], row["line"]) for row in result["holes"]] == [("a.py", 1), ("a.py", 2), ("b.py", 1)]
 
 
 def test_kinds_can_be_chosen(project: Path) -> None:
@@ -146,7 +146,7 @@ def test_kinds_can_be_chosen(project: Path) -> None:
     assert kinds("--holes", "bodies,empty") == [("body", 3), ("body", 11)]
 
 
-def test_what_can_not_be_done_ends_with_two(project: Path) -> None:
+def test_wrong_options_exit_with_2(project: Path) -> None:
     (project / "a.py").write_text(STUB)
     for args, sentence in (
         ((), "name files or folders"),
@@ -157,45 +157,44 @@ def test_what_can_not_be_done_ends_with_two(project: Path) -> None:
         (("--at", ".:1:1"), "is a folder"),
         ((".", "--holes", "all"), "--holes takes"),
         ((".", "--candidates", "0"), "candidates"),
-        ((".", "--resume", "a.py"), "is no journal"),
+        ((".", "--resume", "a.py"), "is not a journal"),
         ((".", "--nonsense"), "--nonsense"),
     ):
-        found = run(*args)
-        assert (found.exit_code, found.stdout) == (2, ""), args
-        assert sentence in found.stderr, (args, found.stderr)
-        assert "Traceback" not in found.stderr
+        result = run(*args)
+        assert (result.exit_code, result.stdout) == (2, ""), args
+        assert sentence in result.stderr, (args, result.stderr)
+        assert "Traceback" not in result.stderr
 
 
-def test_skipped_files_are_told_and_fail_nothing(project: Path) -> None:
+def test_skipped_files_are_reported_and_fail_nothing(project: Path) -> None:
     (project / "a.py").write_text(STUB)
     (project / "latin.py").write_bytes(b"# \xe4\n")
     (project / "gone.py").symlink_to(project / "nothing")
-    found = run(".")
-    assert found.exit_code == 0
-    assert "dg-lsp: skipped latin.py: it is not UTF-8 (byte 2)\n" in found.stderr
-    assert "dg-lsp: skipped gone.py: it is a link to a file that does not exist\n" in found.stderr
+    result = run(".")
+    assert result.exit_code == 0
+    assert "dg-lsp: skipped latin.py: it is not UTF-8 (byte 2)\n" in result.stderr
+    assert "dg-lsp: skipped gone.py: it is a link to a file that does not exist\n" in result.stderr
 
 
-def test_a_check_decides_what_is_kept(project: Path) -> None:
+def test_a_check_decides_which_fills_are_accepted(project: Path) -> None:
     (project / "a.py").write_text(STUB)
     (project / "b.py").write_text(STUB)
-    found = run(".", "--write", "--check", 'test "$(basename {})" = a.py')
-    assert found.exit_code == 1
+    result = run(".", "--write", "--check", 'test "$(basename {})" = a.py')
+    assert result.exit_code == 1
     assert ((project / "a.py").read_text(), (project / "b.py").read_text()) == (FILLED, STUB)
-    assert "b.py:3:5: not filled: the check ended with 1" in found.stderr
+    assert "b.py:3:5: not filled: the check ended with 1" in result.stderr
 
 
-def test_what_is_not_sure_stays_open_with_its_candidates(project: Path) -> None:
+def test_an_unsure_hole_stays_open_with_its_candidates(project: Path) -> None:
     (project / "a.py").write_text(STUB)
     (project / "b.py").write_text("x = \n")
-    found = run("a.py", "--write", "--min-confidence", "0.95")
-    assert (found.exit_code, (project / "a.py").read_text()) == (1, STUB)
-    assert "a.py:3:5: unsure: its probability is 90 %, below --min-confidence 0.95\n" in found.stderr
-    assert "filled" not in found.stderr.splitlines()[-1]
-    assert "wrote 0 of 1 hole, unsure 1 in 1 file" in found.stderr
+    result = run("a.py", "--write", "--min-confidence", "0.95")
+    assert (result.exit_code, (project / "a.py").read_text()) == (1, STUB)
+    assert "a.py:3:5: unsure: its probability is 90 %, below --min-confidence 0.95\n" in result.stderr
+    assert "filled" not in result.stderr.splitlines()[-1]
+    assert "wrote 0 of 1 hole, unsure 1 in 1 file" in result.stderr
     assert (
-        "what would help the unsure: a stronger model (--model); a check that proves fills (--check 'pytest -q')"
-        in found.stderr
+        "to decide unsure holes: a stronger model (--model); a check that proves fills (--check 'pytest -q')" in result.stderr
     )
     [row] = report("a.py", "--min-confidence", "0.95", engine=Filling("return 1", "return 2"))["holes"]
     assert (row["status"], row["text"], row["probability"]) == ("unsure", "", None)
@@ -203,7 +202,7 @@ def test_what_is_not_sure_stays_open_with_its_candidates(project: Path) -> None:
     assert run("a.py", "--min-confidence", "0.95", "--all").exit_code == 0
 
 
-def test_a_place_that_is_named_needs_less_than_a_body(project: Path) -> None:
+def test_a_named_place_needs_a_lower_probability_than_a_body(project: Path) -> None:
     (project / "a.py").write_text("x = \n" + STUB)
     low = Filling(lambda request: ("1" if request.holes[0].kind == "cursor" else "return 1",))
     low.best = 0.6
@@ -211,16 +210,16 @@ def test_a_place_that_is_named_needs_less_than_a_body(project: Path) -> None:
     assert run("a.py", engine=low).exit_code == 1
 
 
-def test_a_check_proves_what_the_model_is_not_sure_of(project: Path) -> None:
+def test_a_check_can_prove_an_unsure_fill(project: Path) -> None:
     (project / "a.py").write_text(STUB)
     command = f"{sys.executable} -c 'import a; assert a.f() == 2'"
     args = ("a.py", "--write", "--min-confidence", "1", "--check", command)
-    found = run(*args, engine=Filling("return 1", "return 2"))
-    assert (found.exit_code, (project / "a.py").read_text()) == (0, FILLED.replace("1", "2"))
-    assert "wrote 1 of 1 hole (1 verified) in 1 file" in found.stderr
+    result = run(*args, engine=Filling("return 1", "return 2"))
+    assert (result.exit_code, (project / "a.py").read_text()) == (0, FILLED.replace("1", "2"))
+    assert "wrote 1 of 1 hole (1 verified) in 1 file" in result.stderr
 
 
-def test_a_check_hears_of_further_rounds(project: Path) -> None:
+def test_a_check_runs_for_further_rounds(project: Path) -> None:
     (project / "a.py").write_text(STUB)
     command = f"{sys.executable} -c 'import a; assert a.f() == 3, a.f()'"
     engine = Filling(lambda request: (f"return {len(engine.requests)}",))
@@ -250,29 +249,29 @@ def test_a_file_of_unknown_language_is_filled_at_its_markers(project: Path) -> N
     assert "+two\n" in run("notes.xyz", engine=Filling("two")).stdout
 
 
-def test_no_engine_is_asked_for_nothing(project: Path) -> None:
+def test_without_holes_no_engine_starts(project: Path) -> None:
     (project / "a.py").write_text("x = 1\n")
 
     def connect(model: str, hear: object) -> object:
         raise AssertionError(model)
 
-    found = CliRunner().invoke(cli.app, ["infill", "."], obj=connect)
-    assert (found.exit_code, found.stdout) == (0, "")
+    result = CliRunner().invoke(cli.app, ["infill", "."], obj=connect)
+    assert (result.exit_code, result.stdout) == (0, "")
 
 
 def explain(*args: str | Path) -> Result:
-    found = CliRunner().invoke(cli.app, ["explain", *map(str, args)])
-    assert found.exception is None or isinstance(found.exception, SystemExit), found.exc_info
-    return found
+    result = CliRunner().invoke(cli.app, ["explain", *map(str, args)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result
 
 
 def test_explain_shows_the_hole_and_its_window(project: Path) -> None:
     (project / "a.py").write_text("def f(a):\n    x = \n    return a\n")
-    found = explain("a.py:2:9", "--no-fill")
-    assert found.exit_code == 0
-    assert "hole         cursor, the rest of a line\n" in found.stdout
-    assert "--- sent as a.py, 18 characters before and 14 after\n" in found.stdout
-    assert "    x = ⟦cursor⟧\n    return a\n" in found.stdout
+    result = explain("a.py:2:9", "--no-fill")
+    assert result.exit_code == 0
+    assert "hole         cursor, the rest of a line\n" in result.stdout
+    assert "--- sent as a.py, 18 characters before and 14 after\n" in result.stdout
+    assert "    x = ⟦cursor⟧\n    return a\n" in result.stdout
 
 
 def test_explain_shows_what_a_run_sends(project: Path) -> None:
@@ -286,24 +285,24 @@ def test_explain_shows_what_a_run_sends(project: Path) -> None:
     assert request.path == "sub/a b.py"
     assert [snippet.path for snippet in request.related] == ["near.py"]
     whole = explain("sub/a b.py:302:9", "--no-fill", "--chars", "9999").stdout
-    assert "--- sent besides: near.py\ndef near(value): ...\n" in whole
+    assert "--- also sent: near.py\ndef near(value): ...\n" in whole
     assert f"--- sent as sub/a b.py, {len(request.prefix)} characters before and {len(request.suffix)} after\n" in whole
     assert f"\n{request.prefix}⟦cursor⟧{request.suffix}" in whole
     part = explain("sub/a b.py:302:9", "--no-fill", "--chars", "17").stdout
     assert ", of which those next to the hole are shown (17 and 7)\n# so far\nvalue = ⟦cursor⟧\n# end\n" in part
-    told = json.loads(explain("sub/a b.py:302:9", "--no-fill", "--seed", "5", "--json").stdout)
-    assert told["request"] == messages.encode_ask(messages.Ask(request))["request"]
-    assert told.keys() == {"place", "replaces", "request"}
+    explained = json.loads(explain("sub/a b.py:302:9", "--no-fill", "--seed", "5", "--json").stdout)
+    assert explained["request"] == messages.encode_ask(messages.Ask(request))["request"]
+    assert explained.keys() == {"place", "replaces", "request"}
 
 
-def test_explain_shows_names_that_are_no_utf_8(project: Path) -> None:
+def test_explain_shows_names_that_are_not_utf_8(project: Path) -> None:
     name = os.fsdecode(b"\xff.py")
     try:
         (project / name).write_text("x = \n")
     except OSError:
         pytest.skip("this file system has UTF-8 names alone")
-    found = explain(f"{name}:1:5", "--no-fill")
-    assert (found.exit_code, found.stdout_bytes.startswith(b"place        \xff.py:1:5\n")) == (0, True)
+    result = explain(f"{name}:1:5", "--no-fill")
+    assert (result.exit_code, result.stdout_bytes.startswith(b"place        \xff.py:1:5\n")) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -323,46 +322,46 @@ def test_explain_shows_names_that_are_no_utf_8(project: Path) -> None:
         (["kept.py:1:5", "--model", "fim:mercury"], "kept.py is for local models only (privacy.local_only)"),
     ],
 )
-def test_explain_says_in_one_sentence_what_it_can_not_do(project: Path, engines: Path, args: list[str], sentence: str) -> None:
+def test_explain_reports_an_error_in_one_sentence(project: Path, engines: Path, args: list[str], sentence: str) -> None:
     for name in ("a.py", "kept.py"):
         (project / name).write_text("x = \n")
     (project / ".dg-lsp.toml").write_text("[privacy]\nlocal_only = ['kept.py']\n")
-    found = explain(*args)
-    assert found.exit_code == 2
-    assert found.stderr.startswith(f"dg-lsp: {sentence.replace('HERE', str(project))}"), found.stderr
-    assert found.stderr.count("\n") == 1
+    result = explain(*args)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"dg-lsp: {sentence.replace('HERE', str(project))}"), result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_explain_draws_the_canvas_until_the_answers(project: Path, engines: Path, trained_layout: Path) -> None:
     text = "def add(a, b):\n    return \n\n\nclass Point:\n    def __init__(self, x, y):\n        self.x = x\n"
     (project / "a.py").write_text(text)
     args = ("a.py:2:12", "--model", trained_layout, "--seed", "3")
-    told = json.loads(explain(*args, "--json").stdout)
-    assert told["steps"]
-    numbers = [step["step"] for step in told["steps"]]
+    explained = json.loads(explain(*args, "--json").stdout)
+    assert explained["steps"]
+    numbers = [step["step"] for step in explained["steps"]]
     assert numbers == sorted(set(numbers))
-    assert numbers[-1] <= told["done"]["steps"]
-    assert told["done"]["reason"] == "finished"
-    assert all((answer["edit"] is None) == bool(answer["reason"]) for answer in told["answers"])
+    assert numbers[-1] <= explained["done"]["steps"]
+    assert explained["done"]["reason"] == "finished"
+    assert all((answer["edit"] is None) == bool(answer["reason"]) for answer in explained["answers"])
     drawn = explain(*args)
     assert (drawn.exit_code, (project / "a.py").read_text()) == (0, text)
-    sent, _, rest = drawn.stdout.partition("--- the canvas as it changes")
+    sent, _, rest = drawn.stdout.partition("--- the canvas after each step")
     canvas, _, ending = rest.partition("--- answers, best first")
     assert "    return ⟦cursor⟧\n" in sent
     assert all(line.startswith(("step ", "         ")) for line in canvas.splitlines()[1:])
     assert "    return ⟦" in canvas
-    for answer in told["answers"]:
+    for answer in explained["answers"]:
         probability = answer["probability"]
         words = confidence.words(Ranked() if probability is None else Calibrated(probability))
         assert f"{words:>14}  {answer['row']:8} " in ending
     assert "milliseconds: queue " in ending
 
 
-def test_what_changed_on_the_canvas_is_painted_apart(project: Path) -> None:
+def test_changed_text_on_the_canvas_has_another_colour(project: Path) -> None:
     (project / "a.py").write_text("x = [\n]\n")
     place = planning.parse_place("a.py:1:6")
     planned = planning.for_places(job.source_at(place), [place])
-    request = drawing.request_of(planned, job.around(planned), RunOptions())
+    request = drawing.request_of(planned, job.file_context(planned), RunOptions())
 
     def paint(text: str, what: str) -> str:
         return f"<{what}>{text}</>" if text else ""
@@ -375,7 +374,7 @@ def test_what_changed_on_the_canvas_is_painted_apart(project: Path) -> None:
     assert drawing.frame(request, second, first, drawing.plain) == "step   2  x = [⟦1, 3,\n          4⟧\n"
 
 
-def test_a_name_is_sent_as_text_and_bounded(project: Path) -> None:
+def test_a_file_name_is_sent_as_text_of_limited_length(project: Path) -> None:
     deep = project.joinpath(*["d" * 100] * 6)
     deep.mkdir(parents=True)
     (project / ".git").mkdir()
@@ -386,29 +385,29 @@ def test_a_name_is_sent_as_text_and_bounded(project: Path) -> None:
     assert [request.path for request in engine.requests] == ["ä%20ö.py", "/".join([*["d" * 100] * 3, "a.py"])]
 
 
-def test_the_configuration_chooses_what_the_command_line_does_not(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_sets_the_defaults_of_the_command_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "user.toml").write_text("[engine]\nmodel = 'owner/name'\n[batch]\ndeadline = 70\ncandidates = 3\n")
     (project / "a.py").write_text(STUB)
     monkeypatch.setenv("DG_LSP_CONFIG", str(project / "user.toml"))
 
     def asked(*args: str) -> tuple[str, int, int]:
         models, engine = list[str](), Filling("return 1")
-        found = CliRunner().invoke(cli.app, ["infill", "a.py", *args], obj=connecting(engine, models))
-        assert found.exit_code == 0, found.stderr
+        result = CliRunner().invoke(cli.app, ["infill", "a.py", *args], obj=connecting(engine, models))
+        assert result.exit_code == 0, result.stderr
         [model], [request] = models, engine.requests
         return model, request.budget.ms, request.budget.candidates
 
     assert asked() == ("owner/name", 70, 3)
     assert asked("--model", "embedded", "--deadline", "0", "--candidates", "4") == ("embedded", 0, 4)
     (project / "user.toml").write_text("[batch]\ndeadline = -1\n")
-    found = run("a.py")
-    assert (found.exit_code, re.search("batch.deadline in .*user.toml must be a whole number", found.stderr) is not None) == (
+    result = run("a.py")
+    assert (result.exit_code, re.search("batch.deadline in .*user.toml must be a whole number", result.stderr) is not None) == (
         2,
         True,
     )
 
 
-def test_what_stays_local_is_never_sent_to_a_remote_model(project: Path) -> None:
+def test_local_only_files_are_never_sent_to_a_remote_model(project: Path) -> None:
     for name in ("vault/a.py", "src/vault/b.py", "src/c d.py", "src/near.py"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(STUB)
@@ -428,19 +427,19 @@ def test_what_stays_local_is_never_sent_to_a_remote_model(project: Path) -> None
     assert sorted(sent(".")) == everything
     for model in ("vllm:http://gpu01:8000", "fim:mercury"):
         assert sent(".", "--model", model) == [("src/c d.py", []), ("src/vault/b.py", [])]
-        found = run("vault", "src/near.py", "--model", model)
+        result = run("vault", "src/near.py", "--model", model)
         private = "it is for local models only (privacy.local_only), and the chosen model is remote"
-        assert f"dg-lsp: skipped vault/a.py: {private}\n" in found.stderr
-        assert f"dg-lsp: skipped src/near.py: {private}\n" in found.stderr
-        # A file that is named from elsewhere is judged by where it is.
+        assert f"dg-lsp: skipped vault/a.py: {private}\n" in result.stderr
+        assert f"dg-lsp: skipped src/near.py: {private}\n" in result.stderr
+        # The workspace of a named file counts, not the current folder.
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(project / "vault")
             assert sent("a.py", project / "src", "--model", model) == [("src/c d.py", []), ("src/vault/b.py", [])]
 
 
-def test_a_loop_of_links_is_told(project: Path) -> None:
+def test_a_loop_of_links_is_reported(project: Path) -> None:
     (project / "a.py").symlink_to("b.py")
     (project / "b.py").symlink_to("a.py")
-    found = run("a.py")
-    assert found.exit_code == 0
-    assert found.stderr.startswith("dg-lsp: skipped a.py: it ")
+    result = run("a.py")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("dg-lsp: skipped a.py: it ")

@@ -1,4 +1,4 @@
-"""Completion in real shells: what they offer for a command line that is half typed."""
+"""Completion in real shells: what they offer for an incomplete command line."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def script(name: str, home: Path) -> Path:
-    """Write the script that a shell sources, as `--show-completion` prints it in that shell, and return where it is."""
+    """Write the script that a shell sources, as `--show-completion` prints it in that shell, and return its path."""
     asking = {**environment(home), "_DG_LSP_COMPLETE": f"source_{name}"}
-    done = subprocess.run(["dg-lsp"], env=asking, capture_output=True, text=True, check=True, timeout=60)
+    completed = subprocess.run(["dg-lsp"], env=asking, capture_output=True, text=True, check=True, timeout=60)
     path = home / f"completion.{name}"
-    path.write_text(done.stdout)
+    path.write_text(completed.stdout)
     return path
 
 
 def typed(command: list[str], setup: str, keys: str, expected: str, home: Path) -> str:
-    """Return what a shell on a terminal shows once keys were pressed, as soon as the expected text is among it."""
+    """Press keys in a shell on a terminal, and return its output as soon as it contains the expected text."""
     process, terminal = pty.fork()
     if process == 0:
         os.execvpe(command[0], command, environment(home))
-    seen = ""
+    output = ""
     try:
         for step, until in ((f"{setup}; echo rea''dy\n", "ready\r"), (keys, expected)):
             os.write(terminal, step.encode())
-            end, seen = time.monotonic() + PATIENCE_S, ""
-            while until not in seen:
-                assert time.monotonic() < end, f"waited for {until!r} and saw {seen!r}"
+            end, output = time.monotonic() + PATIENCE_S, ""
+            while until not in output:
+                assert time.monotonic() < end, f"waited for {until!r} and saw {output!r}"
                 if select.select([terminal], [], [], 1.0)[0]:
-                    seen += os.read(terminal, 65536).decode(errors="replace")
-        return seen
+                    output += os.read(terminal, 65536).decode(errors="replace")
+        return output
     finally:
         os.close(terminal)
         os.waitpid(process, 0)
@@ -68,8 +68,8 @@ CASES = [
 def test_bash_completes(line: str, whole: str, tmp_path: Path) -> None:
     sourced = f"source {script('bash', tmp_path)}; PS1="
     if whole == line:
-        shown = typed([shell("bash"), "--norc", "--noprofile", "-i"], sourced, f"{line}\t\t", "status", tmp_path)
-        assert "start" in shown
+        output_text = typed([shell("bash"), "--norc", "--noprofile", "-i"], sourced, f"{line}\t\t", "status", tmp_path)
+        assert "start" in output_text
     else:
         typed([shell("bash"), "--norc", "--noprofile", "-i"], sourced, f"{line}\t", whole, tmp_path)
 
@@ -77,14 +77,14 @@ def test_bash_completes(line: str, whole: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("line", "whole"), CASES)
 def test_zsh_completes(line: str, whole: str, tmp_path: Path) -> None:
     sourced = f"autoload -U compinit; compinit -u; source {script('zsh', tmp_path)}; PS1="
-    # It lists what there is as well; the line that it has completed ends what is shown, a character at a time.
+    # zsh also lists the choices. The output ends with the completed line, written character by character.
     expected = "status" if whole == line else whole.strip().rpartition(line)[2]
     typed([shell("zsh"), "-f", "-i"], sourced, f"{line}\t", expected, tmp_path)
 
 
 @pytest.mark.parametrize(("line", "whole"), CASES)
 def test_fish_completes(line: str, whole: str, tmp_path: Path) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [shell("fish"), "--no-config", "-c", f"source {script('fish', tmp_path)}; complete -C '{line}'"],
         env=environment(tmp_path),
         capture_output=True,
@@ -92,11 +92,11 @@ def test_fish_completes(line: str, whole: str, tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    offered = [each.split("\t")[0] for each in done.stdout.splitlines()]
+    words = [each.split("\t")[0] for each in completed.stdout.splitlines()]
     if whole == line:
-        assert {"start", "status"} <= set(offered), done.stderr
+        assert {"start", "status"} <= set(words), completed.stderr
     else:
-        assert whole.split()[-1] in offered, (done.stdout, done.stderr)
+        assert whole.split()[-1] in words, (completed.stdout, completed.stderr)
 
 
 def test_files_are_completed_where_paths_are_expected(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ def check_applies(name: str, text: str, *edits: Edit) -> None:
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
-            done = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
-            assert done.returncode == 0, (tool, written, done.stdout + done.stderr)
+            completed = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
+            assert completed.returncode == 0, (tool, written, completed.stdout + completed.stderr)
             assert path.read_bytes() == expected, (tool, written)
 
 
@@ -118,8 +118,8 @@ lines = st.text(st.sampled_from("ab \t\r\n\x0cé😀"), max_size=30)
 @settings(max_examples=40, deadline=None)
 @given(text=lines, data=st.data())
 def test_any_edits_of_any_text_apply(text: str, data: st.DataObject) -> None:
-    # patch takes a text's own stray `\r` and files without a line for what they are only with --binary, and an empty
-    # result for a deleted file; git alone is asked here.
+    # Only git is tested here: without --binary, patch changes stray `\r` and files without a line, and it deletes a file
+    # whose new text is empty.
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=6)))
     edits = tuple(Edit(Span(a, b), data.draw(lines)) for a, b in zip(cuts[::2], cuts[1::2], strict=False))
     expected = values.apply(text, edits)
@@ -129,6 +129,6 @@ def test_any_edits_of_any_text_apply(text: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "a.txt").write_bytes(text.encode())
         tool = ["git", "-c", "core.autocrlf=false", "apply", "--whitespace=nowarn", "-"]
-        done = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
-        assert done.returncode == 0, (written, done.stderr)
+        completed = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
+        assert completed.returncode == 0, (written, completed.stderr)
         assert Path(folder, "a.txt").read_bytes() == expected.encode(), written

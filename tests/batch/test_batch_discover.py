@@ -1,4 +1,4 @@
-"""Which files a run is about, and why others are left out."""
+"""Which files a run fills, and why others are left out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tree(root: Path, *names: str, text: str | bytes = CODE) -> Path:
     return root
 
 
-def found(*paths: Path, root: Path) -> list[str]:
+def names(*paths: Path, root: Path) -> list[str]:
     return [
         f"{Path(one.name).name}: {one.reason}" if isinstance(one, Skipped) else one.relative_to(root).as_posix()
         for one in discover.files(paths)
@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Give up the rights of root, before which no file is unreadable."""
+    """Drop the rights of root, who can read every file."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(65534)
@@ -53,120 +53,120 @@ def as_nobody() -> Iterator[None]:
 
 def test_a_folder_gives_its_code_files_sorted(root: Path) -> None:
     tree(root, "b.py", "a/z.go", "a/c.js", "readme.txt", "data.json", "noise")
-    assert found(root, root=root) == ["b.py", "a/c.js", "a/z.go"]
+    assert names(root, root=root) == ["b.py", "a/c.js", "a/z.go"]
 
 
 def test_a_script_without_an_ending_is_known_by_its_first_line(root: Path) -> None:
     tree(root, "tool", text="#!/usr/bin/env python3\n" + CODE)
     tree(root, "notes", text="plain\n")
-    assert found(root, root=root) == ["tool"]
+    assert names(root, root=root) == ["tool"]
 
 
 def test_a_named_file_of_any_kind_is_found_once(root: Path) -> None:
     tree(root, "notes.txt", "a.py")
-    assert found(root / "notes.txt", root, root / "a.py", root=root) == ["notes.txt", "a.py"]
+    assert names(root / "notes.txt", root, root / "a.py", root=root) == ["notes.txt", "a.py"]
 
 
 def test_ignored_files_are_left_out_unless_named(root: Path) -> None:
     tree(root, "a.py", "build/b.py", "c.py")
     (root / ".git").mkdir()
     (root / ".gitignore").write_text("build/\nc.py\n")
-    assert found(root, root=root) == ["a.py"]
-    assert found(root / "c.py", root=root) == ["c.py"]
-    assert found(root / "build", root=root) == ["build/b.py"]
+    assert names(root, root=root) == ["a.py"]
+    assert names(root / "c.py", root=root) == ["c.py"]
+    assert names(root / "build", root=root) == ["build/b.py"]
 
 
-def test_what_our_own_ignore_file_names_is_left_out_even_if_named(root: Path) -> None:
+def test_files_in_dgignore_are_left_out_even_if_named(root: Path) -> None:
     tree(root, "a.py", "private/b.py")
     (root / ".git").mkdir()
     (root / ".dgignore").write_text("private/\n")
-    assert found(root / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
-    assert found(root / "private", root=root) == ["private: is ignored by .dgignore"]
+    assert names(root / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
+    assert names(root / "private", root=root) == ["private: is ignored by .dgignore"]
 
 
-def test_what_git_ignores_as_well_is_left_out_by_our_own_ignore_file(root: Path) -> None:
+def test_dgignore_applies_to_files_that_git_ignores_too(root: Path) -> None:
     tree(root, "private/b.py", "out/c.py", "out/deep/d.py")
     (root / ".git").mkdir()
     (root / ".gitignore").write_text("private/\nout/\n")
     (root / ".dgignore").write_text("private/\nout/deep/\n")
-    assert found(root / "private", root=root) == ["private: is ignored by .dgignore"]
-    assert found(root / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
-    assert found(root / "out", root=root) == ["out/c.py"]
+    assert names(root / "private", root=root) == ["private: is ignored by .dgignore"]
+    assert names(root / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
+    assert names(root / "out", root=root) == ["out/c.py"]
 
 
-def test_our_own_ignore_file_counts_from_above_without_a_repository_too(root: Path) -> None:
+def test_dgignore_of_a_parent_folder_applies_without_a_repository(root: Path) -> None:
     tree(root, "in/a.py", "in/private/b.py")
     (root / ".dgignore").write_text("private/\n")
-    assert found(root / "in", root=root) == ["in/a.py"]
-    assert found(root / "in" / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
+    assert names(root / "in", root=root) == ["in/a.py"]
+    assert names(root / "in" / "private" / "b.py", root=root) == ["b.py: is ignored by .dgignore"]
 
 
 @pytest.mark.parametrize("name", [".gitignore", ".dgignore"])
-def test_an_ignore_file_that_closes_its_folder_is_told_once(root: Path, name: str) -> None:
+def test_an_ignore_file_that_closes_its_folder_is_reported_once(root: Path, name: str) -> None:
     tree(root, "a.py", "deep/b.py", "deep/deeper/c.py", "deep/d.py")
     (root / ".git").mkdir()
     (root / "deep" / name).symlink_to("/dev/zero")
-    told = f"{name}: is not a regular file, so nothing in its folder is read"
-    assert found(root, root=root) == ["a.py", told]
+    message = f"{name}: is not a regular file, so nothing in its folder is read"
+    assert names(root, root=root) == ["a.py", message]
 
 
 def test_a_pipe_in_a_folder_is_never_opened(root: Path) -> None:
     os.mkfifo(root / "tool")
-    # Whoever opens it all the same finds a script in it, rather than waiting for ever.
+    # If the pipe is opened anyway, it contains a script, so that the test does not block.
     handle = os.open(root / "tool", os.O_RDWR)
     os.write(handle, b"#!/usr/bin/env python3\n" + b"#" * discover.N_HEAD_BYTES)
-    assert found(root, root=root) == []
+    assert names(root, root=root) == []
     os.close(handle)
 
 
 def test_secrets_are_left_out_even_if_named(root: Path) -> None:
     tree(root, "secrets.py", ".env")
-    assert found(root, root=root) == []
-    assert found(root / ".env", root=root) == [".env: may hold secrets"]
+    assert names(root, root=root) == []
+    assert names(root / ".env", root=root) == [".env: may hold secrets"]
 
 
 def test_folders_of_secrets_are_left_out_even_if_named(root: Path) -> None:
     tree(root, ".git/x", ".config/gh/hosts.yml", ".m2/settings.xml", ".config/op/a.py", ".aws/b.py", "secrets/c.py", "lib/d.py")
     for name in (".config/gh/hosts.yml", ".m2/settings.xml", ".config/op/a.py", ".aws/b.py", "secrets/c.py"):
-        assert found(root / name, root=root) == [f"{Path(name).name}: may hold secrets"]
+        assert names(root / name, root=root) == [f"{Path(name).name}: may hold secrets"]
     for name in (".aws", "secrets", ".config/op"):
-        assert found(root / name, root=root) == [f"{Path(name).name}: may hold secrets"]
-    assert found(root / ".config", root=root) == []
-    assert found(root / "lib", root / "lib" / "d.py", root=root) == ["lib/d.py"]
+        assert names(root / name, root=root) == [f"{Path(name).name}: may hold secrets"]
+    assert names(root / ".config", root=root) == []
+    assert names(root / "lib", root / "lib" / "d.py", root=root) == ["lib/d.py"]
 
 
 def test_a_hidden_folder_of_secrets_outside_a_repository_is_left_out(root: Path) -> None:
     tree(root, ".aws/deep/a.py", "secrets/b.py")
-    assert found(root / ".aws" / "deep" / "a.py", root / ".aws" / "deep", root=root) == [
+    assert names(root / ".aws" / "deep" / "a.py", root / ".aws" / "deep", root=root) == [
         "a.py: may hold secrets",
         "deep: may hold secrets",
     ]
-    assert found(root / "secrets", root=root) == ["secrets/b.py"]
+    assert names(root / "secrets", root=root) == ["secrets/b.py"]
 
 
-def test_other_peoples_files_are_left_out(root: Path) -> None:
+def test_third_party_files_are_left_out(root: Path) -> None:
     tree(root, "a.py", "node_modules/b.js", "lib/site-packages/c.py", ".venv/d.py")
-    assert found(root, root=root) == ["a.py"]
+    assert names(root, root=root) == ["a.py"]
 
 
-def test_links_are_not_followed_and_broken_ones_are_told(root: Path) -> None:
+def test_links_are_not_followed_and_broken_ones_are_reported(root: Path) -> None:
     tree(root, "in/a.py", "out/b.py")
     (root / "in" / "link.py").symlink_to(root / "out" / "b.py")
     (root / "in" / "folder").symlink_to(root / "out")
     (root / "in" / "gone.py").symlink_to(root / "nothing.py")
-    assert found(root / "in", root=root) == ["in/a.py", "gone.py: is a link to a file that does not exist"]
+    assert names(root / "in", root=root) == ["in/a.py", "gone.py: is a link to a file that does not exist"]
 
 
 def test_a_named_link_is_written_through(root: Path) -> None:
     tree(root, "out/b.py")
     (root / "link.py").symlink_to(root / "out" / "b.py")
-    assert found(root / "link.py", root=root) == ["out/b.py"]
+    assert names(root / "link.py", root=root) == ["out/b.py"]
 
 
-def test_a_loop_of_links_is_told(root: Path) -> None:
+def test_a_loop_of_links_is_reported(root: Path) -> None:
     (root / "a.py").symlink_to(root / "b.py")
     (root / "b.py").symlink_to(root / "a.py")
-    [line] = found(root / "a.py", root=root)
+    [line] = names(root / "a.py", root=root)
     assert line.startswith("a.py: ")
 
 
@@ -176,7 +176,7 @@ def read(path: Path) -> str:
     return source.reason
 
 
-# The file is looked at, and when it is opened somebody has put a pipe in its place.
+# A pipe replaces the file between the check of the file and its opening.
 EXCHANGED = """
 import os, sys
 from pathlib import Path
@@ -199,21 +199,21 @@ except write.WriteError as error:
 
 
 @pytest.mark.parametrize(("how", "told"), [("read", "is not a regular file"), ("write", "the file is not a regular file")])
-def test_a_pipe_that_takes_a_file_s_place_is_not_waited_for(root: Path, how: str, told: str) -> None:
+def test_a_pipe_that_replaces_a_file_does_not_block(root: Path, how: str, message: str) -> None:
     tree(root, "a.py")
     command = [sys.executable, "-c", EXCHANGED, how, str(root / "a.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.stdout, done.stderr) == (f"{told}\n", "")
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (completed.stdout, completed.stderr) == (f"{message}\n", "")
 
 
-def test_text_is_read_as_it_is(root: Path) -> None:
+def test_text_is_read_unchanged(root: Path) -> None:
     tree(root, "a.py", text="\ufeffx = 'ä'\r\n")
     source = discover.read(root / "a.py")
     assert isinstance(source, Source)
     assert (source.document.text, source.document.language) == ("\ufeffx = 'ä'\r\n", "python")
 
 
-def test_what_is_no_text_has_a_reason(root: Path) -> None:
+def test_a_file_that_is_not_text_has_a_reason(root: Path) -> None:
     tree(root, "binary.py", text=b"\x7fELF\0\0")
     tree(root, "latin.py", text="# ä\n".encode("latin-1"))
     tree(root, "large.py", text=b"#" * (discover.MAX_BYTES + 1))
@@ -234,12 +234,12 @@ def test_a_file_that_may_not_be_read_has_a_reason() -> None:
             assert read(path) == "can't be read: permission denied"
 
 
-def test_a_folder_that_may_not_be_read_is_told() -> None:
+def test_a_folder_that_may_not_be_read_is_reported() -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         root = tree(Path(folder).resolve(), "a.py", "closed/b.py")
         (root / "closed").chmod(0)
         with as_nobody():
-            lines = found(root, root=root)
+            lines = names(root, root=root)
         (root / "closed").chmod(0o755)
         assert lines == ["a.py", "closed: can't be read: permission denied"]

@@ -1,4 +1,4 @@
-"""The documentation names what the report and the command really have."""
+"""The documentation names exactly the fields of the report and the options of the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor sees, and what it advises."""
+"""What `dg-lsp doctor` finds, and its advice."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from dg_lsp import cli
 from dg_lsp.batch import doctor
 from dg_lsp.batch.sample import Fill
 from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import State, Which
+from dg_lsp.wire.meeting import EngineId, State
 from dg_lsp.wire.messages import Done, Timings
 from tests.engine.engine_kit import running
 
 
-def test_a_package_that_is_missing_is_named_with_its_cure() -> None:
+def test_a_missing_package_is_named_with_the_command_to_install_it() -> None:
     finding = doctor.engine_packages(("sys", "no_such_package"))
     assert finding.state == "no_such_package not installed"
     assert "pip install '/path/to/dg-lsp[engine]'" in finding.advice
@@ -42,10 +42,10 @@ def test_only_a_model_that_needs_a_package_misses_it(
 ) -> None:
     monkeypatch.setattr(doctor, "ENGINE_NEEDS", ("no_such_package",))
     monkeypatch.setattr(doctor, "VLLM_NEEDS", ("no_such_package",))
-    assert told("--no-sample", "--model", model)[1]["engine"]["ok"] is is_well
+    assert diagnosed("--no-sample", "--model", model)[1]["engine"]["ok"] is is_well
 
 
-def test_a_model_that_is_not_whole_is_told(tmp_path: Path) -> None:
+def test_a_model_that_is_not_whole_is_reported(tmp_path: Path) -> None:
     for name in doctor.MODEL_FILES[1:]:
         (tmp_path / name).write_bytes(b"x" * 1000)
     assert doctor.model_files(tmp_path).state == f"config.json missing in {tmp_path}"
@@ -53,7 +53,7 @@ def test_a_model_that_is_not_whole_is_told(tmp_path: Path) -> None:
     assert doctor.model_files(tmp_path).advice == ""
 
 
-def test_a_runtime_folder_that_others_can_enter_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_folder_that_others_can_enter_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_RUNTIME_DIR", str(tmp_path))
     tmp_path.chmod(0o755)
     assert "chmod 700" in doctor.runtime_folder().advice
@@ -63,18 +63,18 @@ def test_a_runtime_folder_that_others_can_enter_is_told(tmp_path: Path, monkeypa
 
 
 def run(*arguments: str | Path) -> Result:
-    found = CliRunner().invoke(cli.app, ["doctor", *map(str, arguments)])
-    assert found.exception is None or isinstance(found.exception, SystemExit), found.exc_info
-    assert "Traceback" not in found.output
-    return found
+    findings = CliRunner().invoke(cli.app, ["doctor", *map(str, arguments)])
+    assert findings.exception is None or isinstance(findings.exception, SystemExit), findings.exc_info
+    assert "Traceback" not in findings.output
+    return findings
 
 
-def told(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
-    """The exit status, and what was found by what it is about."""
-    found = run("--json", *arguments)
-    report = json.loads(found.stdout)
-    assert report["ok"] == (found.exit_code == 0) == all(row["ok"] for row in report["findings"])
-    return found.exit_code, {row["what"]: row for row in report["findings"]}
+def diagnosed(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    """Return the exit status, and the findings by name."""
+    findings = run("--json", *arguments)
+    report = json.loads(findings.stdout)
+    assert report["ok"] == (findings.exit_code == 0) == all(row["ok"] for row in report["findings"])
+    return findings.exit_code, {row["what"]: row for row in report["findings"]}
 
 
 WITHOUT_ENGINE = (
@@ -91,54 +91,54 @@ WITHOUT_ENGINE = (
 )
 
 
-def test_a_line_for_each_is_said_without_starting_an_engine_or_loading_torch(engines: Path) -> None:
+def test_each_check_prints_a_line_without_starting_an_engine_or_loading_torch(engines: Path) -> None:
     loaded = "torch" in sys.modules
-    found = run("--no-sample")
-    assert found.exit_code == 0, found.output
-    lines = found.stdout.splitlines()
+    findings = run("--no-sample")
+    assert findings.exit_code == 0, findings.output
+    lines = findings.stdout.splitlines()
     assert [line.startswith(f"ok  {what}") for line, what in zip(lines, WITHOUT_ENGINE, strict=True)] == [True] * len(lines)
-    assert meeting.places() == ()
+    assert meeting.all_engine_files() == ()
     assert ("torch" in sys.modules) == loaded
 
 
-def test_a_sample_goes_the_way_of_every_request_and_tells_its_stages(engines: Path, trained_layout: Path) -> None:
-    _, found = told("--model", trained_layout)
-    info = found["model"]["facts"]["info"]
+def test_a_sample_fill_reports_the_time_of_its_stages(engines: Path, trained_layout: Path) -> None:
+    _, findings = diagnosed("--model", trained_layout)
+    info = findings["model"]["facts"]["info"]
     assert (info["state"], info["model"], info["device"]) == ("ready", str(trained_layout), "cpu")
     for name in ("device", "dtype", "threads"):
-        assert info["why"][name] in found["model"]["state"]
-    assert found["memory"]["facts"]["rss_bytes"] > 0
-    assert found["memory"]["facts"]["free_bytes"] > 0
+        assert info["why"][name] in findings["model"]["state"]
+    assert findings["memory"]["facts"]["rss_bytes"] > 0
+    assert findings["memory"]["facts"]["free_bytes"] > 0
     for what, n_known in (("a fill in a new file", 0), ("a fill one character later", 1)):
-        facts = found[what]["facts"]
+        facts = findings[what]["facts"]
         assert list(facts["stages"]) == ["queue", "prefill", "draft", "denoise", "score", "elsewhere"]
         assert sum(facts["stages"].values()) == pytest.approx(facts["ms"], abs=1)
         assert facts["stages"]["denoise"] > 0
         assert facts["steps"] > 1
-        reused = int(found[what]["state"].rpartition(" steps, ")[2].split()[0])
+        reused = int(findings[what]["state"].rpartition(" steps, ")[2].split()[0])
         assert min(reused, 1) == n_known
-    _, found = told("--no-sample")
-    assert found["running engines"]["state"].startswith(f"{trained_layout} (process {info['pid']}, ready, 0 users, ")
+    _, findings = diagnosed("--no-sample")
+    assert findings["running engines"]["state"].startswith(f"{trained_layout} (process {info['pid']}, ready, 0 users, ")
 
 
-def test_a_model_that_can_not_be_loaded_is_a_problem_with_a_way_out(engines: Path, tmp_path: Path) -> None:
-    code, found = told("--model", tmp_path / "nowhere")
+def test_a_model_that_cannot_be_loaded_is_reported_with_advice(engines: Path, tmp_path: Path) -> None:
+    code, findings = diagnosed("--model", tmp_path / "nowhere")
     assert code == 1
-    assert found["what fits"]["state"] == "unknown, as its configuration can't be read"
-    assert found["what fits"]["advice"] == (
+    assert findings["what fits"]["state"] == "unknown, as its configuration can't be read"
+    assert findings["what fits"]["advice"] == (
         f"{tmp_path / 'nowhere' / 'config.json'}: no such file or directory. Name a model's folder."
     )
-    assert "model" not in found  # what can't be read is not started either
+    assert "model" not in findings  # the engine is not started with a model that can't be read
     empty = tmp_path / "empty"
     empty.mkdir()
     shutil.copy(Path(doctor.__file__).parents[1] / "models" / "embedded" / "config.json", empty)
-    code, found = told("--model", empty)
+    code, findings = diagnosed("--model", empty)
     assert code == 1
-    assert found["model"]["state"] == f"{empty} does not answer"
-    assert found["model"]["advice"].endswith("More is in the engine's log: dg-lsp engine logs")
+    assert findings["model"]["state"] == f"{empty} does not respond"
+    assert findings["model"]["advice"].endswith("More is in the engine's log: dg-lsp engine logs")
 
 
-def test_files_that_count_are_told_with_what_is_wrong_in_them(
+def test_configuration_files_are_reported_with_their_problems(
     engines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = tmp_path / "config.toml"
@@ -147,18 +147,18 @@ def test_files_that_count_are_told_with_what_is_wrong_in_them(
     monkeypatch.setenv("DG_LSP_CONFIG", str(user))
     monkeypatch.setenv("DG_LSP_API_KEY", "sk-secret")
     monkeypatch.chdir(tmp_path)
-    code, found = told("--no-sample")
+    code, findings = diagnosed("--no-sample")
     assert code == 1
-    assert found["configuration"]["state"] == (
-        f"{user} read; {tmp_path / '.dg-lsp.toml'} read; DG_LSP_CONFIG, DG_LSP_API_KEY count before them"
+    assert findings["configuration"]["state"] == (
+        f"{user} was read; {tmp_path / '.dg-lsp.toml'} was read; DG_LSP_CONFIG, DG_LSP_API_KEY override them"
     )
-    assert f"Unknown key engine.thread in {user}. Did you mean engine.threads?" in found["configuration"]["advice"]
-    assert "sk-secret" not in json.dumps(found)
+    assert f"Unknown key engine.thread in {user}. Did you mean engine.threads?" in findings["configuration"]["advice"]
+    assert "sk-secret" not in json.dumps(findings)
 
 
-def test_engines_that_run_are_told_with_their_users(engines: Path) -> None:
+def test_engines_that_run_are_reported_with_their_users(engines: Path) -> None:
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
-        lines = lease.iter_lines()  # kept: an iterator that is let go of closes the response
+        lines = lease.iter_lines()  # assigned, because an unreferenced iterator closes the response
         next(lines)
         state = doctor.running_engines().state
         assert state.startswith(f"toy (process {engine.process.pid}, ready, 1 user, ")
@@ -169,7 +169,7 @@ def test_engines_that_run_are_told_with_their_users(engines: Path) -> None:
 
 @contextlib.contextmanager
 def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
-    """Something that answers where the usual engine would, with this about itself."""
+    """A server in place of the default engine, which answers with this description of itself."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -182,44 +182,47 @@ def an_engine_that_says(info: dict[str, object]) -> Iterator[None]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        place = meeting.place(Which())
-        meeting.write_state(place, State(os.getpid(), f"127.0.0.1:{server.server_address[1]}", "token", "9.9"))
+        files = meeting.engine_files(EngineId())
+        meeting.write_state(files, State(os.getpid(), f"127.0.0.1:{server.server_address[1]}", "token", "9.9"))
         try:
             yield
         finally:
-            place.state.unlink()  # else this process would be ended as an engine that was left behind
+            files.state.unlink()  # otherwise this process would be killed as a left-over engine
             server.shutdown()
 
 
 @pytest.mark.parametrize("info", [{"memory": 3}, {"leases": "x"}, {"state": "failed", "message": 3}])
-def test_an_engine_that_says_what_nobody_expects_is_told(engines: Path, info: dict[str, object]) -> None:
+def test_an_engine_with_a_malformed_answer_is_reported(engines: Path, info: dict[str, object]) -> None:
     with an_engine_that_says(info):
         finding = doctor.running_engines()
-    assert finding.state == "one can't be understood"
+    assert finding.state == "an answer can't be parsed"
     assert "must be" in finding.advice
-    assert finding.advice.endswith("Start it anew: dg-lsp engine stop --now --all")
+    assert finding.advice.endswith("To restart it, run: dg-lsp engine stop --now --all")
 
 
-def test_an_engine_that_says_what_nobody_expects_is_not_joined(engines: Path) -> None:
+def test_an_engine_with_a_malformed_answer_is_not_joined(engines: Path) -> None:
     with an_engine_that_says({"pid": 1, "state": 3}):
-        found = CliRunner().invoke(cli.app, ["engine", "start"])
-    assert found.exit_code != 0
-    assert "sent an invalid response: state must be a string" in found.output
+        findings = CliRunner().invoke(cli.app, ["engine", "start"])
+    assert findings.exit_code != 0
+    assert "sent an invalid response: state must be a string" in findings.output
 
 
-def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     code = "import os, sys; os.rmdir(os.getcwd()); sys.argv = ['dg-lsp', 'doctor']; from dg_lsp import cli; cli.main()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (2, "dg-lsp: the current folder no longer exists; change to another one\n")
+    completed = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True, check=False, timeout=60)
+    assert (completed.returncode, completed.stderr) == (
+        2,
+        "dg-lsp: the current folder no longer exists; change to another one\n",
+    )
 
 
-def test_a_fill_that_editors_would_not_wait_for_is_a_problem() -> None:
+def test_a_fill_over_the_deadline_is_reported() -> None:
     timings = Timings(queue_ms=10, prefill_ms=20, draft_ms=30, denoise_ms=40, score_ms=50)
-    quick, slow = (doctor._filled("a fill", Fill(ms, Done(steps=5, timings=timings))) for ms in (200.0, 2000.0))
+    quick, slow = (doctor._fill_times("a fill", Fill(ms, Done(steps=5, timings=timings))) for ms in (200.0, 2000.0))
     assert quick.state == (
-        "200 ms: queue 10, prefill 20, draft 30, denoise 40, score 50, elsewhere 50; 5 steps, 0 of 0 tokens known before"
+        "200 ms: queue 10, prefill 20, draft 30, denoise 40, score 50, elsewhere 50; 5 steps, 0 of 0 tokens cached"
     )
     assert quick.advice == ""
-    assert slow.advice.startswith("Editors give up before that. ")
+    assert slow.advice.startswith("This is over the deadline for suggestions. ")

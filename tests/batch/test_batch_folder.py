@@ -1,4 +1,4 @@
-"""A folder of real files with bodies removed, filled by an engine that often writes nonsense."""
+"""A folder of real files with removed bodies, filled by an engine that often writes invalid code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NONSENSE = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Real files, in which every second function with a docstring has lost its body."""
+    """Real files in which every second function with a docstring has no body."""
     made = 0
     for package in SOURCES:
         spec = find_spec(package)
@@ -62,7 +62,7 @@ def test_every_file_parses_afterwards_and_every_hole_is_accounted_for(folder: Pa
 
 
 def _stubbed(text: str) -> str:
-    """Return the text with bodies removed, "" where there is none to remove."""
+    """Return the text with bodies removed; "" if it has none."""
     lines = text.split("\n")
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
     documented = [node for node in functions if len(node.body) > 1 and ast.get_docstring(node) and "NotImpl" not in text]

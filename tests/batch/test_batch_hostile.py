@@ -1,4 +1,4 @@
-"""Trees and processes that misbehave: one clear line each, and nothing lost."""
+"""Faulty trees and processes: each is reported in one line, and no data is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.batch.test_batch_process import environment
 
 __all__ = ["project"]
 
-# Fills by name, and is killed at request number N, counted over one run; 0: never.
+# Fills by name. The process is killed at request number N of a run; 0: never.
 KILLED = """
 import os, signal, sys
 from dg_lsp import cli
@@ -38,7 +38,7 @@ cli.main()
 """
 
 
-def test_a_tree_of_trouble_is_filled_where_it_can_be(project: Path) -> None:
+def test_a_tree_with_many_faults_is_filled_where_possible(project: Path) -> None:
     (project / "good.py").write_text(STUB)
     (project / "utf16.py").write_bytes(STUB.encode("utf-16"))
     (project / "latin.py").write_bytes(STUB.encode() + b"# \xe4\n")
@@ -50,10 +50,10 @@ def test_a_tree_of_trouble_is_filled_where_it_can_be(project: Path) -> None:
     (project / "loop").symlink_to(".")
     (project / "loop.py").symlink_to("loop.py")
     os.mkfifo(project / "pipe.py")
-    found = run(".", "--write")
-    assert found.exit_code == 0
-    assert found.stderr.splitlines()[:-1] == [
-        "dg-lsp: skipped conflict.py: it holds the markers of a merge conflict (line 4); resolve it first",
+    result = run(".", "--write")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines()[:-1] == [
+        "dg-lsp: skipped conflict.py: it contains the markers of a merge conflict (line 4); resolve it first",
         "dg-lsp: skipped huge.py: it is larger than 1024 KiB",
         f"dg-lsp: skipped latin.py: it is not UTF-8 (byte {len(STUB) + 2})",
         "dg-lsp: skipped loop.py: it is a link to a file that does not exist",
@@ -65,12 +65,12 @@ def test_a_tree_of_trouble_is_filled_where_it_can_be(project: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
-def test_what_can_not_be_read_is_named(project: Path) -> None:
+def test_an_unreadable_file_is_named(project: Path) -> None:
     (project / "good.py").write_text(STUB)
     (project / "closed.py").write_text(STUB)
     (project / "closed.py").chmod(0)
-    found = run(".")
-    assert "dg-lsp: skipped closed.py: it can't be read: permission denied\n" in found.stderr
+    result = run(".")
+    assert "dg-lsp: skipped closed.py: it can't be read: permission denied\n" in result.stderr
 
 
 def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: P
             patch.setenv(f"GIT_AUTHOR_{name}", value)
             patch.setenv(f"GIT_COMMITTER_{name}", value)
         command = f"cd sub; {python} -c 'import a; assert a.f() == 1'"
-        found = run("sub", "--commit", "file", "--check", command)
-    assert found.exit_code == 0, found.output
-    assert "wrote 1 of 1 hole (1 verified)" in found.stderr
+        result = run("sub", "--commit", "file", "--check", command)
+    assert result.exit_code == 0, result.output
+    assert "wrote 1 of 1 hole (1 verified)" in result.stderr
     assert git("log", "--format=%s", "-1", cwd=main / "sub") == "a.py: fill 1 hole\n"
     assert git("log", "--format=%s", "-1", cwd=main) == "submodule\n"
 
@@ -114,8 +114,8 @@ def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: P
 )
 def test_a_check_that_misbehaves_is_one_line(project: Path, command: str, sentence: str) -> None:
     (project / "a.py").write_text(STUB)
-    found = run("a.py", "--write", "--check", command, "--check-timeout", "0.5", "--retries", "0", "--candidates", "1")
-    [line] = [line for line in found.stderr.splitlines() if "a.py:3:5" in line] or [""]
+    result = run("a.py", "--write", "--check", command, "--check-timeout", "0.5", "--retries", "0", "--candidates", "1")
+    [line] = [line for line in result.stderr.splitlines() if "a.py:3:5" in line] or [""]
     assert sentence in line
     assert (project / "a.py").read_text() == (STUB if sentence else FILLED)
 
@@ -128,10 +128,10 @@ def test_a_run_that_is_killed_goes_on_to_the_same_patch(tmp_path: Path, n: int) 
 
     def ended(at: int, *args: str) -> tuple[int, str]:
         command = [sys.executable, "-c", KILLED, str(at), "infill", ".", *args]
-        found = subprocess.run(
+        result = subprocess.run(
             command, cwd=tmp_path / "project", env=environment(), capture_output=True, text=True, check=False
         )
-        return found.returncode, found.stdout
+        return result.returncode, result.stdout
 
     whole = ended(0)
     assert whole[0] == 0
@@ -142,7 +142,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_patch(tmp_path: Path, n: int) 
     assert len(re.findall(r"^\+    return", whole[1], re.MULTILINE)) == 16
 
 
-# The command, killed when it is about to put the n-th file in its place, or has just done so.
+# The command, killed just before or just after it replaces the n-th file.
 KILLED_WRITING = """
 import os, signal
 from dg_lsp.batch import write

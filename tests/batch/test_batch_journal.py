@@ -1,4 +1,4 @@
-"""Answers outlive the run that found them, and no change of what they depend on."""
+"""Stored answers are reused by a later run, but only if everything that they depend on is unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_answer_is_found_again(tmp_path: Path) -> None:
     assert known(tmp_path / "j", "embedded", 1) == FILLS
 
 
-def test_another_text_hole_or_setting_is_another_question(tmp_path: Path) -> None:
+def test_another_text_hole_or_setting_has_another_key(tmp_path: Path) -> None:
     path = tmp_path / "j"
     keep(path, "embedded", 1)
     assert known(path, "embedded", 2) == ()
@@ -42,7 +42,7 @@ def test_another_text_hole_or_setting_is_another_question(tmp_path: Path) -> Non
     assert known(path, "embedded", 1, hole=replace(HOLE, instruction="fast")) == ()
 
 
-def test_other_related_text_is_another_question(tmp_path: Path) -> None:
+def test_other_related_text_has_another_key(tmp_path: Path) -> None:
     near = Snippet("near.py", "x = 1\n")
     with Journal(tmp_path / "j") as journal:
         journal.add(DOCUMENT, HOLE, FILLS, [near])
@@ -52,7 +52,7 @@ def test_other_related_text_is_another_question(tmp_path: Path) -> None:
             assert journal.get(DOCUMENT, HOLE, related) == ()
 
 
-def test_another_version_is_another_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_has_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(tmp_path / "j")
     monkeypatch.setattr(journals, "__version__", "99.0")
     assert known(tmp_path / "j") == ()
@@ -67,7 +67,7 @@ def test_an_edit_of_anything_but_the_hole_is_refused(tmp_path: Path, span: list[
     assert known(tmp_path / "j") == FILLS[1:]
 
 
-def test_a_line_cut_short_is_forgotten_and_does_not_spoil_the_next(tmp_path: Path) -> None:
+def test_a_truncated_line_is_ignored_and_does_not_affect_the_next(tmp_path: Path) -> None:
     path = tmp_path / "j"
     keep(path)
     whole = path.read_bytes()
@@ -85,17 +85,17 @@ def test_only_the_user_can_read_it(tmp_path: Path) -> None:
 
 def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("x = 1")
-    with pytest.raises(JournalError, match="is no journal"):
+    with pytest.raises(JournalError, match="is not a journal"):
         Journal(tmp_path / "code.py")
     assert (tmp_path / "code.py").read_text() == "x = 1"
 
 
-def test_a_file_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="no such file or directory"):
         Journal(tmp_path / "no" / "folder" / "j")
 
 
-def test_without_a_file_nothing_is_kept() -> None:
+def test_without_a_file_nothing_is_stored() -> None:
     with Journal(None) as journal:
         journal.add(DOCUMENT, HOLE, FILLS)
         assert journal.get(DOCUMENT, HOLE) == ()

@@ -1,4 +1,4 @@
-"""What stays of a file's fills: what parses, what passes the check, and what can be written."""
+"""Which of a file's fills are accepted: those that parse, pass the check and can be written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch import job, keep, settle, write
-from dg_lsp.batch.keep import FileResult, Gate
+from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import Fill, Plan
 from dg_lsp.batch.run import HoleResult
 from dg_lsp.core.confidence import Calibrated, Ranked
@@ -18,54 +18,56 @@ from tests.batch.engines import planned
 TWO = 'def f():\n    """Do."""\n    ...\n\n\ndef g():\n    """Do."""\n    ...\n'
 
 
-def asked(plan: Plan, *texts: str | tuple[str, ...], scores: tuple[float, ...] = ()) -> dict[object, HoleResult]:
-    """Return answers for the plan's holes; a tuple holds a hole's further choices."""
+def answers_for(plan: Plan, *texts: str | tuple[str, ...], scores: tuple[float, ...] = ()) -> dict[object, HoleResult]:
+    """Return answers for the plan's holes; a tuple holds several candidates of a hole."""
     answers = {}
-    for idx, (hole, found) in enumerate(zip(plan.holes, texts, strict=True)):
-        choices = (found,) if isinstance(found, str) else found
+    for idx, (hole, result) in enumerate(zip(plan.holes, texts, strict=True)):
+        choices = (result,) if isinstance(result, str) else result
         score = scores[idx] if scores else 0.9
         answers[hole] = HoleResult(tuple(Fill(Edit(hole.span, text), Calibrated(score), 1) for text in choices))
     return answers  # type: ignore[return-value]  # keys are holes
 
 
-def kept(plan: Plan, *texts: str | tuple[str, ...], to_write: bool = False, gate: Gate | None = None) -> FileResult:
-    result = asyncio.run(keep.keep(plan, asked(plan, *texts), gate))  # type: ignore[arg-type]
-    return job.written(result) if to_write else result
+def accepted(
+    plan: Plan, *texts: str | tuple[str, ...], to_write: bool = False, rule: AcceptanceRule | None = None
+) -> FileResult:
+    result = asyncio.run(keep.keep(plan, answers_for(plan, *texts), rule))  # type: ignore[arg-type]
+    return job.write_fills(result) if to_write else result
 
 
-def texts(found: FileResult) -> list[str]:
-    return [fill.edit.text for fill in found.fills.values()]
+def texts(result: FileResult) -> list[str]:
+    return [fill.edit.text for fill in result.fills.values()]
 
 
-def test_fills_that_parse_are_kept_and_the_file_left_alone(tmp_path: Path) -> None:
+def test_fills_that_parse_are_accepted_and_the_file_is_unchanged(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
-    found = kept(plan, "return 1", "return 2")
-    assert (texts(found), found.reasons) == (["return 1", "return 2"], {})
+    result = accepted(plan, "return 1", "return 2")
+    assert (texts(result), result.reasons) == (["return 1", "return 2"], {})
     assert plan.source.path.read_text() == TWO
 
 
-def test_the_least_sure_fill_goes_when_the_file_would_not_parse(tmp_path: Path) -> None:
+def test_the_least_sure_fill_is_dropped_if_the_file_would_not_parse(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
-    answers = asked(plan, "return (", "return 2", scores=(0.8, 0.9))
-    found = asyncio.run(keep.keep(plan, answers))  # type: ignore[arg-type]
-    assert texts(found) == ["return 2"]
-    assert list(found.reasons.values()) == [settle.BREAKS]
+    answers = answers_for(plan, "return (", "return 2", scores=(0.8, 0.9))
+    result = asyncio.run(keep.keep(plan, answers))  # type: ignore[arg-type]
+    assert texts(result) == ["return 2"]
+    assert list(result.reasons.values()) == [settle.BREAKS]
 
 
 def test_a_broken_file_may_stay_as_broken_as_it_was(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO + "x = (\n")
     assert plan.n_errors > 0
-    assert texts(kept(plan, "return 1", "return 2")) == ["return 1", "return 2"]
+    assert texts(accepted(plan, "return 1", "return 2")) == ["return 1", "return 2"]
 
 
-def test_text_that_no_file_can_hold_goes(tmp_path: Path) -> None:
-    found = kept(planned(tmp_path / "a.py", TWO), "return '\ud800'", "return '\0'")
-    assert texts(found) == []
-    assert set(found.reasons.values()) == {settle.UNWRITABLE}
+def test_text_that_no_file_can_contain_is_dropped(tmp_path: Path) -> None:
+    result = accepted(planned(tmp_path / "a.py", TWO), "return '\ud800'", "return '\0'")
+    assert texts(result) == []
+    assert set(result.reasons.values()) == {settle.UNWRITABLE}
 
 
-def test_another_choice_is_taken_where_the_first_does_not_stand(tmp_path: Path) -> None:
-    assert texts(kept(planned(tmp_path / "a.py", TWO), ("return (", "return 1"), "return 2")) == ["return 1", "return 2"]
+def test_the_next_candidate_is_used_if_the_first_does_not_parse(tmp_path: Path) -> None:
+    assert texts(accepted(planned(tmp_path / "a.py", TWO), ("return (", "return 1"), "return 2")) == ["return 1", "return 2"]
 
 
 def test_a_hole_without_an_answer_has_its_reason(tmp_path: Path) -> None:
@@ -75,14 +77,14 @@ def test_a_hole_without_an_answer_has_its_reason(tmp_path: Path) -> None:
         first: HoleResult(reason="the engine is gone"),
         second: HoleResult((Fill(Edit(second.span, "return 2"), Calibrated(0.9), 1),)),
     }
-    found = asyncio.run(keep.keep(plan, answers))
-    assert found.reasons == {first: "the engine is gone"}
+    result = asyncio.run(keep.keep(plan, answers))
+    assert result.reasons == {first: "the engine is gone"}
 
 
 def test_writing_keeps_line_ends_mark_and_mode(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", "\ufeff" + TWO.replace("\n", "\r\n"))
     plan.source.path.chmod(0o751)
-    kept(plan, "return 1", "return 2", to_write=True)
+    accepted(plan, "return 1", "return 2", to_write=True)
     filled = TWO.replace("...", "return 1", 1).replace("...", "return 2", 1)
     assert plan.source.path.read_bytes() == ("\ufeff" + filled.replace("\n", "\r\n")).encode()
     assert plan.source.path.stat().st_mode & 0o777 == 0o751
@@ -92,19 +94,19 @@ def test_writing_keeps_line_ends_mark_and_mode(tmp_path: Path) -> None:
 def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     plan.source.path.write_text("mine\n")
-    found = kept(plan, "return 1", "return 2", to_write=True)
-    assert set(found.reasons.values()) == {"the file changed in the meantime"}
-    assert (found.fills, plan.source.path.read_text()) == ({}, "mine\n")
+    result = accepted(plan, "return 1", "return 2", to_write=True)
+    assert set(result.reasons.values()) == {"the file changed in the meantime"}
+    assert (result.fills, plan.source.path.read_text()) == ({}, "mine\n")
 
 
-def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_reported(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     plan.source.path.unlink()
-    reasons = set(kept(plan, "return 1", "return 2", to_write=True).reasons.values())
+    reasons = set(accepted(plan, "return 1", "return 2", to_write=True).reasons.values())
     assert reasons == {"the file can't be written: no such file or directory"}
 
 
-def test_nothing_is_left_behind_when_the_file_can_not_be_replaced(tmp_path: Path) -> None:
+def test_nothing_is_left_behind_when_the_file_cannot_be_replaced(tmp_path: Path) -> None:
     target = tmp_path / "a"
     target.mkdir()
     with pytest.raises(write.WriteError, match="is not a regular file"):
@@ -112,21 +114,21 @@ def test_nothing_is_left_behind_when_the_file_can_not_be_replaced(tmp_path: Path
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_fills_that_overlap_are_their_files_failure(tmp_path: Path) -> None:
+def test_overlapping_fills_fail_only_their_file(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
     first, second = plan.holes
     answers = {
         first: HoleResult((Fill(Edit(Span(first.span.start, second.span.end), "return 1"), Calibrated(0.9), 1),)),
         second: HoleResult((Fill(Edit(second.span, "return 2"), Calibrated(0.9), 1),)),
     }
-    found = asyncio.run(keep.keep(plan, answers))
-    assert found.reasons == dict.fromkeys((first, second), "the fills can't be put into the file: edits overlap")
-    assert (found.fills, plan.source.path.read_text()) == ({}, TWO)
+    result = asyncio.run(keep.keep(plan, answers))
+    assert result.reasons == dict.fromkeys((first, second), "the fills can't be put into the file: edits overlap")
+    assert (result.fills, plan.source.path.read_text()) == ({}, TWO)
 
 
 def test_a_fill_below_its_kinds_default_stays_open_with_its_candidates(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
-    result = asyncio.run(keep.keep(plan, asked(plan, "return 1", "return 2", scores=(0.9, 0.79))))  # type: ignore[arg-type]
+    result = asyncio.run(keep.keep(plan, answers_for(plan, "return 1", "return 2", scores=(0.9, 0.79))))  # type: ignore[arg-type]
     _first, second = plan.holes
     assert (texts(result), result.reasons) == (["return 1"], {})
     assert result.unsure == {second: "its probability is 79 %, below --min-confidence 0.8"}
@@ -142,13 +144,13 @@ def test_the_first_candidate_that_is_sure_is_taken(tmp_path: Path) -> None:
         ),
         second: HoleResult((Fill(Edit(second.span, "return 2"), Ranked(0), 1),)),
     }
-    result = asyncio.run(keep.keep(plan, answers, Gate(min_confidence=0.5)))
+    result = asyncio.run(keep.keep(plan, answers, AcceptanceRule(min_confidence=0.5)))
     assert texts(result) == ["return 1"]
-    assert result.unsure[second].startswith("the model states no probability")
+    assert result.unsure[second].startswith("the model has no calibrated probabilities")
 
 
 def test_all_takes_every_fill_that_parses(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", TWO)
-    answers = asked(plan, "return 1", "return (", scores=(0.01, 0.01))
-    result = asyncio.run(keep.keep(plan, answers, Gate(takes_all=True)))  # type: ignore[arg-type]
+    answers = answers_for(plan, "return 1", "return (", scores=(0.01, 0.01))
+    result = asyncio.run(keep.keep(plan, answers, AcceptanceRule(takes_all=True)))  # type: ignore[arg-type]
     assert (texts(result), list(result.reasons.values())) == (["return 1"], [settle.BREAKS])

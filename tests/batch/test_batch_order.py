@@ -1,4 +1,4 @@
-"""The order of a run: what is called before what calls it, shown to it, also between files."""
+"""The order of a run: a callee is filled before its caller, also in other files, and its fill is in the caller's request."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class Told:
-    """Answers by the function that a hole is in, the last one that is defined before it."""
+class ScriptedRun:
+    """Answers by the function of a hole: the last one that is defined before it."""
 
     def __init__(self, **texts: str) -> None:
         self.texts = texts
@@ -43,17 +43,17 @@ class Told:
         self.order += names
         return tuple(self.texts.get(name, f"return {name!r}") for name in names)
 
-    def shown(self, name: str) -> InfillRequest:
+    def request_for(self, name: str) -> InfillRequest:
         """Return the request for a function's hole."""
         return next(request for request in self.engine.requests if request.prefix.rpartition("def ")[2].startswith(f"{name}("))
 
 
-def run(told: Told, *plans: Plan, journal: Path | None = None, check: str = "") -> list[FileResult]:
+def run(scripted: ScriptedRun, *plans: Plan, journal: Path | None = None, check: str = "") -> list[FileResult]:
     spec = JobSpec(check=Check(check) if check else None)
 
     async def results() -> list[FileResult]:
         with Journal(journal) as answers:
-            connect = connecting(told.engine)
+            connect = connecting(scripted.engine)
             filled = await fill(spec, plans, answers, connect, hear=lambda _text: None, done=lambda _n: None)
         return [result for result, _ in filled]
 
@@ -61,10 +61,10 @@ def run(told: Told, *plans: Plan, journal: Path | None = None, check: str = "") 
 
 
 def test_a_callee_is_filled_first_and_shown_to_its_caller(project: Path) -> None:
-    told = Told(callee="return 21  # the answer, by half")
-    [result] = run(told, planned(project / "a.py", CALLER + FAR + CALLEE + FAR + "def other():\n    ...\n"))
-    assert told.order.index("callee") < told.order.index("caller")
-    assert "return 21" in told.shown("caller").suffix
+    scripted = ScriptedRun(callee="return 21  # the answer, by half")
+    [result] = run(scripted, planned(project / "a.py", CALLER + FAR + CALLEE + FAR + "def other():\n    ...\n"))
+    assert scripted.order.index("callee") < scripted.order.index("caller")
+    assert "return 21" in scripted.request_for("caller").suffix
     assert [fill.edit.text.strip() for _, fill in sorted(result.fills.items(), key=lambda item: item[0].span)] == [
         "return 'caller'",
         "return 21  # the answer, by half",
@@ -74,21 +74,21 @@ def test_a_callee_is_filled_first_and_shown_to_its_caller(project: Path) -> None
 
 
 def test_a_callee_in_another_file_is_filled_first_and_shown_to_its_caller(project: Path) -> None:
-    told = Told(callee="return 21  # the answer, by half")
+    scripted = ScriptedRun(callee="return 21  # the answer, by half")
     plans = planned(project / "a.py", "from b import callee\n\n\n" + CALLER), planned(project / "b.py", CALLEE)
-    run(told, *plans)
-    assert told.order == ["callee", "caller"]
-    [snippet] = [each for each in told.shown("caller").related if each.path == "b.py"]
+    run(scripted, *plans)
+    assert scripted.order == ["callee", "caller"]
+    [snippet] = [each for each in scripted.request_for("caller").related if each.path == "b.py"]
     assert "return 21" in snippet.text
     assert (project / "b.py").read_text() == CALLEE
 
 
-def test_what_is_not_sure_is_shown_to_no_later_request(project: Path) -> None:
-    told = Told(callee="return 21")
-    told.engine.best = 0.3
-    run(told, planned(project / "a.py", CALLER + FAR + CALLEE))
-    assert told.order == ["callee", "caller"]
-    assert "return 21" not in told.shown("caller").suffix
+def test_an_unsure_fill_is_not_part_of_later_requests(project: Path) -> None:
+    scripted = ScriptedRun(callee="return 21")
+    scripted.engine.best = 0.3
+    run(scripted, planned(project / "a.py", CALLER + FAR + CALLEE))
+    assert scripted.order == ["callee", "caller"]
+    assert "return 21" not in scripted.request_for("caller").suffix
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_a_cycle_is_broken_where_it_closes(project: Path) -> None:
     plans = planned(project / "b.py", one), planned(project / "c.py", two)
     assert order.of(plans) == [(After((), (1,)),), (After(),)]
     assert order.of(plans[::-1]) == [(After((), (1,)),), (After(),)]
-    told = Told()
-    assert [len(result.fills) for result in run(told, *plans)] == [1, 1]
-    assert told.order == ["two", "one"]
+    scripted = ScriptedRun()
+    assert [len(result.fills) for result in run(scripted, *plans)] == [1, 1]
+    assert scripted.order == ["two", "one"]
 
 
 def test_the_edges_that_are_left_have_no_cycle() -> None:
@@ -157,7 +157,7 @@ def test_the_edges_that_are_left_have_no_cycle() -> None:
     assert order.acyclic(chain) == [frozenset(each) for each in chain]
 
 
-def test_a_name_that_many_have_orders_nothing(project: Path) -> None:
+def test_an_ambiguous_name_does_not_affect_the_order(project: Path) -> None:
     many = [planned(project / f"m{idx}.py", "def get():\n    ...\n") for idx in range(order.MAX_NAMESAKES + 1)]
     caller = planned(project / "a.py", "def a():\n    # FILL\n    return get()\n")
     assert order.of([caller, *many])[0] == (After(),)
@@ -171,7 +171,7 @@ def test_a_run_that_is_resumed_asks_for_nothing_again(project: Path, tmp_path: P
         planned(project / "a.py", "from b import far\n\n\n" + CALLER.replace("callee", "far") + FAR + CALLEE),
         planned(project / "b.py", CALLER + FAR + "def far():\n    # FILL\n    return callee()\n"),
     )
-    first, second = Told(), Told()
+    first, second = ScriptedRun(), ScriptedRun()
     results = run(first, *plans, journal=tmp_path / "journal")
     assert [result.text for result in run(second, *plans, journal=tmp_path / "journal")] == [each.text for each in results]
     assert (len(first.order), second.order) == (4, [])
@@ -185,9 +185,9 @@ def test_a_check_sees_what_was_filled_in_other_files_before(project: Path) -> No
         planned(project / "a.py", "from b import callee\n\n\n" + CALLER.replace("...", raising)),
         planned(project / "b.py", CALLEE.replace("...", raising)),
     )
-    told = Told(caller="return callee() * 2", callee="return 21")
-    told.engine.best = 0.01  # nothing is sure but what the check proves
-    results = run(told, *plans, check=PYTEST)
+    scripted = ScriptedRun(caller="return callee() * 2", callee="return 21")
+    scripted.engine.best = 0.01  # only fills that the check proves are accepted
+    results = run(scripted, *plans, check=PYTEST)
     assert [list(result.proofs.values()) for result in results] == [["the check: 1 test"]] * 2
-    assert "return 21" in "".join(each.text for each in told.shown("caller").related)
+    assert "return 21" in "".join(each.text for each in scripted.request_for("caller").related)
     assert (project / "b.py").read_text() == CALLEE.replace("...", raising)

@@ -1,4 +1,4 @@
-"""What is asked for: places, kinds, groups and seeds."""
+"""The plan of a run: places, kinds, groups and seeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_place_is_a_file_a_line_and_a_column(text: str, place: Location) -> No
 @pytest.mark.parametrize(
     "text", ["a.py", "a.py:3", "a.py:x:y", "a.py:0:1", "a.py:1:0", "a.py:2:1-1:1", ":1:1", "a.py:1:1-2", f"a.py:{'9' * 5000}:1"]
 )
-def test_anything_else_is_told(text: str) -> None:
+def test_an_invalid_place_is_reported(text: str) -> None:
     with pytest.raises(PlanError, match=r"place|counted from 1|ends before"):
         plan.parse_place(text)
 
@@ -69,12 +69,12 @@ def test_a_place_on_a_placeholder_is_its_body(tmp_path: Path) -> None:
     ("place", "sentence"),
     [("9:1", "the file has 3 lines"), ("1:9", "line 1 has 5 characters"), ("1:1-2:9", "line 2 has 5 characters")],
 )
-def test_a_place_outside_of_the_file_is_told(tmp_path: Path, place: str, sentence: str) -> None:
+def test_a_place_outside_of_the_file_is_reported(tmp_path: Path, place: str, sentence: str) -> None:
     with pytest.raises(PlanError, match=sentence):
         at(tmp_path, "a = 1\nb = 2\n", place)
 
 
-def test_places_that_overlap_are_told(tmp_path: Path) -> None:
+def test_places_that_overlap_are_reported(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="overlap"):
         at(tmp_path, "a = 1\nb = 2\n", "1:1-2:2", "2:1-2:6")
 
@@ -92,8 +92,8 @@ def test_seeds_differ_between_places_and_runs_but_not_between_folders(tmp_path: 
     stub = 'def f():\n    """Do."""\n    ...\n\n\n' + "# far away\n" * 200
     here, there = planned(tmp_path / "here" / "a.py", stub * 2), planned(tmp_path / "there" / "a.py", stub * 2)
 
-    def seeds(seed: int, found: plan.Plan) -> list[int]:
-        return [plan.seed_for(seed, found.source.document, group) for group in found.groups]
+    def seeds(seed: int, file_plan: plan.Plan) -> list[int]:
+        return [plan.seed_for(seed, file_plan.source.document, group) for group in file_plan.groups]
 
     assert seeds(1, here) == seeds(1, there)
     assert len({*seeds(1, here), *seeds(2, here)}) == 4

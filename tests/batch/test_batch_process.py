@@ -1,4 +1,4 @@
-"""The command as a process: exit codes, pipes, interruptions, and what it imports."""
+"""The command as a process: exit statuses, pipes, signals and imports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dg_lsp.infill import bar
 ROOT = Path(__file__).parents[2]
 STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
 
-# The real command around an engine that answers at once, or never.
+# The real command with an engine that answers at once, or never.
 SCRIPTED = """
 import asyncio, sys
 from pathlib import Path
@@ -56,7 +56,7 @@ def start(engine: str, *args: str, cwd: Path, hangs_on: bool = False, **more: st
         env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A shell's background jobs ignore interrupts, and under nohup hang-ups: so would what a test run in one starts.
+        # A shell's background jobs ignore SIGINT, and under nohup SIGHUP. Processes started by the tests would inherit this.
         preexec_fn=lambda: [signal.signal(number, signal.SIG_DFL) for number in heard],
     )
 
@@ -90,16 +90,16 @@ def test_a_terminal_gets_a_progress_bar_and_colours(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environment(**more), stdin=theirs, stdout=theirs, stderr=theirs
     ) as process:
         os.close(theirs)
-        seen = b""
-        # Linux says that the other end of a terminal is gone with an error, others with an empty read.
+        output = b""
+        # When the other end of a terminal is closed, Linux raises an error; other systems return an empty read.
         with contextlib.suppress(OSError):
             while data := os.read(ours, 65536):
-                seen += data
+                output += data
         os.close(ours)
         assert process.wait(timeout=60) == 0
-    assert "━".encode() in seen
-    assert b"left" in seen
-    assert b"\x1b[32m+    return 1" in seen
+    assert "━".encode() in output
+    assert b"left" in output
+    assert b"\x1b[32m+    return 1" in output
 
 
 def test_a_rate_reads_well() -> None:
@@ -137,7 +137,7 @@ def test_an_interrupted_run_ends_quietly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_run_that_is_told_to_end_ends_its_check_and_removes_its_copies(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_the_check_and_removes_the_copies(tmp_path: Path, number: signal.Signals) -> None:
     for name in ("project", "tmp"):
         (tmp_path / name).mkdir()
     (tmp_path / "project" / "a.py").write_text(STUB)
@@ -171,10 +171,10 @@ def test_a_run_in_the_background_outlives_its_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["doctor", "--no-sample"], ["explain", "--no-fill", "a.py:1:1"]])
-def test_a_disk_that_is_full_is_no_error_of_our_own(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_full_disk_is_not_an_internal_error(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "a.py").write_text(STUB)
     with Path("/dev/full").open("wb") as full:
-        found = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "dg_lsp", *arguments],
             cwd=tmp_path,
             env=environment(DG_LSP_RUNTIME_DIR=str(tmp_path / "run"), XDG_STATE_HOME=str(tmp_path / "state")),
@@ -182,22 +182,24 @@ def test_a_disk_that_is_full_is_no_error_of_our_own(tmp_path: Path, arguments: l
             stderr=subprocess.PIPE,
             check=False,
         )
-    assert found.returncode == 2
-    assert found.stderr == b"dg-lsp: the output can't be written: No space left on device\n"
+    assert completed.returncode == 2
+    assert completed.stderr == b"dg-lsp: the output can't be written: No space left on device\n"
     assert not (tmp_path / "state").exists()
 
 
 @pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}/a.py"])
-def test_a_name_that_is_too_long_is_no_error_of_our_own(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_too_long_is_not_an_internal_error(tmp_path: Path, name: str) -> None:
     for arguments in (["explain", "--no-fill", f"{name}:1:1"], ["infill", "--at", f"{name}:1:1"], ["infill", name]):
-        found = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "dg_lsp", *arguments], cwd=tmp_path, env=environment(), capture_output=True, check=False
         )
-        assert found.returncode == 2
-        assert re.fullmatch(rb"dg-lsp: (x+(/a.py)? can't be read: file name too long|there is no x+(/a.py)?)\n", found.stderr)
+        assert completed.returncode == 2
+        assert re.fullmatch(
+            rb"dg-lsp: (x+(/a.py)? can't be read: file name too long|there is no x+(/a.py)?)\n", completed.stderr
+        )
 
 
-def test_an_error_of_our_own_is_one_sentence_and_a_log(tmp_path: Path) -> None:
+def test_an_internal_error_is_one_sentence_and_a_log(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(STUB)
     code, _, err = finish(start("crashes", ".", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state"), HOME=str(tmp_path)))
     assert code == 2
@@ -207,7 +209,7 @@ def test_an_error_of_our_own_is_one_sentence_and_a_log(tmp_path: Path) -> None:
     assert "RuntimeError" in log.read_text()
 
 
-def test_help_and_version_import_nothing_of_weight() -> None:
+def test_help_and_version_import_nothing_slow() -> None:
     code = """
 import sys
 from dg_lsp import cli
@@ -224,7 +226,7 @@ print("heavy:", sorted(heavy & set(sys.modules)))
 
 
 @pytest.mark.parametrize("command", ["serve", "engine", "eval", "bench", "stats", "train"])
-def test_a_subcommand_whose_module_is_missing_is_told(command: str) -> None:
+def test_a_subcommand_whose_module_is_missing_is_reported(command: str) -> None:
     code = f"""
 import sys
 from dg_lsp import cli
@@ -241,9 +243,9 @@ try:
 except SystemExit as end:
     print(end.code)
 """
-    said, code_line = python(code).rsplit("\n", 1)
+    printed, code_line = python(code).rsplit("\n", 1)
     assert code_line == "2"
-    assert f"this installation has no `{command}`" in said
+    assert f"this installation has no `{command}`" in printed
 
 
 def test_the_package_runs_as_a_module() -> None:

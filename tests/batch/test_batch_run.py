@@ -1,4 +1,4 @@
-"""Requests: which share one, what happens when it fails, how many are under way, what is remembered."""
+"""Requests of a run: shared ones, failures, how many run at once, and stored answers."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_results_come_in_the_order_of_the_plans(tmp_path: Path) -> None:
     assert done == [1, 1, 1, 1]
 
 
-def test_only_so_many_requests_are_under_way(tmp_path: Path) -> None:
+def test_the_number_of_concurrent_requests_is_limited(tmp_path: Path) -> None:
     class Counting:
-        """Counts the requests that wait for it at once."""
+        """Counts its concurrent requests."""
 
         now = most = 0
 
@@ -88,14 +88,14 @@ def test_holes_near_each_other_share_a_request(tmp_path: Path) -> None:
 
 
 def test_holes_that_fail_together_are_asked_one_by_one(tmp_path: Path) -> None:
-    # The second text is blank, so the answer for both is dropped whole.
+    # The second text is blank, so the answer for both holes is dropped.
     engine = Filling(lambda request: ("return 1", "") if len(request.holes) == 2 else ("return 2",))
     assert answers(filled(engine, planned(tmp_path / "a.py", STUB * 2))) == [["return 2", "return 2"]]
     assert [len(request.holes) for request in engine.requests] == [2, 1, 1]
     assert len({request.seed for request in engine.requests}) == 3
 
 
-def test_a_request_that_fails_spoils_no_other(tmp_path: Path) -> None:
+def test_a_failed_request_does_not_affect_others(tmp_path: Path) -> None:
     class Moody:
         """Fails for one file."""
 
@@ -124,7 +124,7 @@ def test_options_reach_the_engine(tmp_path: Path) -> None:
     assert [[fill.edit.text for fill in asked.fills] for asked in found.values()] == [["return 1", "return 2"]] * 2
 
 
-def test_the_same_seed_asks_the_same(tmp_path: Path) -> None:
+def test_the_same_seed_sends_the_same_requests(tmp_path: Path) -> None:
     plans = [planned(tmp_path / "a.py", STUB + FAR + STUB), planned(tmp_path / "b.py", STUB)]
     first, second, other = Filling("return 1"), Filling("return 1"), Filling("return 1")
     filled(first, *plans, options=RunOptions(seed=1))
@@ -134,7 +134,7 @@ def test_the_same_seed_asks_the_same(tmp_path: Path) -> None:
     assert {request.seed for request in first.requests}.isdisjoint(request.seed for request in other.requests)
 
 
-def test_what_the_journal_knows_is_not_asked_again(tmp_path: Path) -> None:
+def test_stored_answers_are_not_requested_again(tmp_path: Path) -> None:
     plans = [planned(tmp_path / "a.py", STUB * 2), planned(tmp_path / "b.py", STUB)]
     with Journal(tmp_path / "j") as journal:
         filled(Filling("return 1"), plans[0], journal=journal)
@@ -144,7 +144,7 @@ def test_what_the_journal_knows_is_not_asked_again(tmp_path: Path) -> None:
     assert len(engine.requests) == 1
 
 
-def test_what_the_journal_knows_beside_other_text_is_asked_again(tmp_path: Path) -> None:
+def test_answers_stored_with_other_related_text_are_requested_again(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", STUB)
 
     def asked(*related: Snippet) -> int:
@@ -172,7 +172,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
         return FileContext("", (Snippet("near.py", "def near(): ..."),))
 
     class Noting:
-        """Notes when it is asked, and what came with it."""
+        """Records its requests and their related text."""
 
         async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
             order.append(f"asked with {request.related[-1].path}")
@@ -188,7 +188,7 @@ def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
 
 def test_a_run_that_is_cancelled_cancels_its_requests(tmp_path: Path) -> None:
     class Endless:
-        """Never answers, and counts who gave up on it."""
+        """Never answers, and counts cancelled requests."""
 
         def __init__(self) -> None:
             self.asked, self.given_up = asyncio.Event(), 0
@@ -231,7 +231,7 @@ def test_a_hole_without_a_usable_answer_gets_further_rounds_with_other_seeds(tmp
 
 def test_an_engine_that_fails_is_not_asked_again(tmp_path: Path) -> None:
     class Failing:
-        """Counts how often it is asked."""
+        """Counts its requests."""
 
         n = 0
 
@@ -246,14 +246,14 @@ def test_an_engine_that_fails_is_not_asked_again(tmp_path: Path) -> None:
     assert engine.n == 1
 
 
-def test_a_further_round_says_what_failed_and_is_remembered(tmp_path: Path) -> None:
+def test_a_further_round_contains_the_failure_and_is_stored(tmp_path: Path) -> None:
     engine, plan = Filling("return 2"), planned(tmp_path / "a.py", STUB)
     [hole] = plan.holes
 
     async def again(number: int, failure: str) -> list[str]:
         options = RunOptions(n_retries=1)
         with Journal(tmp_path / "journal") as journal:
-            fills = await run.again(engine, plan, alone(plan), hole, options, journal, number, failure)
+            fills = await run.retry(engine, plan, alone(plan), hole, options, journal, number, failure)
         return [fill.edit.text for fill in fills]
 
     assert asyncio.run(again(1, "assert 1 == 2 at 0x7f in 0.31s")) == ["return 2"]

@@ -1,4 +1,4 @@
-"""Which holes a run is about, and the list of them."""
+"""The selection of holes, and the list of a dry run."""
 
 from __future__ import annotations
 
@@ -57,34 +57,34 @@ def test_only_what_changed_since_a_revision_is_filled(files: Path) -> None:
     (files / ".gitignore").write_text("k.py\n")
     assert chosen("--changed-since", "HEAD") == ["sub/b.py:4", "sub/test_b.py:3"]
     for revision, sentence in (("nowhere", "git knows no such revision"), ("--output=x", "takes a git revision")):
-        found = run(".", f"--changed-since={revision}")
-        assert (found.exit_code, sentence in found.stderr) == (2, True)
+        result = run(".", f"--changed-since={revision}")
+        assert (result.exit_code, sentence in result.stderr) == (2, True)
     assert not (files / "x").exists()
 
 
-def test_what_is_left_out_is_said(files: Path) -> None:
-    found = run(".", "--lang", "javascript", "--max-holes", "1")
-    assert "dg-lsp: 5 holes left out by --lang\n" in found.stderr
-    found = run(".", "--max-holes", "1")
-    assert "dg-lsp: 5 holes left out by --max-holes\n" in found.stderr
-    found = run(".", "--lang", "pyton")
-    assert (found.exit_code, found.stderr) == (
+def test_holes_that_are_left_out_are_reported(files: Path) -> None:
+    result = run(".", "--lang", "javascript", "--max-holes", "1")
+    assert "dg-lsp: 5 holes left out by --lang\n" in result.stderr
+    result = run(".", "--max-holes", "1")
+    assert "dg-lsp: 5 holes left out by --max-holes\n" in result.stderr
+    result = run(".", "--lang", "pyton")
+    assert (result.exit_code, result.stderr) == (
         2,
-        "dg-lsp: --lang pyton is no language that dg-lsp knows; did you mean python?\n",
+        "dg-lsp: --lang pyton is not a language that dg-lsp supports; did you mean python?\n",
     )
 
 
 def test_a_dry_run_lists_the_holes_and_asks_no_engine(files: Path) -> None:
     (files / "bin.py").write_bytes(b"\0")
     engine = Filling("return 1")
-    found = run(".", "--dry-run", "--exclude", "a.py", engine=engine)
-    assert found.exit_code == 0
-    assert found.stdout == (
+    result = run(".", "--dry-run", "--exclude", "a.py", engine=engine)
+    assert result.exit_code == 0
+    assert result.stdout == (
         "5 holes in 4 files\nkinds      body 5\nlanguages  python 4, javascript 1\n"
         "cost       4 requests, about 83 tokens read and 1.3 k written\n"
         "c.js:2:3: body f\nk.py:4:9: body C.f\nk.py:8:9: body C.g\nsub/b.py:3:5: body f\nsub/test_b.py:3:5: body f\n"
     )
-    assert found.stderr == "dg-lsp: skipped bin.py: it is binary\ndg-lsp: 1 hole left out by --exclude\n"
+    assert result.stderr == "dg-lsp: skipped bin.py: it is binary\ndg-lsp: 1 hole left out by --exclude\n"
     listed = json.loads(run(".", "--dry-run", "--json", "--lang", "javascript", engine=engine).stdout)
     assert listed["holes"] == [
         {"path": "c.js", "line": 2, "column": 3, "kind": "body", "language": "javascript", "symbol": "f"}

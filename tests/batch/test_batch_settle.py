@@ -1,4 +1,4 @@
-"""Which fills of a file stand together, when it does not parse anyway."""
+"""Which fills are accepted in a file that does not parse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.batch.engines import planned
 BROKEN = 'void h( {\n  throw std::logic_error("not implemented");\n}\n'
 
 
-def test_a_fill_that_polishing_lets_pass_stands_in_a_broken_file_too(tmp_path: Path) -> None:
+def test_a_fill_that_passes_polishing_is_accepted_in_a_broken_file(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.cpp", BROKEN)
     (hole,) = plan.holes
     polished = polish.to_edits(

@@ -20,7 +20,7 @@ import pytest
 from dg_lsp.batch.setup import machine, offers, servers, user_file
 from dg_lsp.batch.setup.machine import Gpu, Machine
 from dg_lsp.batch.setup.offers import GIB, Key
-from dg_lsp.batch.setup.servers import Model, Place, Server
+from dg_lsp.batch.setup.servers import Endpoint, Model, Server
 from dg_lsp.batch.setup.user_file import UserFileError
 from dg_lsp.engine import calibration_store
 from dg_lsp.engine.calibration import Calibration
@@ -30,16 +30,16 @@ LAPTOP = Machine(8, 16 * GIB)
 
 
 class Fake:
-    """A server that answers GET and POST with JSON by path, and remembers the requests."""
+    """A server that answers GET and POST with JSON by path, and records the requests."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
-        self.seen: list[tuple[str, str, bytes]] = []
+        self.requests: list[tuple[str, str, bytes]] = []
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                fake.seen.append((self.path, str(self.headers), body))
+                fake.requests.append((self.path, str(self.headers), body))
                 answer = answers.get(self.path)
                 if callable(answer):
                     answer = answer(json.loads(body))
@@ -92,7 +92,7 @@ def fakes() -> Iterator[list[Fake]]:
 
 def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Server, ...]:
     fakes.append(Fake(answers))
-    return asyncio.run(servers.look([Place(kind, fakes[-1].url)]))
+    return asyncio.run(servers.find_running([Endpoint(kind, fakes[-1].url)]))
 
 
 def test_ollama_says_which_of_its_models_fill_in_the_middle(fakes: list[Fake]) -> None:
@@ -125,12 +125,12 @@ def test_of_vllm_only_what_denoises_can_be_used(fakes: list[Fake]) -> None:
         {"/api/tags": b"[" * 100_000, "/v1/models": b"[" * 100_000},
     ],
 )
-def test_what_is_no_such_server_is_not_offered(kind: str, answers: Mapping[str, Any], fakes: list[Fake]) -> None:
+def test_another_kind_of_server_is_not_offered(kind: str, answers: Mapping[str, Any], fakes: list[Fake]) -> None:
     assert look(kind, answers, fakes) == ()
 
 
 @pytest.mark.parametrize("kind", ["llama", "vllm"])
-def test_another_servers_models_are_not_taken_for_this_kinds(kind: str, fakes: list[Fake]) -> None:
+def test_models_of_another_owner_are_ignored(kind: str, fakes: list[Fake]) -> None:
     assert look(kind, {"/v1/models": {"data": [{"id": "x", "owned_by": "somebody"}]}}, fakes) == ()
 
 
@@ -145,13 +145,13 @@ LM_STUDIO = {
 }
 
 
-def test_a_chat_server_lists_its_models_but_those_for_embeddings(fakes: list[Fake]) -> None:
+def test_a_chat_server_lists_its_models_except_embedding_models(fakes: list[Fake]) -> None:
     [server] = look("chat", LM_STUDIO, fakes)
     assert server.models == (Model("qwen2.5-coder-7b-instruct"),)
 
 
 def test_a_chat_model_is_offered_and_never_recommended() -> None:
-    running = Server(Place("chat", "http://127.0.0.1:1234"), (Model("coder-instruct"),))
+    running = Server(Endpoint("chat", "http://127.0.0.1:1234"), (Model("coder-instruct"),))
     [chat, embedded, *_] = offers.offers(LAPTOP, (running,), (), {})
     assert (chat.model, chat.title, chat.where) == (
         "chat:http://127.0.0.1:1234#coder-instruct",
@@ -161,19 +161,19 @@ def test_a_chat_model_is_offered_and_never_recommended() -> None:
     assert (chat.is_ready, chat.is_recommended, embedded.is_recommended) == (True, False, True)
 
 
-def test_a_port_where_nothing_listens_is_no_server() -> None:
-    assert asyncio.run(servers.look([Place("ollama", "http://127.0.0.1:9")])) == ()
+def test_a_closed_port_is_not_a_server() -> None:
+    assert asyncio.run(servers.find_running([Endpoint("ollama", "http://127.0.0.1:9")])) == ()
 
 
-def test_no_key_and_no_code_is_sent_to_look(fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detection_sends_no_key_and_no_code(fakes: list[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     look("ollama", ollama(), fakes)
-    assert fakes[0].seen
-    assert "secret" not in str(fakes[0].seen)
-    assert {body for _, _, body in fakes[0].seen} <= {b"", b'{"model":"coder:7b"}', b'{"model":"chat:8b"}'}
+    assert fakes[0].requests
+    assert "secret" not in str(fakes[0].requests)
+    assert {body for _, _, body in fakes[0].requests} <= {b"", b'{"model":"coder:7b"}', b'{"model":"chat:8b"}'}
 
 
-def test_gpus_are_read_as_their_tools_tell_them(tmp_path: Path) -> None:
+def test_gpus_are_read_from_the_output_of_their_tools(tmp_path: Path) -> None:
     assert machine.parse_nvidia(["NVIDIA H200, 143771", "No devices were found", ""]) == (Gpu("NVIDIA H200", 143771 << 20),)
     (tmp_path / "card0" / "device").mkdir(parents=True)
     (tmp_path / "card0" / "device" / "mem_info_vram_total").write_text("17163091968\n")
@@ -186,28 +186,28 @@ def models(*arguments: Any, **more: Any) -> list[tuple[str, bool, bool]]:
 
 
 def test_a_bare_laptop_has_the_embedded_model_and_commands_for_better_ones() -> None:
-    found = offers.offers(LAPTOP, (), (), {})
-    assert [(offer.model, offer.is_ready, offer.is_recommended) for offer in found] == [
+    listed = offers.offers(LAPTOP, (), (), {})
+    assert [(offer.model, offer.is_ready, offer.is_recommended) for offer in listed] == [
         ("embedded", True, True),
         ("fim:ollama#qwen2.5-coder:3b-base", False, False),
         ("fim:llama:http://127.0.0.1:8012", False, False),
     ]
-    assert found[1].commands[-2:] == (
+    assert listed[1].commands[-2:] == (
         "ollama pull qwen2.5-coder:3b-base",
         "dg-lsp setup --yes 'fim:ollama#qwen2.5-coder:3b-base'",
     )
-    assert found[2].commands[-2] == "llama-server --fim-qwen-3b-default"
+    assert listed[2].commands[-2] == "llama-server --fim-qwen-3b-default"
 
 
-def test_what_runs_is_recommended_before_the_embedded_model() -> None:
-    running = Server(Place("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB), Model("chat", False)))
-    found = models(LAPTOP, (running,), (), {})
-    assert found[:2] == [("fim:ollama#coder:7b", True, True), ("embedded", True, False)]
-    assert not any("chat" in model for model, _, _ in found)
+def test_a_running_server_is_recommended_before_the_embedded_model() -> None:
+    running = Server(Endpoint("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB), Model("chat", False)))
+    listed = models(LAPTOP, (running,), (), {})
+    assert listed[:2] == [("fim:ollama#coder:7b", True, True), ("embedded", True, False)]
+    assert not any("chat" in model for model, _, _ in listed)
 
 
 def test_a_server_elsewhere_is_named_and_not_recommended() -> None:
-    running = Server(Place("ollama", "http://gpu01:11434"), (Model("coder:7b"),))
+    running = Server(Endpoint("ollama", "http://gpu01:11434"), (Model("coder:7b"),))
     first, *_ = offers.offers(LAPTOP, (running,), (), {})
     assert (first.model, first.where, first.is_recommended) == (
         "fim:ollama:http://gpu01:11434#coder:7b",
@@ -229,17 +229,17 @@ def test_a_key_offers_its_service_with_what_it_costs() -> None:
         Key("codestral", "CODESTRAL_API_KEY", "codestral.mistral.ai"),
         Key("openai", "OPENAI_API_KEY", "api.openai.com", True),
     )
-    found = {offer.model: offer for offer in offers.offers(LAPTOP, (), keys, {"fim:codestral": "61% of 90 answers"})}
-    offer = found["fim:codestral"]
+    listed = {offer.model: offer for offer in offers.offers(LAPTOP, (), keys, {"fim:codestral": "61% of 90 answers"})}
+    offer = listed["fim:codestral"]
     assert (offer.is_ready, offer.is_recommended, offer.quality) == (True, False, "61% of 90 answers")
     assert "billed" in offer.cost
     assert "is sent the code" in offer.where
-    assert not any("openai" in model for model in found), (
+    assert not any("openai" in model for model in listed), (
         "a service that needs a model's name can't be offered by its key alone"
     )
 
 
-def test_what_was_measured_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_quality_is_part_of_the_offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     if calibration_store.folder().is_relative_to(tmp_path):
         facts = {"reliability": {"base_rate": 0.42, "n": 100}}
@@ -263,7 +263,7 @@ threads = 2
 """
 
 
-def test_everything_but_the_model_stays_as_it_is() -> None:
+def test_only_the_model_changes_in_the_file() -> None:
     assert user_file.with_model(FILE, "fim:ollama#a", "config.toml") == FILE.replace('"old"', '"fim:ollama#a"')
 
 
@@ -283,15 +283,15 @@ def test_everything_but_the_model_stays_as_it_is() -> None:
 )
 def test_the_model_is_written_into_every_kind_of_file(text: str) -> None:
     new = user_file.with_model(text, 'a"b\\c', "config.toml")
-    stated = tomllib.loads(new.removeprefix("\ufeff"))
-    assert stated["engine"]["model"] == 'a"b\\c'
+    report = tomllib.loads(new.removeprefix("\ufeff"))
+    assert report["engine"]["model"] == 'a"b\\c'
     assert new.startswith("\ufeff") == text.startswith("\ufeff")
     for line in text.split("\n"):
         assert "model" in line or "{" in line or line.rstrip("\r") in new
 
 
 @pytest.mark.parametrize("text", ["engine = 3\n", "[engine\n", '"engine.model" = "x"\n', '[Engine]\nmodel = "x"\n'])
-def test_a_file_that_says_it_otherwise_is_left_alone(text: str) -> None:
+def test_a_file_that_sets_the_model_in_an_unusual_way_is_not_changed(text: str) -> None:
     with pytest.raises(UserFileError, match=r"config\.toml .* by hand"):
         user_file.with_model(text, "embedded", "config.toml")
 
@@ -309,10 +309,10 @@ def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
 
 
 def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
+    base_environment = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
     return subprocess.run(
         [sys.executable, "-m", "dg_lsp", "setup", *arguments],
-        env={**kept, "HOME": str(tmp_path), "DG_LSP_CONFIG": str(tmp_path / "config.toml"), **environ},
+        env={**base_environment, "HOME": str(tmp_path), "DG_LSP_CONFIG": str(tmp_path / "config.toml"), **environ},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -326,27 +326,27 @@ def test_scripts_get_one_object_and_write_what_they_choose(tmp_path: Path, fakes
     (tmp_path / "config.toml").write_text(FILE)
     fakes.append(Fake(ollama()))
     at = f"ollama={fakes[0].url}"
-    done = run(tmp_path, "--json", "--server", at, CODESTRAL_API_KEY="k")
-    assert (done.returncode, done.stderr) == (0, "")
-    stated = json.loads(done.stdout)
-    assert (stated["version"], stated["model"], stated["file"]) == (1, "old", str(tmp_path / "config.toml"))
+    completed = run(tmp_path, "--json", "--server", at, CODESTRAL_API_KEY="k")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    report = json.loads(completed.stdout)
+    assert (report["version"], report["model"], report["file"]) == (1, "old", str(tmp_path / "config.toml"))
     model = f"fim:ollama:{fakes[0].url}#coder:7b"
-    by_model = {offer["model"]: offer for offer in stated["offers"]}
+    by_model = {offer["model"]: offer for offer in report["offers"]}
     assert by_model[model]["recommended"]
     assert by_model["fim:codestral"]["ready"]
-    assert "written" not in stated
+    assert "written" not in report
     assert (tmp_path / "config.toml").read_text() == FILE
-    done = run(tmp_path, "--json", "--yes", model, "--no-try")
-    assert json.loads(done.stdout)["written"] == model
+    completed = run(tmp_path, "--json", "--yes", model, "--no-try")
+    assert json.loads(completed.stdout)["written"] == model
     assert (tmp_path / "config.toml").read_text() == FILE.replace('"old"', json.dumps(model))
 
 
-def test_a_model_that_does_not_answer_is_said_with_the_way_back(tmp_path: Path) -> None:
+def test_a_model_that_does_not_respond_is_reported_with_advice(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
-    done = run(tmp_path, "--yes", "fim:ollama:http://127.0.0.1:9#x", DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
-    assert done.returncode == 1
-    assert "dg-lsp setup --yes embedded goes back" in done.stderr
-    assert "Traceback" not in done.stderr
+    completed = run(tmp_path, "--yes", "fim:ollama:http://127.0.0.1:9#x", DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
+    assert completed.returncode == 1
+    assert "to return to the embedded model, run: dg-lsp setup --yes embedded" in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 @pytest.mark.parametrize(
@@ -360,24 +360,24 @@ def test_a_model_that_does_not_answer_is_said_with_the_way_back(tmp_path: Path) 
         (("--server", "gopher=http://a"), "KIND=URL"),
     ],
 )
-def test_what_means_nothing_is_refused_in_a_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
-    done = run(tmp_path, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_an_invalid_option_is_refused_in_one_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    completed = run(tmp_path, *arguments)
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert sentence in completed.stderr
+    assert completed.stderr.count("\n") == 1
     assert not (tmp_path / "config.toml").exists()
 
 
 def test_without_a_terminal_it_shows_the_offers_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
-    done = run(tmp_path)
-    assert done.returncode == 0
-    assert "1. the small model that comes with dg-lsp (recommended)" in done.stdout
-    assert "choose with --yes MODEL" in done.stderr
+    completed = run(tmp_path)
+    assert completed.returncode == 0
+    assert "1. the small model that comes with dg-lsp (recommended)" in completed.stdout
+    assert "choose with --yes MODEL" in completed.stderr
     assert (tmp_path / "config.toml").read_text() == ""
 
 
-def test_what_counts_before_the_file_is_said(tmp_path: Path) -> None:
+def test_a_setting_that_overrides_the_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
-    done = run(tmp_path, "--yes", "fim:llama", "--no-try", DG_LSP_MODEL="embedded")
-    assert "DG_LSP_MODEL names embedded, which counts before it here" in done.stdout
+    completed = run(tmp_path, "--yes", "fim:llama", "--no-try", DG_LSP_MODEL="embedded")
+    assert "DG_LSP_MODEL sets embedded, which overrides it here" in completed.stdout

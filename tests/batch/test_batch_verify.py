@@ -1,4 +1,4 @@
-"""What a check proves, in copies of a real project with real commands."""
+"""What a check proves, with real commands in copies of a real project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from dg_lsp.batch import copies, keep, together, verify
 from dg_lsp.batch.check import Check, Limits
-from dg_lsp.batch.keep import FileResult, Gate
+from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import Fill, Plan
 from dg_lsp.batch.run import HoleResult
 from dg_lsp.core.confidence import Calibrated
@@ -42,21 +42,21 @@ def checked(
     root: Path,
     command: str,
     *files: tuple[Plan, Sequence[Sequence[str]]],
-    gate: Gate | None = None,
+    rule: AcceptanceRule | None = None,
     limits: Limits | None = None,
-    again: verify.Again = keep.no_more,
+    retry: verify.Retry = keep.no_more,
     n_jobs: int = 1,
 ) -> list[FileResult]:
-    """Return what stays of the files' fills, having made sure that the project is as it was."""
+    """Return the accepted fills of the files, and assert that the project is unchanged."""
     (root / ".git").mkdir(exist_ok=True)
     before = snapshot(root)
 
     async def run() -> list[FileResult]:
-        with copies.opened(Check(command, limits or Limits(), root), n_jobs, pytest.fail) as made:
+        with copies.open_copies(Check(command, limits or Limits(), root), n_jobs, pytest.fail) as copies_of_run:
             results = await asyncio.gather(
-                *(keep.keep(plan, answers(plan, *choices), gate, made, again) for plan, choices in files)
+                *(keep.keep(plan, answers(plan, *choices), rule, copies_of_run, retry) for plan, choices in files)
             )
-            return await together.passing(results, made)
+            return await together.passing(results, copies_of_run)
 
     results = asyncio.run(run())
     assert snapshot(root) == before
@@ -64,7 +64,7 @@ def checked(
 
 
 def outcome(result: FileResult) -> list[tuple[str, str]]:
-    """Return text and proof of each fill, or "" and the reason where there is none."""
+    """Return the text and proof of each fill, or "" and the reason if there is none."""
     reasons = {**result.reasons, **result.unsure}
     return [
         (result.fills[hole].edit.text, result.proofs.get(hole, "")) if hole in result.fills else ("", reasons[hole])
@@ -84,11 +84,13 @@ def test_a_check_that_passes_while_the_hole_raises_proves_nothing(tmp_path: Path
     [result] = checked(tmp_path, command, (plan, [["return 1"]]))
     [(text, reason)] = outcome(result)
     assert (text, reason.startswith(verify.NO_PROOF)) == ("", True)
-    assert outcome(checked(tmp_path, command, (plan, [["return 1"]]), gate=Gate(takes_all=True))[0]) == [("return 1", "")]
+    assert outcome(checked(tmp_path, command, (plan, [["return 1"]]), rule=AcceptanceRule(takes_all=True))[0]) == [
+        ("return 1", "")
+    ]
 
 
 def test_a_check_that_fails_without_running_into_the_hole_proves_nothing(tmp_path: Path) -> None:
-    # As a linter does that finds an import without use while the hole raises.
+    # Like a linter that reports an unused import while the hole raises.
     plan = planned(tmp_path / "a.py", "import os\n\n\n" + ONE)
     code = "import sys; sys.exit('os.sep' not in open(sys.argv[1]).read())"
     [result] = checked(tmp_path, f"{PYTHON} -c {shlex.quote(code)} {{}}", (plan, [["return os.sep"]]))
@@ -143,28 +145,28 @@ def test_a_fill_without_proof_must_not_break_a_test(tmp_path: Path) -> None:
         "import a, inspect\ndef test_f():\n    assert a.f() == 1\n"
         "def test_g():\n    assert 'spoils' not in inspect.getsource(a.g)\n"
     )
-    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"], ["return 'spoils'"]]), gate=Gate(takes_all=True))
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"], ["return 'spoils'"]]), rule=AcceptanceRule(takes_all=True))
     assert outcome(result)[0] == ("return 1", "the check: 1 test")
     assert "test_g fails: " in outcome(result)[1][1]
 
 
-def test_files_that_fail_together_are_told_apart(tmp_path: Path) -> None:
+def test_of_files_that_fail_together_some_are_accepted(tmp_path: Path) -> None:
     one, two = planned(tmp_path / "a.py", ONE), planned(tmp_path / "b.py", ONE)
     command = f"{PYTHON} -c 'import a, b; assert (a.f(), b.f()) in [(None, None), (1, None), (None, 1)]'"
     results = checked(tmp_path, command, (one, [["return 1"]]), (two, [["return 1"]]), n_jobs=2)
     assert [outcome(result)[0] for result in results] == [("return 1", "the check"), ("", together.REASON)]
 
 
-def test_the_next_round_hears_what_failed(tmp_path: Path) -> None:
+def test_the_next_round_contains_the_failure(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", ONE)
     (tmp_path / "test_a.py").write_text("import a\ndef test_f():\n    assert a.f() == 3\n")
     heard: list[tuple[int, str]] = []
 
-    async def again(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
+    async def retry(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
         heard.append((number, failure))
         return [Fill(Edit(hole.span, f"return {number + 1}"), Calibrated(0.01), 1)] if number < 3 else []
 
-    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"]]), again=again)
+    [result] = checked(tmp_path, PYTEST, (plan, [["return 1"]]), retry=retry)
     assert outcome(result) == [("return 3", "the check: 1 test")]
     assert [number for number, _ in heard] == [1, 2]
     assert heard[0][1].startswith("test_a::test_f fails: ")
@@ -173,7 +175,7 @@ def test_the_next_round_hears_what_failed(tmp_path: Path) -> None:
 
 
 def test_imports_come_from_the_copy_where_the_original_is_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As an editable install does, though behind PYTHONPATH; another folder than the root, as with `package-dir`.
+    # Like an editable install, but after PYTHONPATH; the folder is not the root, as with `package-dir`.
     plan = planned(tmp_path / "project" / "lib" / "pkg" / "a.py", ONE)
     (tmp_path / "project" / "lib" / "pkg" / "__init__.py").write_text("")
     site = tmp_path / "site"
@@ -184,7 +186,7 @@ def test_imports_come_from_the_copy_where_the_original_is_on_the_path(tmp_path: 
     assert outcome(result) == [("return 2", "the check")]
 
 
-def test_what_a_check_changes_reaches_neither_the_project_nor_the_next_check(tmp_path: Path) -> None:
+def test_changes_by_a_check_reach_neither_the_project_nor_the_next_check(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", ONE)
     (tmp_path / "other.txt").write_text("as it was")
     (tmp_path / "link.txt").symlink_to(tmp_path / "other.txt")

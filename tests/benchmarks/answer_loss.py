@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_num_threads(1)
     for named in stated.model:
         name, _, tokens = named.partition("@")
-        loaded = model.load(name, device="cpu", dtype="float32", threads=1)
+        loaded = model.load_model(name, device="cpu", dtype="float32", threads=1)
         profile = replace(loaded.profile, prefix_tokens=int(tokens)) if tokens else loaded.profile
         layouts = layout.for_profile(profile, loaded.vocabulary)
         for file in stated.files:

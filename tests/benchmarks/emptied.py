@@ -47,7 +47,7 @@ def main(folder: str, n: int, seed: int) -> int:
     files = sorted(Path(folder).rglob("*.py"))
     every = [emptied for path in files for emptied in bodies(path)]
     random.Random(seed).shuffle(every)
-    filler = LocalFiller(model.load(model.EMBEDDED))
+    filler = LocalFiller(model.load_model(model.EMBEDDED))
     counts, took_ms = Counter[str](), list[float]()
     reasons = Counter[str]()
     for emptied in every[:n]:

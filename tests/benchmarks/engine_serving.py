@@ -54,7 +54,7 @@ def main(seconds: float) -> None:
 
 @contextlib.contextmanager
 def engines_of_our_own() -> Iterator[None]:
-    """A private folder for the engine, so that nobody else's is measured or disturbed."""
+    """A private folder for the engine, so that no other engine is measured or disturbed."""
     folder = tempfile.mkdtemp(prefix="dg")
     os.environ[meeting.RUNTIME_DIR_VARIABLE] = folder
     os.environ["PYTHONPATH"] = str(TASKS.parents[2])  # of an engine whose model is one of the tests'
@@ -109,12 +109,12 @@ async def protocol_alone() -> None:
 
 async def overhead(engine: ResidentEngine, pid: int, requests: Requests) -> None:
     """Tell what a request costs more over the socket than in this process."""
-    here = local.load_filler("embedded", threads=1)
+    here = local.load_local("embedded", threads=1)
     waits, works, elsewhere = [], [], []
     stages: dict[str, float] = {}
     for number in range(N_PAIRS + 2):
         request, ends = next(requests), list[Done]()
-        # Whoever comes second finds the processor's caches warm.
+        # The second one finds warm processor caches.
         if number % 2:
             over, inside = await used(pid, timed(engine, request, ends)), await used(pid, timed_here(here, request, stages))
         else:

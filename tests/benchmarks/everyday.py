@@ -26,7 +26,7 @@ SNIPPET = re.compile(r"^### (\S+)\n(.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def main(folder: str) -> int:
-    filler = LocalFiller(model.load(folder))
+    filler = LocalFiller(model.load_model(folder))
     n_right = n_tasks = 0
     for task in tasks():
         document = Document(f"file:///{task.path}", task.language, task.prompt + task.suffix)

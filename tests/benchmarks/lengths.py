@@ -82,10 +82,10 @@ def main(argv: Sequence[str]) -> int:
 
 def worlds(cache: Path, n: int, seed: int, only: str = "") -> dict[str, Any]:
     """Return the table of the generated language."""
-    plain = model.load(str(training.made(cache, delete=False, say=note)), device="cpu", threads=1)
+    plain = model.load_model(str(training.made(cache, delete=False, say=note)), device="cpu", threads=1)
     with_delete = None
     if not only or "delete" in only.split(","):
-        with_delete = model.load(str(training.made(cache, delete=True, say=note)), device="cpu", threads=1)
+        with_delete = model.load_model(str(training.made(cache, delete=True, say=note)), device="cpu", threads=1)
     probe = fitted(plain, islice(language.holes(seed + 5000), 1500)) if not only or "probe" in only.split(",") else None
     table: dict[str, Any] = {}
     for kind in KINDS:
@@ -96,7 +96,7 @@ def worlds(cache: Path, n: int, seed: int, only: str = "") -> dict[str, Any]:
 
 def embedded(n: int, only: str = "") -> dict[str, Any]:
     """Return the table of held-out Python on the embedded model; its probe is fitted on holes of the demo's kind elsewhere."""
-    loaded = model.load(device="cpu", threads=1)
+    loaded = model.load_model(device="cpu", threads=1)
     filler = LocalFiller(loaded)
     table: dict[str, Any] = {}
     held_out = list(tasks.read(HELDOUT))

@@ -18,7 +18,7 @@ from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.local import LocalFiller
-from dg_lsp.engine.model import Loaded, load
+from dg_lsp.engine.model import Loaded, load_model
 from dg_lsp.engine.passes import Passes
 from dg_lsp.evaluate import tasks
 
@@ -40,7 +40,7 @@ class Times:
 
 
 def main() -> None:
-    embedded = load(threads=1)
+    embedded = load_model(threads=1)
     longest = embedded.profile.prefix_tokens
     print("| model | prefix tokens | to | cold ms p50 | known ms p50 | times less | of the processor's | wanted | |")
     print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | --- |")

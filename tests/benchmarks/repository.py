@@ -38,7 +38,7 @@ def main() -> int:
     random.Random(1).shuffle(tasks)
     ways: dict[str, Fill] = {"copy": copied}
     if arguments.model:
-        ways["engine"] = filled(LocalFiller(model.load(arguments.model)))
+        ways["engine"] = filled(LocalFiller(model.load_model(arguments.model)))
     for limit in LIMITS:
         for name, fill in ways.items():
             n_right, began = 0, time.perf_counter()

@@ -272,7 +272,7 @@ def keystroke(folder: Path) -> Iterator[Row]:
                 time.sleep(PAUSE_S)
             for idx, key in enumerate(keys):
                 if idx == len(keys) - ASKED:
-                    # What was typed at once so far is worked off: nobody types ten characters in a millisecond.
+                    # Wait until all changes so far are processed: no user types ten characters in a millisecond.
                     editor.request("workspace/executeCommand", {"command": "dgLsp.status"})
                 editor.called()
                 began = time.monotonic_ns()
@@ -363,7 +363,7 @@ def completion(folder: Path) -> Iterator[Row]:
             line, character = before[:-1].count("\n"), len(before[:-1].rpartition("\n")[2])
             if not key or key in "\r\n" or not before.isascii():
                 continue
-            # The engine has read all but the last character, as when somebody types.
+            # The engine has read all but the last character, as while a user types.
             editor.suggestions(uri, line, character)
             time.sleep(1)
             editor.called()

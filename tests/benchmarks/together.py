@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.local import MAX_ROWS, LocalFiller
-from dg_lsp.engine.model import Loaded, load
+from dg_lsp.engine.model import Loaded, load_model
 from dg_lsp.evaluate import tasks
 
 TASKS = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"
@@ -20,7 +20,7 @@ N_TASKS, AT_ONCE = 48, (2, 4, 8)
 
 
 def main() -> None:
-    loaded = load(threads=1)
+    loaded = load_model(threads=1)
     single = [task.request() for task in tasks.read(TASKS) if not task.hole.block][:N_TASKS]
     filled(loaded, single[:2], joins=True)  # what a process does for the first time is slow
     print("| requests at once | processor time, together / in turns | answers that differ |\n| ---: | ---: | ---: |")

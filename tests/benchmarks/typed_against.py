@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def held_out(n: int, name: str) -> int:
-    loaded = model.load(name)
+    loaded = model.load_model(name)
     filler = LocalFiller(replace(loaded, profile=replace(loaded.profile, refine_steps=REFINE_STEPS)))
     rights, similarities, n_asked, n_moved = [0, 0], [0.0, 0.0], 0, 0
     for position in positions.positions(n, SEED):
@@ -144,7 +144,7 @@ class Plain:
 
 def world(n: int, cache: Path) -> int:
     folder = training.made(cache, delete=False, say=lambda text: print(text, file=sys.stderr))
-    loaded = model.load(str(folder), device="cpu", threads=1)
+    loaded = model.load_model(str(folder), device="cpu", threads=1)
     # What a checkpoint without a profile gets, as far as this one was not made for something else.
     usual = Profile()
     profile = replace(

@@ -37,7 +37,7 @@ def measured(folder: Path, dtype: str) -> dict[str, dict[str, int]]:
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
     told = fit.needs(shape, dtype, fit.Use(PREFIX, CANVAS, ROWS))  # type: ignore[arg-type]
     before = resident()
-    loaded = model.load(str(folder), device="cpu", threads=1, dtype=dtype)
+    loaded = model.load_model(str(folder), device="cpu", threads=1, dtype=dtype)
     passes, ids = loaded.passes, torch.arange(PREFIX)[None] % 400
     with torch.inference_mode():
         hidden, kv = passes.encode(ids)

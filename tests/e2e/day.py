@@ -3,9 +3,9 @@
 A recording is a list of acts, each with the time in milliseconds at which it began. Positions in it are told by the text
 before them, since what a suggestion adds depends on the model. Played, the clock is the server's own: keys of one burst
 follow each other as fast as the server takes them, and where the recording pauses, the player waits for the answer to
-the last request, as whoever pauses sees it.
+the last request, as a user who pauses sees it.
 
-`python -m tests.e2e.day` records anew: the same day, from the files of fixtures/day/project.
+`python -m tests.e2e.day` records it again: the same day, from the files of fixtures/day/project.
 """
 
 from __future__ import annotations

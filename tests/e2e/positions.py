@@ -114,7 +114,7 @@ def _places(source: Source, kind: str, draw: random.Random) -> list[Position]:
     else:
         cut = {"typing": "rest-of-line", "broken": "rest-of-line", "line": "whole-line", "inside": "span"}.get(kind, kind)
         spans = make.spans(source, cut, draw)
-    # Nobody is asked in front of a word.
+    # No request is sent in front of a word.
     spans = [span for span in spans if not (text[span.end : span.end + 1].isalnum() or text[span.end : span.end + 1] == "_")]
     draw.shuffle(spans)
     all_places = [

@@ -194,7 +194,7 @@ def test_an_action_without_an_edit_shows_the_reason(tmp_path: Path) -> None:
 def test_an_engine_failure_is_shown_once_for_each_action(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(says(fail="the engine has no memory left") + TWO)
-        # What suggestions met was told already, and yet whoever asks by hand hears of it.
+        # Suggestions have reported the error already, but an explicit request reports it again.
         assert await client.suggestions(2, 4, trigger=1) == []
         menu = await client.menu(2, 4)
         for n_told in (2, 3):

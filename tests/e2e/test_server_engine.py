@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import Which
+from dg_lsp.wire.meeting import EngineId
 from tests.e2e.editor import CODE, Editor, command, environment
 from tests.engine.engine_kit import home
 
@@ -72,14 +72,14 @@ def test_an_engine_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytes
     async def test(client: Editor) -> None:
         client.open(TWO)
         await client.suggestions(1, 4, trigger=1)
-        place = meeting.place(Which(model=str(trained_layout)))
-        state = meeting.read_state(place)
+        files = meeting.engine_files(EngineId(model=str(trained_layout)))
+        state = meeting.read_state(files)
         assert state is not None
         os.kill(state.pid, signal.SIGKILL)
         client.change(2, {"text": TWO + "y = 1\n"})
         await client.suggestions(6, 4, trigger=1)
         assert (await client.status())["state"] == "ready"
-        again = meeting.read_state(place)
+        again = meeting.read_state(files)
         assert again is not None
         assert again.pid != state.pid
 
@@ -93,15 +93,15 @@ def test_typing_while_a_killed_engine_restarts_does_not_stop_suggestions_for_goo
     async def test(client: Editor) -> None:
         client.open(TWO + "x = add()\n")
         await client.suggestions(6, 8, trigger=1)
-        state = meeting.read_state(meeting.place(Which(model=str(trained_layout))))
+        state = meeting.read_state(meeting.engine_files(EngineId(model=str(trained_layout))))
         assert state is not None
         os.kill(state.pid, signal.SIGKILL)
-        place = meeting.place(Which(model=str(trained_layout)))
+        files = meeting.engine_files(EngineId(model=str(trained_layout)))
 
         n_before = len(client.said("dgLsp/status"))
 
         async def is_up_again() -> bool:
-            now = meeting.read_state(place)
+            now = meeting.read_state(files)
             is_loaded = any(status["state"] == "loading" for status in client.said("dgLsp/status")[n_before:])
             return now is not None and now.pid != state.pid and is_loaded and (await client.status())["state"] == "ready"
 
@@ -116,7 +116,7 @@ def test_typing_while_a_killed_engine_restarts_does_not_stop_suggestions_for_goo
             if await is_up_again():
                 break
         assert await is_up_again()
-        # Nobody has to ask by hand for it to go on.
+        # It continues without an explicit request.
         await client.suggestions(6, len(text) - len(TWO))
         suppressed = (await client.status())["suppressed"]
         assert suppressed is None or suppressed["code"] != "engine"

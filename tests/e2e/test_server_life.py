@@ -325,7 +325,7 @@ NOTES = ("$/", "textDocument/did", "notebookDocument/did", "window/", "initializ
 
 
 def test_no_message_kills_the_server_or_goes_unanswered(tmp_path: Path) -> None:
-    """Malformed messages, and as many that come out of order, among them answers to what nobody asked."""
+    """Malformed messages, and as many that come out of order, among them responses without a request."""
     dice = random.Random(5)
 
     async def test(client: Editor) -> None:

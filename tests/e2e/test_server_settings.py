@@ -51,7 +51,7 @@ def test_changed_configuration_files_need_no_restart(tmp_path: Path, root: Path,
         client.notify("textDocument/didSave", {"textDocument": {"uri": (root / config.WORKSPACE_FILE).as_uri()}})
         await until_shown(client, uri, 4)
         (root / config.WORKSPACE_FILE).unlink()
-        # Nobody says anything of it this time.
+        # This time no message is shown.
         users.write_text("completion.candidates = 3\n")
         await until_shown(client, uri, 3)
 

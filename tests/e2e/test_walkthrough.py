@@ -1,4 +1,4 @@
-"""The samples that a newcomer sees first, filled by the embedded model with default settings: the answers are right."""
+"""The embedded model fills the walkthrough's sample and the sample of `dg-lsp setup` correctly with default settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[[Editor], 
     async def main() -> None:
         client = Editor(*command(), env=environment(folder, DG_LSP_SERVE_ENGINE="", DG_LSP_CONFIG="/dev/null"))
         async with client:
-            # Nothing is chosen: these are the settings that a newcomer has, but for a machine that is at work.
+            # Default settings, except for deadlines that a busy machine meets.
             await client.hello(CODE, settings={"completion": {"deadline": 60_000}, "actions": {"deadline": 60_000}})
             while (await client.status())["state"] != "ready":
                 await asyncio.sleep(0.05)
@@ -48,19 +48,19 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[[Editor], 
 
 
 @pytest.mark.skipif(not SOURCE.exists(), reason="the clients are not part of a source distribution")
-def test_the_walkthroughs_suggestion_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sample, behind, typed = constant("SAMPLE"), constant("TYPE_BEHIND"), constant("TYPED")
-    body = constant("FILL_BEHIND")
-    assert sample.count(behind) == 1
-    # The first of them is the sibling that says what belongs into the other.
+def test_the_walkthroughs_suggestion_and_fill_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample, before, typed = constant("SAMPLE"), constant("BEFORE_TYPED"), constant("TYPED")
+    body = constant("BEFORE_BODY")
+    assert sample.count(before) == 1
+    # The first one is the example that the second one should copy.
     assert sample.count(body) == 2
     assert sample.index(body + constant("FILLED")) < sample.index(body + "...")
 
     async def test(client: Editor) -> None:
-        at = sample.index(behind) + len(behind)
+        at = sample.index(before) + len(before)
         client.open(sample[:at] + typed + sample[at:], uri="untitled:sample.py")
         lines = (sample[:at] + typed).split("\n")
-        # As while typing: an unprompted suggestion must be sure enough to be shown.
+        # An unprompted request, so the probability must reach the threshold.
         [item] = await client.suggestions(len(lines) - 1, len(lines[-1]), uri="untitled:sample.py", trigger=2)
         assert typed + item["insertText"] == constant("COMPLETED")
         client.open(sample, uri="untitled:fill.py")

@@ -1,4 +1,4 @@
-"""Tests in real editors run only when they are asked for by name (`make test-editors`): they need editors."""
+"""Fixtures for tests in real editors. These tests run only if they are named (`make test-editors`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from tests.editors import machine
 
 HERE = Path(__file__).parent
-# How to look at the editor of a test: returns what it shows, as text.
+# A function that returns the screen of a test's editor, as text.
 SIGHT = pytest.StashKey[Callable[[], str]]()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave these tests out where they are only met on the way."""
+    """Ignore these tests unless a path on the command line names them."""
     base = config.invocation_params.dir
     named_paths = [(base / str(name).split("::")[0]).resolve() for name in config.args]
     return None if any(path == HERE or HERE in path.parents for path in named_paths) else True
@@ -30,24 +30,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where a test fails, keep what its editor shows, and say where that is."""
+    """If a test fails, save the screen of its editor, and add it to the report."""
     report = yield
     if report.when == "call" and report.failed and (look := item.stash.get(SIGHT, None)) is not None:
         try:
             picture = look()
         except Exception as error:
-            # The editor may have gone, which must not hide why the test failed.
-            picture = f"the editor can't be looked at: {error!r}"
+            # The editor may have ended, which must not hide why the test failed.
+            picture = f"the screen of the editor can't be read: {error!r}"
         machine.PICTURES.mkdir(parents=True, exist_ok=True)
         path = machine.PICTURES / f"{machine.file_name(item.name)}.failed.txt"
         path.write_text(picture, "utf-8")
-        report.sections.append((f"What the editor showed, kept in {path}", picture))
+        report.sections.append((f"The screen of the editor, saved in {path}", picture))
     return report
 
 
 @pytest.fixture
 def watch(request: pytest.FixtureRequest) -> Callable[[Callable[[], str]], None]:
-    """Return what an editor's fixture calls with the way to look at it."""
+    """Return a function with which an editor's fixture registers how to read its screen."""
 
     def use(look: Callable[[], str]) -> None:
         request.node.stash[SIGHT] = look
@@ -57,11 +57,11 @@ def watch(request: pytest.FixtureRequest) -> Callable[[Callable[[], str]], None]
 
 @pytest.fixture(scope="session")
 def environment() -> Iterator[Mapping[str, str]]:
-    """Yield an environment in which everything of dg-lsp's is new, and one engine serves all editors."""
-    # Not below pytest's own folder, whose name is too long for a socket.
+    """Yield an environment with new folders for dg-lsp, and one engine for all editors."""
+    # Not below pytest's own folder, whose path is too long for a socket.
     with tempfile.TemporaryDirectory(prefix="dg-") as folder:
         environment_of_session = machine.environment(Path(folder))
-        # Started before any editor, so that no test pays for it.
+        # Start the engine before any editor, so that no test waits for it.
         machine.engine(environment_of_session, "start")
         yield environment_of_session
         machine.engine(environment_of_session, "stop", "--now", "--all")

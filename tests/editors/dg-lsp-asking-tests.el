@@ -1,6 +1,6 @@
-;;; dg-lsp-asking-tests.el --- What Emacs asks before and says after a fill  -*- lexical-binding: t; -*-
+;;; dg-lsp-asking-tests.el --- Questions before a fill and reports after it  -*- lexical-binding: t; -*-
 
-;; Run by test_emacs.py, with an engine that answers what the text tells it to.
+;; Run by test_emacs.py, with an engine that gives the answers written in the text.
 
 ;;; Code:
 
@@ -9,11 +9,11 @@
 
 (defvar asking-number 0)
 
-(defun asking-fill (answer agreed)
-  "Write a working line anew, with ANSWER, where the user is AGREED or not.
-Return what was asked and the text after it."
+(defun asking-fill (answer accepted)
+  "Regenerate a working line with ANSWER; the user replies ACCEPTED.
+Return the question and the text afterwards."
   (let ((text (concat "# engine: {\"text\": \"" answer "\"}\ndef f(count):\n    return count + 1\n"))
-        asked)
+        questions)
     (tests-open (format "asking%d.py" (cl-incf asking-number)) text)
     (goto-char (point-min))
     (search-forward "return count")
@@ -21,25 +21,25 @@ Return what was asked and the text after it."
     (goto-char (line-end-position))
     (activate-mark)
     (let ((inhibit-message t) (answered nil))
-      (cl-letf (((symbol-function 'y-or-n-p) (lambda (question) (push question asked) agreed))
-                ((symbol-function 'dg-lsp--filled) (lambda (got) (setq answered got))))
+      (cl-letf (((symbol-function 'y-or-n-p) (lambda (question) (push question questions) accepted))
+                ((symbol-function 'dg-lsp--report-fills) (lambda (result) (setq answered result))))
         (dg-lsp-regenerate "")
         (tests-until (lambda () answered) "the answer")))
-    (cons (car asked) (buffer-string))))
+    (cons (car questions) (buffer-string))))
 
-(ert-deftest asking-comes-before-working-code-is-replaced-by-less ()
+(ert-deftest asking-before-working-code-is-replaced-by-less-code ()
   (pcase-let ((`(,question . ,text) (asking-fill "pass" t)))
     (should (string-search "replaces working code by less" question))
     (should (string-suffix-p "    pass\n" text)))
   (pcase-let ((`(,_ . ,text) (asking-fill "pass" nil)))
     (should (string-suffix-p "    return count + 1\n" text))))
 
-(ert-deftest asking-does-not-come-where-nothing-is-lost ()
+(ert-deftest asking-no-question-if-no-code-is-lost ()
   (pcase-let ((`(,question . ,text) (asking-fill "return 2" nil)))
     (should-not question)
     (should (string-suffix-p "    return 2\n" text))))
 
-(ert-deftest asking-all-fills-ends-with-a-list ()
+(ert-deftest asking-fills-of-a-whole-file-end-with-a-list ()
   (tests-open "all.py" "# engine: {\"texts\": [\"return 1\", \"return 22\"]}\ndef f():\n    ...\n\n\ndef g():\n    ...\n")
   (dg-lsp-fill-buffer)
   (tests-until (lambda () (get-buffer "*dg-lsp fills*")) "the list")

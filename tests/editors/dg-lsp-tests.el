@@ -1,7 +1,7 @@
 ;;; dg-lsp-tests.el --- The package in a real Emacs  -*- lexical-binding: t; -*-
 
-;; Run by test_emacs.py, which makes the folder and sets the environment.  All of it is real: lsp-mode, the server, the
-;; engine and the model that comes with dg-lsp.
+;; Run by test_emacs.py, which creates the folder and sets the environment.  lsp-mode, the server, the engine and the
+;; embedded model are all real.
 
 ;;; Code:
 
@@ -19,7 +19,7 @@
       lsp-warn-no-matched-clients nil
       lsp-completion-provider :none
       lsp-auto-guess-root t
-      ;; No other server for Python: this is about ours.
+      ;; No other server for Python.
       lsp-client-packages nil
       lsp-enabled-clients '(dg-lsp)
       make-backup-files nil
@@ -31,17 +31,18 @@
   (require part))
 (require 'dg-lsp)
 
-;; Show what the model has, however sure it is and however long it takes: these tests are about editors.
+;; Show every suggestion, whatever its probability and latency, because these tests are about editors.
 (setq dg-lsp-threshold 0.0
       lsp-response-timeout 90)
 (lsp-register-custom-settings '(("dgLsp.completion.deadline" 60000) ("dgLsp.actions.deadline" 60000)))
 
-(defun tests-until (look what)
-  "Return what LOOK returns as soon as it is true; fail when WHAT takes too long."
-  (let ((end (+ (float-time) 120)) found)
-    (while (and (not (setq found (funcall look))) (< (float-time) end))
+(defun tests-until (predicate description)
+  "Return the value of PREDICATE as soon as it is true.
+Fail with DESCRIPTION when that takes too long."
+  (let ((end (+ (float-time) 120)) value)
+    (while (and (not (setq value (funcall predicate))) (< (float-time) end))
       (accept-process-output nil 0.05))
-    (or found (ert-fail (format "waited for %s: %S, %s" what (buffer-string) (dg-lsp-story))))))
+    (or value (ert-fail (format "waited for %s: %S, %s" description (buffer-string) (dg-lsp-status-text))))))
 
 (defun tests-open (name text)
   "Write TEXT into a file NAME, open it, and wait for the engine."
@@ -59,7 +60,7 @@
     path))
 
 (defun tests-shown ()
-  "Return the suggestion that is shown."
+  "Return the suggestion on the screen."
   (let ((overlay lsp-inline-completion--overlay))
     (and (overlayp overlay) (substring-no-properties (or (overlay-get overlay 'after-string) "")))))
 
@@ -107,11 +108,20 @@ print(cart.items)
         ...
 ")
 
+(defun tests-table (plist)
+  "Return PLIST as the hash table of a message, with nested ones."
+  (let ((table (make-hash-table :test 'equal)))
+    (while plist
+      (let ((value (cadr plist)))
+        (puthash (substring (symbol-name (car plist)) 1) (if (consp value) (tests-table value) value) table))
+      (setq plist (cddr plist)))
+    table))
+
 (defun tests-count (text)
-  "Return how often TEXT stands in the buffer."
+  "Return how often TEXT occurs in the buffer."
   (save-excursion (goto-char (point-min)) (how-many (regexp-quote text))))
 
-(ert-deftest tests-a-body-is-filled-before-ones-eyes-and-comes-back-with-one-undo ()
+(ert-deftest tests-a-fill-shows-drafts-and-is-one-undo-step ()
   (tests-open "body.py" tests-item)
   (let ((drafts nil))
     (add-hook 'dg-lsp-draft-hook
@@ -151,7 +161,7 @@ print(cart.items)
   (set-buffer-modified-p nil)
   (kill-buffer))
 
-(ert-deftest tests-wide-characters-move-nothing ()
+(ert-deftest tests-a-suggestion-after-wide-characters-is-inserted-in-place ()
   (tests-open "wide.py" (string-replace "self.\n" "x = '😀日本語'; value = self.\n" tests-shop))
   (search-forward "; value = self.")
   (let* ((start (point)) (head (buffer-substring (point-min) start)) (rest (buffer-substring start (point-max))))
@@ -163,17 +173,26 @@ print(cart.items)
   (set-buffer-modified-p nil)
   (kill-buffer))
 
-(ert-deftest tests-secrets-are-not-read-and-the-status-says-why ()
+(ert-deftest tests-files-of-secrets-get-nothing-and-the-status-shows-the-reason ()
   (tests-open "credentials.py" "PASSWORD = \n")
   (search-forward "= ")
   (lsp-inline-completion-display)
   (should-not (tests-shown))
-  (tests-until (lambda () (string-match-p "secrets" (dg-lsp-story))) "the reason")
-  (should (equal (dg-lsp-mode-line) " DG-"))
+  (tests-until (lambda () (string-match-p "secrets" (dg-lsp-status-text))) "the reason")
+  (should (equal (dg-lsp-mode-line) " DG Ready"))
+  (let ((status dg-lsp--status))
+    (should (string-prefix-p "Ready: the engine is ready, with model embedded." (dg-lsp-status-text)))
+    (dolist (case '(("Paused" . (:state "ready" :suppressed (:code "manual")))
+                    ("Working" . (:state "ready" :busy t))
+                    ("Working" . (:state "loading"))
+                    ("Problem" . (:state "failed"))))
+      (setq dg-lsp--status (if lsp-use-plists (cdr case) (tests-table (cdr case))))
+      (should (equal (dg-lsp-mode-line) (concat " DG " (car case)))))
+    (setq dg-lsp--status status))
   (set-buffer-modified-p nil)
   (kill-buffer))
 
-(ert-deftest tests-a-draft-goes-with-its-server ()
+(ert-deftest tests-a-draft-is-removed-when-its-server-ends ()
   (tests-open "gone.py" tests-item)
   (let ((lsp-restart 'ignore) killed)
     (add-hook 'dg-lsp-draft-hook
@@ -191,7 +210,7 @@ print(cart.items)
   (set-buffer-modified-p nil)
   (kill-buffer))
 
-(ert-deftest tests-what-cannot-be-filled-is-said-at-once ()
+(ert-deftest tests-a-command-that-cannot-fill-reports-an-error-at-once ()
   (with-temp-buffer
     (dolist (command '(dg-lsp-fill dg-lsp-fill-buffer dg-lsp-regenerate dg-lsp-repair dg-lsp-docstring))
       (should (string-match-p "is not running" (cadr (should-error (call-interactively command) :type 'user-error)))))

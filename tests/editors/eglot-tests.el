@@ -1,4 +1,4 @@
-;;; eglot-tests.el --- Eglot with dg-lsp, as the page on Emacs says  -*- lexical-binding: t; -*-
+;;; eglot-tests.el --- Eglot with dg-lsp, configured as in the README  -*- lexical-binding: t; -*-
 
 ;;; Code:
 
@@ -24,7 +24,7 @@
     (let ((action (seq-find (lambda (each) (string-prefix-p "Fill function body" (plist-get each :title)))
                             (eglot-code-actions (point) (point)))))
       (should action)
-      ;; What choosing it from the menu does; older versions have another name for it.
+      ;; The function that the menu runs; older versions have another name for it.
       (if (fboundp 'eglot-execute)
           (eglot-execute (eglot-current-server) action)
         (eglot--dcase action

@@ -1,7 +1,7 @@
-"""What the tests need that kill the engine again and again while somebody types: texts to type, and the killing.
+"""Texts to type and a killer of engines, for the tests that kill the engine repeatedly during typing.
 
-`KILLS` says how often, as twenty take minutes. `DEADLINE_MS` replaces the default deadline, for a machine that is too busy
-to meet it with or without kills.
+`KILLS` sets the number of kills; twenty take minutes. `DEADLINE_MS` replaces the default deadline on a machine that is too
+busy to meet it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Window:
     def area(self):
         return self.ONE * self.TWO
 """
-# Another text each time: no answer is cached, and none was rejected on that line before.
+# Another text each time, so that no answer is cached, and none was rejected on that line before.
 NAMES = [
     (one, two) for one in ("width", "depth", "left", "size") for two in ("height", "length", "weight", "right", "price", "name")
 ]
@@ -49,14 +49,14 @@ N_KILLS = int(os.environ.get("KILLS", "0"))
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A text whose line `LINE` is to be typed, and what a right suggestion goes on with after `KEYS`."""
+    """A text to type `KEYS` into, on line `LINE`, and the right suggestion there."""
 
     text: str
     answer: str
 
 
 def samples() -> Iterator[Sample]:
-    """Yield texts to type in, for ever."""
+    """Yield texts without end."""
     for one, two in itertools.cycle(NAMES):
         text = SHAPES.replace("ONE", one).replace("TWO", two).replace("CURSOR", "")
         yield Sample(text, f"{two} = {two}")
@@ -72,7 +72,7 @@ class Victim:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process is gone. Whatever is suggested for a text that was typed later is from another engine."""
+        """Whether the process has ended. A suggestion for a text that is typed later comes from another engine."""
         try:
             return Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except OSError:

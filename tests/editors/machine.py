@@ -1,4 +1,4 @@
-"""The machine that the editors run on: where their programs are, and the one engine that serves them all."""
+"""Find the editors' programs, and prepare the environment and the engine that all editor tests share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Where `make test-editors` puts what it installs, and what tests leave behind to look at.
+# The folders of the programs that `make test-editors` installs, and of the pictures that tests take.
 EDITORS = Path(os.environ.get("DG_LSP_EDITORS", ROOT / "build" / "editors"))
 PICTURES = ROOT / "build" / "editor-pictures"
 
 
 def program(name: str) -> Path:
-    """Return an editor's program: the one that was installed for these tests, else the machine's own."""
+    """Return the path of an editor: the one installed for these tests, or else the machine's own."""
     if (installed := EDITORS / "bin" / name).exists():
         return installed
     program_path = shutil.which(name)
@@ -30,12 +30,12 @@ def program(name: str) -> Path:
 
 
 def file_name(name: str) -> str:
-    """Return a test's name as that of a file."""
+    """Return a file name made from a test's name."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-")
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return an environment in which all that is dg-lsp's or an editor's own is below this folder."""
+    """Return an environment in which all files of dg-lsp and of the editors are below this folder."""
     inherited = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
     variables = {
         **inherited,
@@ -45,7 +45,7 @@ def environment(home: Path) -> dict[str, str]:
         "DG_LSP_RUNTIME_DIR": str(home / "run"),
         "DG_LSP_STATISTICS_DIR": str(home / "statistics"),
         "XDG_RUNTIME_DIR": str(home),
-        # A test chooses a model in an editor, which counts only where the user's own configuration allows it.
+        # A test sets a model in an editor, which the user's own configuration must allow.
         "DG_LSP_ALLOW": tempfile.gettempdir(),
     }
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
@@ -54,7 +54,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def engine(environment: Mapping[str, str], *arguments: str) -> str:
-    """Run `dg-lsp engine`; return what it prints."""
+    """Run `dg-lsp engine` and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "dg_lsp", "engine", *arguments],
         env=dict(environment),

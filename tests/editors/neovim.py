@@ -1,4 +1,4 @@
-"""A real Neovim without a screen, driven over its own RPC: real keys, real event loop."""
+"""Drive a real Neovim without a screen over its RPC, with real keys and its real event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.editors.waiting import until
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "editors" / "nvim"
 
-# What is on the screen behind the cursor, told by the highlight and not by a name inside of Neovim.
+# Returns the virtual text on the screen with a highlight; needs no internal names of Neovim.
 LOOK = """
 local found = {}
 for _, mark in ipairs(vim.api.nvim_buf_get_extmarks(0, -1, 0, -1, { details = true })) do
@@ -43,10 +43,10 @@ return #found > 0 and table.concat(found, "\\n") or ""
 
 
 class Neovim:
-    """One Neovim with the plugin, as a user has it who has called `setup`."""
+    """One Neovim with the plugin, after `setup`."""
 
     def __init__(self, program: Path, folder: Path, environment: Mapping[str, str], options: str = "{}") -> None:
-        """Start it in a folder. `options` is the table that `setup` gets."""
+        """Start it in a folder. `options` is the argument of `setup`, in Lua."""
         self.folder = folder
         self._ids = itertools.count(1)
         init = folder / ".init.lua"
@@ -87,7 +87,7 @@ class Neovim:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        # It may have gone already, which is the wish.
+        # It may have ended already.
         with contextlib.suppress(OSError, EOFError):
             self.call("nvim_command", "qall!")
         self._socket.close()
@@ -98,7 +98,7 @@ class Neovim:
             self._process.wait()
 
     def call(self, method: str, *arguments: object) -> Any:
-        """Return what a function of Neovim's API returns; raise RuntimeError with its error."""
+        """Return the result of a function of Neovim's API; raise RuntimeError with its error."""
         request_id = next(self._ids)
         self._socket.sendall(msgpack.packb([0, request_id, method, arguments]))
         while True:
@@ -112,7 +112,7 @@ class Neovim:
             self._unpacker.feed(data)
 
     def lua(self, code: str, *arguments: object) -> Any:
-        """Return what Lua code returns."""
+        """Return the result of Lua code."""
         return self.call("nvim_exec_lua", code, list(arguments))
 
     def type(self, keys: str) -> None:
@@ -134,7 +134,7 @@ class Neovim:
         return path
 
     def put(self, line: int, column: int) -> None:
-        """Put the cursor before a byte of a line, both counted from 0, and begin to insert there."""
+        """Put the cursor before a byte of a line, both counted from 0, and enter insert mode."""
         self.lua("vim.cmd.stopinsert()")
         self.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
         self.lua("vim.api.nvim_win_set_cursor(0, {...})", line + 1, column)
@@ -151,7 +151,7 @@ class Neovim:
         return str(self.lua(LOOK.replace("HIGHLIGHT", '"ComplHint"')))
 
     def hint(self) -> str:
-        """Return what says which suggestion of how many is shown."""
+        """Return the text that shows the number of the suggestion, such as (1/3)."""
         return str(self.lua(LOOK.replace("HIGHLIGHT", '"ComplHintMore"')))
 
     def until_ghost(self) -> str:
@@ -159,7 +159,7 @@ class Neovim:
         return until(self.ghost, "ghost text", tell=self.picture)
 
     def draft(self) -> str:
-        """Return what is drawn of a fill under way."""
+        """Return the draft on the screen, "" for none."""
         return str(self.lua(LOOK.replace("HIGHLIGHT", '"DgLspDraft"')))
 
     def text(self) -> str:
@@ -167,22 +167,22 @@ class Neovim:
         return "\n".join(self.call("nvim_buf_get_lines", 0, 0, -1, True)) + "\n"
 
     def save(self, path: Path) -> str:
-        """Write the buffer, and return what the file holds then."""
+        """Write the buffer, and return the content of the file."""
         self.lua("vim.cmd.stopinsert()")
         self.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
         self.command("silent write!")
         return path.read_bytes().decode()
 
     def notes(self) -> list[str]:
-        """Return what the user was told."""
+        """Return the messages that the user has seen."""
         return list(self.lua("return vim.g.notes"))
 
     def status(self) -> dict[str, Any]:
-        """Return what the server has told of itself."""
+        """Return the last status of the server."""
         return dict(self.lua("return require('dg_lsp').status()"))
 
     def picture(self) -> str:
-        """Return all there is to know when something is not as it should be."""
+        """Return the state of the editor, for a failure's message."""
         status = self.lua("return vim.inspect(require('dg_lsp').status())")
         log = Path(self.lua("return vim.lsp.log.get_filename()"))
         tail = log.read_text()[-1500:] if log.exists() else ""

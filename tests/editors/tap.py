@@ -1,6 +1,7 @@
-"""Stands between an editor and its server, lets every byte through, and writes down the messages in the order they pass.
+"""Log all messages between an editor and its server.
 
-As a program: `tap.py LOG COMMAND...`, for the editor to start in place of the command. As a module it reads the log.
+As a program, `tap.py LOG COMMAND...` starts the server and passes every byte on; the editor starts it instead of the server.
+As a module, it reads the log.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ def heard(log: Path) -> list[Heard]:
     if not log.exists():
         return []
     lines = log.read_bytes().split(b"\n")
-    # The last may be half written.
+    # The last line may be incomplete.
     return [Heard(*json.loads(line)) for line in lines[:-1]]
 
 
 def most_alive(messages: list[Heard], method: str) -> tuple[int, int]:
-    """Return how many requests of a method there were, and how many at most that were neither answered nor cancelled."""
+    """Return the number of requests of a method, and the largest number of them that were running at the same time."""
     alive, n_requests, most = set[int | str](), 0, 0
     for sender, message in messages:
         if sender == "editor" and message.get("method") == method:
@@ -45,7 +46,7 @@ def most_alive(messages: list[Heard], method: str) -> tuple[int, int]:
 
 
 def _messages(stream: IO[bytes]) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield each message of a stream, as bytes with its head and as JSON."""
+    """Yield each message of a stream, as bytes with its header and as JSON."""
     while head := _head(stream):
         lengths = [line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
         body = stream.read(int(lengths[0]))
@@ -66,7 +67,7 @@ def _main(log: Path, command: list[str]) -> int:
     assert server.stdin is not None
     assert server.stdout is not None
     lock = threading.Lock()
-    # Each write is one line and goes out at once, for whoever reads along.
+    # Each write is one line and is not buffered, so that a test can read it at once.
     with log.open("ab", buffering=0) as file:
 
         def pass_on(sender: str, source: IO[bytes], target: IO[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""A program in a terminal of its own: what a user sees there, told by tmux."""
+"""Run a program in a terminal of its own and read its screen, with tmux."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.editors.waiting import until
 
 
 class Terminal:
-    """A terminal with a program in it; the folder is the program's, and names the terminal."""
+    """A terminal with a program that runs in a folder; the folder's name is the terminal's name."""
 
     def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         """Start the program."""
@@ -23,12 +23,12 @@ class Terminal:
         self.run("-f", "/dev/null", "new-session", "-d", *size, "-c", str(folder), *settings, *command)
 
     def run(self, *arguments: str) -> str:
-        """Return what a command of tmux's prints."""
+        """Return the output of a tmux command."""
         done = subprocess.run([*self._tmux, *arguments], capture_output=True, text=True, check=True, timeout=20)
         return done.stdout
 
     def screen(self, *, colours: bool = False) -> str:
-        """Return what is on the screen."""
+        """Return the text on the screen."""
         return self.run("capture-pane", "-p", *(["-e"] if colours else []))
 
     def press(self, *keys: str) -> None:
@@ -44,11 +44,11 @@ class Terminal:
         until(lambda: text in self.screen(), f"{text!r} on the screen", tell=self.screen)
 
     def keep(self, name: str) -> None:
-        """Keep the screen with its colours, to look at or to draw."""
+        """Save the screen with its colours."""
         PICTURES.mkdir(parents=True, exist_ok=True)
         (PICTURES / f"{name}.screen").write_text(self.screen(colours=True), "utf-8")
 
     def close(self) -> None:
-        """End the program and its terminal; keep the last screen to look at."""
+        """Save the last screen, and end the program and its terminal."""
         self.keep(self._name)
         self.run("kill-server")

@@ -64,7 +64,7 @@ def test_the_package_compiles_without_a_warning(environment: Mapping[str, str], 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_package_reads_well(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_checkdoc_reports_nothing(environment: Mapping[str, str], tmp_path: Path) -> None:
     checked = "(progn (require 'checkdoc) (checkdoc-file (car command-line-args-left)))"
     done = emacs(environment, tmp_path, "--eval", checked, str(PACKAGE))
     assert "dg-lsp.el:" not in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""The package in an Emacs with a screen: typed keys, the suggestion that comes by itself, what is saved."""
+"""The package in an Emacs with a screen: typed keys, the unprompted suggestion, and the saved file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.editors.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not there")
 
-# A colour that only the suggestion has, as Emacs and the terminal name it.
+# A colour that only the suggestion has: its name in Emacs, and its code in the terminal.
 COLOUR, CODE = "color-199", "\x1b[38;5;199m"
 
-# As the page on Emacs gives it.
+# As in editors/emacs/README.md.
 INIT = """\
 (add-to-list 'load-path "/path/to/dg-lsp/editors/emacs")
 (require 'dg-lsp)
@@ -37,7 +37,7 @@ LOOKS = """\
 KEY = """\
 (define-key lsp-inline-completion-active-map (kbd "M-RET") #'lsp-inline-completion-accept)
 """
-# What makes of this a test: no questions, no other server, all suggestions however long they take, a colour to know them by.
+# For the tests only: no questions, no other server, every suggestion whatever its latency, and a colour to recognize it.
 OWN = f"""\
 (setq lsp-auto-guess-root t lsp-enabled-clients '(dg-lsp) lsp-enable-suggest-server-download nil
       lsp-completion-provider :none lsp-headerline-breadcrumb-enable nil lsp-enable-snippet nil lsp-warn-no-matched-clients nil
@@ -50,7 +50,7 @@ OWN = f"""\
 
 
 class Emacs(Terminal):
-    """An Emacs that is set up as the page on it says."""
+    """An Emacs with the configuration of editors/emacs/README.md."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -63,7 +63,7 @@ class Emacs(Terminal):
 
     def seen(self) -> str:
         """Return the suggestion on the screen, by its colour."""
-        # Where the line is marked as an error, Emacs also sets other attributes back.
+        # On a line that is marked as an error, Emacs also resets other attributes.
         parts = re.findall(rf"{re.escape(CODE)}(?:\x1b\[[0-9;]*m)*([^\x1b]*)", self.screen(colours=True))
         return "\n".join(part.rstrip() for part in parts)
 
@@ -75,8 +75,7 @@ class Emacs(Terminal):
         self.until_seen("Find file:")
         self.type(name)
         self.press("Enter")
-        # Behind a colon it would say what it waits for.
-        until(lambda: re.search(rf"{name} .*LSP\[.*DG(?!:)", self.screen()), "the engine", tell=self.screen)
+        until(lambda: re.search(rf"{name} .*LSP\[.*DG Ready", self.screen()), "the engine", tell=self.screen)
         return path
 
     def begin(self, typed: str) -> str:
@@ -121,7 +120,7 @@ def test_typing_shows_a_suggestion_that_can_be_inserted(emacs: Emacs, kind: str)
     }[kind]
     path = emacs.open(f"{kind}.py", text)
     if kind == "tabs":
-        # How RET indents is Emacs's own affair.
+        # Make RET indent with tabs.
         emacs.press("M-:")
         emacs.type("(setq indent-tabs-mode t tab-width 4 python-indent-offset 4)")
         emacs.press("Enter")
@@ -153,12 +152,12 @@ def test_a_killed_engine_comes_back_and_the_mode_line_says_so(emacs: Emacs, envi
     os.kill(int(json.loads(machine.engine(environment, "status", "--json"))["pid"]), signal.SIGKILL)
     states: set[str] = set()
 
-    def looked() -> str:
-        states.update(re.findall(r"DG:(\w+)", emacs.screen()))
+    def suggestion() -> str:
+        states.update(re.findall(r"DG (\w+)", emacs.screen()))
         return emacs.seen()
 
-    # Another text than before, so that no answer is at hand.
+    # Another text than before, so that no answer is cached.
     emacs.press("Enter")
     emacs.type("value = self.")
-    until(looked, "the suggestion", tell=lambda: (states, emacs.screen()))
-    assert states, "the mode line has told of nothing but readiness"
+    until(suggestion, "the suggestion", tell=lambda: (states, emacs.screen()))
+    assert states - {"Ready"}, "the mode line showed only Ready"

@@ -1,4 +1,4 @@
-"""The plugin in a real Neovim, with the real server and the real engine with the model that ships with dg-lsp."""
+"""The plugin in a real Neovim, with the real server, the real engine and the embedded model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.editors.neovim import LOOK, PLUGIN, Neovim
 from tests.editors.texts import BODIES, FILES, INSIDE, LONG_BODY, SHOP, inserted, paced
 from tests.editors.waiting import until
 
-# Show what the model has, however sure it is and however long it takes: these tests are about editors.
+# Show every suggestion, whatever its probability and latency, because these tests are about editors.
 OPTIONS = (
     "{ settings = { ['completion.threshold'] = 0, ['completion.tokenThreshold'] = 0, "
     "['completion.deadline'] = 60000, ['actions.deadline'] = 60000 } }"
@@ -60,7 +60,7 @@ def test_a_suggestion_is_one_step_to_undo(nvim: Neovim) -> None:
     until(lambda: nvim.text() == before, "what was typed", tell=nvim.text)
 
 
-def test_words_and_lines_are_accepted_one_by_one(nvim: Neovim) -> None:
+def test_single_words_and_lines_can_be_accepted(nvim: Neovim) -> None:
     path = nvim.edit("shop.py", SHOP)
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
@@ -95,7 +95,7 @@ def test_other_suggestions_are_shown_in_turn(nvim: Neovim) -> None:
     assert len(seen | {nvim.ghost()}) > 1
 
 
-def test_a_dismissed_suggestion_is_gone(nvim: Neovim) -> None:
+def test_a_dismissed_suggestion_is_neither_shown_nor_inserted(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
@@ -113,7 +113,7 @@ def test_a_suggestion_that_no_longer_fits_is_neither_shown_nor_inserted(nvim: Ne
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
     nvim.until_ghost()
-    # In one go, so that no answer comes between: a key that no suggestion begins with, and the wish to accept.
+    # Send both keys at once, so that no answer arrives between them: a key that no suggestion begins with, then accept.
     nvim.type("?<C-l>")
     until(lambda: "self.?" in nvim.text(), "the typed character")
     assert "        self.?\n" in nvim.text()
@@ -138,9 +138,9 @@ end })
 vim.api.nvim_create_autocmd("User", { pattern = "DgLspStatus", callback = function(event)
   table.insert(_G.seen.states, event.data.state .. (event.data.busy and " busy" or ""))
 end })
-local heard = require("dg_lsp.draft").heard
-require("dg_lsp.draft").heard = function(params, context)
-  heard(params, context)
+local on_draft = require("dg_lsp.draft").on_draft
+require("dg_lsp.draft").on_draft = function(params, context)
+  on_draft(params, context)
   vim.cmd.redraw()
   LOOK
   table.insert(_G.seen.drafts, seen_now)
@@ -209,7 +209,7 @@ def test_a_fill_can_be_cancelled(nvim: Neovim) -> None:
     assert not nvim.draft()
 
 
-def test_a_killed_engine_comes_back(nvim: Neovim, environment: Mapping[str, str]) -> None:
+def test_a_killed_engine_is_restarted(nvim: Neovim, environment: Mapping[str, str]) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.lua(WATCH)
     nvim.put(*INSIDE)
@@ -217,7 +217,7 @@ def test_a_killed_engine_comes_back(nvim: Neovim, environment: Mapping[str, str]
     nvim.until_ghost()
     nvim.type("<Esc>")
     os.kill(engine_pid(environment), signal.SIGKILL)
-    # Another text than before, so that no answer is at hand.
+    # Another text than before, so that no answer is cached.
     nvim.type("S        value = self.")
     nvim.until_ghost()
     states = nvim.lua("return _G.seen.states")
@@ -225,7 +225,7 @@ def test_a_killed_engine_comes_back(nvim: Neovim, environment: Mapping[str, str]
     assert nvim.status()["state"] == "ready"
 
 
-def test_a_killed_server_comes_back(nvim: Neovim) -> None:
+def test_a_killed_server_is_restarted(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     client_id = nvim.lua("return vim.lsp.get_clients({ name = 'dg_lsp' })[1].id")
     server = nvim.lua(
@@ -244,13 +244,13 @@ def test_a_killed_server_comes_back(nvim: Neovim) -> None:
     nvim.until_ghost()
 
 
-def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(nvim: Neovim) -> None:
+def test_a_file_of_secrets_gets_no_suggestion_and_the_status_shows_the_reason(nvim: Neovim) -> None:
     nvim.edit(".env", "API_KEY=\n")
     nvim.type("A")
     nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'ignored'", "the reason")
     assert not nvim.ghost()
     assert "secrets" in nvim.status()["suppressed"]["message"]
-    assert nvim.lua("return table.concat(require('dg_lsp.status').story(), ' ')").count("secrets") == 1
+    assert nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')").count("secrets") == 1
     assert nvim.lua("return require('dg_lsp').statusline()") == "DG Ready  "
 
 
@@ -266,12 +266,12 @@ def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(nvim: Neovim) ->
         ),
     ],
 )
-def test_other_texts_stay_whole(nvim: Neovim, name: str, text: str, at: tuple[int, int]) -> None:
+def test_crlf_tabs_and_wide_characters_are_preserved(nvim: Neovim, name: str, text: str, at: tuple[int, int]) -> None:
     path = nvim.edit(f"{name}.py", text)
     indent = "\t\t" if "\t" in text else "        "
     nvim.lua("vim.bo.expandtab = not ...", "\t" in text)
     nvim.put(*at)
-    # What autoindent puts there is the editor's; the line is written as it should be.
+    # Replace autoindent's indentation by the right one.
     nvim.type(f"<CR><C-u>{indent}x = '😀日'; value = self.")
     ghost = nvim.until_ghost()
     assert "\r" not in ghost
@@ -289,7 +289,7 @@ def test_other_texts_stay_whole(nvim: Neovim, name: str, text: str, at: tuple[in
     ast.parse(saved)
 
 
-def test_fast_typing_is_exactly_what_was_typed(nvim: Neovim) -> None:
+def test_fast_typing_inserts_exactly_the_typed_text(nvim: Neovim) -> None:
     nvim.edit("fast.py", "\n")
     nvim.lua(
         """
@@ -297,7 +297,7 @@ def test_fast_typing_is_exactly_what_was_typed(nvim: Neovim) -> None:
         vim.api.nvim_create_autocmd("LspRequest", { callback = function(event)
           if event.data.request.method ~= "textDocument/inlineCompletion" then return end
           if event.data.request.type == "pending" then _G.sent = _G.sent + 1 end
-          -- Once the handlers have run, among which is the one that cancels older requests.
+          -- Count after the handlers have run; one of them cancels older requests.
           vim.schedule(function()
             local n = 0
             for _, client in ipairs(vim.lsp.get_clients({ name = "dg_lsp" })) do
@@ -316,11 +316,11 @@ def test_fast_typing_is_exactly_what_was_typed(nvim: Neovim) -> None:
     for key in keys:
         nvim.type({"Enter": "<CR>", "Backspace": "<BS>", "<": "<lt>"}.get(key, key))
         if key == "Enter":
-            # Neovim asks when the keys rest for a moment; typing goes on while the request is alive.
+            # Neovim sends a request after a short pause. Continue typing while the request is running.
             n_sent = nvim.lua("return _G.sent")
             nvim.until(f"_G.sent > {n_sent}", "a request")
         else:
-            # Twelve keys a second is what is tested; there is no state to wait for.
+            # The test types twelve keys a second, so there is no state to wait for.
             time.sleep(1 / 12)
     until(lambda: nvim.text() == written + "\n", "what was typed", tell=nvim.picture)
     nvim.until(
@@ -330,7 +330,7 @@ def test_fast_typing_is_exactly_what_was_typed(nvim: Neovim) -> None:
     )
     assert nvim.text() == written + "\n"
     assert nvim.lua("return _G.most") == 1
-    # A suggestion may stand there, but it must be one for this very place.
+    # If a suggestion is shown, it must be for this place.
     if ghost := nvim.ghost():
         nvim.type("<C-l>")
         until(lambda: nvim.text() != written + "\n", "the accepted text")
@@ -355,7 +355,7 @@ def test_two_editors_share_one_engine(environment: Mapping[str, str], tmp_path: 
         assert len([each for each in engines if each.get("pid")]) == 1
 
 
-def test_a_pause_lasts_until_it_is_ended(nvim: Neovim) -> None:
+def test_a_pause_lasts_until_resume(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.command("Dg pause")
     nvim.put(*INSIDE)
@@ -366,7 +366,7 @@ def test_a_pause_lasts_until_it_is_ended(nvim: Neovim) -> None:
     nvim.until_ghost()
     nvim.type("<C-x><C-d>")
     nvim.command("Dg resume")
-    # Elsewhere: what was dismissed a moment ago is not offered again.
+    # Type at another place, because a dismissed suggestion is not offered again.
     nvim.type("<Esc>S        value = self.")
     nvim.until_ghost()
 
@@ -386,14 +386,14 @@ def begin_nameless(nvim: Neovim, text: str) -> None:
     nvim.command("setfiletype python")
 
 
-def test_a_nameless_buffer_is_filled_and_no_other_is_made(nvim: Neovim) -> None:
+def test_a_nameless_buffer_is_filled_without_creating_another(nvim: Neovim) -> None:
     begin_nameless(nvim, BODIES)
     nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
     buffers = nvim.lua("return vim.api.nvim_list_bufs()")
     nvim.command("DgFill!")
     until(lambda: "..." not in nvim.text(), "the filled bodies", tell=nvim.picture)
     assert nvim.lua("return vim.api.nvim_list_bufs()") == buffers
-    # All without a name have one address, so that a second would be taken for the first.
+    # All buffers without a name have the same URI, so a second one would be taken for the first.
     nvim.command("set hidden")
     begin_nameless(nvim, SHOP)
     nvim.command("DgFill!")
@@ -401,7 +401,7 @@ def test_a_nameless_buffer_is_filled_and_no_other_is_made(nvim: Neovim) -> None:
     assert nvim.text() == SHOP
 
 
-def test_a_nameless_buffer_that_is_written_to_a_file_goes_on(nvim: Neovim) -> None:
+def test_a_nameless_buffer_keeps_the_server_when_it_is_written_to_a_file(nvim: Neovim) -> None:
     begin_nameless(nvim, SHOP)
     nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
     nvim.command("write shop.py")
@@ -426,7 +426,7 @@ def test_text_typed_just_before_an_edit_is_preserved(nvim: Neovim, name: str) ->
     else:
         begin_nameless(nvim, BODIES)
         nvim.until("(require('dg_lsp').status() or {}).state == 'ready'", "the engine")
-    # Neovim tells the server of a key a moment later, so that the server knows nothing of it yet.
+    # Neovim sends a typed key to the server with a delay, so the server does not know it yet.
     nvim.lua(
         "local handlers = require('dg_lsp.server').client().handlers; local apply = handlers['workspace/applyEdit'];"
         "handlers['workspace/applyEdit'] = function(...)"
@@ -448,7 +448,7 @@ def test_the_root_is_where_the_users_markers_are(nvim: Neovim) -> None:
     assert nvim.lua("return require('dg_lsp.server').client().root_dir") == str(nvim.folder / "inner")
 
 
-def test_a_draft_for_a_buffer_that_has_gone_makes_no_buffer(nvim: Neovim) -> None:
+def test_a_draft_for_a_deleted_buffer_creates_no_buffer(nvim: Neovim) -> None:
     path = nvim.edit("files.py", FILES)
     nvim.command(f"{LONG_BODY + 1}")
     nvim.command("DgFill")
@@ -458,7 +458,7 @@ def test_a_draft_for_a_buffer_that_has_gone_makes_no_buffer(nvim: Neovim) -> Non
     assert nvim.lua("return vim.fn.bufexists(...)", str(path)) == 0
 
 
-def test_a_pause_for_a_language_keeps_those_that_the_options_name(nvim: Neovim) -> None:
+def test_a_pause_for_a_language_preserves_the_languages_in_the_options(nvim: Neovim) -> None:
     nvim.lua("require('dg_lsp').setup({ settings = { completion = { disabledLanguages = { 'lua' }, threshold = 0 } } })")
     nvim.command("Dg pause python")
     settings = nvim.lua("return require('dg_lsp.config').server_settings()")
@@ -489,7 +489,7 @@ def test_a_restart_reports_a_server_that_can_not_run(nvim: Neovim) -> None:
 def test_setup_works_without_options(environment: Mapping[str, str], tmp_path: Path) -> None:
     with Neovim(program("nvim"), tmp_path, environment) as nvim:
         nvim.edit("item.py", BODIES, wait=False)
-        # At once, when the server has hardly begun to start.
+        # Fill at once, while the server is starting.
         nvim.command("DgFill!")
         assert "starting" in nvim.notes()[-1]
         until(lambda: nvim.text() != BODIES, "the filled bodies", tell=nvim.picture)
@@ -497,9 +497,9 @@ def test_setup_works_without_options(environment: Mapping[str, str], tmp_path: P
         assert "settings" not in nvim.lua("return vim.fn.execute('messages')")
 
 
-def test_wrong_options_are_named(nvim: Neovim) -> None:
+def test_an_error_names_the_invalid_option(nvim: Neovim) -> None:
     for options, sentence in (
-        ("{ atuo = true }", 'no option "atuo"'),
+        ("{ atuo = true }", 'unknown option "atuo"'),
         ("{ cmd = {} }", "dg_lsp: cmd"),
         ("{ settings = { 1 } }", "settings"),
     ):
@@ -507,7 +507,7 @@ def test_wrong_options_are_named(nvim: Neovim) -> None:
             nvim.lua(f"require('dg_lsp').setup({options})")
 
 
-def test_the_health_check_finds_everything_well(nvim: Neovim) -> None:
+def test_the_health_check_reports_no_problem(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.command("checkhealth dg-lsp")
     text = nvim.text()

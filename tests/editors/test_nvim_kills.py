@@ -1,6 +1,6 @@
-"""The engine is killed again and again while somebody types in Neovim with default settings: suggestions come back each time.
+"""Kill the engine repeatedly during typing in Neovim with default settings; suggestions must return each time.
 
-How long each suggestion took after the engine was ready is printed (`-s`), not asserted. See `kills` for the variables.
+The time from a ready engine to each suggestion is printed (`-s`), not asserted. See `kills` for the variables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def nvim(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callab
 
 
 def type_line(nvim: Neovim, chance: random.Random, sample: Sample) -> None:
-    """Type a line of a new text, at a typist's changing speed."""
+    """Type a line of a new text with varying pauses."""
     nvim.lua("vim.cmd.stopinsert()")
     nvim.until("vim.api.nvim_get_mode().mode == 'n'", "normal mode")
     nvim.call("nvim_buf_set_lines", 0, 0, -1, True, sample.text.split("\n"))
@@ -64,14 +64,14 @@ def test_a_suggestion_comes_after_each_of_many_kills(nvim: Neovim, environment: 
         def is_back(victim: Victim = victim, number: int = number) -> bool:
             was_dead, sample = victim.is_dead, next(samples)
             type_line(nvim, chance, sample)
-            # As long as somebody who waits for an answer before the next key; on a busy machine one takes seconds.
+            # A patient user waits this long before typing on; on a busy machine an answer takes seconds.
             end = time.monotonic() + 10.0
             while time.monotonic() < end and not nvim.ghost():
                 time.sleep(0.05)
             ghost = nvim.ghost()
             if was_dead and ghost != sample.answer:
                 others.append(f"kill {number + 1}: {ghost or nvim.status().get('suppressed') or nvim.status().get('state')}")
-            # Taken, not rejected.
+            # Accept it, because a rejected text is not suggested again.
             nvim.lua("if require('dg_lsp').is_shown() then require('dg_lsp').accept() end")
             return was_dead and ghost == sample.answer
 

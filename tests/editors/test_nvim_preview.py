@@ -1,4 +1,4 @@
-"""What Neovim shows before and after a fill, with the real server and an engine that answers what the text tells it to."""
+"""Questions before a fill and reports after it in Neovim, with an engine that gives the answers written in the text."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_declined_diff_is_not_applied(nvim: Neovim, keys: str) -> None:
     until_asked(nvim)
     nvim.type(keys)
     nvim.until("require('dg_lsp.preview').window == nil", "the preview to go")
-    # The next one is asked about anew, so the first has been answered.
+    # Another preview opens, so the first request was answered.
     nvim.command("3DgFill")
     until_asked(nvim)
     nvim.type("n")
@@ -94,19 +94,19 @@ def test_fills_of_a_whole_file_end_with_a_list(nvim: Neovim) -> None:
     assert nvim.text() == text
 
 
-def test_a_long_message_takes_one_line_and_is_kept_as_a_whole(nvim: Neovim) -> None:
+def test_a_long_message_is_truncated_and_shown_in_full_by_the_status(nvim: Neovim) -> None:
     nvim.edit("a.py", WORKING, wait=False)
     messages = nvim.lua(
         """
-        -- One that says of itself that it is Neovim's own; these tests have replaced that.
+        -- A function that looks like Neovim's own vim.notify, which these tests have replaced.
         local own = loadstring("return function(text) _G.seen_note = text end", "@vim/_core/test.lua")()
         local before = vim.notify
         vim.notify = own
-        require("dg_lsp.server").say(("word "):rep(60))
+        require("dg_lsp.server").notify(("word "):rep(60))
         vim.notify = before
         return _G.seen_note
         """
     )
     assert messages.endswith("… :Dg status")
     assert len(messages) < int(nvim.lua("return vim.o.columns"))
-    assert ("word " * 60).strip() in nvim.lua("return table.concat(require('dg_lsp.status').story(), ' ')")
+    assert ("word " * 60).strip() in nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")

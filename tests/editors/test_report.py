@@ -1,4 +1,4 @@
-"""The page that `dg-lsp infill --report` writes, in a real browser that has no network."""
+"""The page of `dg-lsp infill --report` in a real browser without a network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILLS = {
 
 
 class Scripted:
-    """Fills each hole as `FILLS` says for the function that it is in."""
+    """Fills each hole with the text in `FILLS` for its function."""
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         text, probability = next(FILLS[name] for name in FILLS if name in request.prefix[-100:])
@@ -63,7 +63,7 @@ def opened() -> Iterator[Page]:
             yield page
 
 
-def test_the_report_opens_offline_without_a_word_on_the_console(report: Path, opened: Page) -> None:
+def test_the_report_opens_offline_without_console_messages(report: Path, opened: Page) -> None:
     console_lines: list[str] = []
     requested_urls: list[str] = []
     opened.on("console", lambda message: console_lines.append(f"{message.type}: {message.text}"))
@@ -76,7 +76,7 @@ def test_the_report_opens_offline_without_a_word_on_the_console(report: Path, op
     assert opened.title() == "dg-lsp infill"
 
 
-def test_each_hole_can_be_seen(report: Path, opened: Page) -> None:
+def test_each_hole_is_visible(report: Path, opened: Page) -> None:
     opened.goto(report.as_uri())
     sections = opened.locator("section")
     assert sections.count() == 4
@@ -93,13 +93,13 @@ def test_each_hole_can_be_seen(report: Path, opened: Page) -> None:
     text = opened.inner_text("body")
     for part in ("feed/naïve <i>.go:", "return sum(prices)", "<script>alert(1)</script>", "latin.py: it is not UTF-8"):
         assert part in text, part
-    # The style sheet counts, though the page allows itself little.
+    # The style sheet is applied despite the page's strict security policy.
     keyword = opened.locator("pre .k").first.evaluate("(each) => getComputedStyle(each).color")
     assert keyword != opened.locator("pre").first.evaluate("(each) => getComputedStyle(each).color")
     PICTURES.mkdir(parents=True, exist_ok=True)
     # The documentation shows this picture: cp build/editor-pictures/report.png fixtures/pictures/
     opened.screenshot(path=str(PICTURES / "report.png"), full_page=True)
-    # Side by side where there is room, below each other on a narrow screen; never wider than the screen.
+    # Side by side if there is room, below each other on a narrow screen, and never wider than the screen.
     assert _tops(opened)[0] == _tops(opened)[1]
     opened.set_viewport_size({"width": 420, "height": 700})
     assert _tops(opened)[0] < _tops(opened)[1]

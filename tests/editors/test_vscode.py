@@ -32,7 +32,7 @@ def code(environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(autouse=True)
 def photograph(request: pytest.FixtureRequest, code: Workbench, watch: Callable[[Callable[[], str]], None]) -> Iterator[None]:
-    """Keep the last picture of each test."""
+    """Save the last picture of each test."""
     name = machine.file_name(request.node.name)
     watch(lambda: code.picture(f"{name}.failed"))
     yield
@@ -40,7 +40,7 @@ def photograph(request: pytest.FixtureRequest, code: Workbench, watch: Callable[
 
 
 def begin(code: Workbench, text: str = SHOP, name: str = "shop.py", typed: str = "self.", at: tuple[int, int] = INSIDE) -> str:
-    """Open the shop, begin a line inside a function, and return the suggestion."""
+    """Open the text, type at the start of a new line inside a function, and return the suggestion."""
     code.open(name, text)
     code.put(*at)
     code.press("End", "Enter")
@@ -84,7 +84,7 @@ def test_other_suggestions_are_shown_in_turn(code: Workbench) -> None:
     until(lambda: code.ghost() not in ("", other), "the one before", tell=code.picture)
 
 
-def test_escape_takes_a_suggestion_away(code: Workbench) -> None:
+def test_escape_dismisses_a_suggestion(code: Workbench) -> None:
     begin(code)
     before = code.text()
     code.press("Escape")
@@ -95,7 +95,7 @@ def test_escape_takes_a_suggestion_away(code: Workbench) -> None:
 def test_fill_body_shows_its_drafts_and_is_one_step_to_undo(code: Workbench) -> None:
     path = code.open("item.py", BODIES)
     code.put(BODY, 8)
-    # What is drawn is watched from within the page: a draft may be gone before anybody outside could ask for it.
+    # Record the drawn drafts inside the page, because a draft may be gone before the test can ask for it.
     code.page.evaluate(
         """() => {
           window.drafts = []; window.bars = [];
@@ -134,7 +134,7 @@ def test_fill_all_fills_every_hole(code: Workbench) -> None:
     code.put(0, 0)
     code.press("Control+Alt+Shift+Enter")
     until(lambda: code.text() != BODIES, "the filled bodies", tell=code.picture)
-    # At the end stands a list of the fills to look through.
+    # A review list of the fills opens at the end.
     code.page.wait_for_selector(".quick-input-widget:visible input")
     code.press("Escape")
     saved = code.save(path)
@@ -176,7 +176,7 @@ def test_a_selection_is_regenerated_with_the_instruction(code: Workbench) -> Non
     code.page.wait_for_selector(".quick-input-widget:visible input")
     code.type("return the name in capitals")
     code.press("Enter")
-    # What is closed stays in the page, hidden.
+    # A closed list stays in the page, hidden.
     question = code.page.locator(".quick-input-widget:visible .quick-input-list .monaco-list-row", has_text="Apply")
     until(lambda: question.count() or code.messages(), "an answer", tell=code.picture)
     if question.count():
@@ -189,12 +189,12 @@ def test_a_selection_is_regenerated_with_the_instruction(code: Workbench) -> Non
     ast.parse(code.text())
 
 
-def test_a_killed_engine_comes_back(code: Workbench, environment: Mapping[str, str]) -> None:
+def test_a_killed_engine_is_restarted(code: Workbench, environment: Mapping[str, str]) -> None:
     begin(code, name="killed.py")
     watch(code)
     os.kill(int(json.loads(machine.engine(environment, "status", "--json"))["pid"]), signal.SIGKILL)
     code.press("Escape", "Enter")
-    # Another text than before, so that no answer is at hand.
+    # Another text than before, so that no answer is cached.
     code.type("value = self.")
     code.until_ghost()
     assert code.told()["state"] == "ready"
@@ -219,10 +219,10 @@ def watch(code: Workbench) -> None:
 
 
 def server_pid(environment: Mapping[str, str]) -> int:
-    """Return the process of this window's server; other editors may run beside it."""
+    """Return the process id of this window's server; other editors may run too."""
 
     def own() -> list[int]:
-        # It fails where there is none.
+        # pgrep fails if there is no process.
         processes = subprocess.run(["pgrep", "-f", "dg-lsp serve"], capture_output=True, text=True, check=False)
         return [pid for pid in map(int, processes.stdout.split()) if {"DRIVER_PORT", environment["HOME"]} <= values(pid)]
 
@@ -238,11 +238,11 @@ def server_pid(environment: Mapping[str, str]) -> int:
         processes = own()
         return processes[0] if len(processes) == 1 else 0
 
-    # The one before may not have ended yet, and what a server starts is its copy for a moment.
+    # The previous server may not have ended yet, and a process that a server starts looks like its copy for a moment.
     return until(only, "one server", tell=own)
 
 
-def test_a_killed_server_comes_back(code: Workbench, environment: Mapping[str, str]) -> None:
+def test_a_killed_server_is_restarted(code: Workbench, environment: Mapping[str, str]) -> None:
     code.open("again.py", SHOP)
     pid = server_pid(environment)
     os.kill(pid, signal.SIGKILL)
@@ -251,7 +251,7 @@ def test_a_killed_server_comes_back(code: Workbench, environment: Mapping[str, s
     begin(code, name="again.py")
 
 
-def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(code: Workbench) -> None:
+def test_a_file_of_secrets_gets_no_suggestion_and_the_status_shows_the_reason(code: Workbench) -> None:
     code.open(".env", "API_KEY=\n")
     code.put(0, 8)
     code.type("1")
@@ -274,7 +274,7 @@ def pick(code: Workbench, entry: str) -> None:
     code.page.locator(".quick-input-list .monaco-list-row", has_text=entry).click()
 
 
-def test_a_pause_for_a_language_is_of_that_language_only(code: Workbench) -> None:
+def test_a_pause_for_a_language_applies_only_to_that_language(code: Workbench) -> None:
     code.open("shop.py", SHOP)
     pick(code, "Pause for python")
     until(lambda: code.setting("completion.disabledLanguages") == ["python"], "the setting", tell=code.picture)
@@ -289,7 +289,7 @@ def test_a_pause_for_a_language_is_of_that_language_only(code: Workbench) -> Non
     code.type("cart.p")
     code.until_ghost()
     code.open("shop.py", SHOP)
-    pick(code, "Suggest in python again")
+    pick(code, "Resume for python")
     until(lambda: code.setting("completion.disabledLanguages") == [], "the setting", tell=code.picture)
     begin(code)
 
@@ -317,7 +317,7 @@ def test_the_doctors_output_stays_open(code: Workbench) -> None:
 
 
 @pytest.mark.parametrize("kind", ["crlf", "tabs", "wide"])
-def test_other_texts_stay_whole(code: Workbench, kind: str) -> None:
+def test_crlf_tabs_and_wide_characters_are_preserved(code: Workbench, kind: str) -> None:
     text = {
         "crlf": SHOP.replace("\n", "\r\n"),
         "tabs": SHOP.replace("    ", "\t"),
@@ -329,7 +329,7 @@ def test_other_texts_stay_whole(code: Workbench, kind: str) -> None:
     code.press("End", "Enter")
     until(lambda: code.text().count("\n") > text.count("\n"), "the new line", tell=code.text)
     code.type("x = '😀日'; value = self.")
-    # Brackets and quotes that the editor closes by itself are its own affair.
+    # The editor may close brackets and quotes automatically, so only the new text is compared.
     ghost = code.until_ghost()
     before = code.text()
     code.press("Tab")
@@ -365,27 +365,27 @@ def test_shown_and_partially_accepted_suggestions_are_reported(code: Workbench, 
 
     ghost = begin(code, FILES.replace("    ...\n", ""), "told.py", "", at=(LONG_BODY - 1, 0))
     begun = code.text()
-    until(lambda: sent("textDocument/didShowCompletion"), "the news that it is shown", tell=code.picture)
+    until(lambda: sent("textDocument/didShowCompletion"), "the notification that it is shown", tell=code.picture)
     item = sent("textDocument/didShowCompletion")[-1]["item"]
     assert item["insertText"].split("\n")[0].endswith(ghost.split("\n")[0])
     assert item["command"]["command"] == "dgLsp.accepted"
     code.press("Control+ArrowRight")
     until(lambda: code.text() != begun, "the accepted word", tell=code.picture)
     word = inserted(begun, code.text())
-    until(lambda: sent("textDocument/didPartiallyAcceptCompletion"), "the news of it", tell=code.picture)
+    until(lambda: sent("textDocument/didPartiallyAcceptCompletion"), "the notification of the part", tell=code.picture)
     part = sent("textDocument/didPartiallyAcceptCompletion")[-1]
     assert part["acceptedLength"] == len(word)
     assert part["item"]["command"]["arguments"] == item["command"]["arguments"]
 
 
 def start(code: Workbench, command: str, *arguments: object) -> None:
-    """Begin a command that takes its time; what it fails with is left to the extension."""
+    """Start a command without waiting for it; the extension reports its errors."""
     called = ", ".join(map(json.dumps, (command, *arguments)))
     code.run(f"void vscode.commands.executeCommand({called}).then(() => undefined, () => undefined)")
 
 
 def begin_fill(code: Workbench, name: str, *, by_menu: bool = False) -> Path:
-    """Open a file and begin to fill its long body; return when a draft is on the screen."""
+    """Open a file and start to fill its long body; return when a draft is on the screen."""
     path = code.open(name, FILES)
     code.put(LONG_BODY, 4)
     if by_menu:
@@ -397,7 +397,7 @@ def begin_fill(code: Workbench, name: str, *, by_menu: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("by_menu", [False, True])
-def test_a_fill_is_ended_from_the_status_bar(code: Workbench, by_menu: bool) -> None:
+def test_a_fill_is_cancelled_from_the_status_bar(code: Workbench, by_menu: bool) -> None:
     begin_fill(code, "ended.py", by_menu=by_menu)
     code.command("dgLsp.cancel")
     until(lambda: not code.told()["busy"] and not code.draft(), "the end", tell=code.picture)
@@ -419,7 +419,7 @@ def test_a_file_that_is_closed_while_it_is_filled_stays_closed(code: Workbench, 
     assert path.read_text() == FILES
 
 
-def test_a_document_that_can_not_be_filled_shows_a_message(code: Workbench) -> None:
+def test_a_document_that_cannot_be_filled_shows_a_message(code: Workbench) -> None:
     code.open("item.py", BODIES)
     code.command("workbench.action.closeActiveEditor")
     for name, reason in (("fillHere", "open a file first"), ("toggleLanguage", "open a file in that language first")):
@@ -449,7 +449,7 @@ def test_a_server_that_ends_during_a_fill_is_reported(code: Workbench, environme
 
 @pytest.fixture
 def command_setting(code: Workbench) -> Iterator[Callable[[object], None]]:
-    """Yield what sets how the server is started."""
+    """Yield a function that sets the command of the server."""
     yield lambda value: code.set("client.command", value)
     code.set("client.command", None)
     code.until_ready()
@@ -482,7 +482,7 @@ def test_a_server_that_cannot_be_started_is_named(
     assert not any(" at " in each for each in code.messages())
 
 
-def test_the_doctor_runs_as_the_server_does_in_the_folder_of_the_window(
+def test_the_doctor_runs_with_the_servers_program_in_the_folder_of_the_window(
     code: Workbench, command_setting: Callable[[object], None]
 ) -> None:
     code.open("shop.py", SHOP)
@@ -493,7 +493,7 @@ def test_the_doctor_runs_as_the_server_does_in_the_folder_of_the_window(
     assert str(code.folder / ".dg-lsp.toml") in code.text()
 
 
-def test_a_pause_counts_where_the_workspace_has_a_setting_of_its_own(code: Workbench) -> None:
+def test_a_pause_changes_the_workspaces_setting_if_there_is_one(code: Workbench) -> None:
     code.open("shop.py", SHOP)
     workspace = 'await vscode.workspace.getConfiguration("dgLsp").update("completion.trigger", VALUE, false)'
     code.run(workspace.replace("VALUE", '"auto"'))
@@ -514,7 +514,7 @@ def test_disabling_a_language_replaces_a_wrong_setting(code: Workbench) -> None:
 
 @pytest.fixture
 def plain_keys(code: Workbench) -> Iterator[None]:
-    """Let the editor write what is typed and nothing by itself."""
+    """Turn off automatic indentation and brackets."""
     change = (
         'const all = vscode.workspace.getConfiguration("editor");'
         'for (const [name, value] of [["autoIndent", "none"], ["autoClosingBrackets", "never"]])'
@@ -526,21 +526,21 @@ def plain_keys(code: Workbench) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("plain_keys")
-def test_fast_typing_is_exactly_what_was_typed(code: Workbench, tapped: Path) -> None:
+def test_fast_typing_inserts_exactly_the_typed_text(code: Workbench, tapped: Path) -> None:
     path = code.open("fast.py", "\n")
     written, keys = paced()
     code.put(0, 0)
     n_before = len(tap.heard(tapped))
     for key in keys:
         code.press(key)
-        # Twelve keys a second is what is tested; there is no state to wait for.
+        # The test types twelve keys a second, so there is no state to wait for.
         time.sleep(1 / 12)
     until(lambda: code.text() == written + "\n", "what was typed", tell=code.text)
     assert code.save(path) == written + "\n"
     n_requests, most = tap.most_alive(tap.heard(tapped)[n_before:], "textDocument/inlineCompletion")
     assert n_requests > 0
     assert most == 1
-    # A suggestion may come now, but it must be one for this very place.
+    # If a suggestion is shown, it must be for this place.
     code.command("editor.action.inlineSuggest.trigger")
     if ghost := code.until_ghost_or_reason():
         code.press("Tab")
@@ -548,7 +548,7 @@ def test_fast_typing_is_exactly_what_was_typed(code: Workbench, tapped: Path) ->
         assert code.text().startswith(written + ghost.split("\n")[0])
 
 
-def test_a_pause_lasts_until_it_is_ended(code: Workbench) -> None:
+def test_a_pause_lasts_until_resume(code: Workbench) -> None:
     code.open("paused.py", SHOP)
     code.command("dgLsp.togglePause")
     code.put(*INSIDE)
@@ -572,7 +572,7 @@ def test_an_untitled_document_gets_suggestions(code: Workbench) -> None:
     code.until_ghost()
 
 
-def test_a_suggestion_of_several_lines(code: Workbench) -> None:
+def test_a_suggestion_of_several_lines_is_inserted(code: Workbench) -> None:
     ghost = begin(code, FILES.replace("    ...\n", ""), "files.py", "try:", at=(LONG_BODY - 1, 0))
     before = code.text()
     code.photograph("suggestion", 450)
@@ -598,5 +598,5 @@ def test_two_editors_share_one_engine(code: Workbench, environment: Mapping[str,
 
 
 def test_no_unexpected_message_was_shown(code: Workbench) -> None:
-    """The last test: in all that went before, no notification is left that complains."""
+    """This is the last test: no earlier test has left a notification of an error."""
     assert [each for each in code.messages() if "setting" in each or "rror" in each] == []

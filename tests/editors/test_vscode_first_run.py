@@ -1,4 +1,4 @@
-"""The extension where nothing is installed yet: it offers to install the server, does so, and the first infill follows."""
+"""The extension on a machine without dg-lsp: it offers to install the server, installs it, and the first fill works."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.editors.workbench import Workbench, workbench
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Mapping[str, str]]:
-    """Yield an environment with Python but without dg-lsp, in which pip finds no package: the extension brings the wheel."""
+    """Yield an environment with Python but without dg-lsp, in which pip finds no package; the extension contains the wheel."""
     with tempfile.TemporaryDirectory(prefix="dg-") as folder:
         home = Path(folder)
         new_environment = machine.environment(home)
         own = str(Path(sys.executable).parent)
         new_environment["PATH"] = os.pathsep.join(part for part in new_environment["PATH"].split(os.pathsep) if part != own)
         new_environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(home)}
-        # What dg-lsp needs is large, and is had from the environment that runs these tests.
+        # The dependencies are large, so use those of the environment that runs these tests.
         new_environment["PYTHONPATH"] = sysconfig.get_path("purelib")
         yield new_environment
         machine.engine(new_environment, "stop", "--now", "--all")
@@ -34,20 +34,20 @@ def bare() -> Iterator[Mapping[str, str]]:
 @pytest.fixture(scope="module")
 def window(bare: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     nothing = tmp_path_factory.mktemp("list") / "requirements.txt"
-    nothing.write_text("# What it needs is there already.\n")
+    nothing.write_text("# The dependencies are installed already.\n")
     with workbench(tmp_path_factory.mktemp("first"), bare, {"dgLsp.client.requirements": str(nothing)}) as found:
         yield found
 
 
 def test_a_failed_installation_shows_a_remedy(window: Workbench) -> None:
-    # Pip finds no package here, so the list that comes with the extension can't be installed.
+    # pip finds no package here, so the extension's own requirements can't be installed.
     machine_settings = window.folder.parent / "profile" / "Machine" / "settings.json"
     settings_text = machine_settings.read_text()
     machine_settings.write_text("{}")
     until(lambda: window.setting("client.requirements") == "", "the setting to go")
     until(lambda: "was not found" in window.status(), "the warning", tell=window.status)
     window.page.locator(".statusbar-item[id*=dgLsp]").click()
-    window.page.locator(".quick-input-list .monaco-list-row", has_text="Install dg-lsp").click()
+    window.page.locator(".quick-input-list .monaco-list-row", has_text="Install the server").click()
     messages = until(lambda: [each for each in window.messages() if "could not be installed" in each], "the message")
     assert "dgLsp.client.requirements" in messages[0]
     assert "No matching distribution found" in messages[0]
@@ -59,26 +59,23 @@ def test_a_failed_installation_shows_a_remedy(window: Workbench) -> None:
 def test_a_missing_server_can_be_installed_from_the_status_bar(window: Workbench) -> None:
     until(lambda: "was not found" in window.status(), "the warning", tell=window.status)
     window.page.locator(".statusbar-item[id*=dgLsp]").click()
-    window.page.locator(".quick-input-list .monaco-list-row", has_text="Install dg-lsp").click()
+    window.page.locator(".quick-input-list .monaco-list-row", has_text="Install the server").click()
     window.until_ready()
     until(lambda: "The engine is ready" in window.status(), "the status bar to say so", tell=window.status)
 
 
-def test_the_walkthrough_ends_with_the_first_infill(window: Workbench) -> None:
+def test_the_walkthrough_leads_to_a_suggestion_and_a_fill(window: Workbench) -> None:
     window.run('await vscode.commands.executeCommand("workbench.action.openWalkthrough", "dg-lsp.dg-lsp#start", false)')
     step = window.page.locator(".getting-started-step", has_text="Open a file and type")
     step.click()
     window.page.get_by_role("button", name="Open a sample").click()
     until(lambda: "class Window" in window.text(), "the sample")
     window.page.wait_for_selector(".monaco-editor.focused")
-    # The cursor stands where the walkthrough says.
-    before = window.text()
-    window.type("self.")
-    until(lambda: window.text() != before, "what was typed", tell=window.picture)
-    assert window.until_ghost() == "height = height"
+    # The cursor is where the walkthrough says.
+    assert window.type_until_ghost("self.") == "height = height"
     window.press("Tab")
     until(lambda: window.text().count("        self.height = height\n") == 2, "the right line", tell=window.picture)
-    # The next step fills a body of the sample, which is then out of sight.
+    # The next step fills a body of the sample, which is hidden behind the walkthrough.
     window.run('await vscode.commands.executeCommand("workbench.action.openWalkthrough", "dg-lsp.dg-lsp#start", false)')
     window.page.locator(".getting-started-step", has_text="Fill a hole").click()
     window.page.get_by_role("button", name="Fill the body of area").click()

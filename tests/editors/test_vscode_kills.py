@@ -1,7 +1,7 @@
-"""The engine is killed again and again while somebody types in VS Code with default settings: suggestions come back each time.
+"""Kill the engine repeatedly during typing in VS Code with default settings; suggestions must return each time.
 
-It runs where `KILLS` says how often: a window of its own takes a while, and `test_vscode` kills the engine once. How long each
-suggestion took after the engine was ready is printed (`-s`), not asserted.
+The test runs only if `KILLS` is set, because a window of its own takes half a minute and `test_vscode` kills the engine
+once. The time from a ready engine to each suggestion is printed (`-s`), not asserted. See `kills` for the variables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def code(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callab
 
 
 def type_line(code: Workbench, chance: random.Random, sample: Sample) -> None:
-    """Type a line of a new text, at a typist's changing speed."""
+    """Type a line of a new text with varying pauses."""
     code.run(
         "const editor = vscode.window.activeTextEditor, all = editor.document.getText();"
         "const whole = new vscode.Range(editor.document.positionAt(0), editor.document.positionAt(all.length));"
@@ -60,7 +60,7 @@ def test_a_suggestion_comes_after_each_of_many_kills(code: Workbench, environmen
             nonlocal ready_at
             was_dead, sample = victim.is_dead, next(samples)
             type_line(code, chance, sample)
-            # As long as somebody who waits for an answer before the next key; on a busy machine one takes seconds.
+            # A patient user waits this long before typing on; on a busy machine an answer takes seconds.
             end = time.monotonic() + 10.0
             while time.monotonic() < end and not code.ghost():
                 if was_dead and not ready_at and code.told().get("state") == "ready":
@@ -73,7 +73,7 @@ def test_a_suggestion_comes_after_each_of_many_kills(code: Workbench, environmen
             return was_dead and ghost == sample.answer
 
         until(is_back, f"a suggestion after kill {number + 1}", tell=code.picture)
-        # Where it came between two looks, it took less than one of them.
+        # 0 if the suggestion came before the state was polled.
         waits_ms.append(round(1000 * (time.monotonic() - ready_at)) if ready_at else 0)
     print("\nms from the engine's being ready to a suggestion that was seen:", sorted(waits_ms))
     print("instead of the right suggestion:", "\n".join(others) or "nothing")

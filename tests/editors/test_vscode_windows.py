@@ -1,4 +1,4 @@
-"""The extension in windows of other kinds: on several folders, and in a browser with no machine behind the extension."""
+"""The extension in a window with several folders, and in a browser without a machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tests.editors.workbench import workbench
 Watch = Callable[[Callable[[], str]], None]
 
 
-def test_each_folder_of_a_workspace_has_an_ignore_file(environment: Mapping[str, str], tmp_path: Path, watch: Watch) -> None:
+def test_each_folder_of_a_workspace_uses_its_own_ignore_file(
+    environment: Mapping[str, str], tmp_path: Path, watch: Watch
+) -> None:
     with workbench(tmp_path, environment, others=["second"]) as window:
         watch(lambda: window.picture("folders.failed"))
         second = window.folder.parent / "second"
@@ -29,8 +31,10 @@ def test_each_folder_of_a_workspace_has_an_ignore_file(environment: Mapping[str,
                 assert not window.ghost()
 
 
-def test_the_web_extension_says_that_it_needs_a_machine(environment: Mapping[str, str], tmp_path: Path, watch: Watch) -> None:
-    # As on a page that no server stands behind: the extension runs in the browser.
+def test_the_web_extension_reports_that_it_needs_a_machine(
+    environment: Mapping[str, str], tmp_path: Path, watch: Watch
+) -> None:
+    # As on a web page without a server: the extension runs in the browser.
     with workbench(tmp_path, environment, {"remote.extensionKind": {"dg-lsp.dg-lsp": ["web"]}}) as window:
         watch(lambda: window.picture("web.failed"))
         assert "a web page can't" in window.status()

@@ -1,4 +1,4 @@
-"""The files that are written in the editors: each has a place where the model that ships with dg-lsp has an answer."""
+"""Texts for the editor tests. Each has a place where the embedded model has an answer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ cart = Cart()
 cart.add("tea")
 print(cart.items)
 """
-# Behind the colon of `def add`, where a body begins; the column counts characters, all of which are ASCII.
+# After the colon of `def add`, where a body begins. The text is ASCII, so characters and bytes are the same.
 INSIDE = (4, len("    def add(self, item):"))
 
-# Three bodies to fill, each like others that are there.
+# Three bodies to fill, each similar to another one in the text.
 BODIES = """\
 class Item:
     def __init__(self, name, price, stock):
@@ -48,7 +48,7 @@ print(item.get_name(), item.get_price(), item.get_stock())
 # The line of the first of them, counted from 0.
 BODY = 10
 
-# A body of several lines, like another that is there.
+# A body of several lines, similar to another one in the text.
 FILES = """\
 import json
 
@@ -74,7 +74,7 @@ LONG_BODY = 14
 
 
 def inserted(before: str, after: str) -> str:
-    """Return what stands in one text and not in the other."""
+    """Return the text that was inserted between two versions."""
     start = next((idx for idx, (one, two) in enumerate(zip(before, after, strict=False)) if one != two), len(before))
     n_new = len(after) - len(before)
     while start > 0 and after[start + n_new :] != before[start:]:
@@ -83,7 +83,7 @@ def inserted(before: str, after: str) -> str:
 
 
 def paced() -> tuple[str, list[str]]:
-    """Return a text of some three hundred keys, and the keys: characters, "Enter", and mistakes with their "Backspace"."""
+    """Return a text, and the about three hundred keys that type it: characters, "Enter", and mistakes with "Backspace"."""
     lines = ["def mean(numbers):", "    total = sum(numbers)", "    return total / len(numbers)", "", "print(mean([1, 2, 3]))"]
     written, keys = "", list[str]()
     for n in range(3):

@@ -1,4 +1,4 @@
-"""Wait for a state, never for a time."""
+"""Wait for a state, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# What takes longer has failed. No test that passes waits for it, so it is generous: the machine may have other work.
+# After this time a test fails. A passing test never waits that long, so it is generous for busy machines.
 PATIENCE_S = float(os.environ.get("DG_LSP_TEST_PATIENCE_S", "90"))
 
 
 def until(look: Callable[[], T], what: str, *, patience_s: float = PATIENCE_S, tell: Callable[[], object] = lambda: "") -> T:
-    """Return what `look` sees as soon as it is true; fail when that takes too long, and tell what was there instead."""
+    """Return the result of `look` as soon as it is true. After `patience_s` fail with `what` and the result of `tell`."""
     end = time.monotonic() + patience_s
     while True:
         if value := look():
             return value
         if time.monotonic() > end:
             raise AssertionError(f"waited {patience_s:.0f} s for {what}: {tell()}")
-        # Between two looks the editor gets the machine.
+        # Leave the processor to the editor.
         time.sleep(0.02)

@@ -1,7 +1,7 @@
-"""A real VS Code: code-server with the packaged extension in a clean profile, looked at in Chromium.
+"""Drive a real VS Code: code-server in Chromium, with the packaged extension in a clean profile.
 
-Keys and pictures go through the browser, as a user's do; documents and settings through a small extension that runs code in
-the extension host, so that what is checked is what the editor holds and not what it happens to draw.
+The browser types keys and takes pictures. A small extension runs code in the extension host for documents and settings, so
+that tests compare the editor's documents and not its drawing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-# Nothing but the editor on the screen, and nothing that goes out to the network.
+# Show only the editor, and make no network connections.
 SETTINGS = {
     "telemetry.telemetryLevel": "off",
     "workbench.startupEditor": "none",
@@ -87,12 +87,12 @@ class Workbench:
     """One window of VS Code."""
 
     def __init__(self, page: Page, folders: Sequence[Path], address: str, driver: tuple[int, str]) -> None:
-        """Look at folders through a page; files are made in the first."""
+        """Control the window on these folders through a page. Files are created in the first folder."""
         self.page, self.folder = page, folders[0]
         self._folders, self._address, self._driver = folders, address, driver
 
     def run(self, code: str) -> Any:
-        """Return what JavaScript returns that runs in the extension host, with `vscode` in scope."""
+        """Return the result of JavaScript code that runs in the extension host, with `vscode` in scope."""
         port, token = self._driver
         request = urllib.request.Request(f"http://127.0.0.1:{port}/", data=code.encode(), headers={"Authorization": token})
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -106,13 +106,13 @@ class Workbench:
         self.page.goto(self._address)
         self.page.wait_for_selector(".monaco-workbench .part.editor")
         until(self._host, "the test's own extension")
-        # On a busy machine a new window at times reads none of its workspace's folders, and never does later.
+        # On a busy machine a new window sometimes does not read its workspace's folders; then reload it.
         until(lambda: self._has_folders() or self._reload(), "the folders", tell=self.picture)
         until(lambda: "dg-lsp" in self.status(), "the item in the status bar", tell=self.status)
         self.command("workbench.action.closeSidebar")
 
     def _host(self) -> int:
-        """Return the process of the window's extensions, 0 where none answers."""
+        """Return the process id of the window's extension host, 0 if it does not answer."""
         try:
             return int(self.run("return process.pid"))
         except OSError:
@@ -126,15 +126,15 @@ class Workbench:
         old = self._host()
         self.page.reload()
         self.page.wait_for_selector(".monaco-workbench .part.editor")
-        # The old window's extensions live on for a moment.
+        # The old window's extension host ends a moment later.
         until(lambda: self._host() not in (0, old), "the extensions of the new window")
         return self._has_folders()
 
     def open(self, name: str, text: str) -> Path:
-        """Write a file with exactly this text and open it in a window of its own; wait until the engine is ready."""
+        """Write a file with exactly this text and open it as the only editor; wait until the engine is ready."""
         path = (self.folder / name).resolve()
         self.run(
-            # What is left of the test before would ask whether to save it.
+            # Editors of the previous test would ask whether to save.
             "while (vscode.window.tabGroups.all.some((group) => group.tabs.length > 0))"
             '  await vscode.commands.executeCommand("workbench.action.revertAndCloseActiveEditor");'
             'await vscode.commands.executeCommand("notifications.clearAll");'
@@ -154,7 +154,7 @@ class Workbench:
         until(lambda: self.told().get("state") == "ready", "the engine", tell=self.picture)
 
     def told(self) -> dict[str, Any]:
-        """Return what the server says of itself; nothing where it does not run."""
+        """Return the server's status; {} if it is not running."""
         result = self.run(
             'const all = await vscode.commands.getCommands(); if (!all.includes("dgLsp.status")) return {};'
             'try { return await vscode.commands.executeCommand("dgLsp.status"); } catch { return {}; }'
@@ -166,7 +166,7 @@ class Workbench:
         where = self.page.locator('[id="status.editor.selection"]')
 
         def is_there() -> bool:
-            # A window that is still opening the document puts the cursor where it was before.
+            # A window that is still opening the document restores the previous cursor position.
             self.run(
                 f"const at = new vscode.Position({line}, {character}); const editor = vscode.window.activeTextEditor;"
                 "editor.selection = new vscode.Selection(at, at);"
@@ -181,7 +181,7 @@ class Workbench:
         """Select from one place to another."""
         self.put(*end)
         self.run(f"vscode.window.activeTextEditor.selection = new vscode.Selection({start[0]}, {start[1]}, {end[0]}, {end[1]})")
-        # The window hears of it a moment later than the extensions.
+        # The window shows the selection a moment later than the extension host.
         self.page.wait_for_selector(".statusbar-item:has-text('selected)')")
 
     def type(self, text: str) -> None:
@@ -200,7 +200,7 @@ class Workbench:
         self.press("Control+z")
 
     def command(self, name: str) -> Any:
-        """Run a command of the editor's."""
+        """Run a command of the editor."""
         return self.run(f"return await vscode.commands.executeCommand({json.dumps(name)})")
 
     def setting(self, name: str) -> Any:
@@ -208,7 +208,7 @@ class Workbench:
         return self.run(f'return vscode.workspace.getConfiguration("dgLsp").get({json.dumps(name)})')
 
     def set(self, name: str, value: object) -> None:
-        """Change one of our settings; None takes the user's choice back."""
+        """Change one of our settings; None removes the user's value."""
         json_value = "undefined" if value is None else json.dumps(value)
         self.run(f'await vscode.workspace.getConfiguration("dgLsp").update({json.dumps(name)}, {json_value}, true)')
 
@@ -224,13 +224,26 @@ class Workbench:
         """Return the suggestion as soon as there is one."""
         return until(self.ghost, "ghost text", tell=self.picture)
 
+    def type_until_ghost(self, text: str) -> str:
+        """Type a text and return the suggestion. As long as there is none, type the last key again, as a user would.
+
+        A busy window at times asks nothing after the first keys in a new document.
+        """
+        self.type(text)
+        for patience_s in (10, 20, 40):
+            with contextlib.suppress(AssertionError):
+                return until(self.ghost, "ghost text", patience_s=patience_s)
+            self.press("Backspace")
+            self.type(text[-1])
+        return self.until_ghost()
+
     def until_ghost_or_reason(self) -> str:
-        """Return the suggestion as soon as there is one, or "" as soon as the server says why there is none."""
-        until(lambda: self.ghost() or self.told().get("suppressed"), "ghost text, or why there is none", tell=self.picture)
+        """Return the suggestion as soon as there is one, or "" as soon as the server reports a reason for none."""
+        until(lambda: self.ghost() or self.told().get("suppressed"), "ghost text, or a reason for none", tell=self.picture)
         return self.ghost()
 
     def draft(self) -> str:
-        """Return what is drawn of a fill under way: the text of the decorations."""
+        """Return the draft on the screen: the text of the decorations."""
         return str(
             self.page.evaluate(
                 """[...document.querySelectorAll(".view-lines span")]
@@ -241,7 +254,7 @@ class Workbench:
         )
 
     def status(self) -> str:
-        """Return the item in the status bar, as it is read aloud."""
+        """Return the label and the text of the item in the status bar."""
         return str(
             self.page.evaluate(
                 '[...document.querySelectorAll(".statusbar-item")].filter((each) => each.id.includes("dgLsp"))'
@@ -257,7 +270,7 @@ class Workbench:
         return [str(each) for each in result]
 
     def save(self, path: Path) -> str:
-        """Save, and return what the file holds then."""
+        """Save, and return the content of the file."""
         self.command("workbench.action.files.save")
         until(lambda: not self.run("return vscode.window.activeTextEditor.document.isDirty"), "the saved file")
         return path.read_bytes().decode()
@@ -271,7 +284,7 @@ class Workbench:
         return path
 
     def picture(self, name: str = "waited") -> str:
-        """Return all there is to know when something is not as it should be."""
+        """Return the state of the window, for a failure's message."""
         path = self.photograph(name)
         text = self.text()
         picture = f"ghost {self.ghost()!r}\nmessages {self.messages()}\nstatus {self.status()} {self.told()}"
@@ -287,11 +300,11 @@ def workbench(
     (profile / "User").mkdir(parents=True)
     files.mkdir()
     (profile / "User" / "settings.json").write_text(json.dumps({**SETTINGS, **(settings or {})}))
-    # Those that belong to a machine count here alone, where the window is not on it.
+    # Settings of the scope `machine` are read only from here, because the window is remote.
     (profile / "Machine").mkdir()
     (profile / "Machine" / "settings.json").write_text(json.dumps(settings or {}))
     (folder / "config.yaml").write_text("auth: none\n")
-    # VS Code takes the environment that a login shell has.
+    # VS Code uses the environment of a login shell.
     (Path(environment["HOME"]) / ".profile").write_text(f"export PATH={shlex.quote(environment['PATH'])}\n")
     extensions = folder / "extensions"
     base = [str(program("code-server")), "--config", str(folder / "config.yaml")]
@@ -305,7 +318,7 @@ def workbench(
         check=False,
     )
     assert installed.returncode == 0, installed.stdout + installed.stderr
-    # A folder is all that an extension needs to be there; packing this one would need another tool.
+    # An extension needs only its folder. Packaging this one would need another tool.
     driver = extensions / "dg-lsp-tests.driver-0.0.1"
     driver.mkdir()
     for each in DRIVER.iterdir():
@@ -330,7 +343,7 @@ def workbench(
             browser = playwright.chromium.launch(executable_path=str(program("chromium")), args=list(FLAGS))
             page = browser.new_page(viewport={"width": 900, "height": 600})
             page.set_default_timeout(1000 * PATIENCE_S)
-            # The editor must not need anything but itself.
+            # Abort requests to other machines; the editor must work without them.
             page.route("**", lambda route: route.continue_() if _is_local(route.request.url) else route.abort())
             folders = [files, *(folder / name for name in others)]
             window = Workbench(page, folders, _opening(address, files, others), (driver_port, token))
@@ -347,7 +360,7 @@ def workbench(
 
 
 def _opening(address: str, files: Path, others: Sequence[str]) -> str:
-    """Return the address of a window on a folder, or on a workspace with others next to it, which are made."""
+    """Return the address of a window on a folder, or on a workspace with several folders, which are created."""
     if not others:
         return f"{address}/?folder={urllib.parse.quote(str(files))}"
     for name in others:
@@ -358,7 +371,7 @@ def _opening(address: str, files: Path, others: Sequence[str]) -> str:
 
 
 def _enlist(extensions: Path, driver: Path) -> None:
-    """Write the extension into the list that the editor keeps of them."""
+    """Add the extension to the editor's list of installed extensions."""
     listed = extensions / "extensions.json"
     entries = json.loads(listed.read_text()) if listed.exists() else []
     entries.append(
@@ -374,7 +387,7 @@ def _enlist(extensions: Path, driver: Path) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the server and all that it has started, which is a session of its own."""
+    """End the server and all processes of its session."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, how)

@@ -22,7 +22,7 @@ import pytest
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.wire import meeting, messages
 from dg_lsp.wire.fields import parse
-from dg_lsp.wire.meeting import Place, State, Which
+from dg_lsp.wire.meeting import EngineFiles, EngineId, State
 from dg_lsp.wire.messages import Ask, Event
 
 ROOT = Path(__file__).parents[2]
@@ -40,8 +40,8 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        for place in meeting.places():
-            state = meeting.read_state(place)
+        for files in meeting.all_engine_files():
+            state = meeting.read_state(files)
             if state is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(state.pid, signal.SIGKILL)
@@ -65,8 +65,8 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def which(model: str = "toy", filler: str = FILLER) -> Which:
-    return Which(model=model, filler=filler)
+def engine_id(model: str = "toy", filler: str = FILLER) -> EngineId:
+    return EngineId(model=model, filler=filler)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Running:
     """An engine process, and a client with its token."""
 
     process: subprocess.Popen[bytes]
-    place: Place
+    files: EngineFiles
     state: State
     http: httpx.Client = field(repr=False)
 
@@ -92,27 +92,27 @@ class Running:
 @contextlib.contextmanager
 def running(*options: str, model: str = "toy", filler: str = FILLER, wait_for: str = "ready") -> Iterator[Running]:
     """An engine that runs as a child of the test."""
-    place = meeting.place(which(model, filler))
+    files = meeting.engine_files(engine_id(model, filler))
     command = [sys.executable, "-m", "dg_lsp.engine.commands", "run", f"--model={model}", f"--filler={filler}", *options]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         try:
-            state = wait_until(lambda: told_by(process, place))
+            state = wait_until(lambda: told_by(process, files))
             transport = httpx.HTTPTransport(uds=state.address)
             headers = {"Authorization": f"Bearer {state.token}"}
             with httpx.Client(transport=transport, base_url="http://localhost", headers=headers, timeout=30) as http:
-                engine = Running(process, place, state, http)
+                engine = Running(process, files, state, http)
                 wait_until(lambda: engine.info()["state"] == wait_for)
                 yield engine
         finally:
             process.terminate()
             if process.wait(30) != 0:
-                sys.stderr.write("\n".join(meeting.log_tail(place, 30)))
+                sys.stderr.write("\n".join(meeting.log_tail(files, 30)))
 
 
-def told_by(process: subprocess.Popen[bytes], place: Place) -> State | None:
+def told_by(process: subprocess.Popen[bytes], files: EngineFiles) -> State | None:
     """Return the state file of this process, not that of a process killed before it."""
     assert process.poll() is None, "the engine ended while starting"
-    state = meeting.read_state(place)
+    state = meeting.read_state(files)
     return state if state is not None and state.pid == process.pid else None
 
 

@@ -36,7 +36,7 @@ def load(name: str, *, device: str, threads: int, say: Callable[[str, float], No
         def start(self, request: InfillRequest) -> InfillTask:
             return JournalledTask(request, self.resources, self.switches, file)
 
-    return Journalled(model.load(EMBEDDED, device=device, threads=threads, say=say))
+    return Journalled(model.load_model(EMBEDDED, device=device, threads=threads, say=say))
 
 
 class JournalledTask(InfillTask):

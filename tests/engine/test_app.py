@@ -122,7 +122,7 @@ def test_a_failed_request_gets_the_reason_and_the_engine_continues(engine: Runni
 
 def test_the_log_contains_no_code(engine: Running) -> None:
     post(engine.http, body({"raise": "RuntimeError", "text": "secret"}))
-    log = engine.place.log.read_text()
+    log = engine.files.log.read_text()
     assert "RuntimeError" in log
     assert "toy_filler.py" in log
     assert "secret" not in log

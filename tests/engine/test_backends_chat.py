@@ -1,4 +1,4 @@
-"""A chat server's question and answers: streamed or not, wrapped in prose, with repeated lines, and with fields refused."""
+"""A chat server's prompt and answers: streamed or not, inside prose, with repeated lines, and with refused fields."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, Hole, Snippet, Span
 from dg_lsp.engine import backends, question
 from dg_lsp.engine.backends import chat
-from dg_lsp.engine.backends.calls import RemoteError
 from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS
 from dg_lsp.engine.backends.chat_answer import locate
 from dg_lsp.engine.backends.events import EventReader
-from dg_lsp.engine.backends.fim import MAX_ANSWERS, WARMTH
+from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE
+from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.layout import Instruct
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
@@ -37,7 +37,7 @@ FENCED = "```python\ndef add(a, b):\n    return a + b\n\n\nprint(add(1, 2))\n```
 
 
 class ChatServer:
-    """A chat server that streams each answer in parts of so many characters, or gives it whole, and refuses some fields.
+    """A chat server that streams each answer in parts of equal length, or sends it whole, and refuses some fields.
 
     `hold` keeps back all but the first part. `sent` counts the parts that left.
     """
@@ -50,27 +50,29 @@ class ChatServer:
         self.n_sent = self.n_dropped = 0
         self.hold: threading.Event | None = settings.get("hold")
 
-    async def answer(self, asked: Request) -> Response:
-        body = await asked.json()
+    async def answer(self, http_request: Request) -> Response:
+        body = await http_request.json()
         self.bodies.append(body)
-        self.headers.append(dict(asked.headers))
+        self.headers.append(dict(http_request.headers))
         for name in self.refused:
             if name in body:
-                status, refusal = self.settings.get("refusal", lambda name: (400, said(f"Unsupported parameter: {name}")))(name)
+                status, refusal = self.settings.get(
+                    "refusal", lambda name: (400, error_body(f"Unsupported parameter: {name}"))
+                )(name)
                 return JSONResponse(refusal, status)
         text = self.answers[min(len(self.bodies), len(self.answers)) - 1]
         if not body.get("stream") or not self.settings.get("streams", True):
             message = {"role": "assistant", "content": self.settings.get("content", lambda text: text)(text)}
             choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": self._logprobs(body, text)}
             return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": 7}})
-        return StreamingResponse(self._parts(body, text, asked), media_type="text/event-stream")
+        return StreamingResponse(self._parts(body, text, http_request), media_type="text/event-stream")
 
     def _logprobs(self, body: dict[str, Any], text: str) -> Any:
         if not body.get("logprobs") or not self.settings.get("tells"):
             return None
         return {"content": [{"token": letter, "logprob": -0.01 * number} for number, letter in enumerate(text)]}
 
-    async def _parts(self, body: dict[str, Any], text: str, asked: Request) -> Any:
+    async def _parts(self, body: dict[str, Any], text: str, http_request: Request) -> Any:
         size, at = self.settings.get("size", 5), 0
         rows = self._logprobs(body, text)
         line_end = self.settings.get("line_end", "\n")
@@ -97,12 +99,12 @@ class ChatServer:
             raise
 
 
-def said(message: str) -> dict[str, Any]:
+def error_body(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "invalid_request_error"}}
 
 
 class Served:
-    """A chat server and a filler that asks it."""
+    """A chat server and a filler for it."""
 
     def __init__(self, *answers: str, configured: Config | None = None, **settings: Any) -> None:
         self.server = ChatServer(*answers, **settings)
@@ -122,13 +124,13 @@ class Served:
         return finish(self.filler.start(request(*arguments or (PREFIX, SUFFIX), **more))).candidates()
 
 
-def test_a_chat_server_is_asked_the_instruct_layouts_question() -> None:
+def test_a_chat_server_gets_the_instruct_layouts_prompt() -> None:
     configured = Config(keys={"127.0.0.1": "secret"})
     with Served(FENCED, configured=configured) as served:
         related = (Snippet("b.py", "b = 1\n"), Snippet("a.py", "a = 1\n"))
         hole = Hole(Span(0, 0), "cursor", instruction="add them")
-        asked = request(PREFIX, SUFFIX, hole, path="c.py", language="python", related=related)
-        [found] = finish(served.filler.start(asked)).candidates()
+        infill_request = request(PREFIX, SUFFIX, hole, path="c.py", language="python", related=related)
+        [candidate] = finish(served.filler.start(infill_request)).candidates()
         [body] = served.server.bodies
         assert body == {
             "model": "a-model",
@@ -139,12 +141,12 @@ def test_a_chat_server_is_asked_the_instruct_layouts_question() -> None:
             "stream": True,
         }
         assert served.server.headers[0]["authorization"] == "Bearer secret"
-        assert found.texts == ("a + b",)
+        assert candidate.texts == ("a + b",)
     vocabulary = Vocabulary(gemma_like_tokenizer())
-    sheet = Instruct(Profile(), vocabulary).lay_out(asked)
+    sheet = Instruct(Profile(), vocabulary).lay_out(infill_request)
     [user_turn] = [body["messages"][0]["content"]]
-    shown = question.fenced(PREFIX, "python").removesuffix("\n")
-    assert user_turn.endswith(shown)
+    code = question.fenced(PREFIX, "python").removesuffix("\n")
+    assert user_turn.endswith(code)
     assert vocabulary.decode(sheet.kv).startswith("user\n" + user_turn.partition("This stands before it")[0])
 
 
@@ -158,11 +160,11 @@ def test_a_block_has_more_room() -> None:
     "settings", [{}, {"streams": False}, {"size": 1}, {"size": 999, "line_end": "\r\n"}, {"is_done": False}]
 )
 @pytest.mark.parametrize("tells", [True, False])
-def test_an_answer_is_read_however_it_comes(settings: dict[str, Any], tells: bool) -> None:
+def test_an_answer_is_read_in_every_format(settings: dict[str, Any], tells: bool) -> None:
     with Served(FENCED, tells=tells, **settings) as served:
-        [found] = served.fill()
-        assert (found.texts, found.finished) == (("a + b",), True)
-        assert [len(row) for row in found.confidences] == ([len("a + b")] if tells else [])
+        [candidate] = served.fill()
+        assert (candidate.texts, candidate.finished) == (("a + b",), True)
+        assert [len(row) for row in candidate.confidences] == ([len("a + b")] if tells else [])
 
 
 def test_a_message_in_parts_is_one_text() -> None:
@@ -199,36 +201,36 @@ AFTER = "\n\n\nprint(add(1, 2))\n"
 )
 def test_the_missing_code_is_found_in_any_answer(answer: str) -> None:
     with Served(answer) as served:
-        [found] = served.fill()
-        assert found.texts == ("a + b",)
+        [candidate] = served.fill()
+        assert candidate.texts == ("a + b",)
 
 
 @pytest.mark.parametrize(
     ("prefix", "answer", "suffix", "expected"),
     [
-        # A block, with what stands around it.
+        # A block with the lines around it.
         (
             "def f(x):\n    ",
             "```python\ndef f(x):\n    if x:\n        return 1\n    return 2\n\n\nf(1)\n```",
             "\n\n\nf(1)\n",
             "if x:\n        return 1\n    return 2",
         ),
-        # A body alone: its first line has the indentation that the cursor's line has already.
+        # Only a body: its first line repeats the indentation that the cursor's line has already.
         ("def f(x):\n    ", "```python\n    y = x\n    return y\n```", "\n\n\nf(1)\n", "y = x\n    return y"),
-        # A closing line of its own is not taken for the suffix's.
+        # The answer's own closing line does not count as the suffix's.
         ("void f() {\n", "```c\n  if (x) {\n    g();\n  }\n```", "}\n", "  if (x) {\n    g();\n  }\n"),
-        # What ends like the suffix after repeated lines is the suffix.
+        # After repeated lines, an end that equals the suffix is the suffix.
         ("void f(int x) {\n", "```c\nvoid f(int x) {\n  g();\n}\n```", "}\n", "  g();\n"),
-        # Of equal lines, the one whose neighbours agree.
+        # Of equal lines, the one with matching neighbours counts.
         (
             "a = [\n    1,\n]\nb = [\n    1,\n",
             "```python\na = [\n    1,\n]\nb = [\n    1,\n    2,\n]\n```",
             "]\n",
             "    2,\n",
         ),
-        # The whole file again.
+        # The answer repeats the whole file.
         ("x = 1\ny = 2\n", "```python\nx = 1\ny = 2\nz = 3\nprint(x, y, z)\n```", "print(x, y, z)\n", "z = 3\n"),
-        # The answer's own line begins like the one before.
+        # The answer's own line begins like the line before it.
         ("x = 1\n", "```python\nx = 1 + y\n```", "\n", "x = 1 + y"),
         ("", "```python\nprint(1)\n```", "", "print(1)"),
         ("", "", "", ""),
@@ -249,7 +251,7 @@ def test_the_rest_of_a_line_is_left_to_the_filters() -> None:
 
 
 @pytest.mark.parametrize("answer", ["I can't help with that.", "<think>never ends"])
-def test_what_nothing_marks_as_code_is_doubted(answer: str) -> None:
+def test_unmarked_text_is_doubted(answer: str) -> None:
     with Served(answer, FENCED) as served:
         first, second = served.fill(n=2)
         assert (first.texts[0], first.confidence) == ("a + b", Ranked(0))
@@ -260,8 +262,8 @@ def test_reading_ends_where_the_answer_does() -> None:
     long = "def add(first_number, second_number):\n    return "
     answer = f"```python\n{long}first_number{AFTER}" + "print(add(1, 2))\n" * 500
     with Served(answer, hold=threading.Event(), held_at=200) as served:
-        [found] = served.fill(f"import os\n\n\n{long}", SUFFIX)
-        assert found.texts == ("first_number",)
+        [candidate] = served.fill(f"import os\n\n\n{long}", SUFFIX)
+        assert candidate.texts == ("first_number",)
         wait_until(lambda: served.server.n_dropped == 1)
         assert served.server.n_sent < 60
 
@@ -272,7 +274,7 @@ def test_a_closed_fence_ends_the_reading() -> None:
         wait_until(lambda: served.server.n_dropped == 1)
 
 
-def test_what_has_come_is_a_draft_until_the_answer_ends() -> None:
+def test_received_text_is_a_draft_until_the_answer_ends() -> None:
     hold = threading.Event()
     answer = "Here it is:\n```python\ndef add(a, b):\n    return a + b"
     with Served(answer, hold=hold, held_at=len(answer) - 2, size=1) as served:
@@ -285,7 +287,7 @@ def test_what_has_come_is_a_draft_until_the_answer_ends() -> None:
             return "a +" in seen
 
         wait_until(has_begun)
-        # Neither the prose nor the repeated lines were ever shown.
+        # Neither the prose nor the repeated lines were ever part of a draft.
         assert {each.strip() for each in seen} <= {"", "a", "a +"}
         [candidate] = task.candidates()
         assert (candidate.texts[0].strip(), candidate.finished) == ("a +", False)
@@ -302,18 +304,18 @@ def test_a_task_that_is_dropped_closes_its_stream() -> None:
         wait_until(lambda: served.server.n_dropped == 2)
 
 
-def test_an_answer_that_ran_out_of_room_is_doubted() -> None:
+def test_an_answer_cut_by_the_token_limit_is_doubted() -> None:
     cut = "```python\ndef f():\n    a = 1\n    b ="
     with Served(cut, "```python\n    a = 1\n```", finish_reason="length") as served:
-        found = served.fill("def f():\n    ", "\n", BODY, n=2)
-        assert [candidate.texts[0] for candidate in found] == ["a = 1", "a = 1\n    b ="]
-        assert found[1].confidence == Ranked(1, doubted=True)
+        candidates = served.fill("def f():\n    ", "\n", BODY, n=2)
+        assert [candidate.texts[0] for candidate in candidates] == ["a = 1", "a = 1\n    b ="]
+        assert candidates[1].confidence == Ranked(1, doubted=True)
 
 
 def test_several_candidates_have_several_temperatures() -> None:
     with Served(FENCED) as served:
         served.fill(n=3)
-        assert sorted(body["temperature"] for body in served.server.bodies) == [0.0, WARMTH, WARMTH]
+        assert sorted(body["temperature"] for body in served.server.bodies) == [0.0, SAMPLING_TEMPERATURE, SAMPLING_TEMPERATURE]
         served.server.bodies.clear()
         served.fill(n=64)
         assert len(served.server.bodies) == MAX_ANSWERS
@@ -321,8 +323,8 @@ def test_several_candidates_have_several_temperatures() -> None:
 
 def test_several_holes_are_filled_one_after_another() -> None:
     with Served("```\nf(a\n```", "```\nf(a, b\n```") as served:
-        [found] = served.fill("f(", ")\n", LINE, LINE, between=(", ",))
-        assert found.texts == ("a", "b")
+        [candidate] = served.fill("f(", ")\n", LINE, LINE, between=(", ",))
+        assert candidate.texts == ("a", "b")
         assert "f(a, \n" in served.server.bodies[1]["messages"][0]["content"]
 
 
@@ -330,11 +332,11 @@ def test_several_holes_are_filled_one_after_another() -> None:
     ("refused", "refusal"),
     [
         (["logprobs"], lambda name: (422, {"detail": f"Unsupported fields in the request: {{'{name}'}}"})),
-        (["temperature"], lambda name: (400, said(f"Unsupported value: '{name}' does not support 0 with this model."))),
-        (["stream"], lambda name: (400, said(f"Your organization must be verified to {name} this model."))),
+        (["temperature"], lambda name: (400, error_body(f"Unsupported value: '{name}' does not support 0 with this model."))),
+        (["stream"], lambda name: (400, error_body(f"Your organization must be verified to {name} this model."))),
         (["logprobs", "temperature"], lambda name: (422, {"detail": [{"loc": ["body", name], "msg": "Extra inputs"}]})),
         (["temperature"], lambda _: (400, {})),
-        (["logprobs", "stream"], lambda _: (400, said("Extra inputs are not permitted"))),
+        (["logprobs", "stream"], lambda _: (400, error_body("Extra inputs are not permitted"))),
     ],
 )  # fmt: skip
 def test_a_refused_field_is_sent_once(refused: list[str], refusal: Any) -> None:
@@ -348,21 +350,21 @@ def test_a_refused_field_is_sent_once(refused: list[str], refusal: Any) -> None:
 
 
 def test_a_model_that_thinks_first_has_room_for_it() -> None:
-    told = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-    with Served(FENCED, refused=["max_tokens"], refusal=lambda _: (400, said(told))) as served:
+    message = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    with Served(FENCED, refused=["max_tokens"], refusal=lambda _: (400, error_body(message))) as served:
         assert served.fill()[0].texts == ("a + b",)
         assert served.server.bodies[-1]["max_completion_tokens"] == THOUGHT_TOKENS
 
 
-def test_a_refusal_that_is_about_no_field_stands() -> None:
-    told = "This model's maximum context length is 512 tokens. However, you requested 900 tokens."
-    with Served(FENCED, refused=["model"], refusal=lambda _: (400, said(told))) as served:
+def test_a_refusal_of_no_field_is_final() -> None:
+    message = "This model's maximum context length is 512 tokens. However, you requested 900 tokens."
+    with Served(FENCED, refused=["model"], refusal=lambda _: (400, error_body(message))) as served:
         with pytest.raises(RemoteError, match="maximum context length is 512 tokens"):
             served.fill()
         assert len(served.server.bodies) == 1
 
 
-def test_a_field_that_only_looked_refused_is_sent_again() -> None:
+def test_a_field_that_was_not_refused_after_all_is_sent_again() -> None:
     with Served(FENCED, refused=["model"], refusal=lambda _: (400, {})) as served:
         with pytest.raises(RemoteError, match=r"refuses the request \(400\)"):
             served.fill()
@@ -373,7 +375,7 @@ def test_a_field_that_only_looked_refused_is_sent_again() -> None:
 
 
 def raw(data: bytes, media_type: str = "text/event-stream") -> str:
-    """Return the sentence for a server that answers so."""
+    """Return the error message for a server with this answer."""
 
     async def answer(_: Request) -> Response:
         return Response(data, media_type=media_type)
@@ -391,10 +393,10 @@ def raw(data: bytes, media_type: str = "text/event-stream") -> str:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
-        (b"<html>", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
-        (b"data: [DONE]\n\n", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
-        (b"{", "HOST answered /v1/chat/completions with something that is no JSON object; is the URL right?"),
+        (b"", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
+        (b"<html>", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
+        (b"data: [DONE]\n\n", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
+        (b"{", "HOST answered /v1/chat/completions with something other than a JSON object; is the URL right?"),
         (b"data: {\n\n", "the answer of HOST can't be understood: the message is not valid JSON"),
         (b"data: 7\n\n", "the answer of HOST can't be understood: the message must be an object, but is a number"),
         (b'data: {"choices": 7}\n\n', "the answer of HOST can't be understood: choices must be a list, but is a number"),
@@ -403,26 +405,26 @@ def raw(data: bytes, media_type: str = "text/event-stream") -> str:
         (b'data: {"error": "out of memory"}\n\n', "HOST failed (500): out of memory"),
         (
             b'data: {"error": {"message": "too long for the context", "code": 413}}\n\n',
-            "HOST takes no request of this size (413)",
+            "HOST does not accept a request of this size (413)",
         ),
         (b": \n\n" * (5 << 20), "HOST answered with more than 16 MB"),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_told(data: bytes, sentence: str) -> None:
+def test_a_malformed_answer_is_reported(data: bytes, sentence: str) -> None:
     assert raw(data) == sentence
 
 
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
-        (401, r"wants an API key \(401\)"),
+        (401, r"requires an API key \(401\)"),
         (404, r"has no /v1/chat/completions, or no model a-model \(404\)"),
         (429, "too many requests"),
         (500, r"failed \(500\)"),
     ],
 )
-def test_a_refusal_says_what_to_do(status: int, sentence: str) -> None:
-    with Served(FENCED, refused=["model"], refusal=lambda _: (status, said("no"))) as served:
+def test_a_refusal_gives_advice(status: int, sentence: str) -> None:
+    with Served(FENCED, refused=["model"], refusal=lambda _: (status, error_body("no"))) as served:
         with pytest.raises(RemoteError, match=sentence):
             served.fill()
         assert len(served.server.bodies) == 1
@@ -464,7 +466,7 @@ def test_a_url_may_end_with_the_endpoint(base: str) -> None:
     server = ChatServer(FENCED)
     path = base if base.startswith("/v1beta") else "/v1/chat/completions"
     with serving({f"POST {path}": server.answer}) as url:
-        filler: Any = backends.load(f"chat:{url}{base}#m")
+        filler: Any = backends.load_filler(f"chat:{url}{base}#m")
         try:
             assert finish(filler.start(request(PREFIX, SUFFIX))).candidates()[0].texts == ("a + b",)
         finally:
@@ -477,7 +479,7 @@ def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "config.toml"))
 
 
-def test_a_usual_key_goes_to_its_usual_server_alone() -> None:
+def test_a_default_key_goes_only_to_its_default_server() -> None:
     environ = {"OPENAI_API_KEY": "one", "DEEPSEEK_API_KEY": "two"}
     for url, key in (
         ("https://api.openai.com/v1", "one"),

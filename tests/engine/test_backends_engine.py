@@ -1,4 +1,4 @@
-"""A remote model behind the real resident engine, and nothing sent that should stay."""
+"""A remote model behind the real resident engine, and no local-only file is sent."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
-async def fill(model: str, asked: InfillRequest) -> tuple[tuple[Candidate, ...], Any]:
+async def fill(model: str, infill_request: InfillRequest) -> tuple[tuple[Candidate, ...], Any]:
     async with connect(ConnectOptions(model, command=ENGINE_COMMAND, exit_after_s=60)) as engine:
-        return await engine.fill(asked), await engine.info()
+        return await engine.fill(infill_request), await engine.info()
 
 
 @pytest.mark.parametrize("judged_by", ["known rules", "vLLM's own code"])
@@ -46,15 +46,15 @@ def test_a_vllm_server_fills_through_the_resident_engine(tmp_path: Path, judged_
         vocabulary = Vocabulary.from_file(tmp_path / "tokenizer.json")
         server = StandIn(vocabulary, judge, answers=["return x+y"], canvas=128)
         url = stack.enter_context(serving(server.routes()))
-        found, info = asyncio.run(fill(f"vllm:{url}#{tmp_path}", request(before, after, BODY)))
-    assert "return" in ast.dump(ast.parse(before + found[0].texts[0] + after)).lower()
+        candidates, info = asyncio.run(fill(f"vllm:{url}#{tmp_path}", request(before, after, BODY)))
+    assert "return" in ast.dump(ast.parse(before + candidates[0].texts[0] + after)).lower()
     assert info["remote"]["canvas"] == 128
     assert info["device"] == url.removeprefix("http://")
     assert server.asked
 
 
-def test_a_remote_model_that_is_not_there_is_told() -> None:
-    with pytest.raises(EngineError, match="there is no dialect klingon; there are openai"):
+def test_an_unknown_dialect_is_reported() -> None:
+    with pytest.raises(EngineError, match="there is no dialect klingon; choose one of openai"):
         asyncio.run(fill("fim:klingon:http://127.0.0.1", request("a", "b")))
 
 
@@ -71,7 +71,7 @@ def test_a_server_that_fails_fails_the_request_and_not_the_engine() -> None:
         assert [candidate.texts for candidate in asyncio.run(twice(f"fim:llama:{url}"))] == [("1",)]
 
 
-def test_a_request_that_nobody_waits_for_any_more_is_taken_back_from_the_server() -> None:
+def test_a_cancelled_request_is_cancelled_on_the_server() -> None:
     recorder = Recorder([{"content": "1"}], hold=threading.Event())
 
     async def cancelled(model: str) -> None:
@@ -109,11 +109,11 @@ def test_requests_at_the_same_time_do_not_wait_for_each_other() -> None:
             return await asyncio.gather(*asking)
 
     with serving({"POST /infill": recorder.answer}) as url:
-        found = asyncio.run(asyncio.wait_for(together(f"fim:llama:{url}"), 60))
-    assert [candidates[0].texts for candidates in found] == [("1",)] * 8
+        candidates = asyncio.run(asyncio.wait_for(together(f"fim:llama:{url}"), 60))
+    assert [candidates[0].texts for candidates in candidates] == [("1",)] * 8
 
 
-def test_the_command_fills_with_what_is_configured_and_sends_no_file_that_stays(
+def test_the_command_uses_the_configured_model_and_sends_no_local_only_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tmp_path / "project"
@@ -128,10 +128,10 @@ def test_the_command_fills_with_what_is_configured_and_sends_no_file_that_stays(
         config.write_text(f"[engine]\nmodel = 'fim:llama:{url}'\nexit_after = 60\n[batch]\ncandidates = 1\n")
         monkeypatch.setenv("DG_LSP_CONFIG", str(config))
         command = [sys.executable, "-m", "dg_lsp", "infill", "--all", "."]
-        done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "+    return a + b" in done.stdout
-    assert "hidden.py: it is for local models only (privacy.local_only)" in done.stderr
+        completed = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+    assert completed.returncode == 0, completed.stderr
+    assert "+    return a + b" in completed.stdout
+    assert "hidden.py: it is for local models only (privacy.local_only)" in completed.stderr
     assert len(recorder.bodies) == 1
     assert "def hidden" not in str(recorder.bodies)
 
@@ -141,9 +141,9 @@ def test_a_wrong_configuration_is_a_usage_error(tmp_path: Path, monkeypatch: pyt
     config.write_text("[engine]\nthread = 1\n")
     monkeypatch.setenv("DG_LSP_CONFIG", str(config))
     command = [sys.executable, "-m", "dg_lsp", "infill", str(ROOT / "fixtures" / "demo")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert done.stderr == f"dg-lsp: Unknown key engine.thread in {config}. Did you mean engine.threads?\n"
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert completed.returncode == 2
+    assert completed.stderr == f"dg-lsp: Unknown key engine.thread in {config}. Did you mean engine.threads?\n"
 
 
 def test_remote_models_need_no_torch() -> None:
@@ -156,9 +156,9 @@ def test_remote_models_need_no_torch() -> None:
         "sys.meta_path.insert(0, Block())\n"
         "from dg_lsp.engine import backends\n"
         "import dg_lsp.engine.backends.vllm, dg_lsp.engine.backends.fim\n"
-        "backends.load('fim:llama').close()\n"
+        "backends.load_filler('fim:llama').close()\n"
         "sys.modules['tokenizers'] = None\n"
-        "backends.load('chat:http://127.0.0.1:9#m').close()\n"
+        "backends.load_filler('chat:http://127.0.0.1:9#m').close()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert completed.returncode == 0, completed.stderr

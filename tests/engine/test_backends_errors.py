@@ -1,4 +1,4 @@
-"""What a server says when it will not serve reaches the user as it was said."""
+"""A server's refusal reaches the user unchanged."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
-        (401, r"wants an API key \(401\); add it to the configuration's \[keys\], or set DG_LSP_API_KEY="),
+        (401, r"requires an API key \(401\); add it to the configuration's \[keys\], or set DG_LSP_API_KEY="),
         (429, r"has too many requests, or the quota is used up \(429\)"),
     ],
 )
-def test_a_refusal_is_told_with_what_to_do(status: int, sentence: str) -> None:
+def test_a_refusal_is_reported_with_advice(status: int, sentence: str) -> None:
     recorder = Recorder([(status, {})] * 20)
 
     async def refused(model: str) -> None:

@@ -1,4 +1,4 @@
-"""Each dialect's question and answer as its server documents them, and every way in which a server can fail."""
+"""Each dialect's request and answer as its server documents them, and all failures of a server."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, Document, Hole, Snippet, Span
 from dg_lsp.engine import backends
 from dg_lsp.engine.backends import fim
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient, joined
-from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, WARMTH, window
-from dg_lsp.engine.backends.remote import Board, RemoteFiller
+from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, SAMPLING_TEMPERATURE, window
+from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient, joined
+from dg_lsp.engine.backends.remote import NewAnswers, RemoteFiller
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import BODY, LINE, Recorder, finish, request, serving
 from tests.engine.engine_kit import wait_until
@@ -38,7 +38,7 @@ ANSWERS: dict[str, Any] = {
 
 
 class Served:
-    """A dialect's server and a filler that asks it."""
+    """A dialect's server and a filler for it."""
 
     def __init__(self, name: str, *answers: Any, hold: threading.Event | None = None, **settings: Any) -> None:
         self.recorder = Recorder(answers or (ANSWERS[name],), hold=hold)
@@ -95,31 +95,31 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", list(ASKED))
-def test_each_dialect_asks_as_its_server_documents_and_no_more(name: str) -> None:
+def test_each_dialect_sends_only_documented_fields(name: str) -> None:
     with Served(name, keys={"127.0.0.1": "secret"}) as served:
-        found = served.fill("f(", ")\n", seed=5, ms=900, related=(Snippet("b.py", "b = 1\n"),))
+        candidates = served.fill("f(", ")\n", seed=5, ms=900, related=(Snippet("b.py", "b = 1\n"),))
         assert served.recorder.bodies == [ASKED[name]]
         assert served.recorder.headers[0]["authorization"] == "Bearer secret"
         assert served.recorder.headers[0]["content-type"] == "application/json"
-        assert [candidate.texts for candidate in found] == [("x + y",)]
+        assert [candidate.texts for candidate in candidates] == [("x + y",)]
 
 
 @pytest.mark.parametrize("name", list(ASKED))
 def test_a_block_has_more_room_and_no_stop(name: str) -> None:
     with Served(name) as served:
         served.fill("def f():\n    ", "\n", BODY)
-        told = served.recorder.bodies[0]
-        told = {**told, **told.get("options", {})}
-        assert BLOCK_TOKENS in (told.get("max_tokens"), told.get("n_predict"), told.get("num_predict"))
-        assert "stop" not in told
-        assert "t_max_predict_ms" not in told
+        message = served.recorder.bodies[0]
+        message = {**message, **message.get("options", {})}
+        assert BLOCK_TOKENS in (message.get("max_tokens"), message.get("n_predict"), message.get("num_predict"))
+        assert "stop" not in message
+        assert "t_max_predict_ms" not in message
         assert "authorization" not in served.recorder.headers[0]
 
 
 @pytest.mark.parametrize(
     ("name", "sent"), [("openai", 1), ("mercury", 1), ("deepseek", 3), ("codestral", 3), ("llama", 3), ("ollama", 3)]
 )
-def test_several_answers_are_asked_for_at_once_where_they_can_differ(name: str, sent: int) -> None:
+def test_several_answers_are_requested_at_once_if_they_can_differ(name: str, sent: int) -> None:
     hold = threading.Event()
     with Served(name, hold=hold) as served:
         task = served.filler.start(request("f(", ")", n=3, seed=5))
@@ -129,9 +129,9 @@ def test_several_answers_are_asked_for_at_once_where_they_can_differ(name: str, 
         finish(task)
         bodies = [{**body, **body.get("options", {})} for body in served.recorder.bodies]
         if name == "openai":
-            assert (bodies[0]["n"], bodies[0]["temperature"]) == (3, WARMTH)
+            assert (bodies[0]["n"], bodies[0]["temperature"]) == (3, SAMPLING_TEMPERATURE)
         elif name != "mercury":
-            assert sorted(body["temperature"] for body in bodies) == [0.0, WARMTH, WARMTH]
+            assert sorted(body["temperature"] for body in bodies) == [0.0, SAMPLING_TEMPERATURE, SAMPLING_TEMPERATURE]
 
 
 def test_equal_answers_are_one_and_the_surest_comes_first(openai: Served) -> None:
@@ -139,14 +139,14 @@ def test_equal_answers_are_one_and_the_surest_comes_first(openai: Served) -> Non
         return {"text": text, "logprobs": {"tokens": list(text), "token_logprobs": list(logprobs)}}
 
     openai.recorder.answers = [{"choices": [choice("a", -2.0), choice("b", -0.1), choice("b", -0.5), choice("c", None)]}]
-    found = openai.fill("f(", ")", n=4)
-    assert [candidate.texts for candidate in found] == [("b",), ("c",), ("a",)]
-    assert found[0].confidences[0] == pytest.approx((0.905,), abs=0.001)
-    assert found[1].confidences == ()
-    assert [candidate.confidence for candidate in found] == [Ranked(0), Ranked(1), Ranked(2)]
+    candidates = openai.fill("f(", ")", n=4)
+    assert [candidate.texts for candidate in candidates] == [("b",), ("c",), ("a",)]
+    assert candidates[0].confidences[0] == pytest.approx((0.905,), abs=0.001)
+    assert candidates[1].confidences == ()
+    assert [candidate.confidence for candidate in candidates] == [Ranked(0), Ranked(1), Ranked(2)]
 
 
-def test_so_many_answers_and_no_more_are_paid_for() -> None:
+def test_the_number_of_billed_answers_is_limited() -> None:
     with Served("llama") as served:
         served.fill("f(", ")", n=64)
         assert len(served.recorder.bodies) == MAX_ANSWERS
@@ -154,12 +154,12 @@ def test_so_many_answers_and_no_more_are_paid_for() -> None:
 
 def test_a_hole_in_a_line_ends_with_it(openai: Served) -> None:
     openai.recorder.answers = [{"choices": [{"text": "x)\ny", "logprobs": {"token_logprobs": [-0.1] * 4}}]}]
-    [found] = openai.fill("f(", ")\n")
-    assert (found.texts, len(found.confidences[0])) == (("x)",), 2)
+    [candidate] = openai.fill("f(", ")\n")
+    assert (candidate.texts, len(candidate.confidences[0])) == (("x)",), 2)
     assert openai.fill("def f():\n    ", "\n", BODY)[0].texts == ("x)\ny",)
 
 
-def test_an_answer_that_ran_out_of_room_is_worth_less(openai: Served) -> None:
+def test_an_answer_cut_by_the_token_limit_ranks_lower(openai: Served) -> None:
     cut = {"text": "a = 1\nb =", "finish_reason": "length"}
     openai.recorder.answers = [{"choices": [cut, {"text": "a = 1\n", "finish_reason": "stop"}]}]
     assert [candidate.texts[0] for candidate in openai.fill("", "", BODY, n=2)] == ["a = 1\n", "a = 1\nb ="]
@@ -169,16 +169,16 @@ def test_what_repeats_the_suffix_is_cut_with_every_other_answer(openai: Served) 
     openai.recorder.answers = [{"choices": [{"text": "1, 2)"}]}]
     document = Document("file:///a.py", "python", "f()\n")
     hole = Hole(Span(2, 2), "cursor")
-    [found] = openai.fill("f(", ")\n", hole)
-    [edit] = polish.to_edits(found, (hole,), document).edits
+    [candidate] = openai.fill("f(", ")\n", hole)
+    [edit] = polish.to_edits(candidate, (hole,), document).edits
     assert edit.text == "1, 2"
 
 
 def test_several_holes_are_filled_one_after_another_each_knowing_the_last(openai: Served) -> None:
     openai.recorder.answers = [{"choices": [{"text": text}]} for text in ("a", "b", "c")]
-    [found] = openai.fill("f(", ")\n", LINE, LINE, LINE, between=(", ", "; "), seed=9)
-    assert found.texts == ("a", "b", "c")
-    assert found.confidence == Ranked(0)
+    [candidate] = openai.fill("f(", ")\n", LINE, LINE, LINE, between=(", ", "; "), seed=9)
+    assert candidate.texts == ("a", "b", "c")
+    assert candidate.confidence == Ranked(0)
     assert [(body["prompt"], body["suffix"]) for body in openai.recorder.bodies] == [
         ("f(", ", ; )\n"),
         ("f(a, ", "; )\n"),
@@ -200,8 +200,8 @@ def test_a_deadline_leaves_the_holes_that_are_filled() -> None:
         hold.set()
         wait_until(lambda: task.step() and task.drafts()[0])
         hold.clear()
-        [found] = task.candidates()
-        assert (found.texts, found.finished) == (("x + y", ""), False)
+        [candidate] = task.candidates()
+        assert (candidate.texts, candidate.finished) == (("x + y", ""), False)
 
 
 @pytest.mark.parametrize(
@@ -220,31 +220,31 @@ def test_a_window_keeps_what_is_near(prefix: str, suffix: str, most: int, expect
 def error(status: int, body: Any = None, *, key: str = "") -> str:
     with Served(
         "openai", (status, body if body is not None else {"error": {"message": "no\n such thing"}}), keys={"127.0.0.1": key}
-    ) as made:
+    ) as filler:
         with pytest.raises(RemoteError) as raised:
-            made.fill("secret_code(", ")")
+            filler.fill("secret_code(", ")")
         assert raised.value.status == (status if status != 200 else 0)
-        return str(raised.value).replace(made.filler.client.server.host, "HOST")
+        return str(raised.value).replace(filler.filler.client.server.host, "HOST")
 
 
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
-        (401, "HOST wants an API key (401); add it to the configuration's [keys], or set DG_LSP_API_KEY=HOST=KEY"),
-        (402, "HOST wants to be paid first (402): no such thing"),
+        (401, "HOST requires an API key (401); add it to the configuration's [keys], or set DG_LSP_API_KEY=HOST=KEY"),
+        (402, "HOST requires payment (402): no such thing"),
         (404, "HOST has no /v1/completions, or no model a-model (404); check the URL, and the model after the #"),
-        (413, "HOST takes no request of this size (413)"),
+        (413, "HOST does not accept a request of this size (413)"),
         (422, "HOST refuses the request (422): no such thing"),
         (429, "HOST has too many requests, or the quota is used up (429); try again later"),
-        (301, "HOST wants to be asked elsewhere (301); give the URL that it leads to"),
+        (301, "HOST redirects the request (301); configure the URL that it redirects to"),
         (503, "HOST failed (503): no such thing"),
     ],
 )
-def test_a_refusal_says_what_to_do(status: int, sentence: str) -> None:
+def test_a_refusal_gives_advice(status: int, sentence: str) -> None:
     assert error(status) == sentence
 
 
-def test_a_key_that_is_refused_is_not_asked_for_as_if_there_were_none() -> None:
+def test_the_message_for_a_refused_key_differs_from_that_for_a_missing_one() -> None:
     assert (
         error(403, key="secret")
         == "HOST refuses the API key (403); set another in DG_LSP_API_KEY or in the configuration's [keys]"
@@ -253,17 +253,17 @@ def test_a_key_that_is_refused_is_not_asked_for_as_if_there_were_none() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>", {"detail": "why"}, {"error": "why"}, {"message": "x" * 999}, b"[" * 99_999])
 def test_a_refusal_in_any_shape_is_one_short_line(body: Any) -> None:
-    told = error(400, body)
-    assert told.startswith("HOST refuses the request (400)")
-    assert len(told) < 400
-    assert "\n" not in told
+    message = error(400, body)
+    assert message.startswith("HOST refuses the request (400)")
+    assert len(message) < 400
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b"<html>", "HOST answered /v1/completions with something that is no JSON object; is the URL right?"),
-        (b"[]", "HOST answered /v1/completions with something that is no JSON object; is the URL right?"),
+        (b"<html>", "HOST answered /v1/completions with something other than a JSON object; is the URL right?"),
+        (b"[]", "HOST answered /v1/completions with something other than a JSON object; is the URL right?"),
         ({}, "the answer of HOST can't be understood: choices is missing"),
         ({"choices": []}, "the answer of HOST can't be understood: choices is empty"),
         (
@@ -273,7 +273,7 @@ def test_a_refusal_in_any_shape_is_one_short_line(body: Any) -> None:
         (b"x" * (17 << 20), "HOST answered with more than 16 MB"),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_told(body: Any, sentence: str) -> None:
+def test_a_malformed_answer_is_reported(body: Any, sentence: str) -> None:
     assert error(200, body) == sentence
 
 
@@ -282,38 +282,38 @@ def test_one_answer_of_several_is_enough() -> None:
         assert [candidate.texts for candidate in served.fill("f(", ")", n=3)] == [("x + y",)]
 
 
-def test_a_server_that_does_not_run_is_told() -> None:
+def test_a_server_that_does_not_run_is_reported() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        made = fim.connect("llama", f"http://127.0.0.1:{unused.getsockname()[1]}", "", Config(), {})
-        with pytest.raises(RemoteError, match=r"can't be reached: .*; is the server running, and the URL right"):
-            finish(made.start(request("a", "b")))
+        filler = fim.connect("llama", f"http://127.0.0.1:{unused.getsockname()[1]}", "", Config(), {})
+        with pytest.raises(RemoteError, match=r"can't be reached: .*; is the server running, and is the URL right"):
+            finish(filler.start(request("a", "b")))
 
 
-def test_a_server_that_never_answers_is_given_up(openai: Served) -> None:
+def test_a_server_that_never_responds_times_out(openai: Served) -> None:
     openai.recorder.hold = threading.Event()
     client = openai.filler.client
     assert isinstance(client, ServerClient)
     client._http.timeout = httpx.Timeout(0.05)
-    with pytest.raises(RemoteError, match="did not answer within"):
+    with pytest.raises(RemoteError, match="did not respond within"):
         openai.fill("a", "b")
 
 
 def test_a_redirect_is_not_followed_with_the_key() -> None:
     elsewhere = RedirectResponse(PATHS["openai"], 307)
     with Served("openai", elsewhere, keys={"127.0.0.1": "secret"}) as served:
-        with pytest.raises(RemoteError, match="wants to be asked elsewhere"):
+        with pytest.raises(RemoteError, match="redirects the request"):
             served.fill("a", "b")
         assert len(served.recorder.bodies) == 1
 
 
 def test_deepseeks_own_server_is_asked_for_v4_flash() -> None:
-    made = fim.connect("deepseek", "", "", Config(), {})
-    assert made.backend.model == "deepseek-v4-flash"
-    made.close()
+    filler = fim.connect("deepseek", "", "", Config(), {})
+    assert filler.backend.model == "deepseek-v4-flash"
+    filler.close()
 
 
-def test_a_usual_key_goes_to_its_usual_server_alone() -> None:
+def test_a_default_key_goes_only_to_its_default_server() -> None:
     environ = {"INCEPTION_API_KEY": "secret"}
     for url, key in (
         ("", "secret"),
@@ -321,11 +321,11 @@ def test_a_usual_key_goes_to_its_usual_server_alone() -> None:
         ("https://else.example", ""),
         ("http://api.inceptionlabs.ai", ""),
     ):
-        made = fim.connect("mercury", url, "", Config(), environ)
-        assert made.client.server.key == key
-    made = fim.connect("mercury", "", "", Config(keys={"api.inceptionlabs.ai": "mine"}), environ)
-    assert made.client.server.key == "mine"
-    made.close()
+        filler = fim.connect("mercury", url, "", Config(), environ)
+        assert filler.client.server.key == key
+    filler = fim.connect("mercury", "", "", Config(keys={"api.inceptionlabs.ai": "mine"}), environ)
+    assert filler.client.server.key == "mine"
+    filler.close()
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_usual_key_goes_to_its_usual_server_alone() -> None:
         ("https://api.deepseek.com/beta", "/beta/completions", "https://api.deepseek.com/beta/completions"),
     ],
 )
-def test_what_a_url_ends_with_is_not_said_twice(base: str, path: str, url: str) -> None:
+def test_the_end_of_a_url_is_not_repeated(base: str, path: str, url: str) -> None:
     assert joined(base, path) == url
 
 
@@ -356,13 +356,13 @@ def test_what_a_url_ends_with_is_not_said_twice(base: str, path: str, url: str) 
         ("http://10.0.0.1", False),
     ],
 )
-def test_a_key_is_sent_over_http_to_this_machine_alone(url: str, is_sent: bool) -> None:
+def test_a_key_is_sent_over_http_only_to_this_machine(url: str, is_sent: bool) -> None:
     host = Server(url).host
     configured = Config(keys={host: "sk-hush"})
     if is_sent:
-        made = fim.connect("openai", url, "m", configured, {})
-        assert made.client.server.key == "sk-hush"
-        made.close()
+        filler = fim.connect("openai", url, "m", configured, {})
+        assert filler.client.server.key == "sk-hush"
+        filler.close()
         return
     with pytest.raises(RemoteError, match=f"the API key of {host} is not sent over http") as raised:
         fim.connect("openai", url, "m", configured, {})
@@ -372,12 +372,12 @@ def test_a_key_is_sent_over_http_to_this_machine_alone(url: str, is_sent: bool) 
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("", "is no server's URL"),
-        ("gpu01:8000", "is no server's URL"),
-        ("ftp://a", "is no server's URL"),
-        ("http://a:99999", "is no server's URL"),
-        ("http://user:word@a", "must hold no password; put the key of a into the configuration"),
-        ("http://a?key=1", "must end with its path"),
+        ("", "is not a server's URL"),
+        ("gpu01:8000", "is not a server's URL"),
+        ("ftp://a", "is not a server's URL"),
+        ("http://a:99999", "is not a server's URL"),
+        ("http://user:word@a", "must not contain a password; put the key of a into the configuration"),
+        ("http://a?key=1", "must not have a query or a fragment"),
     ],
 )
 def test_a_url_is_one_of_a_server_without_secrets(url: str, sentence: str) -> None:
@@ -401,13 +401,13 @@ def test_a_url_is_one_of_a_server_without_secrets(url: str, sentence: str) -> No
     ],
 )
 def test_a_name_is_a_backend_a_url_and_a_model(name: str, expected: tuple[str, ...]) -> None:
-    found = backends.parse(name)
-    assert (found.backend, found.dialect, found.url, found.model) == expected
+    candidates = backends.parse(name)
+    assert (candidates.backend, candidates.dialect, candidates.url, candidates.model) == expected
     assert backends.is_remote(name)
 
 
 @pytest.mark.parametrize("name", ["vllm:", "chat:", "chat:#m", "fim:", "fim:http://a", "embedded", "owner/name"])
-def test_a_name_that_says_less_is_told(name: str) -> None:
+def test_an_incomplete_name_is_reported(name: str) -> None:
     with pytest.raises(RemoteError, match=r"vllm:URL\[#MODEL\], chat:URL\[#MODEL\], or fim:DIALECT"):
         backends.parse(name)
 
@@ -415,12 +415,15 @@ def test_a_name_that_says_less_is_told(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("fim:klingon:http://a", "there is no dialect klingon; there are openai, mercury, deepseek, codestral, llama, ollama"),
+        (
+            "fim:klingon:http://a",
+            "there is no dialect klingon; choose one of openai, mercury, deepseek, codestral, llama, ollama",
+        ),
         ("fim:ollama", "ollama needs a model's name at the end, as in fim:ollama:URL#MODEL"),
-        ("fim:llama:a", "a is no server's URL"),
+        ("fim:llama:a", "a is not a server's URL"),
     ],
 )
-def test_a_filler_that_can_not_be_made_says_why(
+def test_a_filler_that_cannot_be_created_reports_why(
     name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.toml").touch()
@@ -430,20 +433,20 @@ def test_a_filler_that_can_not_be_made_says_why(
 
 
 def test_one_tasks_answer_ends_anothers_wait() -> None:
-    board = Board()
-    one, other = board.join(), board.join()
-    thread = threading.Thread(target=lambda: board.wait(60))
+    new_answers = NewAnswers()
+    one, other = new_answers.join(), new_answers.join()
+    thread = threading.Thread(target=lambda: new_answers.wait(60))
     thread.start()
-    board.add(one)
+    new_answers.add(one)
     thread.join(30)
     assert not thread.is_alive()
-    board.seen(one)
-    board.leave(other)
-    board.add(other)
-    assert not board._fresh
+    new_answers.mark_read(one)
+    new_answers.leave(other)
+    new_answers.add(other)
+    assert not new_answers._fresh
 
 
-def test_what_is_not_told_of_a_server_is_its_key(openai: Served) -> None:
+def test_a_servers_key_is_not_in_its_repr(openai: Served) -> None:
     assert isinstance(openai.filler, RemoteFiller)
     assert openai.filler.about() == {
         "device": openai.url.removeprefix("http://"), "dtype": "", "remote": {"model": "a-model", "dialect": "openai"},

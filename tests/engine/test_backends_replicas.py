@@ -1,4 +1,4 @@
-"""Several servers as one: which gets a call, what happens when one is away, too busy or another kind of server."""
+"""Several servers as one client: which one gets a call, and what happens if one is unavailable, busy or of another kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dg_lsp.engine.backends import fim, replicas, vllm
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server
+from dg_lsp.engine.backends.http_client import Call, RemoteError, Server
 from dg_lsp.engine.backends.remote import RemoteTask
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.vocabulary import Vocabulary
@@ -30,7 +30,7 @@ CALL = Call("/v1/completions", {"prompt": "x"})
 
 
 class Servers:
-    """Servers of which each answers with its number, and a client of them all, whose clock stands still."""
+    """Servers that each answer with their number, and a client for all of them with a stopped clock."""
 
     def __init__(self, *recorders: Recorder, away: int = 0) -> None:
         self.recorders, self.now, self._away = recorders, 100.0, away
@@ -83,19 +83,19 @@ def test_a_server_that_is_not_there_is_left_out_longer_each_time() -> None:
             servers.client.ask(CALL)
             pauses.append(gone.back_at - servers.now)
             servers.now = gone.back_at
-            # The other was used less recently than the one that is back.
+            # The other server was used less recently than the one that is back.
             servers.client.replicas[1].last_used += 10
         assert pauses == sorted(pauses)
         assert (pauses[0], pauses[-1]) == (replicas.FIRST_PAUSE_S, replicas.LONGEST_PAUSE_S)
         assert servers.counts == [8]
 
 
-def test_where_no_server_answers_the_last_error_is_told() -> None:
+def test_if_no_server_responds_the_last_error_is_reported() -> None:
     with Servers(Recorder([(500, {})]), Recorder([(502, {})])) as servers:
         with pytest.raises(RemoteError, match=r"failed \(50[02]\)"):
             servers.client.ask(CALL)
         assert servers.counts == [1, 1]
-        # All are left out, but to ask one of them is better than to ask nobody.
+        # All are left out, but one of them is tried rather than none.
         with pytest.raises(RemoteError, match=r"failed \(50[02]\)"):
             servers.client.ask(CALL)
 
@@ -110,7 +110,7 @@ def test_a_call_that_is_refused_is_not_sent_elsewhere() -> None:
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_server_gets_as_many_calls_as_it_admits(status: int) -> None:
     class Narrow:
-        """Admits so many calls at once, and refuses others."""
+        """Accepts a limited number of concurrent calls, and refuses others."""
 
         def __init__(self, n: int) -> None:
             self.recorder = Recorder([OK], hold=threading.Event())
@@ -140,7 +140,7 @@ def test_a_server_gets_as_many_calls_as_it_admits(status: int) -> None:
             client.close()
 
 
-def test_a_call_that_nobody_wants_is_dropped_wherever_it_is() -> None:
+def test_a_cancelled_call_is_dropped_in_every_state() -> None:
     hold = threading.Event()
     with Servers(Recorder([OK], hold=hold)) as servers:
         [replica] = servers.client.replicas
@@ -187,7 +187,7 @@ def test_vllm_replicas_share_the_calls(folder: Path, vocabulary: Vocabulary) -> 
     assert not any("must" in refusal for server in servers for refusal in server.refused if "exactly" not in refusal)
 
 
-def test_a_vllm_that_is_away_at_first_is_checked_and_used_when_it_is_back(folder: Path, vocabulary: Vocabulary) -> None:
+def test_an_unavailable_vllm_is_checked_and_used_once_it_is_back(folder: Path, vocabulary: Vocabulary) -> None:
     servers = [StandIn(vocabulary, rules, root=str(folder)) for _ in range(2)]
     with socket.socket() as unused, standing_in(*servers) as urls:
         unused.bind(("127.0.0.1", 0))
@@ -197,7 +197,7 @@ def test_a_vllm_that_is_away_at_first_is_checked_and_used_when_it_is_back(folder
             assert isinstance(client, Replicas)
             away = client.replicas[0]
             assert not away.is_checked
-            # As if the server had come up at its place.
+            # Like a server that has started at its address.
             away.client.close()
             away.client = type(away.client)(Server(urls[1]))
             away.back_at = 0.0
@@ -211,7 +211,7 @@ def test_a_vllm_that_is_away_at_first_is_checked_and_used_when_it_is_back(folder
     assert servers[1].asked
 
 
-def test_servers_that_serve_something_else_are_no_replicas(folder: Path, vocabulary: Vocabulary) -> None:
+def test_servers_of_another_model_are_not_replicas(folder: Path, vocabulary: Vocabulary) -> None:
     servers = [StandIn(vocabulary, rules, root=str(folder), canvas=canvas) for canvas in (64, 32)]
     with standing_in(*servers) as urls, pytest.raises(RemoteError, match=r"canvas of 32 tokens, but .* replicas must serve"):
         vllm.connect(",".join(urls), "", Config())

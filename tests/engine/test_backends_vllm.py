@@ -1,4 +1,4 @@
-"""Requests to a vLLM that judges them as the real one does, and what becomes of its canvases."""
+"""Requests to a stand-in that checks them like a real vLLM, and the use of its canvases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Hole, Snippet, Span
 from dg_lsp.engine import backends
-from dg_lsp.engine.backends.calls import RemoteError
+from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.backends.remote import STEP_S, RemoteFiller
 from dg_lsp.engine.backends.vllm import SERVED_STEPS, Vllm, connect
 from dg_lsp.engine.backends.vllm_canvas import MAX_ROWS, PinnedCanvas, ReturnedCanvas, agreement, answer_tokens
@@ -39,12 +39,12 @@ PREFIX, SUFFIX = "def add(x, y):\n    return ", "\n\n\nadd(1, 2)\n"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer's folder, with short canvases and every gap length that the answers of the tests need."""
-    made = tmp_path_factory.mktemp("served")
-    gemma_like_tokenizer().save(str(made / "tokenizer.json"))
+    """A tokenizer's folder with a profile of short canvases and all gap lengths that the tests' answers need."""
+    filler = tmp_path_factory.mktemp("served")
+    gemma_like_tokenizer().save(str(filler / "tokenizer.json"))
     profile = Profile(held_tokens=8, line_gaps=(3, 5, 9), block_gaps=(12, 24, 29), prefix_tokens=512, suffix_tokens=64)
-    (made / "dg_lsp.json").write_text(dump(profile))
-    return made
+    (filler / "dg_lsp.json").write_text(dump(profile))
+    return filler
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +57,19 @@ def judge(request: pytest.FixtureRequest) -> Iterator[Judge]:
     if request.param == "known rules":
         yield rules
     else:
-        with own_judge() as made:
-            yield made
+        with own_judge() as filler:
+            yield filler
 
 
 @pytest.fixture
 def opened(folder: Path, vocabulary: Vocabulary) -> Opened:
     @contextlib.contextmanager
     def open_(judge: Judge = rules, *, configured: Config | None = None, model: str = "", **settings: Any) -> Iterator[Any]:
-        made = StandIn(vocabulary, judge, **settings)
-        with serving(made.routes()) as url:
+        filler = StandIn(vocabulary, judge, **settings)
+        with serving(filler.routes()) as url:
             remote = connect(url, model or str(folder), configured or Config())
             try:
-                yield remote, made
+                yield remote, filler
             finally:
                 remote.close()
 
@@ -81,15 +81,15 @@ def texts(remote: RemoteFiller, *arguments: Any, **more: Any) -> list[tuple[str,
 
 
 def test_the_answer_that_fits_its_gap_comes_first(opened: Opened, judge: Judge, vocabulary: Vocabulary) -> None:
-    assert len(vocabulary.encode("x + y")) + 1 == 5  # the space before is healed, so that the gap holds it no more
+    assert len(vocabulary.encode("x + y")) + 1 == 5  # the space before is healed, so it is not part of the gap
     with opened(judge, answers=["x +y"]) as (remote, server):
-        found = finish(remote.start(request(PREFIX, SUFFIX, language="python"))).candidates()
-        assert found[0].texts == ("x +y",)
-        assert found[0].finished
-        assert len(found[0].confidences[0]) == len(vocabulary.encode("x +y"))
-        assert [candidate.confidence for candidate in found][:1] == [Ranked(0)]
-        assert [confidence.order(each.confidence) for each in found] == sorted(
-            (confidence.order(each.confidence) for each in found), reverse=True
+        candidates = finish(remote.start(request(PREFIX, SUFFIX, language="python"))).candidates()
+        assert candidates[0].texts == ("x +y",)
+        assert candidates[0].finished
+        assert len(candidates[0].confidences[0]) == len(vocabulary.encode("x +y"))
+        assert [candidate.confidence for candidate in candidates][:1] == [Ranked(0)]
+        assert [confidence.order(each.confidence) for each in candidates] == sorted(
+            (confidence.order(each.confidence) for each in candidates), reverse=True
         )
         assert len(server.asked) == 3
         assert server.refused == ["diffusion_seed_canvas must hold exactly 64 ids, got 1."] or judge is not rules
@@ -151,7 +151,7 @@ def test_a_budget_of_steps_is_the_servers_cap(opened: Opened) -> None:
         assert {body["vllm_xargs"]["diffusion_max_steps"] for body in server.asked} == {3}
 
 
-def test_a_cap_lets_the_documented_servers_schedule_cool(opened: Opened) -> None:
+def test_the_default_steps_reach_the_end_of_the_documented_temperature_schedule(opened: Opened) -> None:
     with opened() as (remote, server):
         for hole, steps in ((LINE, SERVED_STEPS), (BODY, Sampling().block_steps)):
             server.asked.clear()
@@ -164,7 +164,7 @@ def test_a_cap_lets_the_documented_servers_schedule_cool(opened: Opened) -> None
     [(32, LINE, 32), (64, LINE, 64), (64, BODY, 64), (256, LINE, 32), (256, BODY, 48), (80, BODY, 80)],
 )
 def test_the_rows_of_a_request_are_as_wide_as_the_servers_graphs(opened: Opened, canvas: int, hole: Hole, width: int) -> None:
-    """All alike, and as wide as what is served unless that is much too wide: other batches run without whole graphs."""
+    """All have the same width: the served one unless it is much too wide, because other batches run without full graphs."""
     with opened(canvas=canvas) as (remote, server):
         finish(remote.start(request(PREFIX, SUFFIX, hole, n=4)))
         assert len(server.asked) > 2
@@ -180,7 +180,7 @@ def test_a_canvas_is_filled_up_as_vllm_does(opened: Opened, vocabulary: Vocabula
             seed, pinned = body["vllm_xargs"]["diffusion_seed_canvas"], body["vllm_xargs"]["diffusion_pinned"]
             assert seed.count(end) == 1
             at = seed.index(end)
-            # A closed answer ends its turn itself, and <eos> belongs to that.
+            # A closed answer contains its own end of turn, which includes <eos>.
             rest = seed[at + 1 :]
             assert set(rest) <= {pad, vocabulary.id("<eos>")}
             assert rest.count(vocabulary.id("<eos>")) <= 1
@@ -202,9 +202,9 @@ def test_no_more_canvases_are_sent_than_the_server_steps_together(
             for body in server.asked
         ]
         assert set(frees) == gaps
-        told = remote.about()["remote"]
-        assert isinstance(told, dict)
-        assert told.get("rows", 0) == max_rows
+        facts = remote.about()["remote"]
+        assert isinstance(facts, dict)
+        assert facts.get("rows", 0) == max_rows
 
 
 def test_a_line_ends_with_its_line_and_a_block_does_not(opened: Opened) -> None:
@@ -216,22 +216,22 @@ def test_a_line_ends_with_its_line_and_a_block_does_not(opened: Opened) -> None:
 def test_several_holes_share_a_canvas(opened: Opened, vocabulary: Vocabulary) -> None:
     with opened(answers=["abc", "xyz"], canvas=128) as (remote, server):
         asked = request("f(", ")\n", LINE, LINE, between=(", ",))
-        found = finish(remote.start(asked)).candidates()
-        assert found[0].texts == ("abc", "xyz")
-        assert len(found[0].confidences) == 2
+        candidates = finish(remote.start(asked)).candidates()
+        assert candidates[0].texts == ("abc", "xyz")
+        assert len(candidates[0].confidences) == 2
         assert len(server.asked) == 3
 
 
 def test_more_holes_than_a_canvas_takes_are_filled_one_after_another(opened: Opened) -> None:
     with opened(answers=["abc"]) as (remote, server):
         task = remote.start(request("f(", ")\n", *[LINE] * 5, between=(", ",) * 4))
-        [found] = finish(task).candidates()
-        assert found.texts == ("abc",) * 5
+        [candidate] = finish(task).candidates()
+        assert candidate.texts == ("abc",) * 5
         assert len(server.asked) == 15
         assert task.cache()["tokens"] == sum(len(body["prompt"]) for body in server.asked)
 
 
-def test_a_mark_that_ends_the_answer_ends_it(vocabulary: Vocabulary) -> None:
+def test_a_closing_token_ends_the_answer(vocabulary: Vocabulary) -> None:
     end, letters = vocabulary.id("<turn|>"), vocabulary.encode("abc")
     written = [(letters[0], 0.9), (end or 0, 0.9), (letters[1], 0.9)]
     assert [token for token, _ in answer_tokens(vocabulary, written)] == [letters[0]]
@@ -252,12 +252,12 @@ def test_a_longer_context_than_the_window_is_cut(opened: Opened, vocabulary: Voc
 def test_holes_with_more_text_between_than_a_canvas_takes_are_filled_one_after_another(opened: Opened) -> None:
     with opened(answers=["abc"]) as (remote, server):
         between = "\n" + "value = 1\n" * 8
-        [found] = finish(remote.start(request("f(", ")\n", LINE, LINE, between=(between,)))).candidates()
-        assert found.texts == ("abc", "abc")
+        [candidate] = finish(remote.start(request("f(", ")\n", LINE, LINE, between=(between,)))).candidates()
+        assert candidate.texts == ("abc", "abc")
         assert len(server.asked) == 6
 
 
-def test_a_canvas_too_short_for_any_answer_is_told(opened: Opened) -> None:
+def test_a_canvas_too_short_for_any_answer_is_reported(opened: Opened) -> None:
     with opened(canvas=4) as (remote, _), pytest.raises(RemoteError, match=r"canvases of 4 tokens, too short .* canvas_length"):
         finish(remote.start(request("f(", ")\n")))
 
@@ -266,13 +266,13 @@ def test_a_canvas_too_short_for_any_answer_is_told(opened: Opened) -> None:
     ("settings", "sentence"),
     [
         ({"version": "0.29.0"}, r"runs vLLM 0\.29\.0: it is too old to infill.*upgrade it to vLLM 0\.33 or later"),
-        ({"old": True}, r"takes no canvas: it is too old to infill, or serves no DiffusionGemma"),
-        ({"old": True, "version": "?"}, "takes no canvas"),
-        ({"tokens": [1, 2, 3]}, "serves tiny-diffusion with another tokenizer"),
-        ({"key": "secret"}, r"wants an API key \(401\); add it to the configuration"),
+        ({"old": True}, r"does not accept a canvas: it is too old to infill, or serves no DiffusionGemma"),
+        ({"old": True, "version": "?"}, "does not accept a canvas"),
+        ({"tokens": [1, 2, 3]}, "serves tiny-diffusion with a tokenizer other than"),
+        ({"key": "secret"}, r"requires an API key \(401\); add it to the configuration"),
     ],
 )
-def test_a_server_that_can_not_infill_is_told_at_once(opened: Opened, settings: dict[str, Any], sentence: str) -> None:
+def test_a_server_that_cannot_infill_is_reported_at_once(opened: Opened, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RemoteError, match=sentence), opened(**settings):
         pass
 
@@ -283,8 +283,8 @@ def test_versions_that_may_infill_are_tried(opened: Opened, version: str) -> Non
         assert remote.about()["remote"] == {"model": "tiny-diffusion", "canvas": 64, "vllm": version}
 
 
-def test_canvases_that_forget_what_was_held_are_no_answer(opened: Opened) -> None:
-    with opened(heedless=True) as (remote, _), pytest.raises(RemoteError, match="without the text that was held on them"):
+def test_canvases_without_their_held_text_are_not_answers(opened: Opened) -> None:
+    with opened(heedless=True) as (remote, _), pytest.raises(RemoteError, match="without their held text"):
         finish(remote.start(request(PREFIX, SUFFIX)))
 
 
@@ -298,7 +298,7 @@ def test_canvases_that_forget_what_was_held_are_no_answer(opened: Opened) -> Non
         (None, "can't be understood: choices is empty"),
     ],
 )
-def test_an_answer_of_another_shape_is_told(opened: Opened, choice: Any, sentence: str) -> None:
+def test_an_answer_of_another_shape_is_reported(opened: Opened, choice: Any, sentence: str) -> None:
     with opened() as (remote, server):
         body = {"choices": [choice] if choice else []}
 
@@ -311,7 +311,7 @@ def test_an_answer_of_another_shape_is_told(opened: Opened, choice: Any, sentenc
                 finish(remote.start(request(PREFIX, SUFFIX)))
 
 
-def test_tokens_named_by_their_ids_will_do(opened: Opened) -> None:
+def test_tokens_may_be_named_by_their_ids(opened: Opened) -> None:
     with opened(answers=["x +y"]) as (remote, server):
         write = server._completions
 
@@ -324,7 +324,7 @@ def test_tokens_named_by_their_ids_will_do(opened: Opened) -> None:
             assert texts(remote, PREFIX, SUFFIX)[0] == ("x +y",)
 
 
-def test_the_key_of_the_configuration_opens_the_server(opened: Opened) -> None:
+def test_the_configured_key_is_sent_to_the_server(opened: Opened) -> None:
     with opened(key="secret", configured=Config(keys={"127.0.0.1": "secret"})) as (remote, _):
         assert "secret" not in repr(remote.client.server)
         assert texts(remote, PREFIX, SUFFIX)
@@ -335,12 +335,12 @@ def test_the_key_of_the_configuration_opens_the_server(opened: Opened) -> None:
         pass
 
 
-def test_a_tokenizer_that_is_not_to_be_had_is_told(opened: Opened, tmp_path: Path) -> None:
-    for model, sentence in ((str(tmp_path), "holds no tokenizer.json"), ("/none/such", "can't be had here; name the served")):
+def test_a_missing_tokenizer_is_reported(opened: Opened, tmp_path: Path) -> None:
+    for model, sentence in ((str(tmp_path), "has no tokenizer.json"), ("/none/such", "is not available here; name the served")):
         with pytest.raises(RemoteError, match=sentence), opened(model=model):
             pass
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(RemoteError, match="no tokenizer and profile that can be read"), opened(model=str(tmp_path)):
+    with pytest.raises(RemoteError, match=r"the tokenizer and profile in .* can't be read"), opened(model=str(tmp_path)):
         pass
 
 
@@ -364,7 +364,7 @@ def test_a_task_that_is_dropped_closes_its_connections(opened: Opened) -> None:
         assert task.step()
         wait_until(lambda: len(recorder.bodies) == 3)
         assert recorder.most_at_once == 3
-        gc.disable()  # nothing but the last reference's end may be needed
+        gc.disable()  # dropping the last reference must be enough
         try:
             del task
             wait_until(lambda: recorder.dropped == 3)
@@ -419,16 +419,16 @@ def test_a_name_is_enough_to_fill_remotely(
     server = StandIn(vocabulary, rules, answers=["x +y"], key="secret")
     heard: list[str] = []
     with serving(server.routes()) as url:
-        made: Any = backends.load(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
-        assert texts(made, PREFIX, SUFFIX)[0] == ("x +y",)
-        made.close()
+        filler: Any = backends.load_filler(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
+        assert texts(filler, PREFIX, SUFFIX)[0] == ("x +y",)
+        filler.close()
     assert heard[-1] == "ready"
 
 
 def test_the_served_models_own_folder_has_its_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
     server = StandIn(vocabulary, rules, root=str(folder))
     with serving(server.routes()) as url:
-        made = connect(url, "", Config())
-        made.close()
-    assert isinstance(made.backend, Vllm)
-    assert made.backend.served.model == "tiny-diffusion"
+        filler = connect(url, "", Config())
+        filler.close()
+    assert isinstance(filler.backend, Vllm)
+    assert filler.backend.served.model == "tiny-diffusion"

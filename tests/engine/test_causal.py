@@ -94,7 +94,7 @@ def test_log_probabilities_equal_one_pass_over_the_whole_draft(passes: Passes, f
         logps = passes.logits(passes.encode(torch.tensor([ids]), kv)[0][0]).log_softmax(-1)
         expected = [float(logps[place, token]) for place, token in enumerate(draft.ids)]
         assert draft.logps == pytest.approx(expected, abs=1e-4)
-        # Behind the last of the most tokens that there may be, nobody has looked.
+        # Tokens after the maximum number are not evaluated.
         assert (draft.end is None) == (len(draft.ids) == 10)
         if draft.end is not None:
             assert draft.end == pytest.approx(float(logps[-1, END]), abs=1e-4)

@@ -1,4 +1,4 @@
-"""The engine's life: one of a kind, private, ended when nobody needs it, and gone without a trace."""
+"""The engine's life: it is unique and private, exits when unused, and leaves no files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dg_lsp.engine.daemon import DaemonError, Moment, loader, next_action
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.logs import Discreet
 from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
-from tests.engine.engine_kit import FILLER, ROOT, body, gate, home, is_gone, post, running, wait_until, which
+from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
+from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, is_gone, post, running, wait_until
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def moment(**changed: object) -> Moment:
     return Moment(**{**usual, **changed})  # type: ignore[arg-type]
 
 
-NEVER = Settings(unload_after_s=0, exit_after_s=0)
-TIMES = Settings(unload_after_s=10, exit_after_s=30)
+NEVER = EngineSettings(unload_after_s=0, exit_after_s=0)
+TIMES = EngineSettings(unload_after_s=10, exit_after_s=30)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ TIMES = Settings(unload_after_s=10, exit_after_s=30)
     ],
 )
 def test_next_action_unloads_and_exits_only_when_unused(
-    at: Moment, settings: Settings, now: float, expected: tuple[str, float | None]
+    at: Moment, settings: EngineSettings, now: float, expected: tuple[str, float | None]
 ) -> None:
     assert next_action(at, settings, now) == expected
 
@@ -83,14 +83,14 @@ def test_a_second_engine_of_the_same_kind_does_not_start(folder: Path) -> None:
         told = command("run", *OPTIONS, code=2)
         assert told == f"dg-lsp engine: an engine for toy is already running (process {engine.process.pid})\n"
         with running(model="other"):
-            assert len(meeting.places()) == 2
+            assert len(meeting.all_engine_files()) == 2
 
 
 def test_files_of_a_killed_engine_do_not_block_the_next(folder: Path) -> None:
     with running() as killed:
         killed.process.kill()
         killed.process.wait()
-        assert killed.place.state.exists()
+        assert killed.files.state.exists()
     with running() as fresh:
         assert fresh.state.token != killed.state.token
         assert post(fresh.http, body())
@@ -230,13 +230,13 @@ def test_shutdown_now_stops_during_work(folder: Path) -> None:
 
 
 def test_state_is_read_whole_or_not_at_all(folder: Path) -> None:
-    place = Place(folder, "engine-x")
-    state = State(1, "/x.sock", "secret", "0.1", 1, 2, Which("m", "r", "bf16", "cpu", "f"))
-    meeting.write_state(place, state)
-    assert meeting.read_state(place) == state
+    files = EngineFiles(folder, "engine-x")
+    state = State(1, "/x.sock", "secret", "0.1", 1, 2, EngineId("m", "r", "bf16", "cpu", "f"))
+    meeting.write_state(files, state)
+    assert meeting.read_state(files) == state
     assert "secret" not in repr(state)
-    place.state.write_text(place.state.read_text()[:-9])
-    assert meeting.read_state(place) is None
+    files.state.write_text(files.state.read_text()[:-9])
+    assert meeting.read_state(files) is None
 
 
 def test_a_lock_has_one_holder_until_it_is_released(folder: Path) -> None:
@@ -254,28 +254,28 @@ def test_a_lock_has_one_holder_until_it_is_released(folder: Path) -> None:
 def test_a_folder_is_the_same_model_by_any_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "model").mkdir()
-    assert Which("../" + folder.name + "/model").name == Which(str(folder / "model")).name == Which("./model/").name
-    assert Which("./model").name != Which("./model", device="cuda").name
+    assert EngineId("../" + folder.name + "/model").name == EngineId(str(folder / "model")).name == EngineId("./model/").name
+    assert EngineId("./model").name != EngineId("./model", device="cuda").name
     # A hub id, which no folder may pass itself off as.
-    assert Which("model").name != Which("./model").name
+    assert EngineId("model").name != EngineId("./model").name
     (folder / "embedded").mkdir()
-    assert Which().place_of_model == "embedded"
+    assert EngineId().resolved_model == "embedded"
 
 
 def test_a_full_log_is_rotated(folder: Path) -> None:
-    place = meeting.place(which("fails"))
-    place.log.write_bytes(b"x" * (meeting.MAX_LOG_BYTES + 1))
-    process = meeting.start_engine(ENGINE_COMMAND, place, which("fails"), Settings())
+    files = meeting.engine_files(engine_id("fails"))
+    files.log.write_bytes(b"x" * (meeting.MAX_LOG_BYTES + 1))
+    process = meeting.start_engine(ENGINE_COMMAND, files, engine_id("fails"), EngineSettings())
     wait_until(lambda: process.poll() is not None)
-    assert place.log.stat().st_size < meeting.MAX_LOG_BYTES
-    assert place.log.with_suffix(".log.1").exists()
+    assert files.log.stat().st_size < meeting.MAX_LOG_BYTES
+    assert files.log.with_suffix(".log.1").exists()
 
 
 def test_a_missing_loader_says_what_to_install() -> None:
     with pytest.raises(DaemonError, match=r"nowhere is not installed; .* pip install '/path/to/dg-lsp\[engine\]'"):
-        loader(Which(filler="nowhere:load"), Settings())(lambda _text, _share: None)
+        loader(EngineId(filler="nowhere:load"), EngineSettings())(lambda _text, _share: None)
     with pytest.raises(DaemonError, match="this model does not support the option revision"):
-        loader(Which(filler=FILLER, revision="main"), Settings())(lambda _text, _share: None)
+        loader(EngineId(filler=FILLER, revision="main"), EngineSettings())(lambda _text, _share: None)
 
 
 WITHOUT_ENGINE = """
@@ -283,12 +283,12 @@ import sys
 for name in ("torch", "transformers", "tokenizers", "safetensors", "numpy"):
     sys.modules[name] = None
 from dg_lsp.engine.daemon import DaemonError, loader
-from dg_lsp.wire.meeting import Settings, Which
-filler = loader(Which("fim:llama:http://127.0.0.1:9"), Settings())(lambda _text, _share: None)
+from dg_lsp.wire.meeting import EngineId, EngineSettings
+filler = loader(EngineId("fim:llama:http://127.0.0.1:9"), EngineSettings())(lambda _text, _share: None)
 print(type(filler).__name__)
 for model in ("embedded", "vllm:http://127.0.0.1:9"):
     try:
-        loader(Which(model), Settings())(lambda _text, _share: None)
+        loader(EngineId(model), EngineSettings())(lambda _text, _share: None)
     except DaemonError as error:
         print(error)
 """
@@ -368,7 +368,7 @@ def refusal(*arguments: str) -> str:
 
 @pytest.mark.parametrize("kind", ["lock", "json", "sock"])
 def test_an_unwritable_file_is_named(folder: Path, kind: str) -> None:
-    path = folder / f"{which().name}.{kind}"
+    path = folder / f"{engine_id().name}.{kind}"
     path.mkdir()
     assert refusal("run", *OPTIONS) == (
         f"{path} can't be used: Is a directory; set {meeting.RUNTIME_DIR_VARIABLE} to another directory"
@@ -378,7 +378,7 @@ def test_an_unwritable_file_is_named(folder: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("run", "log"), ("start", "starting"), ("start", "log")])
 def test_a_folder_in_place_of_a_file_is_reported_before_the_start(folder: Path, name: str, kind: str) -> None:
-    path = folder / f"{which().name}.{kind}"
+    path = folder / f"{engine_id().name}.{kind}"
     path.mkdir()
     assert refusal(name, *OPTIONS).startswith(f"{path} can't be used: ")
 
@@ -437,8 +437,8 @@ def test_start_reports_an_engine_killed_while_loading(folder: Path) -> None:
     model = f"gate:{folder / 'door'}"
     start = [sys.executable, "-m", "dg_lsp.engine.commands", "start", f"--model={model}", f"--filler={FILLER}"]
     with subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        state = wait_until(lambda: meeting.read_state(meeting.place(which(model))))
-        wait_until(lambda: "model loading" in "".join(meeting.log_tail(meeting.place(which(model)))))
+        state = wait_until(lambda: meeting.read_state(meeting.engine_files(engine_id(model))))
+        wait_until(lambda: "model loading" in "".join(meeting.log_tail(meeting.engine_files(engine_id(model)))))
         os.kill(state.pid, signal.SIGKILL)
         told = process.communicate(timeout=60)[1]
     assert process.returncode == 2
@@ -495,13 +495,13 @@ def test_a_process_that_reuses_a_killed_engines_pid_is_left_alone(folder: Path) 
     with running() as engine:
         os.kill(engine.process.pid, signal.SIGKILL)
         wait_until(lambda: is_gone(engine.process.pid))
-        told = json.loads(engine.place.state.read_text())
+        told = json.loads(engine.files.state.read_text())
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-            engine.place.state.write_text(json.dumps({**told, "pid": other.pid}))
+            engine.files.state.write_text(json.dumps({**told, "pid": other.pid}))
             doctor = [sys.executable, "-m", "dg_lsp", "doctor", "--no-sample"]
             found = subprocess.run(doctor, capture_output=True, text=True, cwd=ROOT, timeout=60)
             assert "ok  running engines: none; " in found.stdout
-            engine.place.state.unlink()
+            engine.files.state.unlink()
             other.communicate(b"\n")
 
 

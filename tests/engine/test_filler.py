@@ -30,12 +30,12 @@ PREFIX, SUFFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = 
 
 @pytest.fixture(scope="module")
 def trained(trained_layout: Path) -> LocalFiller:
-    return local.load_filler(str(trained_layout), device="cpu")
+    return local.load_local(str(trained_layout), device="cpu")
 
 
 @pytest.fixture(scope="module")
 def instruct(instruct_layout: Path) -> LocalFiller:
-    return local.load_filler(str(instruct_layout), device="cpu")
+    return local.load_local(str(instruct_layout), device="cpu")
 
 
 def finish(task: InfillTask) -> InfillTask:
@@ -168,13 +168,13 @@ def test_a_missing_model_is_named(name: str, sentence: str) -> None:
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=re.escape(f"{tmp_path}/config.json can't be read: no such file")):
-        local.load_filler(str(tmp_path), device="cpu")
+        local.load_local(str(tmp_path), device="cpu")
 
 
 def test_a_folder_without_a_tokenizer_is_named(trained_layout: Path, tmp_path: Path) -> None:
     shutil.copy(trained_layout / "config.json", tmp_path)
     with pytest.raises(LoadError, match=re.escape(f"{tmp_path} has no tokenizer")):
-        local.load_filler(str(tmp_path), device="cpu")
+        local.load_local(str(tmp_path), device="cpu")
 
 
 def test_the_cache_drops_the_least_recently_used_first() -> None:
@@ -196,9 +196,9 @@ def test_about_reports_device_dtype_and_reasons(trained: LocalFiller) -> None:
 
 
 def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) -> None:
-    assert local.load_filler(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
+    assert local.load_local(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
     with pytest.raises(LoadError, match="unknown dtype 'int8'"):
-        local.load_filler(str(trained_layout), device="cpu", dtype="int8")
+        local.load_local(str(trained_layout), device="cpu", dtype="int8")
 
 
 @pytest.mark.parametrize("text", ["def f(a):\n    return a", "日本 😀", ""])

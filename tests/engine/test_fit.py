@@ -50,7 +50,7 @@ def test_computed_bytes_equal_the_measured_bytes(tmp_path: Path, changes: dict[s
     use = fit.Use(prefix_tokens=96, canvas_tokens=32, rows=3)
     for precision in ("float32", "bfloat16", "fp8", *(("int4",) if "int4" in machine.installed() else ())):
         told = fit.needs(shape, precision, use)
-        passes = model.load(str(folder), device="cpu", threads=1, dtype=precision).passes
+        passes = model.load_model(str(folder), device="cpu", threads=1, dtype=precision).passes
         assert quantised.n_bytes(passes.model) == pytest.approx(told.weights, rel=0.05), precision
         with torch.inference_mode():
             kv = passes.encode(torch.arange(96)[None] + 300)[1]
@@ -135,11 +135,11 @@ def test_the_page_has_the_computed_tables() -> None:
 def test_the_doctor_says_what_fits_from_the_configuration_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text(json.dumps(real_geometry.config_values(**real_geometry.PUBLISHED)))
     monkeypatch.setattr(memory, "free_bytes", lambda: 16 * GB)
-    said, advice, facts = doctor_fit.look(str(tmp_path), "cpu")
+    said, advice, facts = doctor_fit.check_fit(str(tmp_path), "cpu")
     assert said == f"{tmp_path} needs 55.2 GB at 16 bits, 32.3 GB at 8, 20.4 GB at 4; 16.0 GB free on this machine"
     assert advice.startswith(f"{tmp_path} ")
     assert facts["bytes"]["bfloat16"]["weights"] == 2 * PUBLISHED.n_weights  # type: ignore[index]
-    said, advice, facts = doctor_fit.look("embedded", "cpu")
+    said, advice, facts = doctor_fit.check_fit("embedded", "cpu")
     assert not advice
     assert facts["dtype"] == "float32"
 

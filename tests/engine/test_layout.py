@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine import layout
-from dg_lsp.engine.profile import Profile, load
+from dg_lsp.engine.profile import Profile, load_profile
 from dg_lsp.engine.vocabulary import Vocabulary
 
 CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -20,7 +20,7 @@ CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    
 def drawn(folder: Path, request: InfillRequest, profile: Profile | None = None) -> str:
     """Return the sheet as text: the encoder's side, what is healed, and what is held after the gap."""
     vocabulary = Vocabulary.from_file(folder / "tokenizer.json")
-    sheet = layout.for_profile(profile or load(folder), vocabulary).lay_out(request)
+    sheet = layout.for_profile(profile or load_profile(folder), vocabulary).lay_out(request)
 
     def text(ids: tuple[int, ...]) -> str:
         return "".join(
@@ -89,7 +89,7 @@ def test_text_between_holes_is_fixed_on_the_canvas(trained_layout: Path) -> None
 def test_typing_does_not_move_the_start_of_a_long_prefix(trained_layout: Path, typed: int) -> None:
     text = "".join(f"value_{n} = {n}\n" for n in range(400))
     vocabulary = Vocabulary.from_file(trained_layout / "tokenizer.json")
-    made = layout.for_profile(load(trained_layout), vocabulary)
+    made = layout.for_profile(load_profile(trained_layout), vocabulary)
     before = made.lay_out(request(text, "\nend\n")).kv
     after = made.lay_out(request(text + "abcd efgh ijkl mnop qrst uvwx yzab cdef "[:typed], "\nend\n")).kv
     assert len(before) <= 128 + 32 + 16
@@ -145,7 +145,7 @@ def test_whole_lines_are_held_and_the_answer_is_closed_at_the_files_end(
     request: pytest.FixtureRequest, which: str, suffix: str, held: str
 ) -> None:
     folder = request.getfixturevalue(which)
-    profile = replace(load(folder), line_ends=True, held_tokens=9)
+    profile = replace(load_profile(folder), line_ends=True, held_tokens=9)
     text = drawn(folder, InfillRequest("a = 1\nb = ", suffix, (CURSOR,)), profile).rpartition("⟦⟧")[2]
     closing = "<eos>" if which == "trained_layout" else "```<turn|><eos>" if held.endswith("\n") else "\n```<turn|><eos>"
     assert text == held + (closing if held == suffix else "")
@@ -177,7 +177,7 @@ def test_a_tokenizer_without_the_layouts_tokens_is_named(trained_layout: Path) -
     broken = Vocabulary.from_file(trained_layout / "tokenizer.json")
     broken.id = lambda token: None if token == "<suf>" else vocabulary.id(token)  # type: ignore[method-assign]
     with pytest.raises(ValueError, match="no token <suf>"):
-        layout.for_profile(load(trained_layout), broken)
+        layout.for_profile(load_profile(trained_layout), broken)
 
 
 @pytest.mark.parametrize("text", ["x = 1\n", "\tif a:\r\n", "naïve 😀 日本", "a\u2028b\x0cc", ""])

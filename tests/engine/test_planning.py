@@ -45,7 +45,7 @@ class Timed:
 
 @pytest.fixture(scope="module")
 def loaded(instruct_layout: Path) -> Loaded:
-    loaded = local.load_filler(str(instruct_layout), device="cpu").loaded
+    loaded = local.load_local(str(instruct_layout), device="cpu").loaded
     # A random model settles by chance; here it never does.
     sampling = Sampling(stop_entropy=-1.0, block_steps=24)
     return replace(loaded, profile=replace(loaded.profile, sampling=sampling, block_gaps=(4, 6, 8), canvas_tokens=48))
@@ -54,7 +54,7 @@ def loaded(instruct_layout: Path) -> Loaded:
 @pytest.fixture(scope="module")
 def shrinking_loaded(trained_layout: Path) -> Loaded:
     """A checkpoint that needs no search for the gap's length: it has a delete token."""
-    loaded = local.load_filler(str(trained_layout), device="cpu").loaded
+    loaded = local.load_local(str(trained_layout), device="cpu").loaded
     sampling = Sampling(stop_entropy=-1.0, block_steps=24, delete_entropy=-1.0)
     gaps = {"line_gaps": (4, 6), "block_gaps": (4, 6, 8), "canvas_tokens": 48}
     rows = {"refine_steps": 4, "noise_rows": 1, "causal_rows": 1, "file_weight": 0.0}
@@ -208,7 +208,7 @@ def test_no_draft_is_written_if_it_takes_longer_than_the_canvas(shrinking: Timed
 def test_a_draft_is_abandoned_at_the_deadline(shrinking: Timed) -> None:
     filler = shrinking.filler()
     shrinking.token_s = 2.0
-    task = finish(filler, BLOCK, shrinking, 5_000)  # the first one: nobody knows yet what a token takes
+    task = finish(filler, BLOCK, shrinking, 5_000)  # the first one: the time per token is still unknown
     assert 0 < shrinking.did.count("token") < 4
     assert "causal" not in {row.row for row in task.rows()}
     assert task.candidates()

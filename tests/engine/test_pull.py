@@ -54,7 +54,7 @@ def test_a_model_is_fetched_once_and_loads(hub: Hub, tmp_path: Path) -> None:
     assert not names & {"README.md", "pytorch_model.bin", "model.safetensors"}
     assert all(line.startswith(f"downloading {NAME}: ") for line in said.splitlines())
     assert said
-    assert model.load(str(folder), device="cpu", threads=1).passes.kinds
+    assert model.load_model(str(folder), device="cpu", threads=1).passes.kinds
     bodies = [path for method, path, _ in hub.asked if method == "GET" and path.endswith(".safetensors")]
     assert len(bodies) == len(set(bodies)) > 2
     hub.asked.clear()

@@ -40,27 +40,27 @@ ITEMS = [
 
 
 def test_each_text_appears_once_best_first() -> None:
-    ranked = calibration.stated(evidence(ITEMS), Calibration(0.0, {"mean": 1.0}))
+    ranked = calibration.to_candidates(evidence(ITEMS), Calibration(0.0, {"mean": 1.0}))
     assert [(item.texts, item.row) for item in ranked] == [(("b",), "causal"), (("a",), "noise")]
     assert all(isinstance(item.confidence, Calibrated) for item in ranked)
     assert [confidence.probability(item.confidence) for item in ranked] == pytest.approx([0.269, 0.119], abs=1e-3)
 
 
 def test_without_a_calibration_there_is_an_order_and_no_probability() -> None:
-    ranked = calibration.stated(evidence(ITEMS), None)
+    ranked = calibration.to_candidates(evidence(ITEMS), None)
     assert [(item.texts, item.confidence) for item in ranked] == [(("b",), Ranked(0)), (("a",), Ranked(1))]
 
 
 def test_without_a_calibration_a_sum_ranks_answers_of_different_lengths() -> None:
     repeated = RowResult("abab", "noise", tokens=(-1.0, -1.0, -0.1, -0.1), after_sum=-4.0)
     short = RowResult("ab", "noise", tokens=(-1.0, -1.0), after_sum=-0.5)
-    ranked = calibration.stated(evidence([repeated, short]), None)
+    ranked = calibration.to_candidates(evidence([repeated, short]), None)
     assert [item.texts for item in ranked] == [("ab",), ("abab",)]
 
 
 def test_doubted_candidates_rank_last_and_are_marked() -> None:
     first, *rest = evidence(ITEMS[1:])
-    ranked = calibration.stated([replace(first, doubted=True), *rest], None)
+    ranked = calibration.to_candidates([replace(first, doubted=True), *rest], None)
     assert [(item.texts, item.confidence) for item in ranked] == [(("a",), Ranked(0)), (("b",), Ranked(1, doubted=True))]
 
 

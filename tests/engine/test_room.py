@@ -88,7 +88,7 @@ def test_free_memory_of_a_gpu_counts_what_the_allocator_keeps() -> None:
 
 @pytest.fixture
 def model(trained_layout: Path) -> LocalFiller:
-    return LocalFiller(local.load_filler(str(trained_layout), device="cpu").loaded, joins=True)
+    return LocalFiller(local.load_local(str(trained_layout), device="cpu").loaded, joins=True)
 
 
 def finish(task: InfillTask) -> InfillTask:
@@ -122,8 +122,8 @@ def test_short_memory_limits_a_pass_and_changes_no_answer(monkeypatch: pytest.Mo
 
 def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
     asked = replace(a_request(), budget=Budget(candidates=8))
-    expected = finish(LocalFiller(local.load_filler(str(trained_layout), device="cpu").loaded).start(asked)).candidates()
-    bounded = local.load_filler(str(trained_layout), device="cpu", rows=2)
+    expected = finish(LocalFiller(local.load_local(str(trained_layout), device="cpu").loaded).start(asked)).candidates()
+    bounded = local.load_local(str(trained_layout), device="cpu", rows=2)
     seen: list[int] = []
     decode = bounded.loaded.passes.decode
 

@@ -361,7 +361,7 @@ def test_drafts_are_sent_only_on_request_and_at_intervals() -> None:
     [
         ({"raise": "ValueError"}, "bad_request", "the prefix is longer than the model's window"),
         ({"raise": "RuntimeError", "at": 1}, "engine_failed", "the engine failed on this request (RuntimeError)"),
-        ({"raise": "UserError", "at": 1}, "engine_failed", "the server wants an API key"),
+        ({"raise": "UserError", "at": 1}, "engine_failed", "the server requires an API key"),
         ({"raise": "OutOfMemoryError"}, "out_of_memory", "the engine ran out of memory on this request"),
         ({"raise": "MemoryError"}, "out_of_memory", "the engine ran out of memory on this request"),
     ],

@@ -57,7 +57,7 @@ class Scripted(Passes):
 
 @pytest.fixture(scope="module")
 def instruct(instruct_layout: Path) -> LocalFiller:
-    return local.load_filler(str(instruct_layout), device="cpu")
+    return local.load_local(str(instruct_layout), device="cpu")
 
 
 def scripted(
@@ -161,7 +161,7 @@ def test_a_checkpoint_with_a_delete_token_needs_no_search(
 
     monkeypatch.setattr(LengthSearch, "run", watched)
     request = InfillRequest("a = ", "\nb\n", (LINE,), budget=Budget(steps=2))
-    finish(local.load_filler(str(trained_layout), device="cpu").start(request))
+    finish(local.load_local(str(trained_layout), device="cpu").start(request))
     assert not searched
     finish(instruct.start(request))
     assert searched == ["search"]

@@ -69,7 +69,7 @@ def bad_request(engine: Running) -> Answered:
     found = {posted(engine, content, path) for content in MALFORMED[:6] for path in paths} | set(wrong)
     found |= {posted(engine, content) for content in MALFORMED[6:]}
     assert len(found) == 1
-    # A field that nobody knows may be anything.
+    # An unknown field may have any value.
     newer = engine.http.post("/v1/infill", json={**body(), "surprise": [{}]})
     assert newer.status_code == 200
     return found.pop()
@@ -117,7 +117,7 @@ def busy(engine: Running) -> Answered:
         told = engine.info()
         return told["running"], told["waiting"]
 
-    stop = gate(Path(engine.place.directory), "busy")
+    stop = gate(Path(engine.files.directory), "busy")
     held = body({"steps": 1, "gate": str(stop.path)})
     with contextlib.ExitStack() as stack:
         # One in its step, and as many as may wait.

@@ -18,7 +18,7 @@ from dg_lsp.engine.denoise import Denoiser, Reading
 from dg_lsp.engine.layout import REPEATED_LINES
 from dg_lsp.engine.local import InfillTask, LocalFiller, Switches, longer, rows
 from dg_lsp.engine.local.fill import Fill
-from dg_lsp.engine.profile import TRAINED, Profile, dump, load, parse
+from dg_lsp.engine.profile import TRAINED, Profile, dump, load_profile, parse
 from dg_lsp.engine.rank import RowResult
 from dg_lsp.engine.stack import LocalDecoder
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 @pytest.fixture(scope="module")
 def instruct(instruct_layout: Path) -> LocalFiller:
-    filler = local.load_filler(str(instruct_layout), device="cpu")
+    filler = local.load_local(str(instruct_layout), device="cpu")
     assert filler.loaded.profile == Profile()
     return filler
 
@@ -181,7 +181,7 @@ def test_no_draft_continues_into_the_suffix(
 
 
 def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filler = local.load_filler(str(trained_layout), device="cpu")
+    filler = local.load_local(str(trained_layout), device="cpu")
     filler = LocalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, line_ends=True)))
     vocabulary = filler.loaded.vocabulary
     draft = "x = 1\nclass Point:\n    pass"
@@ -318,7 +318,7 @@ def test_a_different_chat_template_is_logged_in_one_line_at_loading(
 ) -> None:
     folder = with_template(instruct_layout, tmp_path, template)
     with caplog.at_level(logging.WARNING, "dg_lsp.engine"):
-        model.load(str(folder), device="cpu")
+        model.load_model(str(folder), device="cpu")
     [record] = caplog.records
     assert says in record.getMessage()
     assert str(folder) in record.getMessage()
@@ -346,7 +346,7 @@ def test_templates_are_compared_with_the_layouts_own_turns(instruct: LocalFiller
 
 
 def test_older_profiles_keep_their_measured_settings(trained_layout: Path) -> None:
-    embedded = load(model.find(model.EMBEDDED))
+    embedded = load_profile(model.find(model.EMBEDDED))
     assert {name: getattr(embedded, name) for name in TRAINED} == TRAINED
     assert parse({"layout": "infill-trained", "line_ends": True}).line_ends
     assert parse({"layout": "instruct"}) == Profile()

@@ -45,13 +45,13 @@ def folder(one_file: Path, tmp_path: Path) -> Path:
     return shutil.copytree(one_file, tmp_path / "model")
 
 
-def load(folder: Path, dtype: str = "") -> Loaded:
-    return model.load(str(folder), device="cpu", threads=1, dtype=dtype)
+def load_weights(folder: Path, dtype: str = "") -> Loaded:
+    return model.load_model(str(folder), device="cpu", threads=1, dtype=dtype)
 
 
 def refusal(folder: Path, dtype: str = "") -> str:
     with pytest.raises(LoadError) as caught:
-        load(folder, dtype)
+        load_weights(folder, dtype)
     told = str(caught.value)
     assert "\n" not in told
     return told.replace(str(folder), "FOLDER")
@@ -59,7 +59,7 @@ def refusal(folder: Path, dtype: str = "") -> str:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_loaded_weights_equal_the_librarys_without_the_vision_tower(whole: Path, dtype: str) -> None:
-    ours = load(whole, dtype).passes.model
+    ours = load_weights(whole, dtype).passes.model
     theirs: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(whole, dtype=reading.wide_dtype(dtype))  # type: ignore[arg-type]
     expected = theirs.state_dict()
     found = ours.state_dict()
@@ -73,7 +73,7 @@ def test_loaded_weights_equal_the_librarys_without_the_vision_tower(whole: Path,
 
 
 def test_both_passes_share_one_memory(whole: Path) -> None:
-    loaded = load(whole, "bfloat16").passes.model
+    loaded = load_weights(whole, "bfloat16").passes.model
     encoder, decoder = loaded.model.encoder.language_model, loaded.model.decoder
     assert loaded.lm_head.weight is decoder.embed_tokens.weight is encoder.embed_tokens.weight
     for one, other in zip(encoder.layers, decoder.layers, strict=True):
@@ -94,7 +94,7 @@ def test_every_precision_fills_with_a_head_of_full_size(whole: Path, dtype: str)
 
 
 def check_fills(folder: Path, dtype: str) -> None:
-    loaded = load(folder, dtype)
+    loaded = load_weights(folder, dtype)
     task = LocalFiller(loaded).start(InfillRequest("def add(a, b):\n    return ", "\n", (Hole(Span(0, 0), "cursor"),)))
     while task.step():
         pass
@@ -104,7 +104,7 @@ def check_fills(folder: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "bound"), [("fp8", 0.04), pytest.param("int4", 0.12, marks=needs_bitsandbytes)])
 def test_narrow_weights_are_near_the_wide_ones(one_file: Path, dtype: str, bound: float) -> None:
-    wide, narrow = load(one_file, "bfloat16").passes.model, load(one_file, dtype).passes.model
+    wide, narrow = load_weights(one_file, "bfloat16").passes.model, load_weights(one_file, dtype).passes.model
     compared = 0
     for name, module in narrow.model.decoder.named_modules():
         if isinstance(module, quantised.NarrowLinear):
@@ -125,23 +125,23 @@ def test_narrow_weights_are_near_the_wide_ones(one_file: Path, dtype: str, bound
 def test_narrow_weights_take_the_memory_that_they_should(folder: Path, dtype: str, share: float) -> None:
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
     n_kept = 2 * (shape.n_embedding + shape.n_other)
-    wide = quantised.n_bytes(load(folder, "bfloat16").passes.model) - n_kept
-    narrow = quantised.n_bytes(load(folder, dtype).passes.model) - n_kept
+    wide = quantised.n_bytes(load_weights(folder, "bfloat16").passes.model) - n_kept
+    narrow = quantised.n_bytes(load_weights(folder, dtype).passes.model) - n_kept
     assert narrow / wide == pytest.approx(share, rel=0.06)  # rows of 64 weights: a scale of 4 bytes each is much
 
 
 @needs_bitsandbytes
 def test_rows_with_incomplete_blocks_stay_wide(tmp_path: Path) -> None:
     folder = real_geometry.save(tmp_path, real_geometry.build(vocab_size=420, intermediate_size=96))
-    layer = load(folder, "int4").passes.model.model.decoder.layers[0]
+    layer = load_weights(folder, "int4").passes.model.model.decoder.layers[0]
     assert layer.mlp.down_proj.weight.dtype is torch.bfloat16
     assert isinstance(layer.mlp.up_proj, quantised.NarrowLinear)
 
 
 def test_published_8_bit_weights_are_read_unchanged(folder: Path) -> None:
-    ours = load(folder, "fp8").passes.model
+    ours = load_weights(folder, "fp8").passes.model
     real_geometry.as_published_in_8_bits(folder)
-    loaded = load(folder)
+    loaded = load_weights(folder)
     theirs = loaded.passes.model
     assert loaded.dtype == "fp8"
     assert "stored in 8 bits" in loaded.why["dtype"]
@@ -155,9 +155,9 @@ def test_published_8_bit_weights_are_read_unchanged(folder: Path) -> None:
 
 
 def test_8_bit_weights_are_widened_if_16_bits_are_requested(folder: Path) -> None:
-    narrow = load(folder, "fp8").passes.model.model.decoder.layers[2].mlp.up_proj.narrow
+    narrow = load_weights(folder, "fp8").passes.model.model.decoder.layers[2].mlp.up_proj.narrow
     real_geometry.as_published_in_8_bits(folder)
-    wide = load(folder, "bfloat16").passes.model.model.decoder.layers[2].mlp.up_proj.weight
+    wide = load_weights(folder, "bfloat16").passes.model.model.decoder.layers[2].mlp.up_proj.weight
     assert torch.equal(wide, narrow.dense(torch.bfloat16))
 
 
@@ -169,7 +169,7 @@ def test_scales_of_blocks_are_read(folder: Path) -> None:
     weights |= {name: narrow, name.replace(".weight", ".weight_scale_inv"): scales}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     real_geometry.configure(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [32, 32]})
-    read = load(folder).passes.model.model.decoder.layers[0].mlp.up_proj.narrow.dense(torch.float32)
+    read = load_weights(folder).passes.model.model.decoder.layers[0].mlp.up_proj.narrow.dense(torch.float32)
     torch.testing.assert_close(read, narrow.float() * scales.repeat_interleave(32, 0).repeat_interleave(32, 1))
 
 
@@ -256,9 +256,9 @@ from dg_lsp.engine import model
 from dg_lsp.engine.weights import quantised
 torch.set_num_threads(1)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-model.load(sys.argv[2], device="cpu", threads=1, dtype="bfloat16")  # what the first model of a process costs
+model.load_model(sys.argv[2], device="cpu", threads=1, dtype="bfloat16")  # what the first model of a process costs
 before = peak()
-loaded = model.load(sys.argv[1], device="cpu", threads=1, dtype="bfloat16")
+loaded = model.load_model(sys.argv[1], device="cpu", threads=1, dtype="bfloat16")
 print(peak() - before - quantised.n_bytes(loaded.passes.model))
 """
 
@@ -280,7 +280,7 @@ def test_the_host_holds_one_shard_at_a_time(one_file: Path, tmp_path: Path) -> N
 
 def test_reading_reports_bytes(whole: Path) -> None:
     told: list[tuple[str, float]] = []
-    model.load(str(whole), device="cpu", threads=1, say=lambda text, share: told.append((text, share)))
+    model.load_model(str(whole), device="cpu", threads=1, say=lambda text, share: told.append((text, share)))
     reading_told = [text for text, _ in told if text.startswith("reading the weights: ")]
     n_bytes = reading_told[-1].partition(" of ")[2].split(",")[0]
     assert reading_told[-1].startswith(f"reading the weights: {n_bytes} of {n_bytes}, ")

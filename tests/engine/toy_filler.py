@@ -43,7 +43,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
     "RuntimeError": lambda: RuntimeError("secret code in a message"),
     "OutOfMemoryError": OutOfMemoryError,
     "MemoryError": MemoryError,
-    "UserError": lambda: UserError("the server wants an API key"),
+    "UserError": lambda: UserError("the server requires an API key"),
 }
 
 

@@ -21,7 +21,7 @@ from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.engine.backends.vllm import connect
 from dg_lsp.engine.calibration import Calibration
 from dg_lsp.engine.calibration_store import ModelId
-from dg_lsp.engine.profile import Profile, dump, load
+from dg_lsp.engine.profile import Profile, dump, load_profile
 from dg_lsp.engine.task import Filler
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.evaluate import calibrate, fit, reliability, tasks
@@ -151,13 +151,13 @@ def test_the_engine_uses_the_calibration_that_the_command_wrote(
     plot = tmp_path / "plot.svg"
     with openai_that_knows(sources) as url:
         name = f"fim:openai:{url}#m"
-        running = backends.load(name)
+        running = backends.load_filler(name)
         task = replace(numbered(7, 1)[0], language="python")
         assert isinstance(best(running, task), Ranked)
         code, out, err = run("--model", name, "--repo", str(folder), "--holes", "120", "--json", "--plot", str(plot))
         assert (code, f"holes is sent to {name}" in err) == (0, True), err
         assert isinstance(best(running, task), Calibrated)
-        assert isinstance(best(backends.load(name), task), Calibrated)
+        assert isinstance(best(backends.load_filler(name), task), Calibrated)
         code, checked, err = run("--model", name, "--repo", str(folder), "--holes", "80", "--seed", "5", "--json", "--check")
         assert (code, json.loads(checked)["file"]) == (0, None), err
         assert json.loads(checked)["auc"]["value"] > 0.75
@@ -211,8 +211,8 @@ def test_a_local_checkpoint_gets_its_calibration_into_its_profile(trained_layout
     folder.mkdir()
     for path in trained_layout.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
-    (folder / "dg_lsp.json").write_text(dump(replace(load(folder), calibration=None)))
-    filler = backends.load(str(folder))
+    (folder / "dg_lsp.json").write_text(dump(replace(load_profile(folder), calibration=None)))
+    filler = backends.load_filler(str(folder))
     holes = [replace(task, language="") for task in numbered(10, 60)]
     first = best(filler, holes[0])
     assert isinstance(first, Ranked)
@@ -223,8 +223,8 @@ def test_a_local_checkpoint_gets_its_calibration_into_its_profile(trained_layout
     code, out, err = run("--tasks", str(tmp_path / "own.jsonl"), "--into", str(folder), "--device", "cpu")
     assert code == 0, err
     assert f"Stored in {folder / 'dg_lsp.json'}" in out
-    assert load(folder).calibration is not None
-    assert isinstance(best(backends.load(str(folder)), holes[0]), Calibrated)
+    assert load_profile(folder).calibration is not None
+    assert isinstance(best(backends.load_filler(str(folder)), holes[0]), Calibrated)
 
 
 def written(filler: Filler, task: Task) -> str:

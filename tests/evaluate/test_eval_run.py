@@ -84,7 +84,7 @@ def test_a_copy_is_also_found_after_the_hole() -> None:
 @pytest.fixture(scope="module")
 def bench(trained_layout: Path) -> Bench:
     wanted = (FULL, *BASELINES["copy"], *BASELINES["ar"], methods.ORACLE_LENGTH, methods.NO_SUFFIX)
-    return run.load(Setup(wanted, str(trained_layout), device="cpu", threads=1))
+    return run.load_bench(Setup(wanted, str(trained_layout), device="cpu", threads=1))
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.kind)
@@ -115,7 +115,7 @@ def test_a_known_length_is_the_number_of_answer_tokens(bench: Bench) -> None:
 
 
 def test_every_switched_off_part_exists(trained_layout: Path) -> None:
-    bench = run.load(Setup(methods.ABLATION, str(trained_layout), device="cpu", threads=1))
+    bench = run.load_bench(Setup(methods.ABLATION, str(trained_layout), device="cpu", threads=1))
     rows = {row.method: row for row in bench.rows(LINE)}
     assert len(rows) == len(methods.ABLATION)
     assert rows["4 steps"].steps <= 4
@@ -130,7 +130,7 @@ def test_rows_are_in_task_order_with_any_number_of_workers(trained_layout: Path,
     rows = run.run(TASKS, setup, workers=workers, done=heard.append)
     assert [row.task_id for row in rows] == ["1", "1", "2", "2", "3", "3", "3"]
     assert heard == [1, 1, 1]
-    assert [row.text for row in rows] == [row.text for task in TASKS for row in run.load(setup).rows(task)]
+    assert [row.text for row in rows] == [row.text for task in TASKS for row in run.load_bench(setup).rows(task)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -146,15 +146,15 @@ def test_no_more_workers_than_cores() -> None:
 
 def test_another_layout_than_the_checkpoint_s_can_be_measured(instruct_layout: Path, trained_layout: Path) -> None:
     with pytest.raises(EvalError, match=r"no token <path>|no token <suf>"):
-        run.load(Setup((FULL,), str(instruct_layout), layout="infill-trained", device="cpu", threads=1))
+        run.load_bench(Setup((FULL,), str(instruct_layout), layout="infill-trained", device="cpu", threads=1))
     with pytest.raises(EvalError, match="unknown layout 'chat'"):
-        run.load(Setup((FULL,), str(trained_layout), layout="chat", device="cpu", threads=1))
-    bench = run.load(Setup((FULL,), str(instruct_layout), layout="instruct", device="cpu", threads=1))
+        run.load_bench(Setup((FULL,), str(trained_layout), layout="chat", device="cpu", threads=1))
+    bench = run.load_bench(Setup((FULL,), str(instruct_layout), layout="instruct", device="cpu", threads=1))
     assert bench.answer(LINE, FULL).steps > 0
 
 
 def test_the_instruct_layout_comes_with_its_own_gap_lengths(trained_layout: Path) -> None:
-    loaded = local.load_filler(str(trained_layout), device="cpu").loaded
+    loaded = local.load_local(str(trained_layout), device="cpu").loaded
     assert run.with_layout(loaded, "") is loaded
     changed = run.with_layout(loaded, "instruct").profile
     assert (changed.layout, len(changed.line_gaps) > 1) == ("instruct", True)

@@ -253,7 +253,7 @@ def test_the_command_sends_nothing_where_a_configuration_is_broken(tmp_path: Pat
 
 
 def test_what_an_editor_says_sends_nothing_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real server and engine; the editor's settings, read from the clone's files, name somebody's server."""
+    """The real server and engine; the editor's settings, read from the clone's files, name a foreign server."""
     users, theirs, ours = tmp_path / "config.toml", Wire(), Wire()
 
     async def main(evil: str) -> None:

@@ -1,4 +1,4 @@
-"""Model folders that are not what they say: cut off, somebody else's, or made to harm."""
+"""Faulty model folders: truncated, of another model, or malicious."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(trained_layout: Path, tmp_path: Path) -> Path:
 
 def refusal(folder: Path) -> str:
     with pytest.raises(LoadError) as caught:
-        model.load(str(folder), device="cpu", threads=1)
+        model.load_model(str(folder), device="cpu", threads=1)
     told = str(caught.value)
     assert "\n" not in told
     return told.replace(str(folder), "FOLDER")
@@ -51,7 +51,7 @@ def configure(folder: Path, **values: Any) -> None:
 
 
 def test_a_whole_folder_is_loaded(folder: Path) -> None:
-    assert model.load(str(folder), device="cpu", threads=1).passes.kinds
+    assert model.load_model(str(folder), device="cpu", threads=1).passes.kinds
 
 
 def test_a_missing_weight_is_named(folder: Path) -> None:
@@ -147,7 +147,7 @@ def test_an_adapter_s_weights_that_lead_outside_are_refused(folder: Path) -> Non
 
 def test_a_pipe_beside_the_weights_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "other.safetensors")
-    assert in_time(lambda: model.load(str(folder), device="cpu", threads=1)).passes.kinds
+    assert in_time(lambda: model.load_model(str(folder), device="cpu", threads=1)).passes.kinds
 
 
 def test_pickles_alone_are_no_weights(folder: Path) -> None:
@@ -170,7 +170,7 @@ def test_several_files_and_the_hub_s_links_are_loaded(folder: Path) -> None:
         (snapshot / name).symlink_to(Path("../../blobs") / str(part))
         places |= dict.fromkeys(names, name)
     (snapshot / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
-    assert model.load(str(snapshot), device="cpu", threads=1).passes.kinds
+    assert model.load_model(str(snapshot), device="cpu", threads=1).passes.kinds
 
 
 def test_the_configuration_chooses_no_code(folder: Path) -> None:
@@ -187,7 +187,7 @@ def test_the_configuration_chooses_no_code(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["_attn_implementation"] = "somebody/kernel"
     (folder / "config.json").write_text(json.dumps(config))
-    loaded = model.load(str(folder), device="cpu", threads=1)
+    loaded = model.load_model(str(folder), device="cpu", threads=1)
     assert loaded.passes.model.config._attn_implementation == "sdpa"
     assert loaded.passes.model.config.text_config._attn_implementation == "sdpa"
     # Nor does the library hear of it: what it makes of each such value is not ours to know.

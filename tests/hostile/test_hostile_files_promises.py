@@ -11,7 +11,7 @@ NAMED = re.compile(r"`(test_\w+)`")
 
 
 def test_every_promise_names_its_tests() -> None:
-    promised, _, rest = PAGE.partition("\n## A repository\n")[2].partition("\n## What is not promised\n")
+    promised, _, rest = PAGE.partition("\n## A repository\n")[2].partition("\n## What is not guaranteed\n")
     assert rest
     promises = [line for line in promised.split("\n") if line.startswith("- ")]
     assert len(promises) > 15

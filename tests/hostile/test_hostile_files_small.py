@@ -26,7 +26,7 @@ from dg_lsp.engine.backends.remote import to_probability
 from dg_lsp.server import running, when
 from dg_lsp.server.settings import Settings
 from dg_lsp.server.sync import Documents, OpenDocument
-from dg_lsp.wire.meeting import Which
+from dg_lsp.wire.meeting import EngineId
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
 HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)
@@ -56,7 +56,7 @@ def test_a_journal_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None
     # Reading either would never end.
     code = "import sys; from pathlib import Path; from dg_lsp.batch.journal import Journal; Journal(Path(sys.argv[1]))"
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr.rstrip().endswith(f"{path} is not a regular file; name a new file to keep answers in")
+    assert done.stderr.rstrip().endswith(f"{path} is not a regular file; name a new file for the answers")
 
 
 @pytest.mark.parametrize("room", [0, 20])
@@ -127,7 +127,7 @@ def test_values_of_settings_and_lines_of_logs_give_no_orders_to_a_terminal(tmp_p
     (tmp_path / ".dg-lsp.toml").write_text('engine.model = "./evil\\u001b]0;owned\\u0007"\n')
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
-    (runtime / f"{Which().name}.log").write_text("evil \x1b]0;owned\x07\n")
+    (runtime / f"{EngineId().name}.log").write_text("evil \x1b]0;owned\x07\n")
     environment = {**os.environ, "DG_LSP_RUNTIME_DIR": str(runtime), "PYTHONPATH": str(Path(cli.__file__).parents[1])}
     for arguments in (["doctor", "--no-sample"], ["engine", "logs"]):
         command = [sys.executable, "-m", "dg_lsp", *arguments]

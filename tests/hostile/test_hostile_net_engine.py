@@ -23,7 +23,7 @@ from starlette.routing import Route
 from dg_lsp.engine import connections, logs
 from dg_lsp.engine.connections import Budget, Budgets
 from dg_lsp.wire import meeting
-from tests.engine.engine_kit import ROOT, body, home, post, running, wait_until, which
+from tests.engine.engine_kit import ROOT, body, engine_id, home, post, running, wait_until
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_half_open_connections_lock_nobody_out_and_fill_no_log(folder: Path) -> 
         for _ in range(400):
             caller = stack.enter_context(socket.create_connection((host, int(port))))
             caller.sendall(b"POST /v1/infill HTTP/1.1\r\nHost: localhost\r\n")
-        # The socket of the front ends has a budget of its own; the port makes room for whoever comes to the point.
+        # The front ends' socket has its own budget; the port closes idle connections for clients that send requests.
         assert post(engine.http, body())
         with socket.create_connection((host, int(port))) as other:
             head = f"GET /health HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {engine.state.token}\r\n\r\n"
@@ -61,7 +61,7 @@ def test_half_open_connections_lock_nobody_out_and_fill_no_log(folder: Path) -> 
             assert other.recv(15) == b"HTTP/1.1 200 OK"
         n_open = len(list(Path(f"/proc/{engine.process.pid}/fd").iterdir()))
         assert n_open < 128
-        assert engine.place.log.stat().st_size < 64 << 10
+        assert engine.files.log.stat().st_size < 64 << 10
 
 
 def test_the_socket_s_own_clients_do_not_lock_each_other_out(folder: Path) -> None:
@@ -244,21 +244,21 @@ from dg_lsp.engine import logs
 from dg_lsp.wire import meeting
 meeting.MAX_LOG_BYTES = 20_000
 os.umask(0)
-place = meeting.place(meeting.Which(model="toy", filler=""))
-logs.write_to(place, detached=True)
+files = meeting.engine_files(meeting.EngineId(model="toy", filler=""))
+logs.write_to(files, detached=True)
 for number in range(2_000):
     logging.getLogger("x").info(f"{number} %s", f"line {number} " + "x" * 90)
 sys.stderr.write("last words of the interpreter\\n")
 sys.stderr.flush()
 """
     subprocess.run([sys.executable, "-c", source], cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
-    place = meeting.place(which(filler=""))
-    files = sorted(path for path in place.log.parent.iterdir() if ".log" in path.name)
-    assert [path.name for path in files] == [place.log.name, place.log.name + ".1"]
-    assert all(path.stat().st_size <= 20_200 for path in files)
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files)
-    assert "line 1999" in files[0].read_text()
-    assert "last words of the interpreter" in files[0].read_text()
+    log = meeting.engine_files(engine_id(filler="")).log
+    paths = sorted(path for path in log.parent.iterdir() if ".log" in path.name)
+    assert [path.name for path in paths] == [log.name, log.name + ".1"]
+    assert all(path.stat().st_size <= 20_200 for path in paths)
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in paths)
+    assert "line 1999" in paths[0].read_text()
+    assert "last words of the interpreter" in paths[0].read_text()
 
 
 # --- The token --------------------------------------------------------------------------------------------------------

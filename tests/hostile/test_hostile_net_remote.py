@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.core.secrets import MASK
-from dg_lsp.engine.backends import calls
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
+from dg_lsp.engine.backends import http_client
+from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient
 from dg_lsp.engine.backends.redact import redact
 from tests.engine.backends_kit import Recorder, serving
 
@@ -63,7 +63,7 @@ def refused(url: str, key: str = KEY) -> str:
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"])
 def test_a_byte_now_and_then_is_not_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
-    monkeypatch.setattr(calls, "ANSWER_S", 0.4)
+    monkeypatch.setattr(http_client, "ANSWER_S", 0.4)
     gone = threading.Event()
 
     def drip(caller: socket.socket) -> None:
@@ -77,7 +77,7 @@ def test_a_byte_now_and_then_is_not_listened_to_for_ever(monkeypatch: pytest.Mon
             gone.set()
 
     with talking(drip) as url:
-        assert "did not answer within" in refused(url)
+        assert "did not respond within" in refused(url)
         assert gone.wait(30)
 
 
@@ -93,7 +93,7 @@ def test_a_compressed_answer_is_not_unpacked() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with talking(lambda caller: caller.sendall(bodies.pop())) as url:
         while bodies:
-            assert refused(url).endswith("compressed its answer, though it was asked not to")
+            assert refused(url).endswith("compressed its answer although the request forbids it")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10
 
 

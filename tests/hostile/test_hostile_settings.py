@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dg_lsp.engine.backends import load_remote
-from dg_lsp.engine.backends.calls import RemoteError
+from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.commands import app
 from dg_lsp.infill.config import Config, connect_options
 from dg_lsp.infill.port import EngineError
@@ -25,7 +25,7 @@ from dg_lsp.wire.schema import ALL, OF_EDITORS, Setting
 from dg_lsp.wire.settings import DEFAULTS, Settings
 
 EVIL = "evil.example"
-# What a model's name may be, and whether an own file may say it: what nobody can read as one address, nobody may.
+# Model names, and whether the user's own file may contain them. A name that can be read as two addresses is never allowed.
 MODELS = {
     "a server": (f"fim:openai:https://{EVIL}#m", True),
     "a server in clear": (f"vllm:http://{EVIL}:8000", True),
@@ -53,7 +53,7 @@ UNREADABLE = {
 
 
 class Clone:
-    """A user, with a file of their own, in a repository that somebody else wrote."""
+    """A user with their own configuration file, in a repository by another author."""
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.users, self.root = place / "users.toml", place / "clone"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import Which
+from dg_lsp.wire.meeting import EngineId
 from tests.e2e.editor import CODE, ROOT, Editor
 from tests.e2e.test_server_engine import TWO, run
 from tests.engine.conftest import trained_layout
@@ -37,7 +37,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def pid_of(model: str) -> int:
-    state = meeting.read_state(meeting.place(Which(model=model)))
+    state = meeting.read_state(meeting.engine_files(EngineId(model=model)))
     assert state is not None
     return state.pid
 
@@ -77,10 +77,10 @@ def test_infill_meets_a_stopped_engine_and_goes_on_with_another(tmp_path: Path, 
     (tmp_path / "a.py").write_text(TWO)
     with home(monkeypatch):
         assert infill(tmp_path / "a.py").returncode in (0, 1)
-        place = meeting.place(Which())
+        files = meeting.engine_files(EngineId())
         before = pid_of("embedded")
         # One that came up a moment ago would get more time, as it may still import what it needs.
-        os.utime(place.state, (0, 0))
+        os.utime(files.state, (0, 0))
         with stopped(before):
             done = infill(tmp_path / "a.py")
         assert done.returncode in (0, 1)

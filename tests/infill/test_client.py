@@ -63,7 +63,7 @@ async def text(engine: Engine, **script: object) -> str:
 
 def pids() -> set[int]:
     """Engines that run."""
-    states = [meeting.read_state(place) for place in meeting.places()]
+    states = [meeting.read_state(files) for files in meeting.all_engine_files()]
     return {state.pid for state in states if state is not None and not is_gone(state.pid)}
 
 
@@ -194,8 +194,8 @@ def test_two_who_start_at_the_same_moment_share_one_engine(folder: Path) -> None
 
     results = asyncio.run(scenario())
     assert len(set(results)) == 1
-    (place,) = meeting.places()
-    assert place.log.read_text().count("model loading: reading weights") == 1
+    (files,) = meeting.all_engine_files()
+    assert files.log.read_text().count("model loading: reading weights") == 1
 
 
 def test_two_processes_that_start_at_the_same_moment_share_one_engine(folder: Path) -> None:
@@ -258,28 +258,28 @@ def test_a_kill_under_a_hundred_requests_leaves_all_answered_and_nothing_behind(
 
 
 def started(folder: Path) -> set[int]:
-    """Processes that were started to be engines here, also those that do not answer yet: they work in this folder."""
+    """Processes that were started to be engines here, also those that do not respond yet: their working folder is this one."""
     pids = set()
-    for place in Path("/proc").glob("[0-9]*/cwd"):
+    for cwd in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):
-            if place.samefile(folder) and not is_gone(int(place.parent.name)):
-                pids.add(int(place.parent.name))
+            if cwd.samefile(folder) and not is_gone(int(cwd.parent.name)):
+                pids.add(int(cwd.parent.name))
     return pids
 
 
 def test_a_start_goes_on_when_the_fill_that_needed_it_is_cancelled(folder: Path) -> None:
     async def scenario() -> None:
-        place = meeting.place(options().which)
+        files = meeting.engine_files(options().engine_id)
         async with connect(options(), wait=False) as engine:
             typed = asyncio.ensure_future(engine.fill(request()))
             await until(lambda: asyncio.to_thread(started, folder))
-            assert not place.state.exists(), "the engine is up too soon for this test"
+            assert not files.state.exists(), "the engine is up too soon for this test"
             typed.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await typed
             assert await text(engine, text="x") == "x"
             assert started(folder) == {await info(engine, "pid")}
-        log = place.log.read_text()
+        log = files.log.read_text()
         assert (log.count(" serves "), log.count("already running")) == (1, 0)
 
     asyncio.run(scenario())
@@ -336,10 +336,10 @@ def test_a_client_that_was_closed_holds_nothing_and_starts_nothing(folder: Path)
 
 def test_a_cancellation_while_closing_a_link_is_raised(folder: Path) -> None:
     async def scenario() -> None:
-        place = meeting.place(options().which)
+        files = meeting.engine_files(options().engine_id)
         async with connect(options()) as engine:
             await engine.ready()
-            state = meeting.read_state(place)
+            state = meeting.read_state(files)
             assert state is not None
             link = await links.reach(state, lambda _: None)
             assert link is not None
@@ -355,14 +355,14 @@ def test_a_cancellation_while_closing_a_link_is_raised(folder: Path) -> None:
 
 def test_an_engine_started_by_another_client_is_used(folder: Path) -> None:
     async def scenario(other: Running) -> None:
-        meanwhile = other.place.state.rename(folder / "away.json")
+        meanwhile = other.files.state.rename(folder / "away.json")
         async with connect(options(), wait=False) as engine:
             filling = asyncio.ensure_future(engine.fill(request({"text": "x"})))
             await until(lambda: asyncio.to_thread(started, folder))
             [ours] = started(folder)
             os.kill(ours, signal.SIGSTOP)  # whatever becomes of it, it does not come up
             try:
-                meanwhile.rename(other.place.state)
+                meanwhile.rename(other.files.state)
                 assert (await asyncio.wait_for(filling, 30))[0].texts == ("x",)
                 assert await info(engine, "pid") == other.process.pid
             finally:
@@ -389,8 +389,8 @@ def test_a_request_that_kills_each_engine_is_given_up_and_then_the_breaker_opens
     asyncio.run(scenario())
     # A process that was killed takes a moment to be gone.
     wait_until(lambda: pids() == set())
-    (place,) = meeting.places()
-    assert place.log.read_text().count(" serves ") == 3
+    (files,) = meeting.all_engine_files()
+    assert files.log.read_text().count(" serves ") == 3
 
 
 def test_a_model_that_can_not_be_loaded_is_reported_and_not_retried_at_once(folder: Path) -> None:
@@ -483,14 +483,14 @@ def test_leftovers_of_another_protocol_do_not_block_a_start(folder: Path, has_so
         async with connect(options()) as engine:
             assert await text(engine, text="x") == "x"
 
-    place = meeting.place(options().which)
+    files = meeting.engine_files(options().engine_id)
     # The engine's process id may be another's by now.
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as other:
-        address = str(meeting.socket_path(place))
+        address = str(meeting.socket_path(files))
         if has_socket:
             with socket.socket(socket.AF_UNIX) as left:
                 left.bind(address)
-        meeting.write_state(place, meeting.State(other.pid, address, "secret", "0", 0, 0, options().which))
+        meeting.write_state(files, meeting.State(other.pid, address, "secret", "0", 0, 0, options().engine_id))
         asyncio.run(scenario())
     assert len(pids()) == 1
 
@@ -504,7 +504,7 @@ def test_an_unwritable_file_is_reported_in_a_sentence(folder: Path, name: str) -
             ):
                 await engine.ready()
 
-    path: Path = getattr(meeting.place(options().which), name)
+    path: Path = getattr(meeting.engine_files(options().engine_id), name)
     path.mkdir()
     asyncio.run(scenario())
 

@@ -44,15 +44,15 @@ async def answer(engine: ResidentEngine, **script: object) -> str:
     return (await engine.fill(request(script)))[0].texts[0]
 
 
-def age(place: meeting.Place) -> None:
-    """Make the engine of this place one that came up long ago."""
-    os.utime(place.state, (0, 0))
+def age(files: meeting.EngineFiles) -> None:
+    """Make the engine of these files one that came up long ago."""
+    os.utime(files.state, (0, 0))
 
 
-def disguise(place: meeting.Place, version: str) -> None:
-    """Make the engine of this place one of another dg-lsp."""
-    data = json.loads(place.state.read_text())
-    place.state.write_text(json.dumps({**data, "version": version}))
+def disguise(files: meeting.EngineFiles, version: str) -> None:
+    """Make the engine of these files one of another dg-lsp."""
+    data = json.loads(files.state.read_text())
+    files.state.write_text(json.dumps({**data, "version": version}))
 
 
 def test_the_engine_pings_as_often_as_the_client_counts_on() -> None:
@@ -83,7 +83,7 @@ def test_a_fill_on_an_engine_that_stops_is_answered_by_another(folder: Path) -> 
 def test_a_client_that_comes_to_a_stopped_engine_starts_another(folder: Path) -> None:
     async def scenario(stopped: Running) -> None:
         notes: list[str] = []
-        age(stopped.place)
+        age(stopped.files)
         os.kill(stopped.process.pid, signal.SIGSTOP)
         async with connect(options(interactive=False), on_note=notes.append) as engine:
             assert await answer(engine, text="x") == "x"
@@ -110,7 +110,7 @@ def test_an_overdue_request_is_cancelled(folder: Path, monkeypatch: pytest.Monke
         stop = gate(folder)
         async with connect(options()) as engine:
             # The step hangs, so that not even the request's own deadline ends it.
-            with pytest.raises(EngineError, match="the engine did not answer within 1 s; the request was cancelled"):
+            with pytest.raises(EngineError, match="the engine did not respond within 1 s; the request was cancelled"):
                 await engine.fill(request({"gate": str(stop.path)}, ms=10))
             assert isinstance(engine.state, Ready)
             stop.let(9)
@@ -125,7 +125,7 @@ def test_an_idle_old_engine_is_replaced_at_once(folder: Path) -> None:
             assert engine.state == Ready(await pid_of(engine), __version__)
 
     with running() as old:
-        disguise(old.place, "0.0.1")
+        disguise(old.files, "0.0.1")
         asyncio.run(asyncio.wait_for(scenario(old), 60))
         assert old.process.wait(30) == 0
 
@@ -143,7 +143,7 @@ def test_an_old_engine_in_use_keeps_serving_is_reported_and_ends_when_idle(
             assert len(notes) == 1
             assert "the running engine is from dg-lsp 0.0.1" in notes[0]
             other_leaves.set()
-            # Nobody holds it any more, not even this client, which still is open.
+            # No process holds the lock now, not even this client, which is still open.
             assert await asyncio.to_thread(old.process.wait, 30) == 0
             assert await answer(engine, text="new") == "new"
             assert engine.state == Ready(await pid_of(engine), __version__)
@@ -151,7 +151,7 @@ def test_an_old_engine_in_use_keeps_serving_is_reported_and_ends_when_idle(
     async def other(old: Running) -> None:
         async with connect(ConnectOptions("toy", filler=FILLER)) as engine:
             await engine.ready()
-            disguise(old.place, "0.0.1")
+            disguise(old.files, "0.0.1")
             other_is_there.set()
             await other_leaves.wait()
 
@@ -183,7 +183,7 @@ def test_keys_that_cancel_each_other_while_a_killed_engine_restarts_do_not_keep_
                     await asyncio.wait((typed,))
             n_starts = sum(isinstance(state, Starting) for state in states)
             assert n_starts == 4
-        (place,) = meeting.places()
-        assert place.log.read_text().count(" serves ") == 4
+        (files,) = meeting.all_engine_files()
+        assert files.log.read_text().count(" serves ") == 4
 
     asyncio.run(asyncio.wait_for(scenario(), 120))

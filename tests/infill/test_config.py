@@ -128,7 +128,7 @@ def test_loading_raises_all_problems_in_one_message(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("a = 1\nb = 2")
     with pytest.raises(ConfigError, match=r"Unknown key a in .* Unknown key b in "):
-        config.load(file=file, environ={})
+        config.load_config(file=file, environ={})
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"x" * (1 << 20) + b"= 1"])
@@ -281,7 +281,7 @@ def test_no_folder_is_meant_by_the_names_of_other_models(tmp_path: Path, monkeyp
         (tmp_path / "project" / name).mkdir(parents=True)
     for name in names:
         assert joining(Config(), model=name).model == name
-        assert joining(Config(Settings(model=name))).which.place_of_model == name
+        assert joining(Config(Settings(model=name))).engine_id.resolved_model == name
         assert read(tmp_path, f"[engine]\nmodel = '{name}'")[0].settings.model == name
         assert read(tmp_path, DG_LSP_MODEL=name)[0].settings.model == name
     assert read(tmp_path, "[engine]\nmodel = './model'")[0].settings.model == str(tmp_path / "model")
@@ -290,7 +290,7 @@ def test_no_folder_is_meant_by_the_names_of_other_models(tmp_path: Path, monkeyp
 
 def test_an_unknown_home_folder_is_an_ordinary_name(tmp_path: Path) -> None:
     options = joining(Config(), model="~nosuch/x")
-    assert options.model == options.which.place_of_model == "~nosuch/x"
+    assert options.model == options.engine_id.resolved_model == "~nosuch/x"
     assert read(tmp_path, "[engine]\nmodel = '~nosuch/x'") == (
         Config(Settings(model="~nosuch/x")),
         (),

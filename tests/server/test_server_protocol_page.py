@@ -45,7 +45,7 @@ def test_the_fields_of_each_message_are_on_the_page() -> None:
     for name, data in (
         ("Status", StatusParams("off", "m").to_json()),
         ("Draft", draft.to_json()),
-        ("Wanted", params.to_json()),
+        ("FillParams", params.to_json()),
     ):
         block = re.search(rf"interface {name} \{{\n(.*?)^\}}", PAGE, re.MULTILINE | re.DOTALL)
         assert block is not None

@@ -28,17 +28,17 @@ def test_servers_and_days_add_up(tmp_path: Path) -> None:
         server.counts.add("shown", 7)
         server.write(DAY + datetime.timedelta(days=1))
     assert len(list((tmp_path / "stats").iterdir())) == 4
-    assert stats.load(tmp_path / "stats", DAY).numbers["shown"] == 2 * (3 + 1 + 5 + 7)
-    assert stats.load(tmp_path / "stats", DAY + datetime.timedelta(days=1)).numbers["shown"] == 2 * 7
-    assert stats.load(tmp_path / "stats", DAY).latencies == {6: 2}
+    assert stats.load_counts(tmp_path / "stats", DAY).numbers["shown"] == 2 * (3 + 1 + 5 + 7)
+    assert stats.load_counts(tmp_path / "stats", DAY + datetime.timedelta(days=1)).numbers["shown"] == 2 * 7
+    assert stats.load_counts(tmp_path / "stats", DAY).latencies == {6: 2}
 
 
 def test_broken_files_and_missing_folders_cost_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "2026-03-14-1-a.json").write_text("{")
     (tmp_path / "2026-03-14-1-b.json").write_text('{"counts": {"shown": 2}, "latencies": {}}')
     (tmp_path / "2026-03-14-1-c.json").write_text('{"counts": [], "latencies": {"x": 1}}')
-    assert stats.load(tmp_path, DAY).numbers["shown"] == 2
-    assert not stats.load(tmp_path / "nowhere", DAY).numbers
+    assert stats.load_counts(tmp_path, DAY).numbers["shown"] == 2
+    assert not stats.load_counts(tmp_path / "nowhere", DAY).numbers
     blocked = Statistics(tmp_path / "2026-03-14-1-a.json" / "inside")
     blocked.counts.add("shown")
     blocked.write(DAY)

@@ -53,7 +53,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sampler(run_folder: Path) -> Sampler:
-    return Sampler(pack.load(run_folder / "train.npz"), Tokenizer.from_file(str(run_folder / "tokenizer.json")), seed=1)
+    return Sampler(pack.load_packed(run_folder / "train.npz"), Tokenizer.from_file(str(run_folder / "tokenizer.json")), seed=1)
 
 
 def test_a_run_stops_resumes_and_ends_as_a_checkpoint_that_fills(run_folder: Path, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_run_stops_resumes_and_ends_as_a_checkpoint_that_fills(run_folder: Pat
     assert len(curve.table(lines).splitlines()) == len(lines) + 2
     assert curve.picture(lines).count("<polyline") == len(curve.LOSSES)
     export.export(run_folder, tmp_path / "model", SHAPE)
-    model = local.load_filler(str(tmp_path / "model"), device="cpu")
+    model = local.load_local(str(tmp_path / "model"), device="cpu")
     task = model.start(InfillRequest("def f():\n    return ", "\n", (Hole(Span(0, 0), "cursor"),)))
     while task.step():
         pass
@@ -133,7 +133,7 @@ def test_windows_with_canvases_have_many_lengths(sampler: Sampler) -> None:
 
 def test_samplers_with_the_same_seed_draw_the_same_batches(run_folder: Path) -> None:
     made = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
-    one, other = (Sampler(pack.load(run_folder / "train.npz"), made, seed=5).canvases(2, 128, 2) for _ in range(2))
+    one, other = (Sampler(pack.load_packed(run_folder / "train.npz"), made, seed=5).canvases(2, 128, 2) for _ in range(2))
     np.testing.assert_array_equal(one.noisy, other.noisy)
 
 
@@ -180,7 +180,7 @@ def test_the_corpus_takes_permissive_licences_once_and_sets_held_out_packages_as
     assert [path for path, _ in found.held] == ["flask/core.py"]
     assert {name for name, _ in found.skipped} == {"closed", "copyleft"}
     corpus.save(found, tmp_path / "out")
-    assert list(corpus.load(tmp_path / "out" / "held.jsonl")) == found.held
+    assert list(corpus.load_corpus(tmp_path / "out" / "held.jsonl")) == found.held
     assert [source["name"] for source in json.loads((tmp_path / "out" / "sources.json").read_text())["sources"]] == ["good"]
 
 
@@ -221,7 +221,7 @@ def test_a_packed_file_round_trips(run_folder: Path, tmp_path: Path) -> None:
     made: Any = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
     packed = pack.pack([("a/b/c.py", SOURCE), ("d.ts", ""), ("e.js", "function f(a) {\n  return a + 1;\n}\n" * 9)], made)
     pack.save(packed, tmp_path / "p.npz")
-    again = pack.load(tmp_path / "p.npz")
+    again = pack.load_packed(tmp_path / "p.npz")
     for name in ("ids", "starts", "languages", "cut_kinds", "cut_spans"):
         np.testing.assert_array_equal(getattr(again, name), getattr(packed, name))
     assert (again.names, again.language_names) == (packed.names, ("javascript", "python"))
@@ -230,7 +230,7 @@ def test_a_packed_file_round_trips(run_folder: Path, tmp_path: Path) -> None:
 
 def test_a_fraction_of_windows_uses_the_instruct_layout(run_folder: Path) -> None:
     made = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
-    sampler = Sampler(pack.load(run_folder / "train.npz"), made, seed=4, instruct=1.0, profile=export.PROFILE)
+    sampler = Sampler(pack.load_packed(run_folder / "train.npz"), made, seed=4, instruct=1.0, profile=export.PROFILE)
     batch = sampler.canvases(12, 700, 2, noise=0.0)
     asked = 0
     for index in range(0, 24, 2):

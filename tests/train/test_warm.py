@@ -9,7 +9,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from dg_lsp.engine.model import find, load
+from dg_lsp.engine.model import find, load_model
 from dg_lsp.engine.passes import Passes
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import warm
@@ -33,7 +33,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 def test_added_layers_do_not_change_the_output(tmp_path: Path, old_tokenizer: Tokenizer, checkpoint: str) -> None:
     old_tokenizer.save(str(tmp_path / "tokenizer.json"))
-    old = load(checkpoint, device="cpu", dtype="float32").passes
+    old = load_model(checkpoint, device="cpu", dtype="float32").passes
     shape = Shape(
         hidden=old.config.hidden_size,
         layers=old.config.num_hidden_layers + 2,

@@ -14,18 +14,18 @@ import platformdirs
 import pytest
 
 from dg_lsp.wire import meeting
-from dg_lsp.wire.meeting import MeetingError, Place, Settings, State, Which
+from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 
 
 def test_a_missing_runtime_directory_gives_no_warning(tmp_path: Path) -> None:
     code = "from dg_lsp.wire import meeting; print(meeting.runtime_dir())"
     unset = ("XDG_RUNTIME_DIR", meeting.RUNTIME_DIR_VARIABLE)
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], env={**environment, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=True
     )
-    assert found.stderr == ""
-    assert Path(found.stdout.strip()).name == "dg-lsp"
+    assert completed.stderr == ""
+    assert Path(completed.stdout.strip()).name == "dg-lsp"
 
 
 def test_no_usable_runtime_directory_raises_an_error_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,10 +46,10 @@ def test_a_lock_that_cannot_be_created_raises_an_error_for_the_user(tmp_path: Pa
 
 
 def test_a_log_that_cannot_be_written_raises_an_error_for_the_user(tmp_path: Path) -> None:
-    place = Place(tmp_path, "engine-x")
-    place.log.mkdir()
+    files = EngineFiles(tmp_path, "engine-x")
+    files.log.mkdir()
     with pytest.raises(MeetingError, match=r"engine-x\.log can't be used: Is a directory; set "):
-        meeting.start_engine(("engine",), place, Which(), Settings())
+        meeting.start_engine(("engine",), files, EngineId(), EngineSettings())
 
 
 @pytest.mark.parametrize(
@@ -68,29 +68,29 @@ def test_a_log_that_cannot_be_written_raises_an_error_for_the_user(tmp_path: Pat
     ],
 )
 def test_an_invalid_state_is_ignored(tmp_path: Path, name: str, value: object) -> None:
-    place = Place(tmp_path, "engine-x")
+    files = EngineFiles(tmp_path, "engine-x")
     state = State(1, "127.0.0.1:80", "secret", "0.1")
-    meeting.write_state(place, state)
-    assert meeting.read_state(place) == state
-    place.state.write_text(json.dumps({**json.loads(place.state.read_text()), name: value}))
-    assert meeting.read_state(place) is None
+    meeting.write_state(files, state)
+    assert meeting.read_state(files) == state
+    files.state.write_text(json.dumps({**json.loads(files.state.read_text()), name: value}))
+    assert meeting.read_state(files) is None
 
 
 def test_a_state_that_is_not_a_file_or_belongs_to_another_user_is_ignored(tmp_path: Path) -> None:
-    place = Place(tmp_path, "engine-x")
-    meeting.write_state(place, State(1, "127.0.0.1:80", "secret", "0.1"))
-    elsewhere = place.state.rename(tmp_path / "elsewhere")
-    place.state.symlink_to(elsewhere)
-    assert meeting.read_state(place) is None
-    place.state.unlink()
-    os.mkfifo(place.state)
-    assert meeting.read_state(place) is None
-    place.state.unlink()
-    elsewhere.rename(place.state)
-    assert meeting.read_state(place) is not None
+    files = EngineFiles(tmp_path, "engine-x")
+    meeting.write_state(files, State(1, "127.0.0.1:80", "secret", "0.1"))
+    elsewhere = files.state.rename(tmp_path / "elsewhere")
+    files.state.symlink_to(elsewhere)
+    assert meeting.read_state(files) is None
+    files.state.unlink()
+    os.mkfifo(files.state)
+    assert meeting.read_state(files) is None
+    files.state.unlink()
+    elsewhere.rename(files.state)
+    assert meeting.read_state(files) is not None
     if os.getuid() == 0:
-        os.chown(place.state, 4711, -1)
-        assert meeting.read_state(place) is None
+        os.chown(files.state, 4711, -1)
+        assert meeting.read_state(files) is None
 
 
 def test_checking_a_lock_does_not_change_it(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_an_unknown_user_in_a_path_raises_no_error(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to be had")
 def test_a_full_disk_is_reported_before_an_engine_starts(tmp_path: Path) -> None:
-    place = Place(tmp_path, "engine-x")
-    place.log.symlink_to("/dev/full")
+    files = EngineFiles(tmp_path, "engine-x")
+    files.log.symlink_to("/dev/full")
     with pytest.raises(MeetingError, match=r"engine-x\.log can't be used: No space left on device; set "):
-        meeting.start_engine(("engine",), place, Which(), Settings())
+        meeting.start_engine(("engine",), files, EngineId(), EngineSettings())

@@ -59,13 +59,13 @@ def test_every_default_is_valid_and_parses(setting: Setting) -> None:
 @pytest.mark.parametrize("setting", OF_EDITORS, ids=lambda setting: setting.key)
 def test_the_editors_schema_accepts_exactly_the_valid_values(setting: Setting) -> None:
     """The schema's bounds are accepted, and the values just outside are not."""
-    stated: Any = setting.schema()
+    schema: Any = setting.schema()
     for name, step in (("minimum", -1), ("maximum", 1)):
-        if name in stated:
-            assert setting.parse(stated[name]) == stated[name]
+        if name in schema:
+            assert setting.parse(schema[name]) == schema[name]
             with pytest.raises(BadValueError, match=r"^must be a (whole )?number from "):
-                setting.parse(stated[name] + step)
-    for choice in stated.get("enum", ()):
+                setting.parse(schema[name] + step)
+    for choice in schema.get("enum", ()):
         setting.parse(choice)
 
 
@@ -93,5 +93,5 @@ def test_the_settings_import_no_slow_library() -> None:
     code = (
         "import sys, dg_lsp.wire.schema; print(sorted({'httpx', 'pathspec', 'pydantic', 'pygls', 'torch'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "[]"

@@ -16,10 +16,10 @@ from dg_lsp.wire.visible import LogFormatter, visible
 
 @given(st.text())
 def test_all_control_characters_are_escaped(text: str) -> None:
-    shown = visible(text)
-    assert all(char.isprintable() or char in "\n\t" for char in shown)
+    escaped = visible(text)
+    assert all(char.isprintable() or char in "\n\t" for char in escaped)
     if text.isprintable():
-        assert shown == text
+        assert escaped == text
 
 
 @pytest.mark.parametrize("make", [LogFormatter, Discreet])

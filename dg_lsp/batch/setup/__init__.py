@@ -1,1 +1,1 @@
-"""`dg-lsp setup`: look at what this machine has, offer the models that fit, and write the choice into the user's file."""
+"""`dg-lsp setup`: inspect this machine, offer the models that fit, and write the choice into the user's configuration."""

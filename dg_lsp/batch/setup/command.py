@@ -1,4 +1,4 @@
-"""`dg-lsp setup`: from the command line to a choice of model, its line in the user's file, and a fill to see that it works.
+"""`dg-lsp setup`: let the user choose a model, write it into the user's configuration, and test it with a sample fill.
 
 Editors use the same command with `--json` for their own pickers.
 """
@@ -25,11 +25,11 @@ from dg_lsp.wire.visible import visible
 if TYPE_CHECKING:
     from dg_lsp.batch.setup.machine import Machine
     from dg_lsp.batch.setup.offers import Key, Offer
-    from dg_lsp.batch.setup.servers import Place, Server
+    from dg_lsp.batch.setup.servers import Endpoint, Server
     from dg_lsp.batch.setup.trial import Trial
 
 VERSION = 1
-"""Grows when `--json` changes so that an older editor would misread it."""
+"""The version of `--json`; incremented by incompatible changes."""
 
 app = typer.Typer(
     add_completion=False,
@@ -41,71 +41,73 @@ app = typer.Typer(
 
 @app.command()
 def setup(
-    yes: Annotated[str, typer.Option(metavar="MODEL", help="Choose this model, and ask nothing.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object, and ask nothing; --yes chooses.")] = False,
+    yes: Annotated[str, typer.Option(metavar="MODEL", help="Choose this model without asking.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object without asking; --yes chooses.")] = False,
     server: Annotated[
         list[str] | None,
         typer.Option(metavar="KIND=URL", help="Look for a server here: ollama, llama, vllm or chat. Repeatable."),
     ] = None,
-    trial: Annotated[bool, typer.Option("--try/--no-try", help="Fill a sample with the model that was chosen.")] = True,
+    trial: Annotated[bool, typer.Option("--try/--no-try", help="Fill a sample with the chosen model.")] = True,
 ) -> None:
-    """Look at what this machine has, offer the models that fit, and write the choice into your configuration file.
+    """Inspect this machine, offer the models that fit, and write the choice into your configuration file.
 
     Looks for a GPU, for Ollama, llama.cpp, vLLM and chat servers (LM Studio, SGLang), and for API keys in the environment.
-    Sends no code and no key for that.
-    Ends with 1 when the model that was chosen does not answer.
+    This sends no code and no key.
+    Exits with 1 if the chosen model does not respond.
     """
     from dg_lsp.batch.setup import machine, offers, servers
     from dg_lsp.batch.setup.user_file import UserFileError, write_model
 
     path = config.sources()[0][0]
     try:
-        places = _places(server or ())
-        chosen = _checked(yes) if yes else ""
-        found = machine.look()
-        running = asyncio.run(servers.look(places))
-        choices = offers.offers(found, running, _keys(), _measured(), _programs())
+        endpoints = _endpoints(server or ())
+        chosen = _validated(yes) if yes else ""
+        this_machine = machine.detect()
+        running = asyncio.run(servers.find_running(endpoints))
+        choices = offers.offers(this_machine, running, _keys(), _measured(), _programs())
         if not as_json and not chosen:
-            _show(found, running, choices)
-            chosen = _asked(choices)
+            _show(this_machine, running, choices)
+            chosen = _ask_choice(choices)
         if chosen:
             write_model(path, chosen)
     except (UserFileError, _SetupError) as error:
         say(str(error))
         raise typer.Exit(2) from error
-    tried = _tried(chosen, quiet=as_json) if chosen and trial else None
+    trial_result = _try_model(chosen, quiet=as_json) if chosen and trial else None
     if as_json:
-        about = {"cores": found.cores, "memory": found.memory, "gpus": [[gpu.name, gpu.memory] for gpu in found.gpus]}
-        stated: dict[str, Any] = {"version": VERSION, "machine": about, "file": str(path), "model": _current()}
-        stated["offers"] = [offer.to_json() for offer in choices]
+        gpus = [[gpu.name, gpu.memory] for gpu in this_machine.gpus]
+        about = {"cores": this_machine.cores, "memory": this_machine.memory, "gpus": gpus}
+        report: dict[str, Any] = {"version": VERSION, "machine": about, "file": str(path), "model": _current()}
+        report["offers"] = [offer.to_json() for offer in choices]
         if chosen:
-            stated |= {"written": chosen, "overruled": _overruled(chosen), "trial": tried.to_json() if tried else None}
-        typer.echo(json.dumps(stated, indent=2))
+            trial_facts = trial_result.to_json() if trial_result else None
+            report |= {"written": chosen, "overruled": _overruled(chosen), "trial": trial_facts}
+        typer.echo(json.dumps(report, indent=2))
     elif chosen:
-        _tell(path, chosen, tried)
-    raise typer.Exit(int(tried is not None and bool(tried.problem)))
+        _print_result(path, chosen, trial_result)
+    raise typer.Exit(int(trial_result is not None and bool(trial_result.problem)))
 
 
 class _SetupError(Exception):
-    """What was asked for can't be done; the message is a sentence."""
+    """An option is invalid; the message is a sentence."""
 
 
-def _places(stated: Sequence[str]) -> tuple[Place, ...]:
-    """Return where to look for servers: the named places, and the usual ones of the kinds that none is named of."""
+def _endpoints(options: Sequence[str]) -> tuple[Endpoint, ...]:
+    """Return where to look for servers: the named endpoints, and the default ones of all other kinds."""
     from dg_lsp.batch.setup import servers
 
-    named = []
-    for each in stated:
+    named_endpoints = []
+    for each in options:
         kind, _, url = each.partition("=")
         if kind not in servers.KINDS or model_names.address_of(url) is None:
             raise _SetupError(f"--server {each} must be KIND=URL, where KIND is {', '.join(servers.KINDS)}")
-        named.append(servers.Place(next(known for known in servers.KINDS if known == kind), url.rstrip("/")))
-    kinds = {place.kind for place in named}
-    return (*named, *(place for place in servers.PLACES if place.kind not in kinds))
+        named_endpoints.append(servers.Endpoint(next(each for each in servers.KINDS if each == kind), url.rstrip("/")))
+    kinds = {endpoint.kind for endpoint in named_endpoints}
+    return (*named_endpoints, *(endpoint for endpoint in servers.ENDPOINTS if endpoint.kind not in kinds))
 
 
-def _checked(model: str) -> str:
-    """Return the model's name; raise _SetupError for one that means nothing."""
+def _validated(model: str) -> str:
+    """Return the model's name for the configuration; raise _SetupError if it is invalid."""
     if not model.strip() or not model.isprintable():
         raise _SetupError("--yes needs a model's name")
     if model_names.has_password(model):
@@ -120,7 +122,7 @@ def _checked(model: str) -> str:
     folder = model_names.folder_of(model)
     if folder is not None and not folder.is_dir():
         raise _SetupError(f"there is no folder {folder}")
-    # The file is read from other folders, where a relative path would mean something else.
+    # The configuration applies in every folder, so a relative path must be resolved.
     return str(folder or model)
 
 
@@ -139,7 +141,7 @@ def _keys() -> tuple[Key, ...]:
 
 
 def _measured() -> dict[str, str]:
-    """Return what `dg-lsp calibrate` has measured, by the model's name."""
+    """Return the results of `dg-lsp calibrate` as sentences, by model name."""
     from dg_lsp.engine import calibration_store
 
     return {
@@ -151,14 +153,14 @@ def _programs() -> frozenset[str]:
     return frozenset(name for name in ("ollama", "llama-server") if shutil.which(name))
 
 
-def _show(found: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
+def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
     from dg_lsp.batch.setup.offers import NAMES, size
 
-    gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in found.gpus) or "no GPU"
-    typer.echo(f"This machine: {found.cores} cores, {size(found.memory)} of memory, {visible(gpus)}.")
-    answering = ", ".join(f"{NAMES[server.place.kind]} at {server.place.url}" for server in running) or "none"
-    typer.echo(f"Model servers that answer: {answering}.")
-    typer.echo(f"Now: {_current()}.\n")
+    gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
+    typer.echo(f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {visible(gpus)}.")
+    names = ", ".join(f"{NAMES[server.endpoint.kind]} at {server.endpoint.url}" for server in running) or "none"
+    typer.echo(f"Running model servers: {names}.")
+    typer.echo(f"Current model: {_current()}.\n")
     for number, offer in enumerate(choices, 1):
         state = "recommended" if offer.is_recommended else "" if offer.is_ready else "after these commands"
         typer.echo(f"{number}. {offer.title}{f' ({state})' if state else ''}")
@@ -167,8 +169,8 @@ def _show(found: Machine, running: Sequence[Server], choices: Sequence[Offer]) -
             typer.echo(f"     {command}")
 
 
-def _asked(choices: Sequence[Offer]) -> str:
-    """Return the model that the user chooses, "" for none."""
+def _ask_choice(choices: Sequence[Offer]) -> str:
+    """Return the model that the user chooses; "" for none."""
     if not sys.stdin.isatty():
         say("choose with --yes MODEL, or run this in a terminal")
         return ""
@@ -181,7 +183,7 @@ def _asked(choices: Sequence[Offer]) -> str:
             offer = choices[int(answer) - 1]
             if offer.is_ready:
                 return offer.model
-            typer.echo("Run these first; the last one chooses it:")
+            typer.echo("Run these commands first; the last one chooses the model:")
             for command in offer.commands:
                 typer.echo(f"  {command}")
         else:
@@ -193,22 +195,22 @@ def _current() -> str:
 
 
 def _overruled(chosen: str) -> str:
-    """Return why another model counts here than the one that was written, "" where none does."""
+    """Return why another model than the chosen one is used in this folder, or ""."""
     current = _current()
     if current == (str(model_names.folder_of(chosen) or chosen)):
         return ""
     source = "DG_LSP_MODEL" if os.environ.get("DG_LSP_MODEL") else config.WORKSPACE_FILE
-    return f"{source} names {current}, which counts before it here"
+    return f"{source} sets {current}, which overrides it here"
 
 
-def _tried(model: str, *, quiet: bool) -> Trial:
-    """Return what came of a sample fill with the model."""
+def _try_model(model: str, *, quiet: bool) -> Trial:
+    """Return the result of a sample fill with the model."""
     from dg_lsp.batch.setup import trial
     from dg_lsp.infill.config import connect_options
     from dg_lsp.infill.port import EngineError
 
     if not quiet:
-        typer.echo(f"Trying {model}; a model that is loaded for the first time takes a while.")
+        typer.echo(f"Testing {model}; the first load of a model takes a while.")
     configured = config.read(None)[0]
     try:
         return asyncio.run(trial.take(connect_options(configured, command=ENGINE_COMMAND, model=model)))
@@ -216,14 +218,15 @@ def _tried(model: str, *, quiet: bool) -> Trial:
         return trial.Trial(problem=str(error))
 
 
-def _tell(path: Path, chosen: str, tried: Trial | None) -> None:
-    typer.echo(f"{path} says engine.model = {json.dumps(chosen)} now; editors use it within two seconds.")
+def _print_result(path: Path, chosen: str, trial_result: Trial | None) -> None:
+    typer.echo(f"{path} now sets engine.model = {json.dumps(chosen)}; editors use it within two seconds.")
     if overruled := _overruled(chosen):
         typer.echo(f"But {overruled}.")
-    if tried is None:
+    if trial_result is None:
         return
-    if tried.problem:
-        say(f"{tried.problem}; dg-lsp setup --yes {EMBEDDED} goes back to the model that always works")
+    if trial_result.problem:
+        say(trial_result.problem)
+        say(f"to return to the embedded model, run: dg-lsp setup --yes {EMBEDDED}")
         return
-    typer.echo(f"\nA sample, filled in {tried.ms / 1000:.1f} s ({tried.confidence}):\n")
-    typer.echo(visible(tried.diff) if tried.diff else "The model had no answer for it.")
+    typer.echo(f"\nA sample, filled in {trial_result.ms / 1000:.1f} s ({trial_result.confidence}):\n")
+    typer.echo(visible(trial_result.diff) if trial_result.diff else "The model gave no answer.")

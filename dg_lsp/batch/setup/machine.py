@@ -1,6 +1,6 @@
-"""Tell what this machine has for a model: processor cores, memory, GPUs.
+"""Detect this machine's processor cores, memory and GPUs.
 
-Asks the system and the GPU's own tool; loads no library for it. What can't be told is left out.
+This module queries the operating system and the GPU's command-line tool, and loads no library. Unknown facts are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Cores, bytes of memory, and GPUs; `is_shared` where a GPU uses the machine's own memory, as on Apple's."""
+    """Cores, bytes of memory, and GPUs. `is_shared`: the GPU uses the machine's memory, as on Apple machines."""
 
     cores: int
     memory: int
@@ -37,21 +37,21 @@ class Machine:
 
     @property
     def gpu_memory(self) -> int:
-        """Bytes that one model can have on a GPU: those of the largest one."""
+        """The bytes of the largest GPU, which limit one model."""
         return max((gpu.memory for gpu in self.gpus), default=0)
 
 
-def look(drm: Path = Path("/sys/class/drm")) -> Machine:
-    """Return what this machine has."""
+def detect(drm: Path = Path("/sys/class/drm")) -> Machine:
+    """Return the description of this machine."""
     memory = _memory()
     if platform.system() == "Darwin" and platform.machine() == "arm64":
-        # Apple's GPU may use about two thirds of the memory that it shares with everything else.
+        # Apple's GPU may use about two thirds of the machine's memory.
         return Machine(_cores(), memory, (Gpu("Apple GPU", memory * 2 // 3),), is_shared=True)
     return Machine(_cores(), memory, (*_nvidia(), *amd(drm)))
 
 
 def amd(drm: Path) -> tuple[Gpu, ...]:
-    """Return AMD's GPUs, as Linux tells of them."""
+    """Return the AMD GPUs that Linux reports."""
     gpus = []
     for card in sorted(drm.glob("card[0-9]*")):
         try:
@@ -63,7 +63,7 @@ def amd(drm: Path) -> tuple[Gpu, ...]:
 
 
 def parse_nvidia(lines: Iterable[str]) -> tuple[Gpu, ...]:
-    """Return the GPUs of nvidia-smi's lines, `NAME, MIB` each; lines that say something else are left out."""
+    """Return the GPUs in nvidia-smi's lines of the form `NAME, MIB`; other lines are ignored."""
     gpus = []
     for line in lines:
         name, _, size = line.rpartition(",")

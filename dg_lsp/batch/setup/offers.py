@@ -1,4 +1,4 @@
-"""Turn what a machine has into offers: models that can be used now or after a command, with what they cost. Pure."""
+"""Offer the models that fit a machine, usable now or after some commands, with their costs. Pure."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from dg_lsp.batch.setup.machine import Machine
-from dg_lsp.batch.setup.servers import Kind, Place, Server
+from dg_lsp.batch.setup.servers import Endpoint, Kind, Server
 from dg_lsp.wire.model_names import USUAL_URLS
 from dg_lsp.wire.settings import EMBEDDED
 
 GIB = 1 << 30
 DIFFUSION = "google/diffusiongemma-26B-A4B-it"
 DIFFUSION_BYTES = 60 * GIB
-"""What the weights of `DIFFUSION` and a few canvases take."""
+"""The memory for the weights of `DIFFUSION` and a few canvases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A small model that fills in the middle: what it is called in Ollama and in llama.cpp, and the memory that it takes."""
+    """A small fill-in-the-middle model: its names in Ollama and in llama.cpp, and the memory that it needs."""
 
     ollama: str
     llama: str
@@ -45,9 +45,9 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A model to choose: what `engine.model` would say, where code goes, what it costs and how good it is.
+    """A model to choose: its value for `engine.model`, where it runs, its cost and its quality.
 
-    `is_ready` says that it can be used now; otherwise `commands` come first.
+    `is_ready`: it can be used now. Otherwise the user must run `commands` first.
     """
 
     model: str
@@ -75,20 +75,19 @@ class Offer:
 
 HERE = "on this machine"
 NAMES: Mapping[Kind, str] = {"ollama": "Ollama", "llama": "llama.cpp", "vllm": "vLLM", "chat": "a chat server"}
-"""Each kind of server, as users know it."""
+"""The names of the kinds of servers that users see."""
 
 
 def offers(
     machine: Machine,
     servers: Sequence[Server],
     keys: Sequence[Key],
-    measured: Mapping[str, str],
+    quality_by_model: Mapping[str, str],
     programs: Collection[str] = (),
 ) -> tuple[Offer, ...]:
-    """Return what can be chosen, what is ready first; one of them is recommended.
+    """Return the offers, ready ones first; exactly one is recommended.
 
-    `measured` says how good a model was on the user's code, `programs` names those of `ollama` and `llama-server` that are
-    installed.
+    `quality_by_model` has the results of `dg-lsp calibrate`. `programs` has `ollama` and `llama-server` if they are installed.
     """
     every = [*_running(servers), *_embedded(machine), *_remote(keys), *_after_commands(machine, servers, programs)]
     best = _recommended(every)
@@ -98,7 +97,7 @@ def offers(
             offer.title,
             offer.where,
             offer.cost,
-            measured.get(offer.model) or f"not measured; dg-lsp calibrate --model '{offer.model}' does",
+            quality_by_model.get(offer.model) or f"not measured; to measure it: dg-lsp calibrate --model '{offer.model}'",
             offer.is_ready,
             offer is best,
             offer.commands,
@@ -108,9 +107,9 @@ def offers(
 
 
 def _recommended(every: Sequence[Offer]) -> Offer:
-    """Return the offer that suits most people: what runs here already, and costs nothing more.
+    """Return the offer to recommend: a model that already runs on this machine, at no further cost.
 
-    A chat model is left to the user: it writes more than the hole needs, which is slow while typing.
+    A chat model is never recommended, because it writes more than the hole needs and is slow while typing.
     """
     local = [offer for offer in every if offer.is_ready and offer.where == HERE and not offer.model.startswith("chat:")]
     diffusing = [offer for offer in local if offer.model.startswith("vllm:")]
@@ -122,18 +121,18 @@ def _running(servers: Sequence[Server]) -> Iterator[Offer]:
         for model in server.models:
             if not model.fills:
                 continue
-            cost = f"{size(model.size)} of memory" if model.size else "the memory that it has already"
-            if server.place.kind == "chat":
+            cost = f"{size(model.size)} of memory" if model.size else "the memory that it uses already"
+            if server.endpoint.kind == "chat":
                 cost += ", slower than a model that fills in the middle"
-            where = HERE if _is_here(server.place) else f"on {server.place.url}"
-            yield Offer(_name(server.place, model.name), f"{model.name} in {NAMES[server.place.kind]}", where, cost)
+            where = HERE if _is_here(server.endpoint) else f"on {server.endpoint.url}"
+            yield Offer(_name(server.endpoint, model.name), f"{model.name} in {NAMES[server.endpoint.kind]}", where, cost)
 
 
-def _name(place: Place, model: str) -> str:
-    if place.kind in ("vllm", "chat"):
-        return f"{place.kind}:{place.url}#{model}"
-    url = "" if place.url == USUAL_URLS[place.kind] else f":{place.url}"
-    return f"fim:{place.kind}{url}" if place.kind == "llama" else f"fim:{place.kind}{url}#{model}"
+def _name(endpoint: Endpoint, model: str) -> str:
+    if endpoint.kind in ("vllm", "chat"):
+        return f"{endpoint.kind}:{endpoint.url}#{model}"
+    url = "" if endpoint.url == USUAL_URLS[endpoint.kind] else f":{endpoint.url}"
+    return f"fim:{endpoint.kind}{url}" if endpoint.kind == "llama" else f"fim:{endpoint.kind}{url}#{model}"
 
 
 def _embedded(machine: Machine) -> Iterator[Offer]:
@@ -147,12 +146,12 @@ def _remote(keys: Sequence[Key]) -> Iterator[Offer]:
                 f"fim:{key.dialect}",
                 f"{key.host}, with the key in {key.variable}",
                 f"at {key.host}, which is sent the code around the cursor",
-                "billed by the request; the key's account pays",
+                "each request is billed to the key's account",
             )
 
 
 def _after_commands(machine: Machine, servers: Sequence[Server], programs: Collection[str]) -> Iterator[Offer]:
-    """Yield what fits this machine, and takes commands first."""
+    """Yield the models that fit this machine after some commands."""
     has = {model.name for server in servers for model in server.models}
     if machine.gpu_memory >= DIFFUSION_BYTES:
         yield Offer(
@@ -163,30 +162,30 @@ def _after_commands(machine: Machine, servers: Sequence[Server], programs: Colle
             is_ready=False,
             commands=(f"dg-lsp engine pull {DIFFUSION}", f"dg-lsp setup --yes {DIFFUSION}"),
         )
-    # A third of the memory is left to everything else; on a processor a larger model is too slow to type with.
+    # A third of the memory is left for other programs. Without a GPU, larger models are too slow for suggestions.
     room = machine.gpu_memory or min(machine.memory * 2 // 3, 4 * GIB)
     preset = next((preset for preset in PRESETS if preset.memory <= room), None)
     if preset is None:
         return
     cost = f"{size(preset.memory)} of memory, and about as much to download"
     if preset.ollama not in has:
-        start = () if any(server.place.kind == "ollama" for server in servers) else ("ollama serve",)
+        start = () if any(server.endpoint.kind == "ollama" for server in servers) else ("ollama serve",)
         install = () if start == () or "ollama" in programs else ("install Ollama (ollama.com)",)
         model = f"fim:ollama#{preset.ollama}"
         commands = (*install, *start, f"ollama pull {preset.ollama}", f"dg-lsp setup --yes '{model}'")
         yield Offer(model, f"{preset.ollama} in Ollama", HERE, cost, is_ready=False, commands=commands)
-    if not any(server.place.kind == "llama" for server in servers):
-        # Its presets choose the port.
+    if not any(server.endpoint.kind == "llama" for server in servers):
+        # The port of llama.cpp's presets.
         model = "fim:llama:http://127.0.0.1:8012"
         install = () if "llama-server" in programs else ("install llama.cpp (github.com/ggml-org/llama.cpp)",)
         commands = (*install, f"llama-server {preset.llama}", f"dg-lsp setup --yes {model}")
         yield Offer(model, f"Qwen 2.5 Coder in llama.cpp ({preset.llama})", HERE, cost, is_ready=False, commands=commands)
 
 
-def _is_here(place: Place) -> bool:
-    return place.url.partition("//")[2].startswith(("127.0.0.1", "localhost", "[::1]"))
+def _is_here(endpoint: Endpoint) -> bool:
+    return endpoint.url.partition("//")[2].startswith(("127.0.0.1", "localhost", "[::1]"))
 
 
 def size(n_bytes: int) -> str:
-    """Return a size for people: `4.4 GiB`."""
+    """Return a readable size: `4.4 GiB`."""
     return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes >> 20} MiB"

@@ -1,4 +1,4 @@
-"""Fill a sample of our own with a model, so that a user sees it at work before any code of theirs is used."""
+"""Fill our own sample with a model, so that users can test it before it sees their code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dg_lsp.core.values import Budget, Document
 from dg_lsp.infill import client, pipeline
 from dg_lsp.infill.client import ConnectOptions
 
-# A sibling says what belongs into the body, so that small models know it as well.
+# Another class shows what belongs into the body, so that small models can fill it.
 SAMPLE = """\
 class Rectangle:
     def __init__(self, width, height):
@@ -47,7 +47,7 @@ DEADLINE_MS = 120_000
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A sample fill: the diff, how sure the model is in words, and milliseconds; or why there is none."""
+    """A sample fill: the diff, the confidence in words, and milliseconds; or the problem."""
 
     diff: str = ""
     confidence: str = ""
@@ -60,14 +60,14 @@ class Trial:
 
 
 async def take(options: ConnectOptions) -> Trial:
-    """Return what the model makes of the sample, with the engine started if need be; raise EngineError."""
+    """Return the model's fill of the sample, and start the engine if needed; raise EngineError if it fails."""
     document = Document("sample:shapes.py", "python", SAMPLE)
     tree = syntax.of(document)
     places = holes.in_document(document, tree, frozenset({"bodies"}))
-    asked = pipeline.RequestOptions(budget=Budget(ms=DEADLINE_MS), path="shapes.py")
+    options_of_request = pipeline.RequestOptions(budget=Budget(ms=DEADLINE_MS), path="shapes.py")
     async with client.connect(options) as engine:
         began = time.perf_counter()
-        answer = await pipeline.infill(engine, document, places, asked, syntax=tree, is_file=True)
+        answer = await pipeline.infill(engine, document, places, options_of_request, syntax=tree, is_file=True)
         ms = 1000 * (time.perf_counter() - began)
     if not answer.suggestions:
         return Trial(confidence=answer.reason, ms=ms)

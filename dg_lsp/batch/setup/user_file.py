@@ -1,6 +1,6 @@
-"""Write a choice of model into the user's configuration file, and leave everything else in it as it is.
+"""Write the chosen model into the user's configuration file, and change nothing else in it.
 
-Comments, order and spacing stay: tomlkit edits the text. What is written is read again before it replaces the file.
+tomlkit edits the text, so comments, order and spacing stay. The new text is parsed before it replaces the file.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dg_lsp.wire.config import MAX_BYTES
 
 
 class UserFileError(Exception):
-    """The file can't be changed; the message is a sentence that says why, and what to do."""
+    """The file can't be changed; the message says why and what to do."""
 
 
 def write_model(path: Path, model: str) -> None:
-    """Set `engine.model` in a file, which is made where it is absent; raise UserFileError."""
-    # A link stays one: people keep their configuration elsewhere and link to it.
+    """Set `engine.model` in a file, created if missing; raise UserFileError if that fails."""
+    # The target of a link is replaced, not the link: some users link to their configuration.
     target = Path(os.path.realpath(path))
     try:
         old = files.read_regular(target, MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
         old = ""
     except UnicodeDecodeError as error:
-        raise UserFileError(f"{path} is not UTF-8; mend or remove it") from error
+        raise UserFileError(f"{path} is not UTF-8; fix or remove it") from error
     except OSError as error:
         raise UserFileError(f"{path} can't be read: {error.strerror or error}") from error
     new = with_model(old, model, str(path))
@@ -43,7 +43,7 @@ def write_model(path: Path, model: str) -> None:
 
 def with_model(text: str, model: str, name: str) -> str:
     """Return a configuration file's text with another `engine.model`; raise UserFileError naming the file."""
-    import tomlkit  # 60 ms that only this needs
+    import tomlkit  # imported here because it takes 60 ms
     from tomlkit.exceptions import TOMLKitError
 
     mark, body = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
@@ -64,19 +64,19 @@ def with_model(text: str, model: str, name: str) -> str:
     except (TOMLKitError, tomllib.TOMLDecodeError, TypeError, ValueError, RecursionError) as error:
         raise UserFileError(f'{name} can\'t be changed: {error}. Fix it, or set engine.model = "{model}" by hand') from error
     if not _changes_only_the_model(before, after, model):
-        raise UserFileError(f'{name} names the model in a way of its own; set engine.model = "{model}" there by hand')
+        raise UserFileError(f'{name} sets the model in an unusual way; set engine.model = "{model}" there by hand')
     return mark + new
 
 
 def _changes_only_the_model(before: dict[str, Any], after: dict[str, Any], model: str) -> bool:
-    """Return whether the new text means the old one with another model, and no other key of it means the model as well."""
+    """Return whether only the model differs, and only one key sets the model."""
     values, _ = schema.parse(copy.deepcopy({name: value for name, value in after.items() if name != "keys"}))
-    spelled = [key for key, _ in schema.flat(after) if schema.squeezed(key) == "engine.model"]
-    return values.get("model") == model and len(spelled) == 1 and _rest(before) == _rest(after)
+    model_keys = [key for key, _ in schema.flat(after) if schema.squeezed(key) == "engine.model"]
+    return values.get("model") == model and len(model_keys) == 1 and _rest(before) == _rest(after)
 
 
-def _rest(stated: dict[str, Any]) -> dict[str, Any]:
-    rest = copy.deepcopy(stated)
+def _rest(values: dict[str, Any]) -> dict[str, Any]:
+    rest = copy.deepcopy(values)
     if isinstance(rest.get("engine"), dict):
         rest["engine"].pop("model", None)
         if not rest["engine"]:

@@ -1,6 +1,6 @@
-"""Models that run elsewhere: which backend a model's name means, and its filler with the user's keys and privacy.
+"""Models that run elsewhere: choose the backend from the model's name, and apply the user's keys and privacy settings.
 
-Imports no torch, and neither does what it loads for a remote name. Knows names; each backend knows its protocol.
+This module knows names, and each backend knows its protocol. Nothing here imports torch for a remote name.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from dg_lsp.engine.backends.remote import RemoteFiller
     from dg_lsp.engine.task import Filler
 
-__all__ = ["is_remote", "load", "load_remote", "parse"]
+__all__ = ["is_remote", "load_filler", "load_remote", "parse"]
 
 log = logging.getLogger("dg_lsp.engine")
 
 
 def parse(name: str) -> Remote:
-    """Return what a remote model's name says; raise RemoteError, with a sentence, when it says nothing of the kind."""
-    from dg_lsp.engine.backends.calls import RemoteError
+    """Return the parts of a remote model's name; raise RemoteError if it is not one."""
+    from dg_lsp.engine.backends.http_client import RemoteError
 
     try:
         return model_names.parse_remote(name)
@@ -36,7 +36,7 @@ def parse(name: str) -> Remote:
 
 
 def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFiller:
-    """Return a filler on a remote model; raise RemoteError, with a sentence, when there is none to be had.
+    """Return a filler for a remote model; raise RemoteError if the server can't be used.
 
     Keys and privacy come from the user's configuration and the environment, never from a workspace.
     """
@@ -45,13 +45,13 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
         log.warning("%s", problem)
     remote_name = parse(name)
     if privacy.keeps_everything(configured.settings.local_only):
-        from dg_lsp.engine.backends.calls import RemoteError
+        from dg_lsp.engine.backends.http_client import RemoteError
 
-        # Before the first byte: asking the server how it is would already tell it the key.
+        # Checked before anything is sent: the first request would already reveal the key.
         raise RemoteError(f"every file {LOCAL_ONLY}. {' '.join(problems)}".rstrip())
-    say("asking the server", 0.2)
+    say("querying the server", 0.2)
     if remote_name.backend == "vllm":
-        from dg_lsp.engine.backends import vllm  # reads the model's tokenizer, and needs the library for that
+        from dg_lsp.engine.backends import vllm  # needs the tokenizers library, which the other backends don't
 
         filler = vllm.connect(remote_name.url, remote_name.model, configured, say)
     elif remote_name.backend == "chat":
@@ -63,13 +63,13 @@ def load_remote(name: str, *, say: Say = lambda _text, _share: None) -> RemoteFi
 
         filler = fim.connect(remote_name.dialect, remote_name.url, remote_name.model, configured, os.environ)
     filler.newer_patterns = lambda: config.read()[0].settings.local_only
-    # Which model a server chose is what tells it from the one that it may serve tomorrow.
+    # A server may serve another model tomorrow, so its choice is part of the model's identity.
     filler.calibrations.watch(ModelId(name, filler.backend.model))
     say("ready", 1.0)
     return filler
 
 
-def load(
+def load_filler(
     name: str,
     *,
     device: str = "auto",
@@ -79,9 +79,9 @@ def load(
     rows: int = DEFAULTS.rows,
     say: Say = lambda _text, _share: None,
 ) -> Filler:
-    """Return a filler on any model, here or elsewhere; torch is imported for one that runs here."""
+    """Return a filler for a local or remote model; only a local one imports torch."""
     if is_remote(name):
         return load_remote(name, say=say)
     from dg_lsp.engine import local
 
-    return local.load_filler(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, say=say)
+    return local.load_local(name, device=device, threads=threads, revision=revision, dtype=dtype, rows=rows, say=say)

@@ -1,8 +1,8 @@
-"""Any model behind OpenAI's chat endpoint: the instruct layout's question, and the missing code cut out of what it answers.
+"""Any model behind OpenAI's chat endpoint: it gets the instruct layout's prompt, and the missing code is cut from its answer.
 
-The answer is streamed, so that a deadline finds what has come, and reading ends where the suffix begins. Servers differ in
-the fields that they take: one that refuses a field is asked again without it, and not sent it any more. Knows the chat
-protocol. Knows nothing of tokens.
+The answer is streamed, so that partial text is available at a deadline and reading can stop where the suffix begins.
+Servers accept different fields. If one refuses a field, the request is repeated without it, and so are later requests.
+This module knows the chat protocol. It knows nothing of tokens.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine import calibration, question
 from dg_lsp.engine.backends import chat_answer, fim
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient
-from dg_lsp.engine.backends.chat_answer import Place
-from dg_lsp.engine.backends.fim import MAX_ANSWERS, WARMTH, Written, window
+from dg_lsp.engine.backends.chat_answer import CodeSpan
+from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE, Answer, window
+from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, with_agreement
 from dg_lsp.engine.calibration import Evidence
 from dg_lsp.wire.config import Config
@@ -24,16 +24,16 @@ from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.model_names import address_of
 
 ENDING = "/chat/completions"
-# With room for the lines around the missing code, which the answer repeats.
+# Includes the lines around the missing code, which the answer repeats.
 LINE_TOKENS = 512
 BLOCK_TOKENS = 1536
-THOUGHT_TOKENS = 8192  # for models that think first, whose limit counts their thoughts as well
+THOUGHT_TOKENS = 8192  # for models that think first: their limit includes the thoughts
 WINDOW_CHARS = 24_000
 RELATED_CHARS = 6_000
 MAX_CONTENT_CHARS = 64_000
 MAX_LOGPROBS = 65_536
 SHOWN_MODELS = 5
-UNFINISHED = "unfinished"  # the finish reason of an answer that is still coming
+UNFINISHED = "unfinished"  # our own finish reason for an answer that is incomplete so far
 
 OPTIONAL = ("logprobs", "temperature", "stream")
 LIMIT, THINKING_LIMIT = "max_tokens", "max_completion_tokens"
@@ -42,10 +42,9 @@ _UNSUPPORTED = re.compile(r"unsupported|not supported|instead|unknown|unrecogni[
 
 
 def connect(url: str, model: str, configured: Config, environ: Mapping[str, str]) -> RemoteFiller:
-    """Return a filler on the chat server at `url`; raise RemoteError, with a sentence, where it serves no model of that name.
+    """Return a filler for the chat server at `url`; raise RemoteError if `model` is "" and the server does not serve just one.
 
-    Nothing is asked where a model is named. A key that the environment has under the usual name of a service goes to that
-    service alone.
+    If a model is named, nothing is sent yet. A key from a service's usual environment variable goes only to that service.
     """
     server = Server(url.removesuffix(ENDING))
     key = configured.key_for(server.host) or _usual_key(server.url, environ)
@@ -64,12 +63,12 @@ def _usual_key(url: str, environ: Mapping[str, str]) -> str:
 
 
 def _only_model(client: ServerClient) -> str:
-    """Return the name of the model that is served; raise RemoteError where there is none, or a choice."""
+    """Return the name of the served model; raise RemoteError unless there is exactly one."""
     host = client.server.host
     try:
         names = [card.text("id") for card in client.ask(Call("/v1/models")).objects("data")]
     except WireError as error:
-        raise RemoteError(f"{host} does not say which models it serves: {error}; name one, as in chat:URL#MODEL") from error
+        raise RemoteError(f"{host} did not list its models: {error}; name one, as in chat:URL#MODEL") from error
     if len(names) == 1:
         return names[0]
     others = ", …" if len(names) > SHOWN_MODELS else ""
@@ -79,27 +78,26 @@ def _only_model(client: ServerClient) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What is known of the text around a hole, and whether the hole is a block."""
+    """The text around a hole, and whether the hole is a block."""
 
     prefix: str
     suffix: str
     block: bool
 
-    def locate(self, content: str, *, is_whole: bool) -> Place:
-        """Return where the missing code stands in an answer."""
+    def locate(self, content: str, *, is_whole: bool) -> CodeSpan:
+        """Return the position of the missing code in an answer."""
         return chat_answer.locate(content, self.prefix, self.suffix, block=self.block, is_whole=is_whole)
 
 
 class Chat:
-    """How a chat server is asked."""
+    """The backend for a chat server."""
 
     def __init__(self, model: str, path: str) -> None:
-        """Hold the model's name and the endpoint's path."""
         self.model, self.path = model, path
         self._refused: frozenset[str] = frozenset()
 
     def takes_together(self, request: InfillRequest) -> bool:
-        """Never: an answer is one text."""
+        """Return False: an answer is one text."""
         return False
 
     def about(self) -> Mapping[str, object]:
@@ -107,7 +105,7 @@ class Chat:
         return {"remote": {"model": self.model, "dialect": "chat"}}
 
     def calls(self, request: InfillRequest) -> Sequence[Call]:
-        """Return one call for each answer: the first is the likeliest, the others are drawn."""
+        """Return one call for each answer. The first is greedy, the others are sampled."""
         [hole] = request.holes
         prefix, suffix = window(request.prefix, request.suffix, WINDOW_CHARS)
         fence = question.fence_name(request)
@@ -120,28 +118,28 @@ class Chat:
                 "model": self.model,
                 "messages": [{"role": "user", "content": content}],
                 LIMIT: BLOCK_TOKENS if hole.block else LINE_TOKENS,
-                "temperature": WARMTH if number else 0.0,
+                "temperature": SAMPLING_TEMPERATURE if number else 0.0,
                 "logprobs": True,
                 "stream": True,
             }
-            asked = Asked(text, body, self._refused)
-            calls.append(Call(self.path, asked.body(), asked, asked))
+            stream = AnswerStream(text, body, self._refused)
+            calls.append(Call(self.path, stream.body(), stream, stream))
         return calls
 
     def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
-        """Return a candidate for each answer with what is known of it; raise WireError when an answer has another shape."""
-        known = []
+        """Return a candidate with its features for each answer; raise WireError if an answer is malformed."""
+        items: list[Evidence] = []
         for reply in replies:
-            assert isinstance(reply.call.about, Asked)
-            # It has answered, so what it was not sent this time is what it refuses.
+            assert isinstance(reply.call.about, AnswerStream)
+            # The server accepted this request, so the fields left out of it are the ones that it refuses.
             self._refused |= reply.call.about.refused
-            known += _answers(reply.fields, reply.call.about.text)
-        return with_agreement(known, calibration.position(request))
+            items += _answers(reply.fields, reply.call.about.text)
+        return with_agreement(items, calibration.position(request))
 
 
 @dataclass(slots=True)
-class Asked:
-    """One answer on its way: the fields that the server has refused, and the parts that have come."""
+class AnswerStream:
+    """One streamed answer: the fields that the server has refused, and the parts received so far."""
 
     text: Text
     full_body: Mapping[str, object]
@@ -154,29 +152,29 @@ class Asked:
     _has_parts: bool = False
 
     def body(self) -> dict[str, object]:
-        """Return what to send, without the fields that are refused."""
+        """Return the body to send, without the refused fields."""
         body = {name: value for name, value in self.full_body.items() if name not in self.refused}
         return {**body, THINKING_LIMIT: THOUGHT_TOKENS} if LIMIT in self.refused else body
 
-    def body_after(self, status: int, said: str) -> dict[str, object] | None:
-        """Return what to send after a refusal that is about a field; None after one that is not."""
+    def body_after(self, status: int, message: str) -> dict[str, object] | None:
+        """Return the body to send after a refusal of a field; None after any other refusal."""
         if status not in REFUSING or self._has_parts:
             return None
-        left = [name for name in OPTIONAL if name not in self.refused]
-        named = {name for name in left if re.search(rf"\b{name}\b", said)}
-        is_unsupported = _UNSUPPORTED.search(said) is not None
-        if not named and LIMIT not in self.refused and is_unsupported and re.search(rf"\b{LIMIT}\b", said):
-            named = {LIMIT}
-        # A refusal without a name may be about any of them.
-        if not named and (is_unsupported or not said):
-            named = set(left)
-        if not named:
+        optional = [name for name in OPTIONAL if name not in self.refused]
+        new_refusals = {name for name in optional if re.search(rf"\b{name}\b", message)}
+        is_unsupported = _UNSUPPORTED.search(message) is not None
+        if not new_refusals and LIMIT not in self.refused and is_unsupported and re.search(rf"\b{LIMIT}\b", message):
+            new_refusals = {LIMIT}
+        # A refusal that names no field may be about any of them.
+        if not new_refusals and (is_unsupported or not message):
+            new_refusals = set(optional)
+        if not new_refusals:
             return None
-        self.refused |= named
+        self.refused |= new_refusals
         return self.body()
 
     def add(self, event: Fields) -> bool:
-        """Take the next part of the answer; return whether the missing code is all there. Raises WireError for nonsense."""
+        """Add the next part; return whether the missing code is complete. Raises WireError for a malformed part."""
         self._has_parts = True
         if event.has("usage"):
             self._usage = event.inner("usage").values
@@ -190,11 +188,11 @@ class Asked:
             self._finish = choice.text("finish_reason", self._finish)
         if self._n_chars > MAX_CONTENT_CHARS or len(self._logprobs) > MAX_LOGPROBS:
             return True
-        # An answer ends with a line or a fence: nothing else is worth a look at all of it.
+        # Only a line end or a fence can end the missing code, so only then is the whole answer searched.
         return ("\n" in new or "`" in new) and self.text.locate("".join(self._contents), is_whole=False).is_closed
 
     def answer(self, *, is_whole: bool) -> Fields | None:
-        """Return the parts so far as an answer that was not streamed; None where there are none."""
+        """Return the parts so far in the shape of an unstreamed answer; None if there are none."""
         if not self._has_parts:
             return None
         choice = {
@@ -209,42 +207,42 @@ def _answers(fields: Fields, text: Text) -> list[Evidence]:
     choices = fields.objects("choices")
     if not choices:
         raise WireError("choices is empty")
-    known = []
+    items = []
     for choice in choices:
         content = _content(choice.inner("message"))
         finish = choice.text("finish_reason", "")
-        place = text.locate(content, is_whole=finish != UNFINISHED)
-        chances = _chances(choice, content, place)
-        is_cut = finish == "length" and not place.is_closed
-        evidence = fim.to_evidence(Written(content[place.start : place.end], chances, is_cut), block=text.block)
-        # What nothing marks as code may be a refusal, or a question.
-        known.append(evidence if place.is_marked else replace(evidence, doubted=True))
-    return known
+        code = text.locate(content, is_whole=finish != UNFINISHED)
+        chances = _chances(choice, content, code)
+        is_cut = finish == "length" and not code.is_closed
+        evidence = fim.to_evidence(Answer(content[code.start : code.end], chances, is_cut), block=text.block)
+        # Text that nothing marks as code may be a refusal or a question.
+        items.append(evidence if code.is_marked else replace(evidence, doubted=True))
+    return items
 
 
 def _content(message: Fields) -> str:
-    """Return a message's text, which may come as a list of parts; "" for none."""
+    """Return a message's text, which may be a list of parts; "" if it has none."""
     if isinstance(message.values.get("content"), list):
         parts = message.objects("content")
         return "".join(part.text("text", "") for part in parts if part.text("type", "text") == "text")
     return message.text("content", "")
 
 
-def _chances(choice: Fields, content: str, place: Place) -> tuple[float, ...]:
-    """Return the probabilities of the tokens that the missing code has a part of; none where they are not told in full.
+def _chances(choice: Fields, content: str, code: CodeSpan) -> tuple[float, ...]:
+    """Return the probabilities of the tokens that overlap the missing code; () unless the server sends all of them.
 
-    Nothing depends on them.
+    They are optional.
     """
     logprobs = choice.values.get("logprobs")
     rows = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and isinstance(row.get("token"), str) for row in rows):
         return ()
-    if not "".join(row["token"] for row in rows).startswith(content):  # tokens of parts of characters, or of other texts
+    if not "".join(row["token"] for row in rows).startswith(content):  # the tokens split characters, or belong to another text
         return ()
     chances, at = [], 0
     for row in rows:
         end = at + len(row["token"])
-        if at < place.end and end > place.start:
+        if at < code.end and end > code.start:
             chances.append(to_probability(row.get("logprob")))
         at = end
     return tuple(chances)

@@ -1,7 +1,7 @@
-"""Read an answer that a server sends in parts: server-sent events, each with a JSON object.
+"""Parse a streamed answer: server-sent events, each with a JSON object.
 
-A server that was asked for parts may answer with one JSON object all the same; its first byte tells. Knows the format of
-the stream. Knows nothing of HTTP or of what the objects mean.
+A server may ignore the request to stream and answer with one JSON object; the first byte shows which it is. This module
+knows the format of the stream. It knows nothing of HTTP or of what the objects mean.
 """
 
 from __future__ import annotations
@@ -14,30 +14,29 @@ DONE = b"[DONE]"
 
 
 class Listener(Protocol):
-    """Takes the parts of one answer as they come, and knows what to send instead of a refused body."""
+    """Collects the parts of one streamed answer, and offers another body after a refusal."""
 
     def add(self, event: Fields) -> bool:
-        """Take the next part; return whether no more are needed. Raises WireError for nonsense."""
+        """Add the next part; return whether the answer is complete. Raises WireError for a malformed part."""
 
     def answer(self, *, is_whole: bool) -> Fields | None:
-        """Return the parts so far as an answer that came in one part; None where there are none."""
+        """Return the parts so far in the shape of an unstreamed answer; None if there are none."""
 
-    def body_after(self, status: int, said: str) -> dict[str, object] | None:
-        """Return the body to send after a refusal; None where the refusal stands."""
+    def body_after(self, status: int, message: str) -> dict[str, object] | None:
+        """Return the body to send after a refusal with this status and message; None to give up."""
 
 
 class EventReader:
-    """Splits the bytes of a stream into its events; `is_stream` is None until the first byte, and False for plain JSON."""
+    """Splits a stream's bytes into events. `is_stream` is None until the first byte, and False for plain JSON."""
 
     def __init__(self) -> None:
-        """Know nothing of the stream."""
         self.is_stream: bool | None = None
         self.is_done = False
         self._rest = b""
         self._data: list[bytes] = []
 
     def feed(self, data: bytes) -> list[Fields]:
-        """Return the objects that are complete with these bytes; raise WireError for an event that holds no object."""
+        """Return the objects that these bytes complete; raise WireError for an event without an object."""
         if self.is_stream is None:
             data = data.lstrip(b"\xef\xbb\xbf \t\r\n")
             if not data:
@@ -56,7 +55,7 @@ class EventReader:
         return events
 
     def end(self) -> list[Fields]:
-        """Return the last event's object where no empty line follows it."""
+        """Return the last event's object if the stream ended without an empty line after it."""
         if self._rest.startswith(b"data:"):
             self._data.append(self._rest[5:].strip())
         return self._event() if self._data else []

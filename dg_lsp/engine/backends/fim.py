@@ -1,8 +1,8 @@
-"""Any server that fills in the middle from text: one request for each answer, written in the server's own dialect.
+"""Any server with a fill-in-the-middle endpoint: each answer is requested in the server's own dialect.
 
-A dialect is a row of `DIALECTS`: where to ask, how a query is written and an answer read, and what the server can do.
-Nothing is sent that a server does not document, as some refuse what they do not know. Such models write past the end of a
-hole; what repeats the suffix is cut by `core.polish`, as for every model. Knows dialects. Knows nothing of tokens.
+A dialect is a row of `DIALECTS`: the endpoint, how a query is written, how an answer is read, and what the server supports.
+Only documented fields are sent, because some servers refuse unknown ones. These models write past the end of a hole;
+`core.polish` removes what repeats the suffix, as for every model. This module knows dialects, and nothing of tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from dg_lsp.core import context
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine import calibration
-from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient, server_at
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, token_features, trimmed, with_agreement
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.calibration import Evidence
@@ -25,14 +25,14 @@ from dg_lsp.wire.model_names import USUAL_URLS, address_of, urls_of
 LINE_TOKENS = 96
 BLOCK_TOKENS = 512
 MAX_ANSWERS = 8
-WARMTH = 0.6  # the temperature of all answers but the first, which is the likeliest
+SAMPLING_TEMPERATURE = 0.6  # of all answers but the first, which is greedy
 LEAST_CHANCE = 1e-9
-UNTOLD = math.log(0.5)  # where an answer without log-probabilities ranks among those that have some
+UNKNOWN_LOG = math.log(0.5)  # ranks an answer without log-probabilities among those with some
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What every dialect says in its own way. `number` counts the answers that are asked for, from 0."""
+    """A query, independent of the dialect. `number` counts the requested answers, from 0."""
 
     model: str
     prefix: str
@@ -47,13 +47,13 @@ class Query:
 
     @property
     def temperature(self) -> float:
-        """Nothing but the likeliest for one answer, and the first of several that are asked for one by one."""
-        return WARMTH if self.number or self.n > 1 else 0.0
+        """0 for a single answer, and for the first of several that are requested one by one."""
+        return SAMPLING_TEMPERATURE if self.number or self.n > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """One answer: its text, the probability of each token where the server tells, and whether it ran out of room."""
+class Answer:
+    """One answer: its text, each token's probability if the server sends them, and whether the token limit cut it off."""
 
     text: str
     chances: tuple[float, ...] = ()
@@ -62,9 +62,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What a server can do. Where answers can't be varied, more than one would only cost more.
+    """What a server supports. `n`: several answers per request. `varies`: repeated requests give different answers.
 
-    `window_chars` bounds both sides together, well below the model's window.
+    `window_chars` limits both sides together, well below the model's window.
     """
 
     n: bool = False
@@ -76,12 +76,12 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One way to ask. `url` and `model` are the usual ones, `variable` names the usual key, which only `url` is given."""
+    """One server API. `url` and `model` are the defaults. `variable` is the environment variable with the key for `url`."""
 
     name: str
     path: str
     build: Callable[[Query], Mapping[str, object]]
-    parse: Callable[[Fields], tuple[Written, ...]]
+    parse: Callable[[Fields], tuple[Answer, ...]]
     caps: Caps = field(default_factory=Caps)
     url: str = ""
     model: str = ""
@@ -89,7 +89,7 @@ class Dialect:
 
 
 def _completion(query: Query) -> dict[str, object]:
-    """Return what all relatives of OpenAI's older endpoint have in common."""
+    """Return the fields that all endpoints derived from OpenAI's completions share."""
     body: dict[str, object] = {
         "model": query.model,
         "prompt": query.prefix,
@@ -104,7 +104,7 @@ def _openai(query: Query) -> dict[str, object]:
 
 
 def _mercury(query: Query) -> dict[str, object]:
-    # Its default would punish a name for standing in the prompt already. A temperature is not its to choose.
+    # The default penalises names that are already in the prompt. The API has no temperature.
     return {**_completion(query), "presence_penalty": 0}
 
 
@@ -147,7 +147,7 @@ def _ollama(query: Query) -> dict[str, object]:
     }
     if query.stop:
         options["stop"] = list(query.stop)
-    # Left to itself it would answer in many lines.
+    # Without a stop text it would write many lines.
     return {
         "model": query.model,
         "prompt": query.prefix,
@@ -157,30 +157,30 @@ def _ollama(query: Query) -> dict[str, object]:
     }
 
 
-def _texts(fields: Fields) -> tuple[Written, ...]:
+def _texts(fields: Fields) -> tuple[Answer, ...]:
     """Read `choices[].text`."""
     return tuple(
-        Written(choice.text("text"), _chances(choice), choice.text("finish_reason", "") == "length")
+        Answer(choice.text("text"), _chances(choice), choice.text("finish_reason", "") == "length")
         for choice in _choices(fields)
     )
 
 
-def _messages(fields: Fields) -> tuple[Written, ...]:
+def _messages(fields: Fields) -> tuple[Answer, ...]:
     """Read `choices[].message.content`."""
     return tuple(
-        Written(choice.inner("message").text("content", ""), (), choice.text("finish_reason", "") == "length")
+        Answer(choice.inner("message").text("content", ""), (), choice.text("finish_reason", "") == "length")
         for choice in _choices(fields)
     )
 
 
-def _content(fields: Fields) -> tuple[Written, ...]:
+def _content(fields: Fields) -> tuple[Answer, ...]:
     """Read llama.cpp's `content`."""
-    return (Written(fields.text("content"), (), fields.text("stop_type", "") == "limit"),)
+    return (Answer(fields.text("content"), (), fields.text("stop_type", "") == "limit"),)
 
 
-def _response(fields: Fields) -> tuple[Written, ...]:
+def _response(fields: Fields) -> tuple[Answer, ...]:
     """Read Ollama's `response`."""
-    return (Written(fields.text("response"), (), fields.text("done_reason", "") == "length"),)
+    return (Answer(fields.text("response"), (), fields.text("done_reason", "") == "length"),)
 
 
 def _choices(fields: Fields) -> tuple[Fields, ...]:
@@ -191,7 +191,7 @@ def _choices(fields: Fields) -> tuple[Fields, ...]:
 
 
 def _chances(choice: Fields) -> tuple[float, ...]:
-    """Return the probability of each token; none where they are not told in full, as nothing depends on them."""
+    """Return each token's probability; () unless the server sends all of them. They are optional."""
     if not isinstance(choice.values.get("logprobs"), dict):
         return ()
     logs = choice.inner("logprobs").values.get("token_logprobs")
@@ -220,22 +220,22 @@ DIALECTS: tuple[Dialect, ...] = (
 
 
 def connect(name: str, url: str, model: str, configured: Config, environ: Mapping[str, str]) -> RemoteFiller:
-    """Return a filler on a server that speaks the dialect of that name; raise RemoteError, with a sentence, if there is none.
+    """Return a filler for a server of the named dialect; raise RemoteError if the dialect, URL or model is invalid.
 
-    `url` may name several that serve the same, with commas between them.
-    Nothing is asked yet: most of these servers bill by the request. A key that the environment has under the dialect's
-    usual name is given to the usual server alone, not to whoever is named instead of it.
+    `url` may list several servers of the same model, separated by commas.
+    Nothing is sent yet, because most of these servers bill by the request. A key from the dialect's usual environment variable
+    is sent only to the dialect's default server.
     """
     dialect = next((dialect for dialect in DIALECTS if dialect.name == name.casefold()), None)
     if dialect is None:
-        known = ", ".join(dialect.name for dialect in DIALECTS)
-        raise RemoteError(f"there is no dialect {name}; there are {known}")
+        names = ", ".join(dialect.name for dialect in DIALECTS)
+        raise RemoteError(f"there is no dialect {name}; choose one of {names}")
     model = model or dialect.model
     if dialect.caps.needs_model and not model:
         raise RemoteError(f"{name} needs a model's name at the end, as in fim:{name}:URL#MODEL")
-    usual = environ.get(dialect.variable, "").strip() if dialect.variable else ""
+    usual_key = environ.get(dialect.variable, "").strip() if dialect.variable else ""
     servers = [
-        server_at(url, configured, usual if address_of(url) == address_of(dialect.url) else "")
+        server_at(url, configured, usual_key if address_of(url) == address_of(dialect.url) else "")
         for url in urls_of(url) or (dialect.url,)
     ]
     client = ServerClient(servers[0]) if len(servers) == 1 else Replicas(servers)
@@ -243,14 +243,13 @@ def connect(name: str, url: str, model: str, configured: Config, environ: Mappin
 
 
 class Fim:
-    """How a server is asked in one dialect."""
+    """The backend for one dialect."""
 
     def __init__(self, dialect: Dialect, model: str) -> None:
-        """Hold the dialect and the model's name."""
         self.dialect, self.model = dialect, model
 
     def takes_together(self, request: InfillRequest) -> bool:
-        """Never: there is one text before and one after."""
+        """Return False: a request has one text before the hole and one after it."""
         return False
 
     def about(self) -> Mapping[str, object]:
@@ -258,7 +257,7 @@ class Fim:
         return {"remote": {"model": self.model, "dialect": self.dialect.name}}
 
     def calls(self, request: InfillRequest) -> Sequence[Call]:
-        """Return one call for all answers where the server gives several at a time, else one for each."""
+        """Return one call for all answers if the server can send several at once, else one for each."""
         caps, [hole] = self.dialect.caps, request.holes
         prefix, suffix = window(request.prefix + context.instruction(request), request.suffix, caps.window_chars)
         n_answers = min(request.budget.candidates, MAX_ANSWERS) if caps.varies else 1
@@ -277,14 +276,14 @@ class Fim:
         return [Call(self.dialect.path, self.dialect.build(replace(query, number=number))) for number in numbers]
 
     def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
-        """Return a candidate for each answer with what is known of it; raise WireError when an answer has another shape."""
-        written = [each for reply in replies for each in self.dialect.parse(reply.fields)]
+        """Return a candidate with its features for each answer; raise WireError if an answer is malformed."""
+        answers = [answer for reply in replies for answer in self.dialect.parse(reply.fields)]
         [hole] = request.holes
-        return with_agreement([to_evidence(each, block=hole.block) for each in written], calibration.position(request))
+        return with_agreement([to_evidence(answer, block=hole.block) for answer in answers], calibration.position(request))
 
 
 def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
-    """Return the nearest text on both sides, two thirds of it before, cut where lines begin and end."""
+    """Return at most `most` characters of nearby text, two thirds of them before the hole, cut at line ends."""
     room_after = max(most // 3, most - len(prefix))
     if len(suffix) > room_after:
         suffix = suffix[: suffix.rfind("\n", 0, room_after) + 1 or room_after]
@@ -295,12 +294,12 @@ def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:
     return prefix, suffix
 
 
-def to_evidence(written: Written, *, block: bool) -> Evidence:
-    """Return an answer as a candidate with what is known of it."""
-    text, chances = trimmed(written.text, written.chances, block=block)
+def to_evidence(answer: Answer, *, block: bool) -> Evidence:
+    """Return an answer as a candidate with its features."""
+    text, chances = trimmed(answer.text, answer.chances, block=block)
     logs = [math.log(max(chance, LEAST_CHANCE)) for chance in chances]
-    # An answer that ran out of room is none; the end of a line that was cut from a longer answer is one.
-    is_cut = written.is_cut and text == written.text
+    # A text that reached the token limit is doubtful, unless it was already shortened to its first line.
+    is_cut = answer.is_cut and text == answer.text
     features = {**token_features(logs, text), "cut": float(is_cut)}
     candidate = Candidate((text,), confidences=(chances,) if chances else ())
-    return Evidence(candidate, features["mean"] if logs else UNTOLD, features, doubted=is_cut)
+    return Evidence(candidate, features["mean"] if logs else UNKNOWN_LOG, features, doubted=is_cut)

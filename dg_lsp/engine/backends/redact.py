@@ -1,7 +1,7 @@
-"""Take out of a server's own words what must not be repeated: the key, other secrets, and the user's code.
+"""Remove the key, other secrets and the user's code from a server's error message.
 
-Servers quote what they were sent when they refuse it, whole or in part, escaped or cut, and errors end up on screens and in
-logs. Pure; knows texts.
+A server that refuses a request often quotes it: whole or in part, escaped or truncated. Error messages are shown and logged.
+This module is pure.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from collections.abc import Mapping
 
 from dg_lsp.core import secrets
 
-# Runs of letters and digits that are as long as this are no coincidence; shorter ones tell nothing.
+# A shared run of this many letters and digits is no coincidence. Shorter ones reveal nothing.
 SHARED_CHARS = 12
 SHARED_KEY_CHARS = 6
 
-# What stands in a request besides the user's text, and helps to understand a refusal.
+# Fields of a request that hold no user text, and that help to understand a refusal.
 _PUBLIC = frozenset({"model"})
 
 
-def redact(said: str, key: str, body: Mapping[str, object] | None) -> str:
-    """Return a server's words with a mask in place of what they share with the key and the request's body."""
+def redact(text: str, key: str, body: Mapping[str, object] | None) -> str:
+    """Return a server's message with a mask over each part that it shares with the key or the request's body."""
     private = {name: value for name, value in (body or {}).items() if name not in _PUBLIC}
-    sent = _bare(json.dumps(private, ensure_ascii=False))[0]
-    said = _masked(said, _bare(key)[0], min(SHARED_KEY_CHARS, max(len(_bare(key)[0]), 1)))
-    return secrets.mask(_masked(said, sent, SHARED_CHARS))
+    sent_text = _bare(json.dumps(private, ensure_ascii=False))[0]
+    text = _masked(text, _bare(key)[0], min(SHARED_KEY_CHARS, max(len(_bare(key)[0]), 1)))
+    return secrets.mask(_masked(text, sent_text, SHARED_CHARS))
 
 
-def _masked(said: str, private: str, size: int) -> str:
-    """Return the text with a mask over each run that has so many letters and digits in common with another's."""
-    letters, places = _bare(said)
-    hidden = [False] * len(said)
+def _masked(text: str, private: str, size: int) -> str:
+    """Return the text with a mask over each run of at least `size` letters and digits that also occurs in `private`."""
+    letters, places = _bare(text)
+    hidden = [False] * len(text)
     for start in range(len(letters) - size + 1):
         if letters[start : start + size] in private:
-            # With what stands between its letters.
+            # The mask also covers the characters between the letters.
             first, last = places[start], places[start + size - 1]
             hidden[first : last + 1] = [True] * (last + 1 - first)
     parts = []
-    for at, char in enumerate(said):
+    for at, char in enumerate(text):
         if not hidden[at]:
             parts.append(char)
         elif not at or not hidden[at - 1]:
@@ -46,6 +46,6 @@ def _masked(said: str, private: str, size: int) -> str:
 
 
 def _bare(text: str) -> tuple[str, list[int]]:
-    """Return the letters and digits alone, and where each stood: escapes, line ends and indents differ in a quotation."""
+    """Return only the letters and digits, with their positions. Escapes, line ends and indents may differ in a quotation."""
     places = [at for at, char in enumerate(text) if char.isalnum() and not (at and text[at - 1] == "\\" and char in "nrtbfu")]
     return "".join(text[at] for at in places), places

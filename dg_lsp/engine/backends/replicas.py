@@ -1,7 +1,7 @@
-"""Spread calls over servers that serve the same model: the least loaded first, as many at once as each admits.
+"""Distribute calls over several servers of the same model: the least loaded first, each up to its current limit.
 
-A server that can't be reached or fails is left out for a while, and its calls go to the others. One that says that it has
-too many requests gets fewer at a time. Knows servers and calls. Knows nothing of what is asked.
+A server that fails or can't be reached is left out for a while, and its calls go to the others. A server that reports
+too many requests gets fewer at a time. This module knows servers and calls. It knows nothing of what a call contains.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dg_lsp.engine.backends.calls import Call, RemoteError, Server, ServerClient, outcome_of
+from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient, outcome_of
 from dg_lsp.wire.fields import Fields
 
 FIRST_CALLS = 32
 MOST_CALLS = 256
-"""So many calls a server gets at once at first, and at most; it gets more while it answers."""
+"""The first and the highest limit of concurrent calls to one server. Each answer raises the limit by one."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 MOST_REFUSALS = 8
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """One server: calls under way and how many it admits, and until when it is left out after so many failures."""
+    """One server: its running calls, its limit (`admits`), its failures in a row, and when it is used again (`back_at`)."""
 
     client: ServerClient
     n_calls: int = 0
@@ -42,14 +42,14 @@ class Replica:
 
 
 @dataclass(slots=True, eq=False)
-class _Trip:
-    """A call on its way: its answer to come, the servers that failed it, and how often one was too busy for it."""
+class _PendingCall:
+    """A call and its future answer. `tried` are the servers that failed it, `n_refusals` counts busy servers."""
 
     call: Call
     answer: Future[Fields] = field(default_factory=Future)
     tried: set[int] = field(default_factory=set)
     n_refusals: int = 0
-    under_way: Future[Fields] | None = None
+    attempt: Future[Fields] | None = None
 
     def end(self, outcome: Fields | RemoteError) -> None:
         try:
@@ -62,16 +62,16 @@ class _Trip:
 
 
 class Replicas:
-    """Several servers as one client; `close` ends all of their threads."""
+    """A client for several servers of one model; `close` ends all of their threads."""
 
     def __init__(self, servers: Sequence[Server], clock: Callable[[], float] = time.monotonic) -> None:
         """Start the clients' threads; nothing is sent yet."""
         self.replicas = [Replica(ServerClient(server)) for server in servers]
         self.check: Callable[[ServerClient], None] = lambda _client: None
-        """Called on a thread before a server is used that was away at first; raises RemoteError for one of another kind."""
+        """Called on a thread for a server that was unavailable at the start; raises RemoteError if it serves something else."""
         self._clock = clock
         self._lock = threading.RLock()
-        self._waiting: deque[_Trip] = deque()
+        self._waiting: deque[_PendingCall] = deque()
         self._n_sent = 0
         self._is_closed = False
         self._timer: threading.Timer | None = None
@@ -83,18 +83,18 @@ class Replicas:
 
     @property
     def host(self) -> str:
-        """The servers' names."""
+        """The servers' host names."""
         return ", ".join(replica.client.host for replica in self.replicas)
 
-    def first(self, look: Callable[[ServerClient], Result]) -> Result:
-        """Return what the first server that is there comes to; raise the first one's RemoteError where none is.
+    def first(self, probe: Callable[[ServerClient], Result]) -> Result:
+        """Return the result of `probe` for the first available server; raise the first server's RemoteError if none is.
 
-        Those before it are left out for a while; those after it are not checked yet.
+        Servers before it are left out for a while. Servers after it count as unchecked.
         """
         errors: list[RemoteError] = []
         for idx, replica in enumerate(self.replicas):
             try:
-                result = look(replica.client)
+                result = probe(replica.client)
             except RemoteError as error:
                 if not _is_the_servers(error):
                     raise
@@ -107,7 +107,7 @@ class Replicas:
         raise errors[0]
 
     def check_others(self) -> None:
-        """Check the servers that were not; raise RemoteError for one that serves something else, leave out those away."""
+        """Check the unchecked servers and leave out unavailable ones; raise RemoteError if one serves something else."""
         for replica in self.replicas:
             if replica.is_checked or replica.n_failures:
                 continue
@@ -129,46 +129,46 @@ class Replicas:
             replica.back_at = self._clock() + pause_s
 
     def send(self, call: Call, done: Callable[[], None] = lambda: None) -> Future[Fields]:
-        """Return the answer to come, from whichever server; it fails with RemoteError alone, when all of them failed.
+        """Return a future for the answer of any server. It fails only with RemoteError, when every server has failed.
 
-        Cancelling it closes its connection. `done` is called, on a thread of a client, when it is there or has failed.
+        Cancelling it closes its connection. `done` is called on a client's thread when the future has a result or an error.
         """
-        trip = _Trip(call)
-        trip.answer.add_done_callback(lambda answer: self._dropped(trip) if answer.cancelled() else None)
-        trip.answer.add_done_callback(lambda _: done())
+        pending = _PendingCall(call)
+        pending.answer.add_done_callback(lambda answer: self._dropped(pending) if answer.cancelled() else None)
+        pending.answer.add_done_callback(lambda _: done())
         with self._lock:
-            self._waiting.append(trip)
+            self._waiting.append(pending)
         self._drain()
-        return trip.answer
+        return pending.answer
 
     def ask(self, call: Call) -> Fields:
-        """Return the answer; raise RemoteError when there is none."""
+        """Send a call and return its answer; raise RemoteError if it fails."""
         outcome = outcome_of(self.send(call))
         if isinstance(outcome, RemoteError):
             raise outcome
         return outcome
 
     def close(self) -> None:
-        """Drop what is under way and end the threads; a second time does nothing."""
+        """Cancel all calls and end the threads. Calling it again does nothing."""
         with self._lock:
             self._is_closed = True
             waiting, self._waiting = list(self._waiting), deque()
             if self._timer:
                 self._timer.cancel()
-        for trip in waiting:
-            trip.end(RemoteError("the connection to the server is closed"))
+        for pending in waiting:
+            pending.end(RemoteError("the connection to the server is closed"))
         for replica in self.replicas:
             replica.client.close()
 
     def _drain(self) -> None:
-        """Send what waits, as far as servers admit it."""
+        """Send the waiting calls, up to the servers' limits."""
         while True:
             with self._lock:
                 if not self._waiting or self._is_closed:
                     return
-                trip = self._waiting[0]
-                replica = None if trip.answer.cancelled() else self._choose(trip)
-                if replica is None and not trip.answer.cancelled():
+                pending = self._waiting[0]
+                replica = None if pending.answer.cancelled() else self._choose(pending)
+                if replica is None and not pending.answer.cancelled():
                     self._wake_later()
                     return
                 self._waiting.popleft()
@@ -176,61 +176,63 @@ class Replicas:
                     continue
                 self._n_sent += 1
                 replica.n_calls, replica.last_used = replica.n_calls + 1, self._n_sent
-            self._start(trip, replica)
+            self._start(pending, replica)
 
-    def _start(self, trip: _Trip, replica: Replica) -> None:
-        under_way = replica.client.send(trip.call)
-        trip.under_way = under_way
-        under_way.add_done_callback(lambda future: self._ended(trip, replica, future))
-        if trip.answer.cancelled():
-            under_way.cancel()
+    def _start(self, pending: _PendingCall, replica: Replica) -> None:
+        attempt = replica.client.send(pending.call)
+        pending.attempt = attempt
+        attempt.add_done_callback(lambda future: self._ended(pending, replica, future))
+        if pending.answer.cancelled():
+            attempt.cancel()
 
-    def _choose(self, trip: _Trip) -> Replica | None:
-        """Return the server for a call; None while all that could take it have enough."""
+    def _choose(self, pending: _PendingCall) -> Replica | None:
+        """Return the server for a call; None while every usable server is at its limit."""
         now = self._clock()
         for replica in self.replicas:
             if not replica.is_checked and replica.back_at <= now:
                 self._check_later(replica)
-        untried = [replica for replica in self.replicas if id(replica) not in trip.tried and replica.is_checked]
-        here = [replica for replica in untried if replica.back_at <= now]
-        if not here and not any(replica.n_calls for replica in self.replicas) and not trip.n_refusals:
-            here = sorted(untried, key=lambda replica: replica.back_at)[:1]  # rather than nobody
-        free = [replica for replica in here if replica.n_calls < replica.admits]
+        untried = [replica for replica in self.replicas if id(replica) not in pending.tried and replica.is_checked]
+        available = [replica for replica in untried if replica.back_at <= now]
+        if not available and not any(replica.n_calls for replica in self.replicas) and not pending.n_refusals:
+            available = sorted(untried, key=lambda replica: replica.back_at)[:1]  # rather than no server at all
+        free = [replica for replica in available if replica.n_calls < replica.admits]
         return min(free, key=lambda replica: (replica.n_calls, replica.last_used), default=None)
 
-    def _ended(self, trip: _Trip, replica: Replica, future: Future[Fields]) -> None:
+    def _ended(self, pending: _PendingCall, replica: Replica, future: Future[Fields]) -> None:
         outcome: Fields | RemoteError | None = outcome_of(future)
         with self._lock:
             replica.n_calls -= 1
-        if trip.answer.cancelled():
+        if pending.answer.cancelled():
             self._drain()
             return
         if isinstance(outcome, RemoteError) and _is_the_servers(outcome):
             with self._lock:
                 if outcome.status in OVERLOADED:
-                    trip.n_refusals += 1
+                    pending.n_refusals += 1
                     replica.admits = max(1, replica.n_calls // 2)
                     replica.back_at = self._clock() + FIRST_PAUSE_S
                 else:
-                    trip.tried.add(id(replica))
+                    pending.tried.add(id(replica))
                     self.leave_out(replica, is_checked=replica.is_checked)
-                is_over = len(trip.tried) == sum(each.is_checked for each in self.replicas) or trip.n_refusals > MOST_REFUSALS
+                is_over = (
+                    len(pending.tried) == sum(each.is_checked for each in self.replicas) or pending.n_refusals > MOST_REFUSALS
+                )
                 if not is_over and not self._is_closed:
-                    self._waiting.appendleft(trip)
+                    self._waiting.appendleft(pending)
                     outcome = None
         else:
             with self._lock:
                 replica.admits, replica.n_failures = min(replica.admits + 1, MOST_CALLS), 0
         if outcome is not None:
-            trip.end(outcome)
+            pending.end(outcome)
         self._drain()
 
-    def _dropped(self, trip: _Trip) -> None:
-        if trip.under_way is not None:
-            trip.under_way.cancel()
+    def _dropped(self, pending: _PendingCall) -> None:
+        if pending.attempt is not None:
+            pending.attempt.cancel()
 
     def _wake_later(self) -> None:
-        """Look again when the first server is back, where no answer will do so before."""
+        """Schedule another attempt for when the first server may be used again."""
         if self._timer is not None:
             return
         back_at = min((replica.back_at for replica in self.replicas if replica.back_at > self._clock()), default=math.inf)
@@ -260,5 +262,5 @@ class Replicas:
 
 
 def _is_the_servers(error: RemoteError) -> bool:
-    """Return whether another server may answer: this one is away, broken or too busy, and the call is not at fault."""
+    """Return whether the server caused the error, not the call: it is unreachable, broken or busy."""
     return error.status == 0 or error.status in OVERLOADED or error.status >= 500

@@ -1,9 +1,9 @@
-"""DiffusionGemma on a vLLM server of version 0.33 or later: its completions endpoint takes a canvas with held positions.
+"""DiffusionGemma on a vLLM server of version 0.33 or later, whose completions endpoint accepts a canvas with held positions.
 
-A canvas is laid out here as for the local model, with our own noise at its free positions; the server denoises it, a few
-gap lengths and seeds at the same time, and what it writes between the held positions is the answer. The server emits what
-the model reads at every position, held ones too: how far that agrees with what was held there tells how well an answer
-fits. Knows vLLM's protocol and its canvases. Knows nothing of tensors.
+A canvas is laid out as for the local model, with our own noise at its free positions. The server denoises several canvases
+together, with different gap lengths and seeds. The tokens between the held positions are the answer. The server returns the
+model's prediction at every position, also at held ones. The share of held positions that it predicts correctly shows how
+well an answer fits. This module knows vLLM's protocol and canvases. It knows nothing of tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine import calibration, layout, sequence
 from dg_lsp.engine.backends import vllm_canvas
-from dg_lsp.engine.backends.calls import Call, RemoteError, ServerClient, server_at
+from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, with_agreement
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.backends.vllm_canvas import CanvasWriter, PinnedCanvas, ReturnedCanvas, agreement
@@ -28,21 +28,21 @@ from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.model_names import urls_of
 
-CLOSING_TOKENS = 8  # at most so many end a canvas behind the held text
+CLOSING_TOKENS = 8  # the most tokens that end a canvas after the held text
 LEAST_AGREEMENT = 0.5
 MAX_CANVAS = 1 << 16
-# The `max_denoising_steps` of the documented commands. The temperature falls over the server's limit, whatever a request's
-# own is, and no server tells its limit: a smaller cap would end while it is hot. A larger one is cut to the server's.
+# The `max_denoising_steps` of the documented commands. The temperature falls over the server's limit, not over a request's
+# own, and no server reports its limit. A request with fewer steps would end at a high temperature. More are cut to the limit.
 SERVED_STEPS = 16
 
 
 def connect(
     url: str, model: str, configured: Config, say: Callable[[str, float], None] = lambda _text, _share: None
 ) -> RemoteFiller:
-    """Return a filler on the server at `url`; raise RemoteError when it can't infill, with a sentence that says why.
+    """Return a filler for the server at `url`; raise RemoteError if it can't infill.
 
-    `url` may name several that serve the same, with commas between them; those that are away are used when they are back.
-    `model` is the folder or hub id whose tokenizer the server uses; "" is what the server names.
+    `url` may list several servers of the same model, separated by commas. Unavailable ones are used once they are back.
+    `model` is the folder or hub id of the server's tokenizer; "" means the name that the server reports.
     """
     servers = [server_at(each, configured) for each in urls_of(url) or (url,)]
     client = ServerClient(servers[0]) if len(servers) == 1 else Replicas(servers)
@@ -56,27 +56,27 @@ def connect(
         return RemoteFiller(Vllm(served, vocabulary, profile), client, configured.settings.local_only)
     except BaseException as error:
         client.close()
-        if isinstance(error, ValueError):  # a profile or vocabulary that the layout can't use
+        if isinstance(error, ValueError):  # the layout can't use the profile or the vocabulary
             raise RemoteError(str(error)) from error
         raise
 
 
 class Vllm:
-    """How a vLLM server is asked to infill."""
+    """The backend for a vLLM server."""
 
     def __init__(self, served: Served, vocabulary: Vocabulary, profile: Profile) -> None:
-        """Fit the profile to the canvas that is served; raise ValueError when the vocabulary does not suit its layout."""
+        """Fit the profile to the served canvas; raise ValueError if the vocabulary does not suit the layout."""
         self.served, self.vocabulary, self.model = served, vocabulary, served.model
         self.profile = replace(
             profile,
             canvas_tokens=min(profile.canvas_tokens, served.canvas),
             held_tokens=min(profile.held_tokens, served.canvas // 4),
         )
-        layout.for_profile(self.profile, vocabulary)  # says what is missing before the first request does
+        layout.for_profile(self.profile, vocabulary)  # fails here rather than at the first request
         self._writer = CanvasWriter(served, self.profile, vocabulary)
 
     def takes_together(self, request: InfillRequest) -> bool:
-        """Return whether the holes and the text between them stand on one canvas, each with room for an answer."""
+        """Return whether the holes and the text between them fit on one canvas, each with room for an answer."""
         return sequence.fits_one_canvas(request, self.profile, self.vocabulary, CLOSING_TOKENS)
 
     def about(self) -> Mapping[str, object]:
@@ -86,7 +86,7 @@ class Vllm:
         return {"remote": {"model": served.model, "canvas": served.canvas, "vllm": served.version, **rows}}
 
     def calls(self, request: InfillRequest) -> Sequence[Call]:
-        """Return one call for each canvas; raise RemoteError when the request does not fit the server's window."""
+        """Return one call for each canvas; raise RemoteError if the request does not fit the server's window."""
         sheet = vllm_canvas.fitting_sheet(request, self.served, self.profile, self.vocabulary)
         sampling, is_block = self.profile.sampling, any(hole.block for hole in request.holes)
         usual = sampling.block_steps if is_block else sampling.line_steps
@@ -94,10 +94,10 @@ class Vllm:
         return [self._call(sheet, canvas, steps) for canvas in self._writer.canvases(request, sheet)]
 
     def evidence(self, request: InfillRequest, replies: Sequence[Reply]) -> tuple[Evidence, ...]:
-        """Return a candidate for each canvas that came back with most of its held text, and what is known of it.
+        """Return a candidate with its features for each canvas that came back with most of its held text.
 
-        They are ordered by the mean probability of the answer's tokens, less the share of held text that the model would
-        rather read otherwise. Raises RemoteError when no canvas came back so.
+        They are ordered by the mean probability of the answer's tokens times the share of held text that the model predicts
+        correctly. Raises RemoteError if no canvas came back with most of its held text.
         """
         canvases = [(canvas, self._read(reply)) for reply in replies if isinstance(canvas := reply.call.about, PinnedCanvas)]
         agreeing = [
@@ -106,14 +106,14 @@ class Vllm:
             if (share := agreement(canvas, returned)) >= LEAST_AGREEMENT
         ]
         if canvases and not agreeing:
-            raise unfit(self.served.host, "returned canvases without the text that was held on them")
-        known = [
+            raise unfit(self.served.host, "returned canvases without their held text")
+        items = [
             vllm_canvas.evidence(request, self.vocabulary, canvas, returned, share) for canvas, returned, share in agreeing
         ]
-        return with_agreement(known, calibration.position(request))
+        return with_agreement(items, calibration.position(request))
 
     def _call(self, sheet: Sheet, canvas: PinnedCanvas, steps: int) -> Call:
-        # Nothing else is sent: for a diffusion model the server refuses a temperature or a seed.
+        # For a diffusion model the server refuses a temperature and a seed.
         width = len(canvas.ids)
         body = {
             "model": self.served.model,
@@ -133,7 +133,7 @@ class Vllm:
         return Call(COMPLETIONS, body, canvas)
 
     def _read(self, reply: Reply) -> ReturnedCanvas:
-        """Return the canvas that a server answered; raise RemoteError when it is none."""
+        """Return the canvas in a server's answer; raise RemoteError or WireError if it is malformed."""
         assert isinstance(reply.call.about, PinnedCanvas)
         [choice, *_] = reply.fields.objects("choices") or (None,)
         if choice is None:
@@ -141,9 +141,9 @@ class Vllm:
         width = len(reply.call.about.ids)
         logprobs = choice.inner("logprobs")
         if choice.has("token_ids"):
-            ids = tuple(_whole(value) for value in choice.items("token_ids", high=MAX_CANVAS))
+            ids = tuple(_token_id(value) for value in choice.items("token_ids", high=MAX_CANVAS))
         else:
-            ids = tuple(_whole(name.rpartition(":")[2]) for name in logprobs.texts("tokens", (), high=MAX_CANVAS))
+            ids = tuple(_token_id(name.rpartition(":")[2]) for name in logprobs.texts("tokens", (), high=MAX_CANVAS))
         if len(ids) != width:
             raise unfit(self.served.host, f"returned {len(ids)} tokens for a canvas of {width}")
         logs = logprobs.items("token_logprobs", (), high=MAX_CANVAS)
@@ -152,8 +152,8 @@ class Vllm:
         return ReturnedCanvas(ids, tuple(map(to_probability, logs)))
 
 
-def _whole(value: object) -> int:
-    """Return a token id; raise WireError when it is none."""
+def _token_id(value: object) -> int:
+    """Return a token id; raise WireError if the value is not one."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

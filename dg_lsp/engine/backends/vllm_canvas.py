@@ -1,6 +1,6 @@
-"""Canvases for a vLLM server: how a request is laid out on them, and how those that come back are read.
+"""Lay a request out on canvases for a vLLM server, and read the canvases that it returns.
 
-Knows layouts, token ids and what a server serves. Knows nothing of HTTP.
+This module knows layouts, token ids and what a server serves. It knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import layout
-from dg_lsp.engine.backends.calls import RemoteError
+from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.backends.remote import token_features, trimmed
 from dg_lsp.engine.backends.vllm_server import Served
 from dg_lsp.engine.calibration import Evidence
@@ -20,42 +20,43 @@ from dg_lsp.engine.layout import Sheet
 from dg_lsp.engine.profile import Profile
 from dg_lsp.engine.vocabulary import Vocabulary
 
-MAX_ROWS = 8  # canvases of one request; vLLM's default for this model, where more would wait for each other
+MAX_ROWS = 8  # canvases of one request: vLLM's default batch for this model; further ones would have to wait
 WIDTH_STEP = 16
-FULL_WIDTH = 64  # a served canvas up to this is used whole: a step takes about as long, and only that width has whole graphs
+FULL_WIDTH = 64  # up to this, the whole canvas is used: a step takes about as long, and only that width has full graphs
 LEAST_PREFIX_TOKENS = 64
-MAX_WINDOW = 1 << 26  # of a server that does not tell its own, in tokens
+MAX_WINDOW = 1 << 26  # tokens; for a server that does not report its window
 LEAST_CHANCE = 1e-9
-FULL_AGREEMENT = 0.9  # of the held text; where the model reads more of it otherwise, that speaks against the answer
+FULL_AGREEMENT = 0.9  # an answer is doubted if the model predicts a smaller share of the held text correctly
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedCanvas:
-    """A row of token ids, and for each position the gap it belongs to, or -1 where it is held."""
+    """A row of token ids, and for each position its gap's index, or -1 if it is held."""
 
     ids: tuple[int, ...]
     gaps: tuple[int, ...]
     n_filled: int
-    """How many positions are the request's; what is right of them only fills the canvas up."""
+    """The number of positions that the request uses; the rest is padding."""
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The positions that are held."""
-        return tuple(place for place, gap in enumerate(self.gaps) if gap < 0)
+        """The held positions."""
+        return tuple(position for position, gap in enumerate(self.gaps) if gap < 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnedCanvas:
-    """What one canvas came to: what the model reads at each position, and how surely."""
+    """A denoised canvas: the model's prediction at each position, and its probability."""
 
     ids: tuple[int, ...]
     chances: tuple[float, ...]
 
 
 def fitting_sheet(request: InfillRequest, served: Served, profile: Profile, vocabulary: Vocabulary) -> Sheet:
-    """Return the request as tokens; without related text, and then with less and less context, where the window is short.
+    """Return the request as tokens that fit the server's window.
 
-    Raises RemoteError when the server's window is too short for anything.
+    In a short window, related text is left out first; then the context is halved until it fits. Raises RemoteError if even
+    the smallest context does not fit.
     """
     n_free = served.max_tokens - served.canvas if served.max_tokens else MAX_WINDOW
     for attempt in (request, replace(request, related=())):
@@ -85,17 +86,17 @@ class CanvasWriter:
         self._pad = pad if pad is not None else eos if eos is not None else 0
 
     def canvases(self, request: InfillRequest, sheet: Sheet) -> Iterator[PinnedCanvas]:
-        """Yield canvases with several gap lengths, and then with other noise, until there are as many as are asked for.
+        """Yield as many canvases as requested: each gap length once, then again with other noise.
 
-        Raises RemoteError where the canvas that is served is too short.
+        Raises RemoteError if the served canvas is too short.
         """
         gaps = self._gap_lengths(request, sheet)
         most = min(MAX_ROWS, self._served.max_rows or MAX_ROWS)
         gaps = _spread(gaps, most)
-        # Equally wide, as the server's graphs are captured for batches of one width.
+        # All have the same width, because the server's graphs are captured for batches of one width.
         width = self._width(request, sheet, max(gaps))
         for number in range(min(most, max(len(gaps), request.budget.candidates))):
-            # A text as seed: the same in every process, and another for each row.
+            # A text as the seed gives the same noise in every process, and different noise for each row.
             noise = random.Random(f"{request.seed} {number}")
             yield self._canvas(request, sheet, gaps[number % len(gaps)], width, noise)
 
@@ -112,9 +113,9 @@ class CanvasWriter:
         return tuple(length for length in lengths if length <= each) or (each,)
 
     def _width(self, request: InfillRequest, sheet: Sheet, gap: int) -> int:
-        """Return the width of a request's canvases, the longest of which has gaps of this length.
+        """Return the width of a request's canvases, where `gap` is the longest gap.
 
-        The width that is served runs fastest; narrower ones only pay when they are much narrower.
+        The served width runs fastest. A narrower canvas is faster only if it is much narrower.
         """
         served = self._served.canvas
         n_filled = len(sheet.heal_ids) + gap * len(request.holes) + sum(map(len, sheet.between)) + len(sheet.tail)
@@ -123,10 +124,10 @@ class CanvasWriter:
         return min(-(-(n_filled + 1) // WIDTH_STEP) * WIDTH_STEP, served)
 
     def _canvas(self, request: InfillRequest, sheet: Sheet, gap: int, width: int, noise: random.Random) -> PinnedCanvas:
-        # No position can be told to begin with certain letters here, so what is healed elsewhere is held.
+        # The server can't constrain a token to begin with certain letters, so the tokens that local models heal are held here.
         ids, gaps = list(sheet.heal_ids), [-1] * len(sheet.heal_ids)
         for index in range(len(request.holes)):
-            # From the whole vocabulary, as in training: noise that looks like code is denoised to more of the kind.
+            # Noise comes from the whole vocabulary, as in training. Noise that looks like code is denoised to similar code.
             ids += noise.choices(self._regular, k=gap)
             gaps += [index] * gap
             if index < len(sheet.between):
@@ -134,14 +135,14 @@ class CanvasWriter:
                 gaps += [-1] * len(sheet.between[index])
         ids += sheet.tail
         n_filled = len(ids)
-        # As vLLM fills its own canvases up: the turn ends, unless it has ended already, and padding follows.
+        # vLLM fills its own canvases in the same way: an end of turn, unless there is one already, then padding.
         ending = sheet.closing[:1] if n_filled < width and ids[-1] not in sheet.closing else ()
         ids += [*ending, *[self._pad] * (width - n_filled - len(ending))]
         return PinnedCanvas(tuple(ids), (*gaps, *[-1] * (width - len(gaps))), n_filled)
 
 
 def _spread(lengths: Sequence[int], most: int) -> tuple[int, ...]:
-    """Return at most so many of the lengths, spread over all of them: the longest always, then the shortest."""
+    """Return at most `most` of the lengths, evenly spread. The longest is always among them, then the shortest."""
     if len(lengths) <= most:
         return tuple(lengths)
     last = len(lengths) - 1
@@ -149,15 +150,15 @@ def _spread(lengths: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def agreement(canvas: PinnedCanvas, returned: ReturnedCanvas) -> float:
-    """Return at what share of the held positions the model reads what is held there; 1.0 where none is held."""
-    held = [place for place in canvas.held if place < canvas.n_filled]
-    return sum(canvas.ids[place] == returned.ids[place] for place in held) / len(held) if held else 1.0
+    """Return the share of held positions where the model predicts the held token; 1.0 if none is held."""
+    held = [position for position in canvas.held if position < canvas.n_filled]
+    return sum(canvas.ids[position] == returned.ids[position] for position in held) / len(held) if held else 1.0
 
 
 def evidence(
     request: InfillRequest, vocabulary: Vocabulary, canvas: PinnedCanvas, returned: ReturnedCanvas, share: float
 ) -> Evidence:
-    """Return what a canvas came to as a candidate, ordered by the mean probability of its tokens times `share`."""
+    """Return a denoised canvas as a candidate, ordered by the mean probability of its tokens times `share`."""
     texts, confidences = [], []
     for index, hole in enumerate(request.holes):
         gap = [
@@ -177,7 +178,7 @@ def evidence(
 
 
 def answer_tokens(vocabulary: Vocabulary, gap: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """Yield what counts of a gap: not its delete tokens, and nothing behind a token that ends the answer."""
+    """Yield a gap's tokens without delete tokens, up to a token that ends the answer."""
     delete = vocabulary.id("<delete>")
     for token, chance in gap:
         if token == delete:

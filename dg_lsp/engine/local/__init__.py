@@ -19,8 +19,8 @@ from __future__ import annotations
 import torch  # noqa: F401 -- imported first, so that the error of an incomplete installation names torch
 
 from dg_lsp.engine.local.fill import Switches
-from dg_lsp.engine.local.filler import LocalFiller, load_filler
+from dg_lsp.engine.local.filler import LocalFiller, load_local
 from dg_lsp.engine.local.resources import MAX_ROWS
 from dg_lsp.engine.local.task import InfillTask
 
-__all__ = ["MAX_ROWS", "InfillTask", "LocalFiller", "Switches", "load_filler"]
+__all__ = ["MAX_ROWS", "InfillTask", "LocalFiller", "Switches", "load_local"]

@@ -314,7 +314,7 @@ class CanvasTask:
     def _rank(self, scorer: Scorer) -> Generator[bool, None, None]:
         """Rank the results as candidates, best first, after a causal pass over the unscored texts."""
         if self.fill.n_holes > 1:
-            self.answers = calibration.stated(self._joint, None)
+            self.answers = calibration.to_candidates(self._joint, None)
         elif self.results:
             self.results = scorer.score(self.results)
             self.answers = scoring.candidates(self.fill, self.results, self._n_search_steps + self._n_steps)

@@ -54,7 +54,7 @@ def copied_drafts(fill: Fill) -> list[RowResult]:
         gathered += [RowResult(copy.text, "copy", left=copy.left, right=copy.right) for copy in copies]
     if request.previous.strip() and fill.profile.refine_steps:
         # It is worth a row only if the canvas corrects it, because it is rarely right unchanged.
-        gathered.append(RowResult(drafts.kept(request.previous, block=hole.block), "previous"))
+        gathered.append(RowResult(drafts.shortened(request.previous, block=hole.block), "previous"))
     return [replace(result, text=fill.of_draft(result.text)) for result in gathered]
 
 

@@ -24,7 +24,7 @@ from dg_lsp.engine.weights import quantised
 from dg_lsp.wire import model_names
 
 
-def load_filler(
+def load_local(
     name: str = EMBEDDED,
     *,
     device: str = "auto",
@@ -34,11 +34,11 @@ def load_filler(
     rows: int = MAX_ROWS,
     say: Say = lambda _text, _share: None,
 ) -> LocalFiller:
-    """Load the local model `name` and return its filler; `engine.model.load` documents the errors.
+    """Load the local model `name` and return its filler; `engine.model.load_model` documents the errors.
 
-    `engine.backends.load` also loads models that run elsewhere.
+    `engine.backends.load_filler` also loads models that run elsewhere.
     """
-    loaded = model.load(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say)
+    loaded = model.load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say)
     filler = LocalFiller(loaded, rows=rows)
     place = str(model_names.folder_of(name) or name)
     filler.calibrations.watch(ModelId(place, loaded.fingerprint))

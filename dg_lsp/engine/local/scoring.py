@@ -110,7 +110,7 @@ def _mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[
 
 def candidates(fill: Fill, results: Sequence[RowResult], steps: int) -> tuple[Candidate, ...]:
     """Return scored results as candidates, each distinct text once, best first. `steps` is the canvas's number of steps."""
-    return calibration.stated(evidence(fill, results, steps), fill.calibration)
+    return calibration.to_candidates(evidence(fill, results, steps), fill.calibration)
 
 
 def evidence(fill: Fill, results: Sequence[RowResult], steps: int) -> list[Evidence]:
@@ -148,7 +148,7 @@ def unscored_candidates(fill: Fill, results: Sequence[RowResult]) -> tuple[Candi
     guessed = [replace(result, tokens=(MIDDLING,) * (len(result.text) // 4 + 1), position=fill.position) for result in results]
     weights = fill.calibration or UNSCORED_ORDER
     items = [replace(item, order=calibration.linear(item.features, weights)) for item in rank.evidence(guessed, doubted=True)]
-    return tuple(replace(candidate, finished=False) for candidate in calibration.stated(items, None))
+    return tuple(replace(candidate, finished=False) for candidate in calibration.to_candidates(items, None))
 
 
 def _lengths(fill: Fill, result: RowResult) -> tuple[tuple[int, ...], ...]:

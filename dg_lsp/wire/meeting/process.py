@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.wire.meeting.runtime import RUNTIME_DIR_VARIABLE, MeetingError, Place, Which, unusable
+from dg_lsp.wire.meeting.runtime import RUNTIME_DIR_VARIABLE, EngineFiles, EngineId, MeetingError, unusable
 from dg_lsp.wire.settings import DEFAULTS
 
 MAX_LOG_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How an engine runs, apart from what identifies it (see `Which`). Times are in seconds; 0 means never.
+class EngineSettings:
+    """How an engine runs, apart from what identifies it (see `EngineId`). Times are in seconds; 0 means never.
 
     `rows` limits the canvases in one pass of the model, whether they belong to one request or to several.
     """
@@ -31,7 +31,11 @@ class Settings:
 
 
 def start_engine(
-    command: Sequence[str], place: Place, which: Which, settings: Settings, more: Mapping[str, str] | None = None
+    command: Sequence[str],
+    files: EngineFiles,
+    engine_id: EngineId,
+    settings: EngineSettings,
+    more: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Return a new engine process, detached from this process and its terminal; raise MeetingError if it can't be started.
 
@@ -39,11 +43,11 @@ def start_engine(
     log.
     """
     options = {
-        "model": which.place_of_model,
-        "revision": which.revision,
-        "dtype": which.dtype,
-        "device": which.device,
-        "filler": which.filler,
+        "model": engine_id.resolved_model,
+        "revision": engine_id.revision,
+        "dtype": engine_id.dtype,
+        "device": engine_id.device,
+        "filler": engine_id.filler,
         "threads": str(settings.threads),
         "unload-after": str(settings.unload_after_s),
         "exit-after": str(settings.exit_after_s),
@@ -51,26 +55,26 @@ def start_engine(
         **(more or {}),
     }
     arguments = [f"--{name}={value}" for name, value in options.items() if value]
-    _roll(place.log)
+    _roll(files.log)
     try:
-        handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        handle = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
-        raise unusable(place.log, error) from error
+        raise unusable(files.log, error) from error
     try:
         # If the log can't be written, as on a full disk, nothing could later say why the engine ended.
-        log_line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} starting an engine for {which.model}\n"
+        log_line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} starting an engine for {engine_id.model}\n"
         os.write(handle, log_line.encode("utf-8", "backslashreplace"))
     except OSError as error:
         os.close(handle)
-        raise unusable(place.log, error) from error
+        raise unusable(files.log, error) from error
     try:
         process = subprocess.Popen(  # noqa: S603 -- the command is the program's own
             [*command, "--detached", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=handle,
             stderr=handle,
-            cwd=place.directory,
-            env={**os.environ, RUNTIME_DIR_VARIABLE: str(place.directory)},
+            cwd=files.directory,
+            env={**os.environ, RUNTIME_DIR_VARIABLE: str(files.directory)},
             start_new_session=True,
         )
     except OSError as error:
@@ -82,11 +86,11 @@ def start_engine(
     return process
 
 
-def log_tail(place: Place, n_lines: int = 5) -> tuple[str, ...]:
+def log_tail(files: EngineFiles, n_lines: int = 5) -> tuple[str, ...]:
     """Return the last lines of the engine's log, without blank ones."""
     try:
-        with place.log.open("rb") as file:
-            file.seek(max(0, place.log.stat().st_size - 64 * 1024))
+        with files.log.open("rb") as file:
+            file.seek(max(0, files.log.stat().st_size - 64 * 1024))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ()

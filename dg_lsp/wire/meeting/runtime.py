@@ -25,7 +25,7 @@ class MeetingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class EngineId:
     """Identifies an engine. `filler` names another loader than the default, as `module:function`."""
 
     model: str = DEFAULTS.model
@@ -35,19 +35,19 @@ class Which:
     filler: str = ""
 
     @property
-    def place_of_model(self) -> str:
+    def resolved_model(self) -> str:
         """Return the model's name; a folder by its full path, which is the same from every working directory."""
         return str(model_names.folder_of(self.model) or self.model)
 
     @property
     def name(self) -> str:
         """Return a short name, the same for equal engines of one protocol major."""
-        parts = [PROTOCOL_MAJOR, self.place_of_model, self.revision, self.dtype, self.device, self.filler]
+        parts = [PROTOCOL_MAJOR, self.resolved_model, self.revision, self.dtype, self.device, self.filler]
         return f"engine-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EngineFiles:
     """The files of one engine."""
 
     directory: Path
@@ -93,24 +93,24 @@ def runtime_dir() -> Path:
     return _private(usual)
 
 
-def place(which: Which) -> Place:
+def engine_files(engine_id: EngineId) -> EngineFiles:
     """Return the files of an engine; raise MeetingError if there is no private directory."""
-    return Place(runtime_dir(), which.name)
+    return EngineFiles(runtime_dir(), engine_id.name)
 
 
-def places() -> tuple[Place, ...]:
+def all_engine_files() -> tuple[EngineFiles, ...]:
     """Return the files of all engines that left a state or a log."""
     directory = runtime_dir()
     names = {path.stem for pattern in ("engine-*.json", "engine-*.log") for path in directory.glob(pattern)}
-    return tuple(Place(directory, name) for name in sorted(names))
+    return tuple(EngineFiles(directory, name) for name in sorted(names))
 
 
-def socket_path(place: Place) -> Path:
+def socket_path(files: EngineFiles) -> Path:
     """Return the path of the engine's socket: next to its other files, or in a short directory if that path is too long."""
-    path = place.directory / f"{place.name}.sock"
+    path = files.directory / f"{files.name}.sock"
     if len(os.fsencode(path)) < MAX_SOCKET_PATH:
         return path
-    short = hashlib.sha256(os.fsencode(place.directory)).hexdigest()[:12]
+    short = hashlib.sha256(os.fsencode(files.directory)).hexdigest()[:12]
     return _private(Path(tempfile.gettempdir()) / f"dg-lsp-{os.getuid()}-{short}") / path.name
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dg_lsp.wire.fields import WireError, parse
-from dg_lsp.wire.meeting.runtime import MeetingError, Place, Which, unusable
+from dg_lsp.wire.meeting.runtime import EngineFiles, EngineId, MeetingError, unusable
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN
 
 MAX_STATE_BYTES = 64 * 1024
@@ -30,7 +30,7 @@ class State:
     version: str
     protocol_min: int = PROTOCOL_MIN
     protocol_max: int = PROTOCOL_MAX
-    which: Which = field(default_factory=Which)
+    engine_id: EngineId = field(default_factory=EngineId)
 
 
 def is_token(text: str) -> bool:
@@ -38,16 +38,16 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
-def read_state(place: Place) -> State | None:
+def read_state(files: EngineFiles) -> State | None:
     """Return the state that the engine last wrote, or None if it can't be read. The engine may have ended since."""
     try:
-        with open(place.state, "rb", opener=_opener) as file:
+        with open(files.state, "rb", opener=_opener) as file:
             status = os.fstat(file.fileno())
             # The state of another user could direct our code to their process.
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
                 return None
             fields = parse(file.read(MAX_STATE_BYTES))
-        which = fields.inner("which")
+        engine_id = fields.inner("which")
         protocol = fields.inner("protocol")
         address, token = fields.text("address"), fields.text("token")
         # An address or token that no engine writes would cause other errors later.
@@ -60,7 +60,7 @@ def read_state(place: Place) -> State | None:
             version=fields.text("version"),
             protocol_min=protocol.integer("min"),
             protocol_max=protocol.integer("max"),
-            which=Which(**{name: which.text(name) for name in asdict(Which())}),
+            engine_id=EngineId(**{name: engine_id.text(name) for name in asdict(EngineId())}),
         )
     except (OSError, WireError):
         return None
@@ -70,7 +70,7 @@ def _opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def write_state(place: Place, state: State) -> None:
+def write_state(files: EngineFiles, state: State) -> None:
     """Write the state atomically, readable only by this user.
 
     Raises MeetingError if it can't be written.
@@ -81,19 +81,19 @@ def write_state(place: Place, state: State) -> None:
         "token": state.token,
         "version": state.version,
         "protocol": {"min": state.protocol_min, "max": state.protocol_max},
-        "which": asdict(state.which),
+        "which": asdict(state.engine_id),
     }
     try:
-        handle, name = tempfile.mkstemp(dir=place.directory, prefix=f".{place.name}-")  # created with mode 0600
+        handle, name = tempfile.mkstemp(dir=files.directory, prefix=f".{files.name}-")  # created with mode 0600
         try:
             with os.fdopen(handle, "w", encoding="ascii") as file:
                 json.dump(data, file)
-            Path(name).replace(place.state)
+            Path(name).replace(files.state)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise unusable(place.state, error) from error
+        raise unusable(files.state, error) from error
 
 
 def check_owner(address: str) -> None:

@@ -1,4 +1,4 @@
--- How Neovim starts and speaks to the server; `require("dg_lsp").setup()` puts the user's options on top.
+-- The configuration that Neovim uses to start the server. `require("dg_lsp").setup()` applies the user's options to it.
 
 local config = require("dg_lsp.config")
 
@@ -9,39 +9,39 @@ return {
   root_markers = { ".git", "pyproject.toml", "package.json", "Cargo.toml", "go.mod" },
   root_dir = function(bufnr, on_dir)
     local server = require("dg_lsp.server")
-    if not server.is_second(bufnr) then
+    if not server.is_second_unnamed(bufnr) then
       on_dir(vim.fs.root(bufnr, vim.lsp.config[server.NAME].root_markers))
     end
   end,
   settings = { dgLsp = config.server_settings() },
   capabilities = {
-    -- The server sends its own notifications only to those who say that they understand them.
+    -- The server sends its own notifications only to clients that announce support for them.
     experimental = { dgLsp = { status = true, draft = true, preview = true } },
-    -- So that what a code action does comes by `workspace/applyEdit`, where it can be looked at first.
+    -- Without `resolveSupport` the edit of a code action arrives as `workspace/applyEdit`, where it can be previewed.
     textDocument = { codeAction = { resolveSupport = vim.NIL } },
-    -- Neovim reads edits of one version, and does not say so; of edits with annotations it tells each time.
+    -- Neovim supports `documentChanges` but does not announce it. It shows a message for every annotated edit.
     workspace = { workspaceEdit = { documentChanges = true, changeAnnotationSupport = vim.NIL } },
   },
   handlers = {
     ["dgLsp/status"] = function(_, params, context)
-      require("dg_lsp.status").heard(params, context)
+      require("dg_lsp.status").on_status(params, context)
     end,
     ["workspace/applyEdit"] = function(err, params, context)
       return require("dg_lsp.fill").apply(err, params, context)
     end,
     ["window/showMessage"] = function(_, params)
-      require("dg_lsp.server").heard(params)
+      require("dg_lsp.server").on_message(params)
     end,
     ["dgLsp/draft"] = function(_, params, context)
-      require("dg_lsp.draft").heard(params, context)
+      require("dg_lsp.draft").on_draft(params, context)
     end,
   },
   on_attach = function(client, bufnr)
     require("dg_lsp.fill")
     require("dg_lsp.ghost").attach(client, bufnr)
-    require("dg_lsp.server").follow_name(client, bufnr)
+    require("dg_lsp.server").reattach_when_named(client, bufnr)
   end,
   on_exit = function(code, signal, client_id)
-    require("dg_lsp.server").ended(code, signal, client_id)
+    require("dg_lsp.server").on_exit(code, signal, client_id)
   end,
 }

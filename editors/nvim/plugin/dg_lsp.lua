@@ -1,4 +1,4 @@
--- Commands and <Plug> maps. Nothing of the plugin is loaded before one of them is used.
+-- Commands and <Plug> maps. The plugin's other modules are loaded when one of them is used.
 
 if vim.g.loaded_dg_lsp then
   return
@@ -10,7 +10,7 @@ vim.api.nvim_set_hl(0, "DgLspDraft", { default = true, link = "ComplHint" })
 ---@type table<string, fun(arguments: string[])>
 local commands = {
   status = function()
-    vim.api.nvim_echo({ { table.concat(require("dg_lsp.status").story(), "\n") } }, true, {})
+    vim.api.nvim_echo({ { table.concat(require("dg_lsp.status").sentences(), "\n") } }, true, {})
   end,
   pause = function(arguments)
     require("dg_lsp").pause(arguments[1])
@@ -23,7 +23,7 @@ local commands = {
       require("dg_lsp").use_model(arguments[1])
     else
       local status = require("dg_lsp").status()
-      vim.api.nvim_echo({ { status and status.model or "dg-lsp does not run for this buffer." } }, true, {})
+      vim.api.nvim_echo({ { status and status.model or "dg-lsp is not running for this buffer." } }, true, {})
     end
   end,
   snooze = function(arguments)
@@ -52,7 +52,10 @@ vim.api.nvim_create_user_command("Dg", function(call)
     local names = vim.tbl_keys(commands)
     table.sort(names)
     vim.notify(
-      ("dg-lsp: there is no :Dg %s; there are %s"):format(call.fargs[1], table.concat(names, ", ")),
+      ("dg-lsp: unknown subcommand :Dg %s; the subcommands are %s"):format(
+        call.fargs[1],
+        table.concat(names, ", ")
+      ),
       vim.log.levels.ERROR
     )
     return
@@ -81,7 +84,7 @@ vim.api.nvim_create_user_command("DgModel", function(call)
   end
 end, {
   nargs = "?",
-  desc = "dg-lsp: choose one of the models that fit this machine, for all editors",
+  desc = "dg-lsp: choose a model that fits this machine, for all editors",
 })
 
 vim.api.nvim_create_user_command("DgFill", function(call)
@@ -89,10 +92,7 @@ vim.api.nvim_create_user_command("DgFill", function(call)
   if call.range > 0 then
     fill.regenerate(call.line1, call.line2, call.args)
   elseif call.args ~= "" then
-    vim.notify(
-      "dg-lsp: an instruction needs a selection, as in :'<,'>DgFill sort by name",
-      vim.log.levels.ERROR
-    )
+    vim.notify("dg-lsp: an instruction needs a range, as in :'<,'>DgFill sort by name", vim.log.levels.ERROR)
   elseif call.bang then
     fill.all()
   else
@@ -102,7 +102,7 @@ end, {
   bang = true,
   range = true,
   nargs = "*",
-  desc = "dg-lsp: fill at the cursor; with ! all holes of the buffer; with a range regenerate these lines",
+  desc = "dg-lsp: fill at the cursor; with !, all holes of the buffer; with a range, regenerate its lines",
 })
 
 for name, method in pairs({

@@ -1,7 +1,7 @@
 /** Runs `dg-lsp doctor` and shows its output in a read-only document. */
 import { execFile } from "node:child_process";
 import * as vscode from "vscode";
-import { doctorArguments, type Found } from "./locate";
+import { doctorArguments, type Program } from "./locate";
 
 const SCHEME = "dg-lsp-doctor";
 const PAGE = vscode.Uri.from({ scheme: SCHEME, path: "dg-lsp doctor" });
@@ -20,24 +20,24 @@ export class Doctor implements vscode.Disposable {
   }
 
   /** Run `doctor` of the program in a folder, and show its output. */
-  async run(found: Found | undefined, folder: string | undefined): Promise<void> {
+  async run(program: Program | undefined, folder: string | undefined): Promise<void> {
     const progress = { location: vscode.ProgressLocation.Window, title: "Running dg-lsp doctor" };
-    this.text = await vscode.window.withProgress(progress, () => doctorOutput(found, folder));
+    this.text = await vscode.window.withProgress(progress, () => doctorOutput(program, folder));
     this.changed.fire(PAGE);
     await vscode.window.showTextDocument(await vscode.workspace.openTextDocument(PAGE), { preview: true });
   }
 }
 
-function doctorOutput(found: Found | undefined, folder: string | undefined): Promise<string> {
-  if (!found) return Promise.resolve("The program dg-lsp was not found; click the item in the status bar to install it.\n");
-  const args = doctorArguments(found);
+function doctorOutput(program: Program | undefined, folder: string | undefined): Promise<string> {
+  if (!program) return Promise.resolve("The program dg-lsp was not found; click the item in the status bar to install it.\n");
+  const args = doctorArguments(program);
   if (!args) {
-    const line = [found.command, ...found.args].join(" ");
+    const line = [program.command, ...program.args].join(" ");
     return Promise.resolve(`The server is started with "${line}", which does not end with "serve": run dg-lsp doctor in a terminal.\n`);
   }
   return new Promise((resolve) => {
     // An exit code other than 0 means that the output reports a problem. The folder may have its own settings.
-    execFile(found.command, args, { cwd: folder }, (error, stdout, stderr) => {
+    execFile(program.command, args, { cwd: folder }, (error, stdout, stderr) => {
       resolve(`${stdout}${stderr}` || `dg-lsp doctor could not be run: ${error?.message ?? "it printed nothing"}\n`);
     });
   });

@@ -3,18 +3,18 @@ import * as vscode from "vscode";
 import type { LanguageClient } from "vscode-languageclient/node";
 import { Doctor } from "./doctor";
 import { Drafts } from "./drafts";
-import { fillFile, fillHere, regenerate, tell } from "./fill";
+import { fillFile, fillHere, regenerate, showError } from "./fill";
 import { install, isCurrent } from "./install";
 import { Preview } from "./preview";
 import { chooseModel } from "./models";
 import { serverCommands } from "./protocol";
-import { whenPythonChanges } from "./python";
-import { FILL_BEHIND, SAMPLE, TYPE_BEHIND } from "./sample";
+import { onPythonChange } from "./python";
+import { BEFORE_BODY, SAMPLE, BEFORE_TYPED } from "./sample";
 import { folder, Server } from "./server";
 import { strings, withLanguage } from "./settings";
 import { Snooze } from "./snooze";
 import { StatusItem } from "./statusItem";
-import { cancelFills } from "./underWay";
+import { cancelFills } from "./runningFills";
 import { Watcher } from "./watcher";
 
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
@@ -26,8 +26,8 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   const watcher = new Watcher();
   const preview = new Preview();
   const environment = vscode.Uri.joinPath(context.globalStorageUri, "environment").fsPath;
-  const carried = { folder: vscode.Uri.joinPath(context.extensionUri, "server").fsPath, environment };
-  const server = new Server(carried, output, status, drafts, watcher, preview, snooze);
+  const bundle = { folder: vscode.Uri.joinPath(context.extensionUri, "server").fsPath, environment };
+  const server = new Server(bundle, output, status, drafts, watcher, preview, snooze);
   context.subscriptions.push(output, status, drafts, doctor, watcher, preview, snooze, server);
 
   const command = (name: string, run: () => unknown) => {
@@ -36,7 +36,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   const withClient = (name: string, run: (client: LanguageClient) => Promise<void>) => {
     command(name, async () => {
       const client = server.running;
-      if (client) await run(client).catch(tell);
+      if (client) await run(client).catch(showError);
     });
   };
 
@@ -46,7 +46,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   withClient("dgLsp.repair", (client) => fillHere(client, ["repair"], "there is no broken syntax here"));
   withClient("dgLsp.docstring", (client) => fillHere(client, ["docstring"], "there is nothing to document here"));
 
-  command("dgLsp.menu", () => status.offer());
+  command("dgLsp.menu", () => status.showMenu());
   command("dgLsp.togglePause", togglePause);
   command("dgLsp.toggleLanguage", toggleLanguage);
   command("dgLsp.chooseModel", () => chooseModel(server.program, folder(), output));
@@ -56,15 +56,15 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   });
   command("dgLsp.doctor", () => doctor.run(server.program, folder()));
   command("dgLsp.restart", async () => {
-    // If the server runs, the engine is what hangs; otherwise look for the server again.
+    // If the server is running, restart the engine. Otherwise search for the server again.
     if (status.status) await vscode.commands.executeCommand(serverCommands.restartEngine);
     else await server.start();
   });
   command("dgLsp.install", async () => {
-    if (!(await install(carried, output))) return;
+    if (!(await install(bundle, output))) return;
     await server.start();
     if (server.program === undefined) {
-      void vscode.window.showErrorMessage("dg-lsp was installed, but its program was not found; see pip's output in the log");
+      void vscode.window.showErrorMessage("dg-lsp was installed, but its program was not found. The log has pip's output.");
     }
   });
   command("dgLsp.openCommandSetting", () => vscode.commands.executeCommand("workbench.action.openSettings", "dgLsp.client.command"));
@@ -72,12 +72,12 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   let sample: vscode.TextDocument | undefined;
   command("dgLsp.openSample", async () => {
     sample = await openSample();
-    await show(sample, TYPE_BEHIND);
+    await show(sample, BEFORE_TYPED);
   });
   // The user clicks this in the walkthrough, so the sample is not the active editor.
   command("dgLsp.fillSample", async () => {
-    if (!sample || sample.isClosed || !sample.getText().includes(`${FILL_BEHIND}...`)) sample = await openSample();
-    await show(sample, FILL_BEHIND);
+    if (!sample || sample.isClosed || !sample.getText().includes(`${BEFORE_BODY}...`)) sample = await openSample();
+    await show(sample, BEFORE_BODY);
     await vscode.commands.executeCommand("dgLsp.fillHere");
   });
 
@@ -88,15 +88,15 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     vscode.workspace.onDidGrantWorkspaceTrust(() => server.start()),
   );
   await server.start();
-  if (server.program?.source === "private" && !(await isCurrent(carried))) void offerUpdate();
+  if (server.program?.source === "private" && !(await isCurrent(bundle))) void offerUpdate();
   context.subscriptions.push(
-    await whenPythonChanges(() => {
+    await onPythonChange(() => {
       if (server.followsPython) void server.start();
     }),
   );
 }
 
-/** Do nothing: VS Code disposes the subscriptions of `activate`. */
+/** Do nothing; VS Code disposes the subscriptions of `activate`. */
 export function deactivate(): void {
   return;
 }
@@ -126,7 +126,7 @@ async function toggleLanguage(): Promise<void> {
   await settings.update(name, withLanguage(languages, language, !languages.includes(language)), whereSet(settings, name));
 }
 
-/** Return the settings file that decides a setting; a change in another one would have no effect. */
+/** Return the settings file that determines a setting. A change in another file would have no effect. */
 function whereSet(settings: vscode.WorkspaceConfiguration, name: string): vscode.ConfigurationTarget {
   const { workspaceValue } = settings.inspect(name) ?? {};
   return workspaceValue === undefined ? vscode.ConfigurationTarget.Global : vscode.ConfigurationTarget.Workspace;
@@ -139,7 +139,7 @@ async function openSample(): Promise<vscode.TextDocument> {
 /** Show a document with the cursor after a text. */
 async function show(document: vscode.TextDocument, text: string): Promise<void> {
   const editor = await vscode.window.showTextDocument(document);
-  const at = document.positionAt(document.getText().lastIndexOf(text) + text.length);
-  editor.selection = new vscode.Selection(at, at);
-  editor.revealRange(new vscode.Range(at, at));
+  const position = document.positionAt(document.getText().lastIndexOf(text) + text.length);
+  editor.selection = new vscode.Selection(position, position);
+  editor.revealRange(new vscode.Range(position, position));
 }

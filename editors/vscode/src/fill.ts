@@ -9,13 +9,13 @@ import {
   ResponseError,
 } from "vscode-languageclient";
 import type { LanguageClient } from "vscode-languageclient/node";
-import { serverCommands, type FillAnswer, type Wanted, type What } from "./protocol";
-import { tellFilled } from "./review";
+import { serverCommands, type FillAnswer, type FillParams, type What } from "./protocol";
+import { reportFill } from "./review";
 import { SELECTOR } from "./server";
-import { whileUnderWay } from "./underWay";
+import { withCancellation } from "./runningFills";
 
-/** Run the first of these actions that the server offers at the cursor, or show the message `nothing`. */
-export async function fillHere(client: LanguageClient, whats: readonly What[], nothing: string): Promise<void> {
+/** Run the first of these actions that the server offers at the cursor, or show `noneMessage`. */
+export async function fillHere(client: LanguageClient, kinds: readonly What[], noneMessage: string): Promise<void> {
   const editor = editorToFill();
   if (!editor) return;
   const at = client.code2ProtocolConverter.asPosition(editor.selection.active);
@@ -25,28 +25,28 @@ export async function fillHere(client: LanguageClient, whats: readonly What[], n
     range: { start: at, end: at },
     context: { diagnostics: [], triggerKind: CodeActionTriggerKind.Invoked },
   });
-  for (const what of whats) {
+  for (const kind of kinds) {
     for (const action of actions ?? []) {
-      const wanted = "data" in action ? (action.data as Wanted | undefined) : undefined;
-      if (wanted?.do === what) {
-        await fill(client, wanted);
+      const params = "data" in action ? (action.data as FillParams | undefined) : undefined;
+      if (params?.do === kind) {
+        await fill(client, params);
         return;
       }
     }
   }
-  void vscode.window.showInformationMessage(`dg-lsp: ${nothing}`);
+  void vscode.window.showInformationMessage(`dg-lsp: ${noneMessage}`);
 }
 
 /** Fill all holes of the active file. */
 export async function fillFile(client: LanguageClient): Promise<void> {
-  const wanted = wantedAt(client, "all");
-  if (wanted) await fill(client, wanted);
+  const params = paramsAt(client, "all");
+  if (params) await fill(client, params);
 }
 
 /** Regenerate the selection, with the user's instruction. */
 export async function regenerate(client: LanguageClient): Promise<void> {
-  const wanted = wantedAt(client, "regenerate");
-  if (!wanted) return;
+  const params = paramsAt(client, "regenerate");
+  if (!params) return;
   if (vscode.window.activeTextEditor?.selection.isEmpty) {
     void vscode.window.showInformationMessage("dg-lsp: nothing is selected");
     return;
@@ -56,23 +56,24 @@ export async function regenerate(client: LanguageClient): Promise<void> {
     prompt: "What should it do? Leave this empty to let the model choose.",
   });
   // Escape returns undefined and cancels; Enter without text returns "".
-  if (instruction !== undefined) await fill(client, { ...wanted, instruction });
+  if (instruction !== undefined) await fill(client, { ...params, instruction });
 }
 
-/** Return the active editor, or tell the user why nothing can be filled. */
+/** Return the active editor. If nothing can be filled there, show the reason and return undefined. */
 function editorToFill(): vscode.TextEditor | undefined {
   const editor = vscode.window.activeTextEditor;
   if (editor && vscode.languages.match(SELECTOR, editor.document) > 0) return editor;
-  const reason = editor ? "what is shown here is not a file to be filled" : "open a file first, and put the cursor where to fill";
+  const reason = editor ? "this document cannot be filled" : "open a file first, and put the cursor into a hole";
   void vscode.window.showInformationMessage(`dg-lsp: ${reason}`);
   return undefined;
 }
 
-function wantedAt(client: LanguageClient, what: What): Wanted | undefined {
+/** Return the parameters of an action at the selection of the active editor. */
+function paramsAt(client: LanguageClient, kind: What): FillParams | undefined {
   const editor = editorToFill();
   if (!editor) return undefined;
   return {
-    do: what,
+    do: kind,
     textDocument: {
       uri: client.code2ProtocolConverter.asUri(editor.document.uri),
       version: editor.document.version,
@@ -81,17 +82,17 @@ function wantedAt(client: LanguageClient, what: What): Wanted | undefined {
   };
 }
 
-async function fill(client: LanguageClient, wanted: Wanted): Promise<void> {
-  const params = { command: serverCommands.fill, arguments: [wanted] };
-  const answer = (await whileUnderWay((token) => client.sendRequest(ExecuteCommandRequest.type, params, token))) as FillAnswer;
-  tellFilled(client, wanted, answer);
+async function fill(client: LanguageClient, params: FillParams): Promise<void> {
+  const request = { command: serverCommands.fill, arguments: [params] };
+  const answer = (await withCancellation((token) => client.sendRequest(ExecuteCommandRequest.type, request, token))) as FillAnswer;
+  reportFill(client, params, answer);
 }
 
-/** Tell the user why a request failed, unless the user cancelled it. */
-export function tell(error: unknown): void {
+/** Show the user why a request failed, unless the user cancelled it. */
+export function showError(error: unknown): void {
   const code = error instanceof ResponseError ? error.code : undefined;
   if (code === LSPErrorCodes.RequestCancelled) return;
   const reason =
-    code === ErrorCodes.PendingResponseRejected ? "the server ended before it was done" : error instanceof Error ? error.message : String(error);
+    code === ErrorCodes.PendingResponseRejected ? "the server ended before the fill was complete" : error instanceof Error ? error.message : String(error);
   void vscode.window.showWarningMessage(`dg-lsp: ${reason}`);
 }

@@ -6,10 +6,10 @@ import { readFile, rm, writeFile } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
 import { scripts } from "./locate";
-import { pythonOf } from "./python";
-import { pinned, stepOf } from "./steps";
+import { selectedPython } from "./python";
+import { countPackages, stepOf } from "./steps";
 
-// Written by the build: the wheel that is packed with this very code.
+// Defined by the build: the wheel that is packed with this extension.
 declare const WHEEL_NAME: string;
 declare const WHEEL_SHA256: string;
 
@@ -17,37 +17,37 @@ const OLDEST_PYTHON = "3.11";
 let isInstalling = false;
 
 /** The extension's folder with the wheel and the requirements file, and the path of the private environment. */
-export interface Carried {
+export interface Bundle {
   folder: string;
   environment: string;
 }
 
 /** Return whether the private environment has this extension's version of the server. */
-export async function isCurrent({ environment }: Carried): Promise<boolean> {
-  return (await readFile(stamp(environment), "utf-8").catch(() => "")) === WHEEL_SHA256;
+export async function isCurrent({ environment }: Bundle): Promise<boolean> {
+  return (await readFile(stampFile(environment), "utf-8").catch(() => "")) === WHEEL_SHA256;
 }
 
 /** Install the server and return whether it worked; show a failure to the user, with a link to the log. */
-export async function install(carried: Carried, output: vscode.LogOutputChannel): Promise<boolean> {
+export async function install(bundle: Bundle, output: vscode.LogOutputChannel): Promise<boolean> {
   if (isInstalling) {
     void vscode.window.showInformationMessage("dg-lsp is already being installed");
     return false;
   }
   isInstalling = true;
   try {
-    return await installOnce(carried, output);
+    return await installOnce(bundle, output);
   } finally {
     isInstalling = false;
   }
 }
 
-async function installOnce(carried: Carried, output: vscode.LogOutputChannel): Promise<boolean> {
-  const { environment } = carried;
+async function installOnce(bundle: Bundle, output: vscode.LogOutputChannel): Promise<boolean> {
+  const { environment } = bundle;
   const isNew = !existsSync(environment);
   try {
     await vscode.window.withProgress(
       { location: vscode.ProgressLocation.Notification, title: "Installing dg-lsp", cancellable: true },
-      (progress, cancelled) => steps(carried, output, progress, cancelled),
+      (progress, cancelled) => steps(bundle, output, progress, cancelled),
     );
     return true;
   } catch (error) {
@@ -67,34 +67,34 @@ async function installOnce(carried: Carried, output: vscode.LogOutputChannel): P
 
 type Progress = vscode.Progress<{ message?: string; increment?: number }>;
 
-async function steps({ folder, environment }: Carried, output: vscode.LogOutputChannel, progress: Progress, cancelled: vscode.CancellationToken): Promise<void> {
+async function steps({ folder, environment }: Bundle, output: vscode.LogOutputChannel, progress: Progress, cancelled: vscode.CancellationToken): Promise<void> {
   const wheel = path.join(folder, WHEEL_NAME);
   const sha256 = createHash("sha256").update(await readFile(wheel)).digest("hex");
-  if (sha256 !== WHEEL_SHA256) throw new Error(`${wheel} is not the file that this extension was built with; install the extension again`);
-  const python = (await pythonOf()) ?? "python3";
-  progress.report({ message: "making a Python environment" });
-  const check = `import sys; sys.exit(sys.version_info < (${OLDEST_PYTHON.replace(".", ", ")}) and "Python ${OLDEST_PYTHON} or later is needed, and ${path.basename(python)} is " + sys.version.split()[0])`;
+  if (sha256 !== WHEEL_SHA256) throw new Error(`${wheel} is not the file that this extension was built with. Install the extension again`);
+  const python = (await selectedPython()) ?? "python3";
+  progress.report({ message: "creating a Python environment" });
+  const check = `import sys; sys.exit(sys.version_info < (${OLDEST_PYTHON.replace(".", ", ")}) and "dg-lsp needs Python ${OLDEST_PYTHON} or later, but ${path.basename(python)} is " + sys.version.split()[0])`;
   await run(python, ["-c", check], output, cancelled);
   await run(python, ["-m", "venv", environment], output, cancelled);
-  const inside = path.join(scripts(environment), "python");
+  const environmentPython = path.join(scripts(environment), "python");
   const pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input"];
-  const named = String(vscode.workspace.getConfiguration("dgLsp").get("client.requirements") ?? "").trim();
-  const requirements = named || path.join(folder, "requirements.txt");
-  const total = pinned(await readFile(requirements, "utf-8"));
+  const customFile = String(vscode.workspace.getConfiguration("dgLsp").get("client.requirements") ?? "").trim();
+  const requirements = customFile || path.join(folder, "requirements.txt");
+  const total = countPackages(await readFile(requirements, "utf-8"));
   // The extension's requirements file has a hash for each file, so pip can enforce them.
-  const strict = named ? [] : ["--require-hashes", "--only-binary", ":all:"];
-  progress.report({ message: "what it needs; torch is large, this takes minutes" });
-  await run(inside, [...pip, ...strict, "--requirement", requirements], output, cancelled, (line) => {
+  const strict = customFile ? [] : ["--require-hashes", "--only-binary", ":all:"];
+  progress.report({ message: "downloading dependencies; torch is large, so this takes minutes" });
+  await run(environmentPython, [...pip, ...strict, "--requirement", requirements], output, cancelled, (line) => {
     const step = stepOf(line);
-    if (step) progress.report({ message: step.message, increment: step.counts ? 95 / Math.max(total, 1) : 0 });
+    if (step) progress.report({ message: step.message, increment: step.isNewPackage ? 95 / Math.max(total, 1) : 0 });
   });
-  progress.report({ message: "dg-lsp itself" });
-  await run(inside, [...pip, "--no-deps", "--no-index", "--force-reinstall", wheel], output, cancelled);
-  await writeFile(stamp(environment), WHEEL_SHA256);
+  progress.report({ message: "installing dg-lsp" });
+  await run(environmentPython, [...pip, "--no-deps", "--no-index", "--force-reinstall", wheel], output, cancelled);
+  await writeFile(stampFile(environment), WHEEL_SHA256);
 }
 
-/** The file that says which wheel an environment has. */
-function stamp(environment: string): string {
+/** Return the file that names the wheel of an environment. */
+function stampFile(environment: string): string {
   return path.join(environment, "dg-lsp-wheel.sha256");
 }
 
@@ -103,29 +103,29 @@ function run(
   args: string[],
   output: vscode.LogOutputChannel,
   cancelled: vscode.CancellationToken,
-  heard: (line: string) => void = () => undefined,
+  onLine: (line: string) => void = () => undefined,
 ): Promise<void> {
   output.info([command, ...args].join(" "));
   return new Promise((resolve, reject) => {
     const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"] });
-    const end = cancelled.onCancellationRequested(() => child.kill());
+    const listener = cancelled.onCancellationRequested(() => child.kill());
     let last = "";
-    const take = (data: Buffer) => {
+    const readOutput = (data: Buffer) => {
       const text = data.toString().trimEnd();
       if (text) {
         last = text.split("\n").at(-1) ?? last;
-        text.split("\n").forEach(heard);
+        text.split("\n").forEach(onLine);
         output.info(text);
       }
     };
-    child.stdout.on("data", take);
-    child.stderr.on("data", take);
+    child.stdout.on("data", readOutput);
+    child.stderr.on("data", readOutput);
     child.on("error", (error: NodeJS.ErrnoException) => {
-      end.dispose();
-      reject(error.code === "ENOENT" ? new Error(`there is no ${command}; Python ${OLDEST_PYTHON} or later is needed`) : error);
+      listener.dispose();
+      reject(error.code === "ENOENT" ? new Error(`${command} was not found; install Python ${OLDEST_PYTHON} or later`) : error);
     });
     child.on("close", (code) => {
-      end.dispose();
+      listener.dispose();
       if (cancelled.isCancellationRequested) reject(new vscode.CancellationError());
       else if (code === 0) resolve();
       else reject(new Error(last || `${command} ended with code ${code ?? "unknown"}`));

@@ -1,35 +1,35 @@
-/** Finds the server's program: the places to search, in order. Pure, except that `exists` is asked about files. */
+/** Finds the server's program in several places, in order. Pure, apart from the calls of `exists`. */
 import * as path from "node:path";
 
 export type Source = "settings" | "python" | "private" | "path";
 
-export interface Found {
+export interface Program {
   command: string;
   args: string[];
   source: Source;
 }
 
-export interface Places {
-  /** What the user has named, with arguments; empty for nothing. */
-  named: readonly string[];
-  /** The interpreter of the Python environment that the user has chosen. */
+export interface SearchPlaces {
+  /** The command line in the settings; empty if there is none. */
+  setting: readonly string[];
+  /** The interpreter of the selected Python environment. */
   python: string | undefined;
-  /** The folder of the environment that this extension has made. */
+  /** The folder of this extension's private environment. */
   environment: string;
   /** The directories of PATH. */
   path: readonly string[];
 }
 
 /** Return the first program found, or undefined. */
-export function locate(places: Places, exists: (file: string) => boolean): Found | undefined {
-  const [named, ...args] = places.named;
-  if (named !== undefined) return { command: named, args: args.length > 0 ? args : ["serve"], source: "settings" };
-  const looked: [Source, string | undefined][] = [
+export function locate(places: SearchPlaces, exists: (file: string) => boolean): Program | undefined {
+  const [program, ...args] = places.setting;
+  if (program !== undefined) return { command: program, args: args.length > 0 ? args : ["serve"], source: "settings" };
+  const candidates: [Source, string | undefined][] = [
     ["python", places.python === undefined ? undefined : path.dirname(places.python)],
     ["private", scripts(places.environment)],
     ...places.path.map((folder): [Source, string] => ["path", folder]),
   ];
-  for (const [source, folder] of looked) {
+  for (const [source, folder] of candidates) {
     if (folder === undefined || !path.isAbsolute(folder)) continue;
     const command = path.join(folder, "dg-lsp");
     if (exists(command)) return { command, args: ["serve"], source };
@@ -37,7 +37,7 @@ export function locate(places: Places, exists: (file: string) => boolean): Found
   return undefined;
 }
 
-/** Return the absolute entries of a PATH. A relative one would run what a workspace has in the folder that is open. */
+/** Return the absolute entries of a PATH. A relative entry could run a program from the open workspace. */
 export function absoluteEntries(searchPath: string): string[] {
   return searchPath.split(path.delimiter).filter((entry) => path.isAbsolute(entry));
 }
@@ -48,15 +48,15 @@ export function scripts(environment: string): string {
 }
 
 /** Return the arguments that run `doctor` of the same program; undefined if its arguments do not end with `serve`. */
-export function doctorArguments(found: Found): string[] | undefined {
-  return argumentsFor(found, "doctor");
+export function doctorArguments(program: Program): string[] | undefined {
+  return argumentsFor(program, "doctor");
 }
 
 /** Return the arguments that run `setup` of the same program; undefined if its arguments do not end with `serve`. */
-export function setupArguments(found: Found): string[] | undefined {
-  return argumentsFor(found, "setup");
+export function setupArguments(program: Program): string[] | undefined {
+  return argumentsFor(program, "setup");
 }
 
-function argumentsFor(found: Found, command: string): string[] | undefined {
-  return found.args.at(-1) === "serve" ? [...found.args.slice(0, -1), command] : undefined;
+function argumentsFor(program: Program, command: string): string[] | undefined {
+  return program.args.at(-1) === "serve" ? [...program.args.slice(0, -1), command] : undefined;
 }

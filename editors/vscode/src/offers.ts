@@ -1,4 +1,4 @@
-/** What `dg-lsp setup --json` says. Pure. */
+/** Reads the output of `dg-lsp setup --json`. Pure. */
 
 export interface Offer {
   model: string;
@@ -21,19 +21,19 @@ export interface Setup {
   trial?: { diff: string; confidence: string; ms: number; problem: string } | null;
 }
 
-/** The version of the object that this client understands. */
+/** The version of the output that this client supports. */
 export const VERSION = 1;
 
-/** Return what the program said; raise an error that is a sentence for something else. */
+/** Return the parsed output; throw an error whose message is a sentence if it has another format. */
 export function readOffers(text: string): Setup {
-  const stated = JSON.parse(text) as Partial<Setup>;
-  if (stated.version !== VERSION || !Array.isArray(stated.offers) || typeof stated.model !== "string") {
-    throw new Error("dg-lsp setup speaks another version than this extension; update one of them");
+  const setup = JSON.parse(text) as Partial<Setup>;
+  if (setup.version !== VERSION || !Array.isArray(setup.offers) || typeof setup.model !== "string") {
+    throw new Error("dg-lsp setup has another version than this extension; update one of them");
   }
-  return stated as Setup;
+  return setup as Setup;
 }
 
-/** Return how an offer reads in a list. */
+/** Return the entry of an offer in a list. */
 export function describeOffer(offer: Offer, current: string): { label: string; description: string; detail: string } {
   const icon = offer.model === current ? "$(check) " : offer.ready ? "" : "$(terminal) ";
   const state = offer.model === current ? "used now" : offer.recommended ? "recommended" : offer.ready ? "" : "after a few commands";

@@ -6,7 +6,7 @@ const SCHEME = "dg-lsp-preview";
 
 export class Preview implements vscode.Disposable {
   private text = "";
-  private turn = 0;
+  private previewCount = 0;
   private readonly provider = vscode.workspace.registerTextDocumentContentProvider(SCHEME, {
     provideTextDocumentContent: () => this.text,
   });
@@ -20,11 +20,11 @@ export class Preview implements vscode.Disposable {
     const editor = vscode.window.activeTextEditor;
     this.text = withEdits(document, edits);
     // VS Code caches a document by its URI, so use a new one each time.
-    const proposed = vscode.Uri.from({ scheme: SCHEME, path: document.uri.path, query: String(++this.turn) });
+    const proposed = vscode.Uri.from({ scheme: SCHEME, path: document.uri.path, query: String(++this.previewCount) });
     const name = path.posix.basename(document.uri.path);
     await vscode.commands.executeCommand("vscode.diff", document.uri, proposed, `${name}: ${title}`, { preview: true });
     const apply = "Apply";
-    const picked = await vscode.window.showQuickPick([apply, "Keep what is there"], { title, placeHolder: "The diff shows the change", ignoreFocusOut: true });
+    const picked = await vscode.window.showQuickPick([apply, "Keep the old text"], { title, placeHolder: "The diff shows the change", ignoreFocusOut: true });
     const tabs = vscode.window.tabGroups.all.flatMap((group) => group.tabs);
     const shown = tabs.filter(({ input }) => input instanceof vscode.TabInputTextDiff && input.modified.toString() === proposed.toString());
     await vscode.window.tabGroups.close(shown);

@@ -1,7 +1,7 @@
 /** The server's own messages. Mirrors dg_lsp/server/methods.py; tests/test_mirror.py compares the two. */
 import { NotificationType, type Command, type Range, type VersionedTextDocumentIdentifier } from "vscode-languageclient";
 
-/** The version of the messages that this client understands. */
+/** The version of the messages that this client supports. */
 export const VERSION = 1;
 
 export type State = "off" | "starting" | "loading" | "ready" | "failed";
@@ -34,14 +34,15 @@ export interface Draft {
 
 export type What = "body" | "hole" | "all" | "regenerate" | "repair" | "docstring";
 
-export interface Wanted {
+/** The parameters of `dgLsp.fill`, which are also the `data` of a code action. */
+export interface FillParams {
   do: What;
   textDocument: Omit<VersionedTextDocumentIdentifier, "version"> & { version: number | null };
   range: Range;
   instruction?: string;
 }
 
-/** A fill that was applied: where it stands now, its text, and how sure the model is of it, for people. */
+/** A fill that was applied: its range in the new text, its text, and the model's confidence in words. */
 export interface FilledPart {
   range: Range;
   text: string;
@@ -56,7 +57,7 @@ export interface FillAnswer {
   fills?: FilledPart[];
 }
 
-/** A suggestion, as it came from the server; its command tells which it was. */
+/** A suggestion as the server sent it; its command identifies it. */
 export interface ShownItem {
   insertText: string;
   command?: Command;
@@ -65,13 +66,13 @@ export interface ShownItem {
 export const statusChanged = new NotificationType<Status>("dgLsp/status");
 export const draftChanged = new NotificationType<Draft>("dgLsp/draft");
 
-/** What clients of other servers send as well. */
+/** Notifications that clients of other servers send too. */
 export const didShow = new NotificationType<{ item: ShownItem }>("textDocument/didShowCompletion");
 export const didPartiallyAccept = new NotificationType<{ item: ShownItem; acceptedLength: number }>(
   "textDocument/didPartiallyAcceptCompletion",
 );
 
-/** Commands of the server's, for `workspace/executeCommand`. */
+/** The server's commands, for `workspace/executeCommand`. */
 export const serverCommands = {
   fill: "dgLsp.fill",
   accepted: "dgLsp.accepted",

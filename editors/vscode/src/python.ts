@@ -1,7 +1,7 @@
-/** The Python environment that the user has chosen in the Python extension, where that is installed. */
+/** The Python environment that is selected in the Python extension, if that is installed. */
 import * as vscode from "vscode";
 
-/** As much of the Python extension's API as is used here. */
+/** The parts of the Python extension's API that are used here. */
 interface PythonApi {
   readonly environments: {
     getActiveEnvironmentPath(resource?: vscode.Uri): { readonly path: string };
@@ -14,16 +14,16 @@ async function api(): Promise<PythonApi | undefined> {
   const extension = vscode.extensions.getExtension<PythonApi>("ms-python.python");
   if (!extension) return undefined;
   try {
-    const found = extension.isActive ? extension.exports : await extension.activate();
-    // Another version, or another extension of that name, may export something else.
-    return "environments" in found ? found : undefined;
+    const exports = extension.isActive ? extension.exports : await extension.activate();
+    // Another version may export something else.
+    return "environments" in exports ? exports : undefined;
   } catch {
     return undefined;
   }
 }
 
-/** Return the interpreter of the chosen environment; undefined without one, and where the workspace is not trusted. */
-export async function pythonOf(): Promise<string | undefined> {
+/** Return the interpreter of the selected environment; undefined without one, and in an untrusted workspace. */
+export async function selectedPython(): Promise<string | undefined> {
   if (!vscode.workspace.isTrusted) return undefined;
   const python = await api();
   if (!python) return undefined;
@@ -32,13 +32,13 @@ export async function pythonOf(): Promise<string | undefined> {
     const environment = await python.environments.resolveEnvironment(python.environments.getActiveEnvironmentPath(folder));
     return environment?.executable.uri?.fsPath;
   } catch {
-    // What fails there must not keep us from looking elsewhere.
+    // After an error in the Python extension, the other places are still searched.
     return undefined;
   }
 }
 
-/** Call back when the user chooses another environment. */
-export async function whenPythonChanges(heard: () => void): Promise<vscode.Disposable> {
+/** Call back when the user selects another environment. */
+export async function onPythonChange(callback: () => void): Promise<vscode.Disposable> {
   const python = await api();
-  return python?.environments.onDidChangeActiveEnvironmentPath(heard) ?? new vscode.Disposable(() => undefined);
+  return python?.environments.onDidChangeActiveEnvironmentPath(callback) ?? new vscode.Disposable(() => undefined);
 }

@@ -1,4 +1,4 @@
-/** What the walkthrough opens: a place where a suggestion is easy, and a body to fill. A test fills both with the embedded model. */
+/** The walkthrough's sample: a place for an easy suggestion, and a body to fill. A test fills both with the embedded model. */
 
 export const SAMPLE = `class Rectangle:
     def __init__(self, width, height):
@@ -28,12 +28,12 @@ window = Window(3, 4)
 print(window.area(), window.perimeter())
 `;
 
-/** What is typed in the walkthrough, and what should stand there then. */
+/** The text to type in the walkthrough, and the line with the accepted suggestion. */
 export const TYPED = "self.";
 export const COMPLETED = "self.height = height";
-/** What the body to fill should hold then. */
+/** The body after the fill. */
 export const FILLED = "return self.width * self.height";
 
-/** What stands before the place where typing begins, and before the body to fill. */
-export const TYPE_BEHIND = "class Window:\n    def __init__(self, width, height):\n        self.width = width\n        ";
-export const FILL_BEHIND = "    def area(self):\n        ";
+/** The text before the place to type, and the text before the body to fill. */
+export const BEFORE_TYPED = "class Window:\n    def __init__(self, width, height):\n        self.width = width\n        ";
+export const BEFORE_BODY = "    def area(self):\n        ";

@@ -1,4 +1,4 @@
-/** The server's process and the client that speaks to it: found, started, told of, started anew. */
+/** The server's process and its client: finds the program, starts and restarts it, and reports its status. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
@@ -8,40 +8,41 @@ import { CloseAction, State as ClientState, type ErrorHandler, type WorkspaceEdi
 import { LanguageClient, type LanguageClientOptions, type StaticFeature } from "vscode-languageclient/node";
 import { sentence } from "./describe";
 import type { Drafts } from "./drafts";
-import type { Carried } from "./install";
-import { absoluteEntries, locate, type Found } from "./locate";
+import type { Bundle } from "./install";
+import { absoluteEntries, locate, type Program } from "./locate";
 import type { Preview } from "./preview";
 import type { Snooze } from "./snooze";
-import { serverCommands, statusChanged, type FillAnswer, type Status, type Wanted } from "./protocol";
-import { pythonOf } from "./python";
-import { sayBriefly, tellFilled } from "./review";
+import { serverCommands, statusChanged, type FillAnswer, type Status, type FillParams } from "./protocol";
+import { selectedPython } from "./python";
+import { showBriefMessage, reportFill } from "./review";
 import { commandLine, forServer } from "./settings";
 import type { StatusItem } from "./statusItem";
-import { whileUnderWay } from "./underWay";
+import { withCancellation } from "./runningFills";
 import type { Watcher } from "./watcher";
 
-/** Documents that people write; not outputs, diffs or what other extensions show. */
+/** Documents that the user edits; not outputs, diffs or documents of other extensions. */
 export const SELECTOR = ["file", "untitled", "vscode-notebook-cell", "vscode-vfs"].map((scheme) => ({ scheme, language: "*" }));
 
-/** A client that is silent about its end once it was given up. */
+/** A client that shows no errors after it was abandoned. */
 class Client extends LanguageClient {
-  isGivenUp = false;
+  isAbandoned = false;
 
   override error(message: string, data?: unknown, shown?: boolean | "force"): void {
-    super.error(message, data, this.isGivenUp ? false : shown);
+    super.error(message, data, this.isAbandoned ? false : shown);
   }
 }
 
 export class Server implements vscode.Disposable {
   private client: Client | undefined;
   private process: ChildProcess | undefined;
-  private found: Found | undefined;
-  private turn = 0;
+  private foundProgram: Program | undefined;
+  /** Counts the starts; a start that another one has overtaken stops. */
+  private startCount = 0;
   private logged = new Set<string>();
 
   constructor(
-    /** What the extension carries, and the folder of the environment that `install` makes. */
-    readonly carried: Carried,
+    /** The files in the extension, and the path of the private environment. */
+    readonly bundle: Bundle,
     private readonly output: vscode.LogOutputChannel,
     private readonly status: StatusItem,
     private readonly drafts: Drafts,
@@ -54,56 +55,56 @@ export class Server implements vscode.Disposable {
     void this.stop();
   }
 
-  /** The client, once it runs; undefined, and the user told, while there is none. */
+  /** The running client. Without one, show a message and return undefined. */
   get running(): LanguageClient | undefined {
     if (this.client?.state === ClientState.Running) return this.client;
-    void vscode.window.showInformationMessage("dg-lsp: the server does not run; the status bar says why");
+    void vscode.window.showInformationMessage("dg-lsp: the server is not running; the status bar shows the reason");
     return undefined;
   }
 
   /** The program that the server was started from. */
-  get program(): Found | undefined {
-    return this.found;
+  get program(): Program | undefined {
+    return this.foundProgram;
   }
 
-  /** Whether another Python environment could mean another program. */
+  /** Whether the selected Python environment can change the program. */
   get followsPython(): boolean {
-    return this.found?.source !== "settings";
+    return this.foundProgram?.source !== "settings";
   }
 
   /** Find the program and start it; a failure is shown in the status bar. */
   async start(): Promise<void> {
-    const turn = ++this.turn;
+    const startNumber = ++this.startCount;
     await this.stop();
-    this.status.become({ kind: "starting" });
-    const found = await this.find().catch((error: unknown) => error as Error);
-    if (turn !== this.turn) return;
-    this.found = found instanceof Error ? undefined : found;
-    if (found instanceof Error) {
-      this.output.error(found.message);
-      this.status.become({ kind: "broken", message: sentence(found.message) });
+    this.status.setSituation({ kind: "starting" });
+    const program = await this.find().catch((error: unknown) => error as Error);
+    if (startNumber !== this.startCount) return;
+    this.foundProgram = program instanceof Error ? undefined : program;
+    if (program instanceof Error) {
+      this.output.error(program.message);
+      this.status.setSituation({ kind: "broken", message: sentence(program.message) });
       return;
     }
-    if (!found) {
+    if (!program) {
       this.output.warn("dg-lsp was not found");
-      this.status.become({ kind: "missing" });
+      this.status.setSituation({ kind: "missing" });
       return;
     }
-    this.output.info(`starting ${[found.command, ...found.args].join(" ")}`);
-    const client: Client = new Client("dgLsp", "dg-lsp", () => this.launch(found), this.options(() => client));
-    client.registerFeature(UNDERSTANDS);
+    this.output.info(`starting ${[program.command, ...program.args].join(" ")}`);
+    const client: Client = new Client("dgLsp", "dg-lsp", () => this.launch(program), this.options(() => client));
+    client.registerFeature(CAPABILITIES);
     client.onNotification(statusChanged, (status) => {
       this.log(status);
-      this.status.become({ kind: "running", status });
+      this.status.setSituation({ kind: "running", status });
     });
     this.drafts.listen(client);
-    this.watcher.tell(client);
+    this.watcher.attach(client);
     client.onDidChangeState(({ newState }) => {
       if (client !== this.client) return;
-      if (newState === ClientState.Starting) this.status.become({ kind: "starting" });
+      if (newState === ClientState.Starting) this.status.setSituation({ kind: "starting" });
       if (newState === ClientState.Stopped || newState === ClientState.StartFailed) {
         this.drafts.clear();
-        this.status.become({ kind: "broken", message: "The server has ended; the log says why." });
+        this.status.setSituation({ kind: "broken", message: "The server has ended; the log has the reason." });
       }
     });
     this.client = client;
@@ -113,24 +114,24 @@ export class Server implements vscode.Disposable {
       if (client !== this.client) return;
       const reason = error instanceof Error ? error.message : String(error);
       this.output.error(reason);
-      this.status.become({ kind: "broken", message: sentence(`the server could not be started: ${reason}`) });
+      this.status.setSituation({ kind: "broken", message: sentence(`the server could not be started: ${reason}`) });
     }
   }
 
-  /** Write into the log what the status says, each thing once as long as it stays. */
+  /** Write the status to the log, and each sentence only once as long as it stays. */
   private log(status: Status): void {
-    const words = [
+    const sentences = [
       status.state === "ready" ? "" : `the engine is ${status.state}`,
       status.message,
       status.suppressed ? `no suggestion: ${status.suppressed.message}` : "",
       ...status.problems,
     ].filter((each) => each !== "");
-    for (const each of words) {
+    for (const each of sentences) {
       if (this.logged.has(each)) continue;
       if (status.state === "failed") this.output.error(each);
       else this.output.info(each);
     }
-    this.logged = new Set(words);
+    this.logged = new Set(sentences);
   }
 
   private async stop(): Promise<void> {
@@ -139,41 +140,41 @@ export class Server implements vscode.Disposable {
     this.drafts.clear();
     if (client?.state === ClientState.Running) await client.dispose();
     else if (client) {
-      // One that has not answered yet, and may never, is not waited for.
-      client.isGivenUp = true;
+      // Do not wait for a server that has not answered yet, because it may never answer.
+      client.isAbandoned = true;
       process?.kill();
     }
   }
 
-  private async launch({ command, args, source }: Found): Promise<ChildProcess> {
+  private async launch({ command, args, source }: Program): Promise<ChildProcess> {
     const child = spawn(command, args, { cwd: folder(), env: { ...process.env, PATH: absoluteEntries(process.env.PATH ?? "").join(path.delimiter) } });
     try {
       await once(child, "spawn");
     } catch (error) {
-      const named = source === "settings" ? ", which the setting dgLsp.client.command names," : "";
-      throw new Error(`${command}${named} can't be run (${(error as NodeJS.ErrnoException).code ?? String(error)})`, { cause: error });
+      const origin = source === "settings" ? ", which the setting dgLsp.client.command names," : "";
+      throw new Error(`${command}${origin} can't be run (${(error as NodeJS.ErrnoException).code ?? String(error)})`, { cause: error });
     }
     this.process = child;
     return child;
   }
 
-  private async find(): Promise<Found | undefined> {
+  private async find(): Promise<Program | undefined> {
     return locate(
       {
-        named: commandLine(vscode.workspace.getConfiguration("dgLsp").get("client.command")),
-        python: await pythonOf(),
-        environment: this.carried.environment,
+        setting: commandLine(vscode.workspace.getConfiguration("dgLsp").get("client.command")),
+        python: await selectedPython(),
+        environment: this.bundle.environment,
         path: absoluteEntries(process.env.PATH ?? ""),
       },
       existsSync,
     );
   }
 
-  /** Return whether an edit may be applied: what needs confirmation is shown to the user first, who sees it in a diff. */
-  private async isAgreed(client: Client, edit: WorkspaceEdit): Promise<boolean> {
+  /** Return whether an edit may be applied. If an annotation needs confirmation, ask the user with a diff. */
+  private async isConfirmed(client: Client, edit: WorkspaceEdit): Promise<boolean> {
     for (const annotation of Object.values(edit.changeAnnotations ?? {})) {
       if (!annotation.needsConfirmation) continue;
-      // VS Code's own preview would not have the change ticked, nor say how sure the model is.
+      // VS Code's own preview would show the change as not selected, and would not show the confidence.
       annotation.needsConfirmation = false;
       for (const change of edit.documentChanges ?? []) {
         if (!("edits" in change)) continue;
@@ -187,16 +188,16 @@ export class Server implements vscode.Disposable {
 
   private options(client: () => Client): LanguageClientOptions {
     let handler: ErrorHandler | undefined;
-    const usual = () => (handler ??= client().createDefaultErrorHandler());
+    const defaultHandler = () => (handler ??= client().createDefaultErrorHandler());
     return {
       documentSelector: SELECTOR,
       outputChannel: this.output,
-      // The status bar says it.
+      // The status bar shows the error.
       initializationFailedHandler: () => false,
       errorHandler: {
-        error: (...happened) => usual().error(...happened),
-        // What has been given up is not started again.
-        closed: () => (client().isGivenUp ? { action: CloseAction.DoNotRestart, handled: true } : usual().closed()),
+        error: (...args) => defaultHandler().error(...args),
+        // An abandoned client is not restarted.
+        closed: () => (client().isAbandoned ? { action: CloseAction.DoNotRestart, handled: true } : defaultHandler().closed()),
       },
       middleware: {
         provideInlineCompletionItems: (document, position, context, token, next) => {
@@ -204,29 +205,29 @@ export class Server implements vscode.Disposable {
           return isAutomatic && this.snooze.until !== undefined ? undefined : this.watcher.provide(document, position, context, token, next);
         },
         resolveCodeAction: async (action, token, next) => {
-          const resolved = await whileUnderWay(async (either) => next(action, either), token);
-          // The server has put how sure the model is behind the title, which the menu shows no more.
-          if (resolved?.edit && resolved.title !== action.title) sayBriefly(resolved.title);
+          const resolved = await withCancellation(async (anyToken) => next(action, anyToken), token);
+          // The server has added the confidence to the title, but the menu is already closed.
+          if (resolved?.edit && resolved.title !== action.title) showBriefMessage(resolved.title);
           return resolved;
         },
         executeCommand: async (command, args: unknown[], next) => {
           const answer: unknown = await next(command, args);
-          // What our own commands ask for, they tell of themselves.
-          if (command === serverCommands.fill && answer) tellFilled(client(), args[0] as Wanted, answer as FillAnswer);
+          // The extension's own commands do not pass here and report their fills themselves.
+          if (command === serverCommands.fill && answer) reportFill(client(), args[0] as FillParams, answer as FillAnswer);
           return answer;
         },
         workspace: {
-          // VS Code would open a file again that was closed while it was filled.
+          // VS Code would reopen a file that was closed during the fill.
           handleApplyEdit: async (params, next) => {
             const { changes = {}, documentChanges = [] } = params.edit;
             const uris = [...Object.keys(changes), ...documentChanges.flatMap((each) => ("textDocument" in each ? each.textDocument.uri : []))];
             if (!uris.every((uri) => isOpen(client().protocol2CodeConverter.asUri(uri)))) return { applied: false, failureReason: "the file was closed" };
-            if (!(await this.isAgreed(client(), params.edit))) return { applied: false, failureReason: "the user said no" };
+            if (!(await this.isConfirmed(client(), params.edit))) return { applied: false, failureReason: "the user declined the change" };
             return next(params, NEVER);
           },
           configuration: async (params, token, next) => {
-            const found = await next(params, token);
-            return Array.isArray(found) ? found.map(forServer) : found;
+            const sections = await next(params, token);
+            return Array.isArray(sections) ? sections.map(forServer) : sections;
           },
         },
       },
@@ -236,20 +237,20 @@ export class Server implements vscode.Disposable {
 
 const NEVER = new vscode.CancellationTokenSource().token;
 
-/** Return where the server and its doctor run: the first folder of the window. */
+/** Return the folder in which the server and `dg-lsp doctor` run: the first folder of the window. */
 export function folder(): string | undefined {
   const first = vscode.workspace.workspaceFolders?.[0]?.uri;
   return first?.scheme === "file" ? first.fsPath : undefined;
 }
 
-/** Return whether a tab shows a document: by itself, as one side of a comparison, or as a cell. */
+/** Return whether a tab shows a document: alone, as one side of a diff, or as a notebook cell. */
 function isOpen(document: vscode.Uri): boolean {
   const tabs = vscode.window.tabGroups.all.flatMap((group) => group.tabs);
   return tabs.some(({ input }) => Object.values(input ?? {}).some((each) => each instanceof vscode.Uri && each.path === document.path));
 }
 
-/** Says in `initialize` which of the server's own notifications are understood here. */
-const UNDERSTANDS: StaticFeature = {
+/** Announces in `initialize` which of the server's additional messages the client supports. */
+const CAPABILITIES: StaticFeature = {
   fillClientCapabilities: (capabilities) => {
     capabilities.experimental = { ...(capabilities.experimental as object | undefined), dgLsp: { status: true, draft: true, preview: true } };
   },

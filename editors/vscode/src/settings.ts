@@ -1,20 +1,20 @@
-/** Which of the settings are the server's, and which are this client's own. Pure. */
+/** Separates the server's settings from this client's own, and reads their values. Pure. */
 
-/** Groups of settings that only this client reads; the server would say that it does not know them. */
-const OWN = new Set(["client", "trace"]);
+/** Groups of settings that only this client reads; the server would report them as unknown. */
+const CLIENT_GROUPS = new Set(["client", "trace"]);
 
-/** Return the settings of our section as the server is to see them. */
+/** Return the settings of our section without the client's own groups. */
 export function forServer(section: unknown): unknown {
   if (typeof section !== "object" || section === null || Array.isArray(section)) return section;
-  return Object.fromEntries(Object.entries(section).filter(([name]) => !OWN.has(name)));
+  return Object.fromEntries(Object.entries(section).filter(([name]) => !CLIENT_GROUPS.has(name)));
 }
 
-/** Return the strings of a setting that is a list of them; users write other things too. */
+/** Return the strings in a setting that should be a list of strings; the user may have written something else. */
 export function strings(value: unknown): string[] {
   return Array.isArray(value) ? value.filter((each) => typeof each === "string") : [];
 }
 
-/** Return the command line that a setting names, empty for none; raise an error that says what is wrong with it. */
+/** Return the command line in a setting, empty if there is none; throw an error if it is not a list of strings. */
 export function commandLine(value: unknown): string[] {
   const parts = strings(value);
   if (value === null || value === undefined || (Array.isArray(value) && value.length === 0)) return [];
@@ -24,7 +24,7 @@ export function commandLine(value: unknown): string[] {
   return parts;
 }
 
-/** Return the languages with one more, or with one less. */
+/** Return the languages with one of them added or removed. */
 export function withLanguage(languages: readonly string[], language: string, disabled: boolean): string[] {
   const others = languages.filter((each) => each !== language);
   return disabled ? [...others, language] : others;

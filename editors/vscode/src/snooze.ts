@@ -20,14 +20,14 @@ export class Snooze implements vscode.Disposable {
     return new Date(this.end).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
   }
 
-  /** Ask for how long and start a snooze; end a running one. */
+  /** Ask for the duration and start a snooze, or end a running one. */
   async toggle(): Promise<void> {
     if (this.until !== undefined) {
       this.set(0);
       return;
     }
     const items = MINUTES.map((minutes) => ({ label: `${minutes} minutes`, minutes }));
-    const picked = await vscode.window.showQuickPick(items, { title: "dg-lsp: no suggestions for" });
+    const picked = await vscode.window.showQuickPick(items, { title: "dg-lsp: snooze suggestions for" });
     if (picked) this.set(picked.minutes);
   }
 

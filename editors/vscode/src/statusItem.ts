@@ -21,7 +21,7 @@ export class StatusItem implements vscode.Disposable {
     });
     this.item.name = "dg-lsp";
     this.item.command = "dgLsp.menu";
-    this.become(this.situation);
+    this.setSituation(this.situation);
     this.item.show();
   }
 
@@ -35,13 +35,13 @@ export class StatusItem implements vscode.Disposable {
   }
 
   /** Show a new situation. */
-  become(situation: Situation): void {
+  setSituation(situation: Situation): void {
     this.situation = situation;
     this.show();
   }
 
   private show(): void {
-    const { text, sentences, level } = describe(this.seen);
+    const { text, sentences, level } = describe(this.displayed);
     this.item.text = text;
     this.item.tooltip = sentences.join("\n");
     this.item.backgroundColor = COLOURS[level];
@@ -49,18 +49,18 @@ export class StatusItem implements vscode.Disposable {
   }
 
   /** The situation to display, including a snooze. */
-  private get seen(): Situation {
+  private get displayed(): Situation {
     const until = this.snooze.until;
     const { situation } = this;
     return situation.kind === "running" && until !== undefined ? { kind: "snoozed", until, status: situation.status } : situation;
   }
 
   /** Show the menu. */
-  async offer(): Promise<void> {
+  async showMenu(): Promise<void> {
     const entries = this.situation.kind === "missing" ? MISSING : entriesFor(this.situation, this.snooze.until);
     const picked = await vscode.window.showQuickPick(entries, {
       title: "dg-lsp",
-      placeHolder: describe(this.seen).sentences[0] ?? "",
+      placeHolder: describe(this.displayed).sentences[0] ?? "",
     });
     if (picked) await vscode.commands.executeCommand(picked.command);
   }
@@ -71,9 +71,9 @@ interface Entry extends vscode.QuickPickItem {
 }
 
 const MISSING: Entry[] = [
-  { label: "$(cloud-download) Install dg-lsp", detail: "into a private Python environment of this extension", command: "dgLsp.install" },
-  { label: "$(gear) Say where it is", detail: "the setting dgLsp.client.command", command: "dgLsp.openCommandSetting" },
-  { label: "$(refresh) Look again", command: "dgLsp.restart" },
+  { label: "$(cloud-download) Install the server", detail: "into a private Python environment of this extension", command: "dgLsp.install" },
+  { label: "$(gear) Set the path of dg-lsp", detail: "the setting dgLsp.client.command", command: "dgLsp.openCommandSetting" },
+  { label: "$(refresh) Search again", command: "dgLsp.restart" },
 ];
 
 function entriesFor(situation: Situation, snoozedUntil: string | undefined): Entry[] {
@@ -83,18 +83,18 @@ function entriesFor(situation: Situation, snoozedUntil: string | undefined): Ent
   const languages = strings(settings.get("completion.disabledLanguages"));
   const entries: Entry[] = [
     paused
-      ? { label: "$(play) Suggest while typing again", command: "dgLsp.togglePause" }
-      : { label: "$(debug-pause) Pause", detail: "asking for a suggestion still works", command: "dgLsp.togglePause" },
+      ? { label: "$(play) Resume", command: "dgLsp.togglePause" }
+      : { label: "$(debug-pause) Pause", detail: "no unprompted suggestions; explicit requests still work", command: "dgLsp.togglePause" },
   ];
   entries.push(
     snoozedUntil === undefined
-      ? { label: "$(bell-slash) Snooze", detail: "no suggestions for a while", command: "dgLsp.snooze" }
+      ? { label: "$(bell-slash) Snooze", detail: "no unprompted suggestions for some minutes", command: "dgLsp.snooze" }
       : { label: "$(bell) End the snooze", detail: `until ${snoozedUntil}`, command: "dgLsp.snooze" },
   );
   if (language) {
     const off = languages.includes(language);
     entries.push({
-      label: off ? `$(play) Suggest in ${language} again` : `$(debug-pause) Pause for ${language}`,
+      label: off ? `$(play) Resume for ${language}` : `$(debug-pause) Pause for ${language}`,
       command: "dgLsp.toggleLanguage",
     });
   }
@@ -102,10 +102,10 @@ function entriesFor(situation: Situation, snoozedUntil: string | undefined): Ent
     { label: "$(symbol-misc) Choose a model", detail: String(settings.get("engine.model")), command: "dgLsp.chooseModel" },
     { label: "$(debug-restart) Restart the engine", command: "dgLsp.restart" },
     { label: "$(output) Open the log", command: "dgLsp.showLog" },
-    { label: "$(pulse) Run dg-lsp doctor", detail: "what is missing, and what to do about it", command: "dgLsp.doctor" },
+    { label: "$(pulse) Run dg-lsp doctor", detail: "checks the installation, and says how to fix problems", command: "dgLsp.doctor" },
   );
   if (situation.kind === "running" && situation.status.busy) {
-    entries.unshift({ label: "$(debug-stop) End the fill", command: "dgLsp.cancel" });
+    entries.unshift({ label: "$(debug-stop) Cancel all fills", command: "dgLsp.cancel" });
   }
   if (situation.kind === "running" && situation.status.suppressed) {
     entries.unshift({ label: `$(info) ${sentence(situation.status.suppressed.message)}`, command: "dgLsp.showLog" });

@@ -6,14 +6,14 @@
 import * as vscode from "vscode";
 import type { LanguageClient, Middleware } from "vscode-languageclient/node";
 import { didPartiallyAccept, didShow, type ShownItem } from "./protocol";
-import { follow, type Shown } from "./uptake";
+import { afterChange, type ShownSuggestion } from "./shownSuggestion";
 
 type Provide = NonNullable<Middleware["provideInlineCompletionItems"]>;
 
 export class Watcher implements vscode.Disposable {
   private client: LanguageClient | undefined;
   private item: ShownItem | undefined;
-  private shown: Shown | undefined;
+  private shown: ShownSuggestion | undefined;
   private document: vscode.TextDocument | undefined;
   private readonly listener = vscode.workspace.onDidChangeTextDocument((event) => {
     this.changed(event);
@@ -23,18 +23,18 @@ export class Watcher implements vscode.Disposable {
     this.listener.dispose();
   }
 
-  /** Tell this client's server from now on. */
-  tell(client: LanguageClient): void {
+  /** Send the reports to this client's server. */
+  attach(client: LanguageClient): void {
     this.client = client;
     this.shown = undefined;
   }
 
-  /** Middleware of the client: lets the answers through, and remembers the first. */
+  /** Middleware of the client: returns the answers unchanged, and remembers the first item. */
   readonly provide: Provide = async (document, position, context, token, next) => {
     const { version } = document;
     const answer = await next(document, position, context, token);
     const [first] = Array.isArray(answer) ? answer : (answer?.items ?? []);
-    // Anything else comes too late to be shown.
+    // An answer to a cancelled request or an older version is not shown.
     if (first && !token.isCancellationRequested && document.version === version) this.show(document, position, first);
     return answer;
   };
@@ -56,7 +56,7 @@ export class Watcher implements vscode.Disposable {
     const before = this.shown;
     this.shown =
       change && contentChanges.length === 1 && reason === undefined
-        ? follow(before, { offset: change.rangeOffset, removed: change.rangeLength, text: change.text })
+        ? afterChange(before, { offset: change.rangeOffset, removed: change.rangeLength, text: change.text })
         : undefined;
     const acceptedLength = this.shown?.accepted ?? 0;
     if (acceptedLength > before.accepted) this.send((client, item) => client.sendNotification(didPartiallyAccept, { item, acceptedLength }));
@@ -64,7 +64,7 @@ export class Watcher implements vscode.Disposable {
 
   private send(notify: (client: LanguageClient, item: ShownItem) => Promise<void>): void {
     if (!this.client?.isRunning() || !this.item?.command) return;
-    // A server that ends meanwhile loses a count and nothing else.
+    // If the server has ended, only a count is lost.
     notify(this.client, this.item).catch(() => undefined);
   }
 }

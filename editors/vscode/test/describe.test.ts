@@ -19,7 +19,7 @@ function text(changes: Partial<Status>): string {
   return describe({ kind: "running", status: { ...READY, ...changes } }).text;
 }
 
-test("the status bar says how things are, always in the same width", () => {
+test("the status bar shows an icon for each state", () => {
   assert.equal(text({}), "$(sparkle) dg-lsp");
   assert.equal(text({ latencyMs: null }), "$(sparkle) dg-lsp");
   assert.equal(text({ state: "loading", fraction: 0.459 }), "$(loading~spin) dg-lsp");
@@ -38,7 +38,7 @@ test("the tooltip says why nothing was suggested", () => {
   ]);
 });
 
-test("the first word is one of four", () => {
+test("the first word is Ready, Working, Paused or Problem", () => {
   const word = (changes: Partial<Status>) => describe({ kind: "running", status: { ...READY, ...changes } }).sentences[0]?.split(":")[0];
   assert.equal(word({}), "Ready");
   assert.equal(word({ suppressed: { code: "unsure", message: "the best answer is not sure" } }), "Ready");
@@ -49,14 +49,14 @@ test("the first word is one of four", () => {
   assert.deepEqual(describe({ kind: "snoozed", until: "14:05", status: READY }).sentences[0], "Paused: Suggestions are snoozed until 14:05.");
 });
 
-test("what is wrong stands out", () => {
+test("a problem has a warning or error colour", () => {
   assert.equal(describe({ kind: "running", status: { ...READY, state: "failed", message: "no memory" } }).level, "error");
   assert.equal(describe({ kind: "missing" }).level, "warning");
   assert.equal(describe({ kind: "broken", message: "It ended." }).level, "error");
   assert.equal(describe({ kind: "starting" }).level, "normal");
 });
 
-test("a sentence ends once", () => {
+test("a sentence gets a capital letter and one full stop", () => {
   assert.equal(sentence("it works"), "It works.");
   assert.equal(sentence("Really?"), "Really?");
 });

@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import * as path from "node:path";
 import { test } from "node:test";
-import { absoluteEntries, doctorArguments, locate, type Places } from "../src/locate";
+import { absoluteEntries, doctorArguments, locate, type SearchPlaces } from "../src/locate";
 
-const PLACES: Places = {
-  named: [],
+const PLACES: SearchPlaces = {
+  setting: [],
   python: path.join("/envs", "a", "bin", "python"),
   environment: path.join("/private"),
   path: ["", path.join("/usr", "bin")],
@@ -15,27 +15,27 @@ const everywhere = [
   path.join("/usr", "bin", "dg-lsp"),
 ];
 
-function found(places: Partial<Places>, files: readonly string[]) {
+function found(places: Partial<SearchPlaces>, files: readonly string[]) {
   return locate({ ...PLACES, ...places }, (file) => files.includes(file));
 }
 
-test("the chosen environment comes before the private one, and that before PATH", () => {
+test("the selected environment comes first, then the private one, then PATH", () => {
   everywhere.forEach((command, idx) => {
     const source = (["python", "private", "path"] as const)[idx];
     assert.deepEqual(found({}, everywhere.slice(idx)), { command, args: ["serve"], source });
   });
 });
 
-test("what the settings name is not looked for", () => {
-  assert.deepEqual(found({ named: ["/x/dg-lsp"] }, []), { command: "/x/dg-lsp", args: ["serve"], source: "settings" });
-  assert.deepEqual(found({ named: ["uvx", "dg-lsp", "serve"] }, [])?.args, ["dg-lsp", "serve"]);
+test("the command in the settings is used without a search", () => {
+  assert.deepEqual(found({ setting: ["/x/dg-lsp"] }, []), { command: "/x/dg-lsp", args: ["serve"], source: "settings" });
+  assert.deepEqual(found({ setting: ["uvx", "dg-lsp", "serve"] }, [])?.args, ["dg-lsp", "serve"]);
 });
 
-test("nothing is found where there is nothing", () => {
+test("without a program the result is undefined", () => {
   assert.equal(found({ python: undefined }, []), undefined);
 });
 
-test("what a workspace has is not run through a relative entry of PATH", () => {
+test("a program in the workspace is not run through a relative entry of PATH", () => {
   const entries = ["", ".", "bin", "./bin", "../bin", "~/bin"];
   const everything = locate({ ...PLACES, python: undefined, path: entries }, () => true);
   assert.equal(everything?.source, "private");
@@ -43,11 +43,11 @@ test("what a workspace has is not run through a relative entry of PATH", () => {
   assert.equal(locate({ ...PLACES, python: path.join("bin", "python"), path: [] }, (file) => !file.startsWith("/private")), undefined);
 });
 
-test("of PATH only absolute entries are searched", () => {
+test("only absolute entries of PATH are searched", () => {
   assert.deepEqual(absoluteEntries(["/a", "", ".", "b", "/c"].join(path.delimiter)), ["/a", "/c"]);
 });
 
-test("the doctor is run as the server is", () => {
+test("doctor runs with the same program as the server", () => {
   assert.deepEqual(doctorArguments({ command: "/x/dg-lsp", args: ["serve"], source: "path" }), ["doctor"]);
   assert.deepEqual(doctorArguments({ command: "python", args: ["-m", "dg_lsp", "serve"], source: "settings" }), ["-m", "dg_lsp", "doctor"]);
   assert.equal(doctorArguments({ command: "ssh", args: ["host", "dg-lsp serve"], source: "settings" }), undefined);

@@ -13,7 +13,7 @@ const OFFER: Offer = {
   commands: [],
 };
 
-test("an offer says where code goes, what it costs and how good it is", () => {
+test("an offer shows where code is sent, its cost and its quality", () => {
   assert.deepEqual(describeOffer(OFFER, "other"), {
     label: "the small model",
     description: "recommended",
@@ -23,7 +23,7 @@ test("an offer says where code goes, what it costs and how good it is", () => {
   assert.equal(describeOffer({ ...OFFER, ready: false, recommended: false }, "x").description, "after a few commands");
 });
 
-test("another version is refused in a sentence", () => {
+test("output of another version is refused", () => {
   assert.equal(readOffers(JSON.stringify({ version: 1, model: "embedded", file: "f", offers: [OFFER] })).offers.length, 1);
   assert.throws(() => readOffers(JSON.stringify({ version: 2, model: "embedded", offers: [] })), /another version/);
 });

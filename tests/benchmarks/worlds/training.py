@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from dg_lsp.engine.model import load
+from dg_lsp.engine.model import load_model
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.profile import FILE, Profile, Sampling, dump
 from dg_lsp.train.loop import mixed_loss
@@ -174,7 +174,7 @@ class Sampler:
         return CanvasBatch(causal, clean, noisy, gap, weights, used, starts, np.zeros(n, np.bool_))
 
     def _weights(self, holes: list[Hole], targets: Any) -> Any:
-        """Return what each target counts: what is declared, or stands in the suffix, can be foreseen by nobody."""
+        """Return what each target counts: declared names, and tokens of the suffix, can't be predicted."""
         weights = (targets != PAD).astype(np.float32)
         for index, hole in enumerate(holes):
             weights[index, : len(head(hole)) - len(hole.prefix) + hole.n_declared] *= 0.05
@@ -274,7 +274,7 @@ def made(cache: Path, *, delete: bool, say: Callable[[str], None] = print) -> Pa
     if (folder / FILE).exists():
         return folder
     if delete:
-        loaded = load(str(made(cache, delete=False, say=say)), device="cpu", threads=1, dtype="float32")
+        loaded = load_model(str(made(cache, delete=False, say=say)), device="cpu", threads=1, dtype="float32")
         model = _trainable(loaded.passes.model)
     else:
         model = begin(plan)

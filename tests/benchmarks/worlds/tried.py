@@ -146,7 +146,7 @@ class Snap:
 class Search:
     """The canvases of one gap of unknown length: an open one, then those that hold the suffix where it seems to begin.
 
-    `denoiser` has the rows of now. Whoever runs passes asks it, and gives what the pass says to `take`.
+    `denoiser` has the rows of now. The caller runs the passes and gives their results to `take`.
     """
 
     def __init__(self, gap: Gap, sampling: Sampling, n_vocabulary: int, snap: Snap | None = None, device: str = "cpu") -> None:

@@ -1,38 +1,38 @@
-# What the scripts next to it share: trying again, Debian's packages, and those of a newer Debian, got without changing anything
-# of this machine's. Sourced by them.
+# Functions for the other scripts in this folder: retry commands, install Debian packages, and unpack packages of a newer Debian
+# without changing the machine.
 
-# again COMMAND...: run it, up to three times: registries have bad moments.
+# again COMMAND...: run the command up to three times, because registries fail now and then.
 again() {
   local pause
   for pause in 5 15 0; do
     "$@" && return
     [ "$pause" = 0 ] || sleep "$pause"
   done
-  echo "$(basename "$0"): this failed three times: $*" >&2
+  echo "$(basename "$0"): failed three times: $*" >&2
   return 1
 }
 
-# need PROGRAM PACKAGE...: see that a program is there; where this is root, install Debian's packages for it.
+# need PROGRAM PACKAGE...: ensure that a program exists; if not, and this is root, install Debian's packages for it.
 need() {
   local program=$1
   shift
   if command -v "$program" >/dev/null; then return; fi
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    echo "$(basename "$0"): there is no $program; install it and put it on PATH" >&2
+    echo "$(basename "$0"): $program was not found; install it and put it on PATH" >&2
     return 1
   fi
   again install_packages "$@"
 }
 
 install_packages() {
-  # Another apt-get may be at work.
+  # Another apt-get may be running.
   local wait=(-o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
   apt-get "${wait[@]}" -qq update >&2 &&
     DEBIAN_FRONTEND=noninteractive apt-get "${wait[@]}" -qq -y --no-install-recommends install "$@" >&2
 }
 
-# newer FOLDER COMMAND...: run `apt-get COMMAND...` with the packages of a newer suite to choose from, with apt's state in
-# FOLDER, which is made. Tries the suites in turn, and each of them again when the network fails.
+# newer FOLDER COMMAND...: run `apt-get COMMAND...` with the packages of a newer Debian suite, with apt's state in FOLDER, which
+# is created. Tries each suite, and retries when the network fails.
 newer() {
   local apt=$1 suite
   shift
@@ -49,16 +49,16 @@ newer() {
     newer_sources "$apt" "$suite" || return 1
     again newer_packages "$@" && return
   done
-  echo "these packages can't be had: $*" >&2
+  echo "these packages are not available: $*" >&2
   return 1
 }
 
-# Needs `options` of `newer`.
+# Uses the variable `options` of `newer`.
 newer_packages() {
   apt-get "${options[@]}" -qq update >&2 && apt-get "${options[@]}" -qq -y "$@" >&2
 }
 
-# The machine's first source of Debian's main archive, for another suite.
+# Write the machine's first source of Debian's main archive, changed to another suite.
 newer_sources() {
   local apt=$1 suite=$2 file
   for file in /etc/apt/sources.list.d/*.sources; do
@@ -88,8 +88,8 @@ newer_sources() {
   return 1
 }
 
-# unpack_program FOLDER PACKAGE PROGRAM: unpack a package of a newer suite and all that it needs into FOLDER/root, so that
-# FOLDER/root/usr/bin/PROGRAM runs, with a C library of its own.
+# unpack_program FOLDER PACKAGE PROGRAM: unpack a package of a newer suite and its dependencies into FOLDER/root, so that
+# FOLDER/root/usr/bin/PROGRAM runs with its own C library.
 unpack_program() {
   local folder=$1 package=$2 name=$3 apt patchelf loader libraries binary each
   local root=$folder/root
@@ -110,8 +110,8 @@ unpack_program() {
   rm -rf "$apt"
   libraries=$(dirname "$(find "$root/usr/lib" -name libc.so.6 | head -1)")
   loader=$(find "$root/usr/lib64" "$libraries" -maxdepth 1 -name 'ld-linux-*.so.*' | head -1)
-  # Written into the program itself: Neovim starts itself once more by its own path, and what an editor starts otherwise, such
-  # as language servers, must not inherit a path to these libraries.
+  # The paths are written into the program itself. Neovim starts itself again by its own path, and other programs that an editor
+  # starts, such as language servers, must not inherit a path to these libraries.
   binary=$(readlink -f "$root/usr/bin/$name")
   "$patchelf" --set-interpreter "$loader" "$binary"
   "$patchelf" --force-rpath --set-rpath "$libraries" "$binary"

@@ -1,8 +1,9 @@
 #!/bin/bash
-# emacs.sh FOLDER: put lsp-mode 10, which has inline completion, into FOLDER, and see that there is an Emacs of 28 or later.
+# emacs.sh FOLDER: unpack lsp-mode 10, which has inline completion, into FOLDER, ensure Emacs 28 or later, and print the folder of
+# the packages.
 #
-# On Debian and its like. Emacs is the machine's own; where there is none and apt-get may install, it is installed. lsp-mode and
-# what it needs are unpacked from a newer suite. Doing it again does nothing. Prints the folder of the packages.
+# Needs Debian or a derivative. Uses the machine's Emacs; if there is none and this is root, it is installed. lsp-mode and its
+# dependencies come from a newer suite. A second run does nothing.
 set -euo pipefail
 
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -18,7 +19,7 @@ if [ ! -f "$folder/emacs/whole" ]; then
   (
     cd "$folder/emacs"
     newer "$apt" download elpa-lsp-mode elpa-dash elpa-f elpa-ht elpa-lv elpa-markdown-mode elpa-s elpa-spinner
-    # Part of Emacs since 29; the distribution has it apart before.
+    # Eglot is part of Emacs since 29; for older versions the distribution has a separate package.
     apt-get -qq -o APT::Sandbox::User=root download elpa-eglot >&2 || true
     for package in *.deb; do dpkg -x "$package" .; done
     rm -- *.deb

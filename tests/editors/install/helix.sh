@@ -1,5 +1,5 @@
 #!/bin/bash
-# helix.sh FOLDER: put Helix into FOLDER, the machine's own or, on Debian and its like, a newer suite's. Prints its program.
+# helix.sh FOLDER: install Helix into FOLDER and print its path. Uses the machine's own, or on Debian that of a newer suite.
 set -euo pipefail
 
 folder=$(mkdir -p "$1/bin" && cd "$1" && pwd)

@@ -1,9 +1,9 @@
 #!/bin/bash
-# neovim.sh FOLDER: put a Neovim of 0.12 or later into FOLDER, and print its program.
+# neovim.sh FOLDER: install Neovim 0.12 or later into FOLDER and print its path.
 #
-# Uses the machine's own where it is new enough. Else, on Debian and its like, takes the packages of a newer suite from the
-# mirror that the machine already uses and unpacks them in FOLDER with the C library that they need. Nothing is installed, and
-# nothing of the system is changed. Doing it again does nothing.
+# Uses the machine's own if it is new enough. Otherwise, on Debian and its derivatives, it unpacks the packages of a newer suite
+# and their C library in FOLDER, from the mirror that the machine already uses. The system is not changed. A second run does
+# nothing.
 set -euo pipefail
 
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -26,7 +26,7 @@ if own=$(command -v nvim) && new_enough "$own"; then
   exit
 fi
 command -v apt-get >/dev/null || {
-  say "there is no Neovim of 0.12 or later, and no apt-get to get one with; put one on PATH"
+  say "Neovim 0.12 or later was not found, and apt-get is not available to install it; put one on PATH"
   exit 1
 }
 
@@ -39,7 +39,7 @@ exec "$folder/nvim/root/usr/bin/nvim" "\$@"
 W
 chmod +x "$program"
 new_enough "$program" || {
-  say "the Neovim of Debian does not run here"
+  say "Debian's Neovim does not run on this machine"
   exit 1
 }
 "$program" --version | head -1 >&2

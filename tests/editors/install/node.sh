@@ -1,8 +1,8 @@
 #!/bin/bash
-# node.sh FOLDER: see that there are Node 20 or later and npm, and print the folder of their programs, to be put before PATH.
+# node.sh FOLDER: ensure Node 20 or later and npm, and print the folder of the programs, to be put first on PATH.
 #
-# The machine's own where they will do. Else both come from the npm registry into FOLDER, which takes some npm to begin with:
-# where there is none and apt-get may install, the distribution's.
+# Uses the machine's own if they are new enough. Otherwise both are installed into FOLDER from the npm registry. This needs any
+# npm; if there is none, and this is root on Debian, the distribution's is installed.
 set -euo pipefail
 
 node=24.21.0

@@ -1,5 +1,5 @@
 #!/bin/bash
-# tools.sh FOLDER: put StyLua into FOLDER, from the npm registry, and see that there are luacheck and tmux.
+# tools.sh FOLDER: install StyLua into FOLDER from the npm registry, and ensure luacheck and tmux.
 set -euo pipefail
 
 . "$(dirname "$0")/debian.sh"

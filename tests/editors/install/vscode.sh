@@ -1,8 +1,8 @@
 #!/bin/bash
-# vscode.sh FOLDER: put a VS Code workbench into FOLDER (code-server, which is VS Code behind a web server), and print its program.
+# vscode.sh FOLDER: install code-server, which is VS Code behind a web server, into FOLDER, and print its path.
 #
-# From the npm registry alone, with the Node that it needs. No install scripts run and nothing is compiled. The browser to look
-# at it with is the machine's Chromium; where there is none and apt-get may install, it is installed. Doing it again does nothing.
+# Everything comes from the npm registry, including Node. No install scripts run and nothing is compiled. The browser is the
+# machine's Chromium; if there is none and this is root, it is installed. A second run does nothing.
 set -euo pipefail
 
 server=4.139.1
@@ -36,9 +36,9 @@ if [ ! -x "$program" ] || [ "$(cat "$folder/vscode/VERSIONS" 2>/dev/null)" != "$
   export PATH="${binary%/*}:$PATH"
   npm_install "$folder/vscode/server" --prefix . "code-server@$server"
   inside=$folder/vscode/server/node_modules/code-server/lib/vscode
-  # What the package's own script would do after installing, but for the parts in C++, without which the server runs.
+  # Does the same as the package's own install script, except for the parts in C++, which the server does not need.
   npm_install "$inside" --omit=dev
-  # Large, and not of this test.
+  # Large extensions that the tests do not need.
   rm -rf "$inside"/extensions/{copilot,mermaid-markdown-features,microsoft-authentication,ms-vscode.*}
   find "$folder/vscode/server" -name '*.map' -delete
   cat >"$program" <<W

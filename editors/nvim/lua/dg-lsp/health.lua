@@ -1,4 +1,4 @@
--- :checkhealth dg-lsp: what is needed, what is there, and what to do about the rest.
+-- :checkhealth dg-lsp: checks the program, the server and the keys, and says how to fix each problem.
 
 local M = {}
 
@@ -15,7 +15,7 @@ local function check_command()
   if vim.fn.executable(name) == 0 then
     health.error(("%s can't be run"):format(name), {
       "install it in a Python environment: pip install '/path/to/dg-lsp[engine]'",
-      "start Neovim with that environment switched on, or name the program:",
+      "start Neovim in that environment, or set the path of the program:",
       "require('dg_lsp').setup({ cmd = { '/path/to/dg-lsp', 'serve' } })",
     })
     return
@@ -25,36 +25,40 @@ local function check_command()
     health.info("the server is started with: " .. table.concat(config.current.cmd, " "))
     return
   end
-  local done = run({ name, "--version" })
-  if done and done.code == 0 then
-    health.ok(vim.trim(done.stdout))
+  local result = run({ name, "--version" })
+  if result and result.code == 0 then
+    health.ok(vim.trim(result.stdout))
   else
-    health.error(("%s --version fails"):format(name), { vim.trim(done and done.stderr or "") })
+    health.error(("%s --version failed"):format(name), { vim.trim(result and result.stderr or "") })
   end
 end
 
 local function check_server()
   local health, server = vim.health, require("dg_lsp.server")
   if not vim.lsp.is_enabled(server.NAME) then
-    health.warn("dg-lsp is not switched on", { 'call require("dg_lsp").setup()' })
+    health.warn("dg-lsp is not enabled", { 'call require("dg_lsp").setup()' })
     return
   end
   local clients = vim.lsp.get_clients({ name = server.NAME })
   if #clients == 0 then
-    health.info("no server runs; one is started for the first buffer of a filetype in `filetypes`")
+    health.info("no server is running; it starts with the first buffer of a filetype in `filetypes`")
   end
   for _, client in ipairs(clients) do
     local buffers = vim.tbl_keys(client.attached_buffers)
     local bufnr = buffers[1]
-    health.ok(("a server runs for %d buffers, positions in %s"):format(#buffers, client.offset_encoding))
+    health.ok(
+      ("a server is running for %d buffers, with positions in %s"):format(#buffers, client.offset_encoding)
+    )
     local status = bufnr and require("dg_lsp.status").current(bufnr)
     if status and status.state == "failed" then
-      health.error(status.message, { "run `dg-lsp doctor` in a terminal", ":Dg restart tries again" })
+      health.error(status.message, { "run `dg-lsp doctor` in a terminal", ":Dg restart restarts it" })
     elseif status then
       health.ok(("the engine is %s, with model %s"):format(status.state, status.model))
     end
-    if bufnr and not require("dg_lsp.ghost").is_whole(bufnr) then
-      health.warn("cycling and explicit requests are not there: this Neovim differs inside from 0.12.4")
+    if bufnr and not require("dg_lsp.ghost").has_completor(bufnr) then
+      health.warn(
+        "cycling and explicit requests do not work, because this Neovim's internals differ from 0.12.4"
+      )
     end
   end
 end
@@ -68,13 +72,13 @@ local function check_maps()
       return
     end
   end
-  health.info("no key is mapped to <Plug>(dg-lsp-accept) alone; :help dg-lsp-maps suggests some")
+  health.info("no key is mapped to only <Plug>(dg-lsp-accept); :help dg-lsp-maps suggests mappings")
 end
 
 function M.check()
   vim.health.start("dg-lsp")
   if vim.fn.has("nvim-0.12") == 0 then
-    vim.health.error("Neovim 0.12 or later is needed, for vim.lsp.inline_completion")
+    vim.health.error("dg-lsp needs Neovim 0.12 or later, for vim.lsp.inline_completion")
     return
   end
   vim.health.ok("Neovim " .. tostring(vim.version()))

@@ -1,40 +1,41 @@
--- What a user can choose, checked once when it is given. Knows nothing of buffers, clients or the screen.
+-- The user's options, checked once in `setup`. Knows nothing of buffers, clients or the screen.
 
 local M = {}
 
----What the server can be told; it checks the values itself and explains those that it does not take.
----Keys are those of the configuration file; `["engine.model"] = …` and `engine = { model = … }` mean the same.
+---The server's settings. The server checks the values and reports those that are invalid.
+---Keys are those of the configuration file, in camelCase.
+---`["engine.model"] = …` and `engine = { model = … }` mean the same.
 ---@class dg_lsp.Settings
----@field enable? boolean suggestions and actions at all
----@field ["engine.model"]? string "embedded", a model's name, or a folder
+---@field enable? boolean offer suggestions and code actions
+---@field ["engine.model"]? string "embedded", a folder, a hub id, or a remote model such as "vllm:URL"
 ---@field ["engine.device"]? string "auto", "cpu", "cuda", …
----@field ["engine.dtype"]? "auto"|"float32"|"bfloat16"|"float16"|"fp8"|"int4" how wide the weights are kept
----@field ["engine.threads"]? integer 0 lets the engine choose
----@field ["engine.unloadAfter"]? integer seconds without a request after which the model's memory is given back
----@field ["completion.trigger"]? "auto"|"manual" ask while typing, or only on request
----@field ["completion.debounce"]? integer|"auto" milliseconds to wait before asking
----@field ["completion.deadline"]? integer milliseconds that an answer may take
----@field ["completion.threshold"]? number show by oneself only what is right with at least this probability
----@field ["completion.uncalibratedBest"]? integer
----@field ["completion.tokenThreshold"]? number cut an answer at the first token that is less certain
----@field ["completion.candidates"]? integer how many answers to choose from on request
----@field ["completion.inComments"]? boolean
----@field ["completion.inStrings"]? boolean
----@field ["completion.disabledLanguages"]? string[]
----@field ["completion.speculate"]? boolean ask ahead for what could follow a suggestion
+---@field ["engine.dtype"]? "auto"|"float32"|"bfloat16"|"float16"|"fp8"|"int4" the precision of the weights
+---@field ["engine.threads"]? integer CPU threads of the engine; 0 lets it choose
+---@field ["engine.unloadAfter"]? integer seconds without a request after which the engine frees the model's memory
+---@field ["completion.trigger"]? "auto"|"manual" suggest while typing, or only on request
+---@field ["completion.debounce"]? integer|"auto" milliseconds to wait after a key before a request
+---@field ["completion.deadline"]? integer milliseconds after which the best answer so far is shown
+---@field ["completion.threshold"]? number lowest probability of an unprompted suggestion
+---@field ["completion.uncalibratedBest"]? integer how many answers of an uncalibrated model count as sure
+---@field ["completion.tokenThreshold"]? number cut a suggestion before its first token that is less certain
+---@field ["completion.candidates"]? integer number of suggestions on request
+---@field ["completion.inComments"]? boolean suggest in comments while typing
+---@field ["completion.inStrings"]? boolean suggest in strings while typing
+---@field ["completion.disabledLanguages"]? string[] languages without unprompted suggestions
+---@field ["completion.speculate"]? boolean request in advance what could follow a suggestion
 ---@field ["completion.inLists"]? boolean|"auto" offer suggestions in ordinary completion lists too
----@field ["actions.deadline"]? integer milliseconds that a fill may take
----@field ["context.windowChars"]? integer
----@field ["context.relatedChars"]? integer
----@field ["statistics"]? boolean count locally what is shown and accepted
+---@field ["actions.deadline"]? integer milliseconds that each request of a fill may take
+---@field ["context.windowChars"]? integer characters of the file that the model sees on each side of the hole
+---@field ["context.relatedChars"]? integer characters of other files that the model sees
+---@field ["statistics"]? boolean count how suggestions are used, on this machine only
 
 ---@class dg_lsp.Config
----@field cmd string[] how the server is started
----@field filetypes string[] the buffers that the server sees; it refuses by itself what may hold secrets
----@field auto boolean suggest while typing; else only `<Plug>(dg-lsp-request)` asks
----@field draft boolean show a fill while it is being written
----@field restarts integer how often a server that crashed is started again within five minutes
----@field settings dg_lsp.Settings what the server is told
+---@field cmd string[] the command that starts the server
+---@field filetypes string[] the filetypes with dg-lsp; the server itself refuses files that may hold secrets
+---@field auto boolean suggest while typing; otherwise only on `<Plug>(dg-lsp-request)`
+---@field draft boolean show drafts of fills
+---@field restarts integer how often a crashed server is restarted within five minutes
+---@field settings dg_lsp.Settings the server's settings
 
 ---@type dg_lsp.Config
 M.defaults = {
@@ -70,29 +71,29 @@ local function check(opts)
       local known = vim.tbl_keys(M.defaults)
       table.sort(known)
       error(
-        ("dg_lsp: there is no option %q; there are %s"):format(tostring(name), table.concat(known, ", ")),
+        ("dg_lsp: unknown option %q; the options are %s"):format(tostring(name), table.concat(known, ", ")),
         0
       )
     end
   end
   vim.validate("dg_lsp: cmd", opts.cmd, function(value)
     return is_strings(value) and #value > 0
-  end, true, "a list of strings that is not empty")
+  end, true, "a non-empty list of strings")
   vim.validate("dg_lsp: filetypes", opts.filetypes, is_strings, true, "a list of strings")
   vim.validate("dg_lsp: auto", opts.auto, "boolean", true)
   vim.validate("dg_lsp: draft", opts.draft, "boolean", true)
   vim.validate("dg_lsp: restarts", opts.restarts, function(value)
     return type(value) == "number" and value >= 0
-  end, true, "a number that is not negative")
+  end, true, "a number of 0 or more")
   vim.validate("dg_lsp: settings", opts.settings, function(value)
     return type(value) == "table"
       and vim.iter(pairs(value)):all(function(name)
         return type(name) == "string"
       end)
-  end, true, "a table with names")
+  end, true, "a table whose keys are strings")
 end
 
----Use these options from now on; raises an error that names the option that is wrong.
+---Set the options. Raises an error that names an invalid option.
 ---@param opts? table
 ---@return dg_lsp.Config
 function M.use(opts)
@@ -103,17 +104,17 @@ function M.use(opts)
   return M.current
 end
 
----Return what the server is told: the user's settings, each under its whole name, and `auto` in the server's words.
+---Return the server's settings: the user's, each under its full name, and `completion.trigger` from the option `auto`.
 ---@return table
 function M.server_settings()
-  -- Without a word in it, a table would reach the server as an empty list.
+  -- An ordinary empty table would reach the server as a JSON list.
   local settings = vim.empty_dict()
   for name, value in pairs(vim.deepcopy(M.current.settings)) do
     if type(value) == "table" and not vim.islist(value) then
       for inner, each in pairs(value) do
-        local whole = ("%s.%s"):format(name, inner)
-        -- What has its whole name already stands.
-        settings[whole] = vim.F.if_nil(M.current.settings[whole], each)
+        local full_name = ("%s.%s"):format(name, inner)
+        -- A setting under its full name overrides the nested one.
+        settings[full_name] = vim.F.if_nil(M.current.settings[full_name], each)
       end
     else
       settings[name] = value

@@ -1,5 +1,5 @@
--- The canvas of a fill while it is written: drawn over the text that it will replace, gone when the edit comes.
--- Draws what it is told; asks for nothing.
+-- Draws the draft of a fill over the text that it will replace, and removes it when the edit arrives.
+-- Sends no requests.
 
 local config = require("dg_lsp.config")
 
@@ -7,10 +7,10 @@ local M = {}
 
 local namespace = vim.api.nvim_create_namespace("dg-lsp-draft")
 
----Which client draws in which buffer.
+---The client whose draft is shown, by buffer.
 ---@type table<integer, integer>
-local drawn = {}
----How many drafts were drawn, for tests and the curious.
+local client_by_buffer = {}
+---How many drafts were drawn; for tests.
 M.count = 0
 
 ---@class dg_lsp.Draft
@@ -25,18 +25,18 @@ M.count = 0
 ---@param position lsp.Position
 ---@param encoding "utf-8"|"utf-16"|"utf-32"
 ---@return integer row, integer column in bytes
-local function to_place(bufnr, position, encoding)
+local function to_byte_position(bufnr, position, encoding)
   local line = vim.api.nvim_buf_get_lines(bufnr, position.line, position.line + 1, false)[1] or ""
   return position.line, vim.str_byteindex(line, encoding, position.character, false)
 end
 
----Draw a line of new text over a piece of an old line, covering all of it.
+---Draw a line of the draft over the bytes `from` to `to` of an existing line. Spaces cover the rest of them.
 ---@param bufnr integer
 ---@param row integer
 ---@param from integer
 ---@param to integer
 ---@param text string
-local function over(bufnr, row, from, to, text)
+local function draw_line(bufnr, row, from, to, text)
   local line = vim.api.nvim_buf_get_lines(bufnr, row, row + 1, false)[1] or ""
   to = math.min(to, #line)
   local room = vim.fn.strdisplaywidth(line:sub(1, to)) - vim.fn.strdisplaywidth(line:sub(1, from))
@@ -68,11 +68,11 @@ end
 ---@param hole { range: lsp.Range, text: string }
 ---@param encoding "utf-8"|"utf-16"|"utf-32"
 local function draw(bufnr, hole, encoding)
-  local first, from = to_place(bufnr, hole.range.start, encoding)
-  local last, to = to_place(bufnr, hole.range["end"], encoding)
+  local first, from = to_byte_position(bufnr, hole.range.start, encoding)
+  local last, to = to_byte_position(bufnr, hole.range["end"], encoding)
   local lines = vim.split((hole.text:gsub("\r\n?", "\n")), "\n", { plain = true })
   for row = first, last do
-    over(
+    draw_line(
       bufnr,
       row,
       row == first and from or 0,
@@ -92,38 +92,38 @@ end
 
 ---@param bufnr integer
 local function clear(bufnr)
-  drawn[bufnr] = nil
+  client_by_buffer[bufnr] = nil
   if vim.api.nvim_buf_is_valid(bufnr) then
     vim.api.nvim_buf_clear_namespace(bufnr, namespace, 0, -1)
   end
 end
 
----The server shows its canvas.
+---Handle `dgLsp/draft`: draw the draft.
 ---@param params dg_lsp.Draft
 ---@param context lsp.HandlerContext
-function M.heard(params, context)
+function M.on_draft(params, context)
   local client = vim.lsp.get_client_by_id(context.client_id)
   local bufnr = client and require("dg_lsp.server").buffer(client, params.textDocument.uri)
   if not client or not bufnr or not config.current.draft then
     return
   end
   clear(bufnr)
-  -- A draft of another version would be drawn in the wrong places.
+  -- The positions of a draft are valid only for its version of the document.
   if params.done or params.textDocument.version ~= vim.lsp.util.buf_versions[bufnr] then
     return
   end
-  drawn[bufnr] = client.id
+  client_by_buffer[bufnr] = client.id
   M.count = M.count + 1
   for _, hole in ipairs(params.holes) do
     draw(bufnr, hole, client.offset_encoding)
   end
 end
 
----Forget what a client has drawn: it has ended.
+---Remove the drafts of a client that has ended.
 ---@param client_id integer
 function M.forget(client_id)
-  for bufnr, drawer in pairs(drawn) do
-    if drawer == client_id then
+  for bufnr, owner in pairs(client_by_buffer) do
+    if owner == client_id then
       clear(bufnr)
     end
   end

@@ -1,22 +1,22 @@
--- Fill holes on request: asks the server, which answers with an edit; progress and drafts come by themselves.
+-- The commands that fill holes: they send a request to the server, which sends the edit, its progress and drafts.
 
 local preview = require("dg_lsp.preview")
 local server = require("dg_lsp.server")
 
 local M = {}
 
----Requests under way, by client and request id.
+---Running fill requests, by client and request id.
 ---@type table<integer, table<integer, true>>
 local running = {}
----Bars that can be cancelled, by client and token.
+---Tokens of running progress reports, by client.
 ---@type table<integer, table<string|integer, true>>
-local bars = {}
+local progress_tokens = {}
 
----Say how sure the model is of what it has filled; of several fills, make a list to look through.
+---Show the confidence of a fill. For several fills, put them into the location list for review.
 ---@param bufnr integer
 ---@param answer { applied: boolean, note?: string, nHoles?: integer, fills?: table[] }
 ---@param encoding "utf-8"|"utf-16"|"utf-32"
-local function tell(bufnr, answer, encoding)
+local function report_fills(bufnr, answer, encoding)
   local fills = answer.applied and answer.fills or {}
   if #fills > 1 then
     local items = vim.tbl_map(function(fill)
@@ -30,29 +30,29 @@ local function tell(bufnr, answer, encoding)
       }
     end, fills)
     vim.fn.setloclist(0, {}, " ", { title = "dg-lsp: filled", items = items })
-    server.say(("%d of %d holes filled; :lopen lists them"):format(#fills, answer.nHoles))
+    server.notify(("%d of %d holes filled; :lopen lists them"):format(#fills, answer.nHoles))
   elseif #fills == 1 and answer.note ~= "" then
-    server.say(("filled (%s)"):format(answer.note))
+    server.notify(("filled (%s)"):format(answer.note))
   end
 end
 
 ---@param client vim.lsp.Client
 ---@param bufnr integer
----@param wanted table what to do, in which document, where
-local function run(client, bufnr, wanted)
+---@param action table the parameters of `dgLsp.fill`
+local function run(client, bufnr, action)
   local id
   local sent, request_id = client:request("workspace/executeCommand", {
     command = "dgLsp.fill",
-    arguments = { wanted },
+    arguments = { action },
   }, function(err, answer)
     if id and running[client.id] then
       running[client.id][id] = nil
     end
-    -- Where there was nothing to fill, the server has said so.
+    -- If there was nothing to fill, the server has already shown a message.
     if err then
-      server.say(err.message, "WARN")
+      server.notify(err.message, "WARN")
     elseif answer and vim.api.nvim_get_current_buf() == bufnr then
-      tell(bufnr, answer, client.offset_encoding)
+      report_fills(bufnr, answer, client.offset_encoding)
     end
   end, bufnr)
   if sent and request_id then
@@ -87,10 +87,10 @@ local function document(bufnr)
   return { uri = vim.uri_from_bufnr(bufnr), version = vim.lsp.util.buf_versions[bufnr] }
 end
 
----Do the first of these that the server offers at the cursor.
----@param whats string[] such as "body", "hole"
----@param nothing string the sentence for where it offers none
-local function offered(whats, nothing)
+---Run the first of these actions that the server offers at the cursor.
+---@param kinds string[] such as "body", "hole"
+---@param none_message string shown if the server offers none of them
+local function run_offered(kinds, none_message)
   server.with_client(function(client, bufnr)
     client:request("textDocument/codeAction", {
       textDocument = { uri = vim.uri_from_bufnr(bufnr) },
@@ -98,25 +98,25 @@ local function offered(whats, nothing)
       context = { diagnostics = {}, triggerKind = vim.lsp.protocol.CodeActionTriggerKind.Invoked },
     }, function(err, actions)
       if err then
-        server.say(err.message, "WARN")
+        server.notify(err.message, "WARN")
         return
       end
-      for _, what in ipairs(whats) do
+      for _, kind in ipairs(kinds) do
         for _, action in ipairs(actions or {}) do
-          if action.data and action.data["do"] == what then
+          if action.data and action.data["do"] == kind then
             run(client, bufnr, action.data)
             return
           end
         end
       end
-      server.say(nothing)
+      server.notify(none_message)
     end, bufnr)
   end)
 end
 
 ---Fill the function body or the hole at the cursor.
 function M.here()
-  offered({ "body", "hole" }, "there is nothing to fill here")
+  run_offered({ "body", "hole" }, "there is nothing to fill here")
 end
 
 ---Fill all holes of the buffer.
@@ -132,12 +132,12 @@ end
 
 ---Repair the broken syntax at the cursor.
 function M.repair()
-  offered({ "repair" }, "there is no broken syntax here")
+  run_offered({ "repair" }, "there is no broken syntax here")
 end
 
 ---Write a docstring for the function or class at the cursor.
 function M.docstring()
-  offered({ "docstring" }, "there is nothing to document here")
+  run_offered({ "docstring" }, "there is nothing to document here")
 end
 
 ---Regenerate lines, or the last visual selection if it covers exactly these lines.
@@ -150,8 +150,8 @@ function M.regenerate(first, last, instruction)
     from = vim.fn.col("'<") - 1
     local line = vim.fn.getline(last)
     local at = vim.fn.col("'>")
-    -- The mark stands at the first byte of the last character, which belongs to the selection.
-    -- But where 'selection' says that it does not.
+    -- The mark is at the first byte of the last character. That character is part of the selection,
+    -- except if 'selection' is "exclusive".
     local is_inside = vim.o.selection ~= "exclusive"
     to = at > #line and #line or at - 1 + (is_inside and #vim.fn.matchstr(line:sub(at), ".") or 0)
   end
@@ -168,13 +168,13 @@ function M.regenerate(first, last, instruction)
   end)
 end
 
----Return whether an edit may be applied: what needs confirmation is shown to the user first, as a diff.
+---Return whether an edit may be applied. If an annotation needs confirmation, ask the user with a diff.
 ---@param bufnr integer
 ---@param change lsp.TextDocumentEdit
 ---@param annotations table<string, lsp.ChangeAnnotation>
 ---@param encoding "utf-8"|"utf-16"|"utf-32"
 ---@return boolean
-local function is_agreed(bufnr, change, annotations, encoding)
+local function is_confirmed(bufnr, change, annotations, encoding)
   for _, annotation in pairs(annotations) do
     if annotation.needsConfirmation then
       return preview.ask(bufnr, change.edits, encoding, annotation.label)
@@ -183,8 +183,8 @@ local function is_agreed(bufnr, change, annotations, encoding)
   return true
 end
 
----Apply an edit of the server's. Neovim itself would take a buffer without a name for the root directory, and answer
----that it had applied an edit of text that has changed.
+---Handle `workspace/applyEdit`. Neovim's own handler takes a buffer without a name for the root directory, and reports
+---success when it rejects an edit because the text has changed.
 ---@param err lsp.ResponseError?
 ---@param params lsp.ApplyWorkspaceEditParams
 ---@param context lsp.HandlerContext
@@ -197,25 +197,25 @@ function M.apply(err, params, context)
     return vim.lsp.handlers["workspace/applyEdit"](err, params, context)
   end
   for _, edit in ipairs(change.edits) do
-    -- Neovim would ask about each of these in a way of its own.
+    -- Neovim would show its own message about each annotation.
     edit.annotationId = nil
   end
-  if not is_agreed(bufnr, change, params.edit.changeAnnotations or {}, client.offset_encoding) then
-    return { applied = false, failureReason = "the user said no" }
+  if not is_confirmed(bufnr, change, params.edit.changeAnnotations or {}, client.offset_encoding) then
+    return { applied = false, failureReason = "the user declined the change" }
   end
-  -- What was typed a moment ago the server has yet to hear of.
+  -- The user may have closed the buffer or typed meanwhile, and the server may not know it yet.
   if not vim.api.nvim_buf_is_loaded(bufnr) then
-    return { applied = false, failureReason = "the buffer is gone" }
+    return { applied = false, failureReason = "the buffer was closed" }
   end
   if vim.lsp.util.buf_versions[bufnr] ~= change.textDocument.version then
-    server.say("the document changed while it was filled", "WARN")
+    server.notify("the document changed while it was filled", "WARN")
     return { applied = false, failureReason = "the document has changed" }
   end
   local ok, reason = pcall(vim.lsp.util.apply_text_edits, change.edits, bufnr, client.offset_encoding)
   return { applied = ok, failureReason = reason }
 end
 
----End all fills that are under way, those that were begun from a menu too.
+---Cancel all running fills, including those started from the code action menu.
 function M.cancel()
   local n = 0
   for client_id, ids in pairs(running) do
@@ -228,7 +228,7 @@ function M.cancel()
     end
     running[client_id] = nil
   end
-  for client_id, tokens in pairs(bars) do
+  for client_id, tokens in pairs(progress_tokens) do
     local client = vim.lsp.get_client_by_id(client_id)
     for token in pairs(tokens) do
       n = n + 1
@@ -236,10 +236,10 @@ function M.cancel()
         client:notify("window/workDoneProgress/cancel", { token = token })
       end
     end
-    bars[client_id] = nil
+    progress_tokens[client_id] = nil
   end
   if n == 0 then
-    server.say("nothing is being filled")
+    server.notify("no fill is running")
   end
 end
 
@@ -250,8 +250,8 @@ vim.api.nvim_create_autocmd("LspProgress", {
     local client = vim.lsp.get_client_by_id(event.data.client_id)
     if client and client.name == server.NAME then
       local params = event.data.params
-      bars[client.id] = bars[client.id] or {}
-      bars[client.id][params.token] = params.value.kind == "begin" or nil
+      progress_tokens[client.id] = progress_tokens[client.id] or {}
+      progress_tokens[client.id][params.token] = params.value.kind == "begin" or nil
     end
   end,
 })

@@ -1,9 +1,8 @@
--- Ghost text: what Neovim's own inline completion shows, accepted whole or in parts, cycled, dismissed, asked for.
+-- Ghost text: accepts Neovim's inline completion whole or in parts, cycles, dismisses and requests it.
 --
--- Neovim 0.12 keeps an item on screen while the user types on, and would insert it as it was sent. So what is inserted
--- here is the rest of the item behind what has been typed since, and an item that no longer fits is taken off the
--- screen. What Neovim offers for this is public only in part: all that is not is behind `completor`, and without it
--- accepting still works.
+-- Neovim 0.12 keeps an item on the screen while the user types, and would insert all of it, including the part that was
+-- typed. This module inserts only the rest, and hides an item that no longer fits. It uses private parts of Neovim, all
+-- of them behind `completor`. Without them, accepting still works.
 
 local server = require("dg_lsp.server")
 
@@ -11,32 +10,32 @@ local M = {}
 
 local METHOD = "textDocument/inlineCompletion"
 
----How much of an item, told by its command's argument, was accepted in parts, in UTF-16 units.
+---The length of an item's accepted parts in UTF-16 units, by the argument of the item's command.
 ---@type table<integer, integer>
 local accepted_units = {}
 
----Return what Neovim keeps for a buffer's inline completion, nil where there is none or this Neovim has another inside.
+---Return Neovim's private object for a buffer's inline completion; nil if it does not exist or has another interface.
 ---@param bufnr integer
 ---@return table?
 local function completor(bufnr)
   local ok, capability = pcall(require, "vim.lsp._capability")
   local kind = ok and type(capability.all) == "table" and capability.all.inline_completion
-  local found = kind and type(kind.active) == "table" and kind.active[bufnr]
-  if type(found) ~= "table" or type(found.client_state) ~= "table" then
+  local candidate = kind and type(kind.active) == "table" and kind.active[bufnr]
+  if type(candidate) ~= "table" or type(candidate.client_state) ~= "table" then
     return nil
   end
   for _, name in ipairs({ "show", "hide", "select", "abort", "count_items" }) do
-    if type(found[name]) ~= "function" then
+    if type(candidate[name]) ~= "function" then
       return nil
     end
   end
-  return found
+  return candidate
 end
 
----Return whether this Neovim has inside what cycling, partial acceptance without flicker and explicit requests need.
+---Return whether this Neovim has the private parts that cycling, explicit requests and partial acceptance need.
 ---@param bufnr integer
 ---@return boolean
-function M.is_whole(bufnr)
+function M.has_completor(bufnr)
   return completor(bufnr) ~= nil
 end
 
@@ -47,8 +46,8 @@ local function is_ours(item)
   return client ~= nil and client.name == server.NAME and type(item.insert_text) == "string"
 end
 
----Return what of an item is still to be inserted at the cursor, and the column where what it replaces ends; nil where
----it no longer fits. Columns count bytes from 0.
+---Return the part of an item that is not yet typed, and the column where the replaced text ends. Return nil if the item
+---no longer fits. Columns count bytes from 0.
 ---@param item table
 ---@return string? rest, integer? end_col
 local function rest_of(item)
@@ -70,10 +69,10 @@ local function rest_of(item)
 end
 
 ---@param item table
----@param text string what goes in at the cursor
----@param end_col integer
+---@param text string inserted at the cursor
+---@param end_col integer where the replaced text ends
 local function insert(item, text, end_col)
-  -- Setting the option, even to its own value, begins another step to undo.
+  -- Setting this option, even to its own value, starts a new undo step.
   vim.bo.undolevels = vim.bo.undolevels
   local row, column = unpack(vim.api.nvim_win_get_cursor(0))
   local lines = vim.split(text, "\n", { plain = true })
@@ -84,7 +83,7 @@ local function insert(item, text, end_col)
 end
 
 ---@param item table
-local function tell_accepted(item)
+local function report_accepted(item)
   local client = vim.lsp.get_client_by_id(item.client_id)
   if client and item.command then
     client:exec_cmd(item.command, { bufnr = vim.api.nvim_get_current_buf() })
@@ -93,14 +92,14 @@ end
 
 ---@param item table
 ---@param text string
-local function tell_partly(item, text)
+local function report_partly_accepted(item, text)
   local client = vim.lsp.get_client_by_id(item.client_id)
   local id = item.command and item.command.arguments and item.command.arguments[1]
   if not client or not id then
     return
   end
   accepted_units = { [id] = (accepted_units[id] or 0) + vim.str_utfindex(text, "utf-16") }
-  -- It belongs to no method that Neovim knows.
+  -- Neovim's types do not have this method.
   ---@diagnostic disable-next-line: param-type-mismatch
   client:notify("textDocument/didPartiallyAcceptCompletion", {
     item = { insertText = item.insert_text, command = item.command },
@@ -112,9 +111,9 @@ end
 ---@return boolean
 local function accept(part)
   local bufnr = vim.api.nvim_get_current_buf()
-  local inside = completor(bufnr)
-  if inside and inside.current and is_ours(inside.current) and not rest_of(inside.current) then
-    inside:abort()
+  local state = completor(bufnr)
+  if state and state.current and is_ours(state.current) and not rest_of(state.current) then
+    state:abort()
     return false
   end
   return vim.lsp.inline_completion.get({
@@ -130,28 +129,28 @@ local function accept(part)
       local text = part(rest)
       if #text >= #rest then
         insert(item, rest, end_col)
-        tell_accepted(item)
+        report_accepted(item)
         return nil
       end
-      -- What the item replaces stays for its last part.
+      -- The replaced text stays until the last part is accepted.
       local row, column = unpack(vim.api.nvim_win_get_cursor(0))
       insert(item, text, column)
-      tell_partly(item, text)
-      if inside then
+      report_partly_accepted(item, text)
+      if state then
         local after, at = unpack(vim.api.nvim_win_get_cursor(0))
         local shift = after == row and end_col - column or 0
-        inside.current = vim.tbl_extend("force", item, {
+        state.current = vim.tbl_extend("force", item, {
           insert_text = rest:sub(#text + 1),
           range = vim.range(bufnr, after - 1, at, after - 1, at + shift),
         })
-        inside:show()
+        state:show()
       end
       return nil
     end,
   })
 end
 
----Insert all that is shown. Return whether anything was.
+---Insert the suggestion. Return whether one was shown.
 ---@return boolean
 function M.accept()
   return accept(function(rest)
@@ -159,7 +158,7 @@ function M.accept()
   end)
 end
 
----Insert the next word of what is shown, with the space before it. Return whether anything was shown.
+---Insert the suggestion's next word, with the space before it. Return whether a suggestion was shown.
 ---@return boolean
 function M.accept_word()
   return accept(function(rest)
@@ -167,7 +166,7 @@ function M.accept_word()
   end)
 end
 
----Insert what is shown up to the end of its line. Return whether anything was shown.
+---Insert the suggestion up to the end of its line. Return whether a suggestion was shown.
 ---@return boolean
 function M.accept_line()
   return accept(function(rest)
@@ -175,14 +174,14 @@ function M.accept_line()
   end)
 end
 
----Take what is shown off the screen, until the cursor moves.
+---Hide the suggestion until the cursor moves. Return whether one was shown.
 ---@return boolean
 function M.dismiss()
   local bufnr = vim.api.nvim_get_current_buf()
-  local inside = completor(bufnr)
-  if inside then
-    local shown = inside.current ~= nil
-    inside:abort()
+  local state = completor(bufnr)
+  if state then
+    local shown = state.current ~= nil
+    state:abort()
     return shown
   end
   vim.lsp.inline_completion.enable(false, { bufnr = bufnr })
@@ -190,19 +189,22 @@ function M.dismiss()
   return true
 end
 
----Ask for suggestions now, several of them, whether or not they come by themselves.
----@param choose? fun(n_items: integer): integer which of so many to show, the first by default
+---Request several suggestions now, whether or not suggestions appear while typing.
+---@param choose? fun(n_items: integer): integer returns the index of the item to show; the first by default
 function M.request(choose)
   local bufnr = vim.api.nvim_get_current_buf()
-  local client, inside = server.needed(bufnr), completor(bufnr)
+  local client, state = server.client_or_warn(bufnr), completor(bufnr)
   if not client then
     return
   end
-  if not inside or not inside.client_state[client.id] then
-    server.say("this Neovim can't be asked for suggestions by hand; they come while you type", "WARN")
+  if not state or not state.client_state[client.id] then
+    server.notify(
+      "explicit requests do not work in this version of Neovim; suggestions appear while you type",
+      "WARN"
+    )
     return
   end
-  inside:abort()
+  state:abort()
   local tick, cursor = vim.api.nvim_buf_get_changedtick(bufnr), vim.api.nvim_win_get_cursor(0)
   local row, column = cursor[1] - 1, cursor[2]
   client:request(METHOD, {
@@ -213,12 +215,12 @@ function M.request(choose)
     },
     context = { triggerKind = vim.lsp.protocol.InlineCompletionTriggerKind.Invoked },
   }, function(err, result)
-    inside = completor(bufnr)
+    state = completor(bufnr)
     local is_here = vim.api.nvim_get_current_buf() == bufnr
       and vim.api.nvim_buf_get_changedtick(bufnr) == tick
       and vim.deep_equal(vim.api.nvim_win_get_cursor(0), cursor)
       and vim.startswith(vim.api.nvim_get_mode().mode, "i")
-    if err or not result or not inside or not inside.client_state[client.id] or not is_here then
+    if err or not result or not state or not state.client_state[client.id] or not is_here then
       return
     end
     local items = result.items or result
@@ -227,25 +229,25 @@ function M.request(choose)
         local status = require("dg_lsp.status").current(bufnr)
         local reason = status and status.suppressed and status.suppressed.message
           or "the model has no answer here"
-        server.say(reason)
+        server.notify(reason)
         require("dg_lsp.reason").show(bufnr, reason)
       end)
       return
     end
-    inside.client_state[client.id].items = items
-    inside:select(choose and choose(#items) or 1, #items > 1)
-    M.mend(bufnr)
+    state.client_state[client.id].items = items
+    state:select(choose and choose(#items) or 1, #items > 1)
+    M.refresh(bufnr)
   end, bufnr)
 end
 
 ---@param step integer
 local function cycle(step)
-  local inside = completor(vim.api.nvim_get_current_buf())
-  if not inside or inside:count_items() > 1 then
+  local state = completor(vim.api.nvim_get_current_buf())
+  if not state or state:count_items() > 1 then
     vim.lsp.inline_completion.select({ count = step })
     return
   end
-  -- While typing there is one suggestion; the others are made only when somebody wants to see them.
+  -- While typing, the server sends one suggestion. The others are requested only when the user cycles.
   M.request(function(n_items)
     return n_items == 1 and 1 or (step > 0 and 2 or n_items)
   end)
@@ -264,28 +266,28 @@ end
 ---Return whether a suggestion is on the screen.
 ---@return boolean
 function M.is_shown()
-  local inside = completor(vim.api.nvim_get_current_buf())
-  return inside ~= nil and inside.current ~= nil
+  local state = completor(vim.api.nvim_get_current_buf())
+  return state ~= nil and state.current ~= nil
 end
 
----Take off the screen what no longer fits what was typed, and show line ends as line ends.
+---Hide a suggestion that no longer fits the typed text, and replace CR in the shown text by a line break.
 ---@param bufnr integer
-function M.mend(bufnr)
-  local inside = completor(bufnr)
-  local item = inside and inside.current
-  if not inside or not item or not is_ours(item) or vim.api.nvim_get_current_buf() ~= bufnr then
+function M.refresh(bufnr)
+  local state = completor(bufnr)
+  local item = state and state.current
+  if not state or not item or not is_ours(item) or vim.api.nvim_get_current_buf() ~= bufnr then
     return
   end
   if not rest_of(item) then
-    inside.current = nil
-    inside:hide()
+    state.current = nil
+    state:hide()
   elseif item.insert_text:find("\r", 1, true) then
     item.insert_text = item.insert_text:gsub("\r\n?", "\n")
-    inside:show()
+    state:show()
   end
 end
 
----A buffer has the server now.
+---Enable inline completion in a buffer that a client was attached to.
 ---@param client vim.lsp.Client
 ---@param bufnr integer
 function M.attach(client, bufnr)
@@ -294,12 +296,12 @@ function M.attach(client, bufnr)
   end
   vim.lsp.inline_completion.enable(true, { bufnr = bufnr })
   local group = vim.api.nvim_create_augroup("dg-lsp-ghost-" .. bufnr, {})
-  -- Defined after Neovim's own, and so run after them.
+  -- These autocommands run after Neovim's own, because they are defined later.
   vim.api.nvim_create_autocmd({ "CursorMovedI", "TextChangedI", "TextChangedP" }, {
     group = group,
     buffer = bufnr,
     callback = function()
-      M.mend(bufnr)
+      M.refresh(bufnr)
     end,
   })
   vim.api.nvim_create_autocmd("LspRequest", {
@@ -310,12 +312,12 @@ function M.attach(client, bufnr)
       if event.data.client_id ~= client.id or request.method ~= METHOD then
         return
       elseif request.type == "complete" then
-        -- An answer may come when the text has moved on.
+        -- The text may have changed since the request.
         vim.schedule(function()
-          M.mend(bufnr)
+          M.refresh(bufnr)
         end)
       elseif request.type == "pending" then
-        -- Neovim lets older requests run on while the user types.
+        -- Neovim does not cancel older requests while the user types.
         for id, older in pairs(client.requests) do
           if
             id ~= event.data.request_id

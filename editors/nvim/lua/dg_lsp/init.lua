@@ -1,4 +1,4 @@
--- What users call: setup, and one function for each thing to do.
+-- The public functions: `setup`, and one for each command and key.
 
 local config = require("dg_lsp.config")
 local ghost = require("dg_lsp.ghost")
@@ -7,25 +7,25 @@ local status = require("dg_lsp.status")
 
 local M = {}
 
----What ends a snooze, while one is under way.
+---Ends the running snooze; nil without one.
 ---@type uv.uv_timer_t?
-local snoozing
+local snooze_timer
 
----Check the options and switch dg-lsp on. Raises an error that names the option that is wrong.
+---Check the options and enable dg-lsp. Raises an error that names an invalid option.
 ---@param opts? dg_lsp.Config|{}
 function M.setup(opts)
   if vim.fn.has("nvim-0.12") == 0 then
-    server.say("Neovim 0.12 or later is needed", "ERROR")
+    server.notify("this plugin needs Neovim 0.12 or later", "ERROR")
     return
   end
-  local chosen = config.use(opts)
+  local options = config.use(opts)
   vim.lsp.config(server.NAME, {
-    cmd = chosen.cmd,
-    filetypes = chosen.filetypes,
+    cmd = options.cmd,
+    filetypes = options.filetypes,
     settings = { dgLsp = config.server_settings() },
   })
-  if vim.fn.executable(chosen.cmd[1]) == 0 then
-    server.say(("%s can't be run; :checkhealth dg-lsp says more"):format(chosen.cmd[1]), "WARN")
+  if vim.fn.executable(options.cmd[1]) == 0 then
+    server.notify(("%s can't be run; see :checkhealth dg-lsp"):format(options.cmd[1]), "WARN")
     return
   end
   vim.lsp.enable(server.NAME)
@@ -39,21 +39,21 @@ M.previous = ghost.previous
 M.dismiss = ghost.dismiss
 M.is_shown = ghost.is_shown
 
----Ask for suggestions now.
+---Request a suggestion now.
 function M.request()
   ghost.request()
 end
 
----Return how things are, nil in buffers without the server.
+---Return the status of a buffer's server; nil without a server.
 M.status = status.current
 
----Return a few characters for a statusline.
+---Return the status in a few characters, for a statusline.
 M.statusline = status.line
 
----Suggest no more by oneself, everywhere or in one language; asking for suggestions still works.
+---Stop unprompted suggestions, everywhere or in one language. Explicit requests still work.
 ---@param filetype? string
 function M.pause(filetype)
-  server.tell(function(settings)
+  server.change_settings(function(settings)
     if filetype then
       local languages = settings["completion.disabledLanguages"] or {}
       if not vim.list_contains(languages, filetype) then
@@ -65,10 +65,10 @@ function M.pause(filetype)
   end)
 end
 
----Suggest again.
+---Resume unprompted suggestions, everywhere or in one language.
 ---@param filetype? string
 function M.resume(filetype)
-  server.tell(function(settings)
+  server.change_settings(function(settings)
     if filetype then
       settings["completion.disabledLanguages"] = vim.tbl_filter(function(language)
         return language ~= filetype
@@ -79,14 +79,14 @@ function M.resume(filetype)
   end)
 end
 
----Suggest no more by oneself for so many minutes, 15 by default; 0 ends it.
+---Stop unprompted suggestions for some minutes, 15 by default; 0 ends the snooze.
 ---@param minutes? number
 function M.snooze(minutes)
   minutes = minutes or 15
-  if snoozing then
-    snoozing:stop()
-    snoozing:close()
-    snoozing = nil
+  if snooze_timer then
+    snooze_timer:stop()
+    snooze_timer:close()
+    snooze_timer = nil
   else
     M.pause()
   end
@@ -94,17 +94,17 @@ function M.snooze(minutes)
     M.resume()
     return
   end
-  snoozing = vim.defer_fn(function()
-    snoozing = nil
+  snooze_timer = vim.defer_fn(function()
+    snooze_timer = nil
     M.resume()
   end, minutes * 60000)
-  server.say(("no suggestions for %g minutes; :Dg snooze 0 ends that"):format(minutes))
+  server.notify(("no suggestions for %g minutes; :Dg snooze 0 ends the snooze"):format(minutes))
 end
 
----Use another model from now on.
----@param model string "embedded", a model's name, or a folder
+---Use another model until Neovim ends.
+---@param model string "embedded", a folder, a hub id, or a remote model such as "vllm:URL"
 function M.use_model(model)
-  server.tell(function(settings)
+  server.change_settings(function(settings)
     settings["engine.model"] = model
   end)
 end

@@ -1,4 +1,5 @@
--- The choice of a model: what `dg-lsp setup` offers. The program writes the choice into the user's own file.
+-- Lets the user choose a model from the offers of `dg-lsp setup`. The program writes the choice into the user's
+-- configuration file.
 
 local config = require("dg_lsp.config")
 local server = require("dg_lsp.server")
@@ -7,7 +8,7 @@ local M = {}
 
 local VERSION = 1
 
----Return the command line of `dg-lsp setup`, nil where it can't be told from how the server is started.
+---Return the command line of `dg-lsp setup`; nil if the server's command does not end with `serve`.
 ---@return string[]?
 local function setup_command()
   local command = vim.deepcopy(config.current.cmd)
@@ -18,43 +19,43 @@ local function setup_command()
   return vim.list_extend(command, { "--json" })
 end
 
----Run `dg-lsp setup`, and call with what it says; where it fails, the user is told.
----@param more string[]
----@param heard fun(stated: table)
-local function run(more, heard)
+---Run `dg-lsp setup` and call back with its output. If it fails, show the reason.
+---@param options string[]
+---@param callback fun(output: table)
+local function run(options, callback)
   local command = setup_command()
   if not command or vim.fn.executable(command[1]) == 0 then
-    server.say("run dg-lsp setup in a terminal to choose a model", "WARN")
+    server.notify("run dg-lsp setup in a terminal to choose a model", "WARN")
     return
   end
-  vim.system(vim.list_extend(command, more), { text = true }, function(done)
+  vim.system(vim.list_extend(command, options), { text = true }, function(result)
     vim.schedule(function()
-      local ok, stated = pcall(vim.json.decode, done.stdout, { luanil = { object = true } })
-      if not ok or type(stated) ~= "table" or stated.version ~= VERSION then
-        local reason = vim.trim(done.stderr or ""):gsub("^dg%-lsp: ", "")
-        server.say(reason ~= "" and reason or "dg-lsp setup could not be understood", "WARN")
+      local ok, output = pcall(vim.json.decode, result.stdout, { luanil = { object = true } })
+      if not ok or type(output) ~= "table" or output.version ~= VERSION then
+        local reason = vim.trim(result.stderr or ""):gsub("^dg%-lsp: ", "")
+        server.notify(reason ~= "" and reason or "the output of dg-lsp setup could not be read", "WARN")
       else
-        heard(stated)
+        callback(output)
       end
     end)
   end)
 end
 
----Use a model from now on, in all editors: the user's configuration file names it then.
+---Use a model in all editors: write it into the user's configuration file, and try it.
 ---@param model string
 function M.use(model)
-  server.say(("trying %s"):format(model))
-  run({ "--yes", model }, function(stated)
-    local trial = stated.trial or {}
-    if stated.overruled ~= "" or (trial.problem or "") ~= "" then
-      server.say(stated.overruled ~= "" and stated.overruled or trial.problem, "WARN")
+  server.notify(("trying %s"):format(model))
+  run({ "--yes", model }, function(output)
+    local trial = output.trial or {}
+    if output.overruled ~= "" or (trial.problem or "") ~= "" then
+      server.notify(output.overruled ~= "" and output.overruled or trial.problem, "WARN")
     else
-      server.say(("%s is used from now on; a sample took %d ms"):format(model, trial.ms or 0))
+      server.notify(("%s is used from now on; a sample took %d ms"):format(model, trial.ms or 0))
     end
   end)
 end
 
----Show the commands that come before a model can be used, to be copied.
+---Show the commands to run before a model can be used, so that the user can copy them.
 ---@param offer table
 local function show_commands(offer)
   vim.cmd.new()
@@ -63,11 +64,11 @@ local function show_commands(offer)
   vim.api.nvim_buf_set_lines(0, 0, -1, true, vim.list_extend(lines, offer.commands))
 end
 
----Let the user choose among what fits this machine.
+---Let the user choose a model that fits this machine.
 function M.choose()
-  run({}, function(stated)
-    vim.ui.select(stated.offers, {
-      prompt = ("dg-lsp: model (now: %s)"):format(stated.model),
+  run({}, function(output)
+    vim.ui.select(output.offers, {
+      prompt = ("dg-lsp: model (now: %s)"):format(output.model),
       format_item = function(offer)
         local state = offer.recommended and " (recommended)"
           or not offer.ready and " (after a few commands)"

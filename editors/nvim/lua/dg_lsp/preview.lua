@@ -1,15 +1,15 @@
--- Shows a change as a diff before it is made, in a window over the text, and returns what the user says to it.
+-- Shows a change as a diff before it is applied, in a floating window, and returns whether the user accepts it.
 
 local M = {}
 
----The window that asks, while one does.
+---The open preview window; nil without one.
 ---@type integer?
 M.window = nil
 
 ---@param bufnr integer
 ---@param edits lsp.TextEdit[]
 ---@param encoding "utf-8"|"utf-16"|"utf-32"
----@return string[] lines of a diff with three lines around each change
+---@return string[] lines of a diff with three lines of context around each change
 local function diff(bufnr, edits, encoding)
   local before = vim.api.nvim_buf_get_lines(bufnr, 0, -1, true)
   local scratch = vim.api.nvim_create_buf(false, true)
@@ -23,7 +23,7 @@ local function diff(bufnr, edits, encoding)
   return vim.split(vim.trim(text --[[@as string]]), "\n")
 end
 
----Return whether the user agrees to a change. Call it in a coroutine, as the handlers of requests run in one.
+---Return whether the user accepts a change. Call it in a coroutine; request handlers run in one.
 ---@param bufnr integer
 ---@param edits lsp.TextEdit[]
 ---@param encoding "utf-8"|"utf-16"|"utf-32"
@@ -31,7 +31,7 @@ end
 ---@return boolean
 function M.ask(bufnr, edits, encoding, title)
   local lines = diff(bufnr, edits, encoding)
-  local waiting = coroutine.running()
+  local caller = coroutine.running()
   local width = 50
   for _, line in ipairs(lines) do
     width = math.max(width, vim.fn.strdisplaywidth(line) + 1)
@@ -51,38 +51,38 @@ function M.ask(bufnr, edits, encoding, title)
     style = "minimal",
     border = "rounded",
     title = (" %s "):format(title),
-    footer = " y apply  n keep what is there ",
+    footer = " y apply  n keep the old text ",
   })
   M.window = window
-  local is_agreed, is_over = false, false
+  local is_accepted, is_closed = false, false
 
-  local function close(agreed)
-    is_agreed = agreed
+  local function close(accepted)
+    is_accepted = accepted
     if vim.api.nvim_win_is_valid(window) then
       vim.api.nvim_win_close(window, true)
     end
   end
 
-  for key, agreed in pairs({ y = true, n = false, q = false, ["<Esc>"] = false }) do
+  for key, accepted in pairs({ y = true, n = false, q = false, ["<Esc>"] = false }) do
     vim.keymap.set("n", key, function()
-      close(agreed)
+      close(accepted)
     end, { buffer = scratch, nowait = true })
   end
-  -- However it is closed, whoever asked hears of it, once.
+  -- Resume the caller exactly once, however the window is closed.
   vim.api.nvim_create_autocmd({ "WinClosed", "BufWipeout" }, {
     buffer = scratch,
     callback = function()
-      if not is_over then
-        is_over = true
+      if not is_closed then
+        is_closed = true
         M.window = nil
         vim.schedule(function()
-          coroutine.resume(waiting)
+          coroutine.resume(caller)
         end)
       end
     end,
   })
   coroutine.yield()
-  return is_agreed
+  return is_accepted
 end
 
 return M

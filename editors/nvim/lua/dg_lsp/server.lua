@@ -1,4 +1,4 @@
--- The running server: which client it is, how it is told new settings, and what happens when it crashes.
+-- The running server: finds its client, sends it new settings, and restarts it after a crash.
 
 local config = require("dg_lsp.config")
 
@@ -6,19 +6,20 @@ local M = {}
 
 M.NAME = "dg_lsp"
 
-local WINDOW_MS = 5 * 60 * 1000
+local CRASH_WINDOW_MS = 5 * 60 * 1000
+---Times of the crashes within the window.
 ---@type number[]
 local crashes = {}
 
----Return the client of a buffer, the current one by default; nil where there is none.
+---Return the client of a buffer, by default the current one; nil without a client.
 ---@param bufnr? integer
 ---@return vim.lsp.Client?
 function M.client(bufnr)
   return vim.lsp.get_clients({ name = M.NAME, bufnr = bufnr or 0 })[1]
 end
 
----Return which of a client's buffers has an address; nil for none. (Neovim's own function makes a buffer where there is
----none, and of the address of a buffer without a name that of the root directory.)
+---Return the client's buffer with a URI; nil if it has none. (Neovim's own function would create a missing buffer, and
+---would take a buffer without a name for the root directory.)
 ---@param client vim.lsp.Client
 ---@param uri string
 ---@return integer?
@@ -28,10 +29,10 @@ function M.buffer(client, uri)
   end)
 end
 
----Return whether a buffer has no name while another without one has the server: the two would have one address.
+---Return whether a buffer has no name while another such buffer uses the server. Both would have the same URI.
 ---@param bufnr integer
 ---@return boolean
-function M.is_second(bufnr)
+function M.is_second_unnamed(bufnr)
   local uri = vim.uri_from_bufnr(bufnr)
   return vim.api.nvim_buf_get_name(bufnr) == ""
     and vim.iter(vim.lsp.get_clients({ name = M.NAME })):any(function(client)
@@ -40,11 +41,11 @@ function M.is_second(bufnr)
     end)
 end
 
----When a buffer without a name is written to a file, tell the server so: for Neovim that wipes out the buffer without a
----name, and with it all that listens to it.
+---Attach a buffer without a name again when it is written to a file. Neovim wipes out the unnamed buffer then, and with
+---it the buffer's autocommands, so the server would not learn the new URI.
 ---@param client vim.lsp.Client
 ---@param bufnr integer
-function M.follow_name(client, bufnr)
+function M.reattach_when_named(client, bufnr)
   if vim.api.nvim_buf_get_name(bufnr) ~= "" then
     return
   end
@@ -65,52 +66,51 @@ function M.follow_name(client, bufnr)
   })
 end
 
----Return the client of a buffer, or tell the user why there is none.
+---Return the client of a buffer. Without one, show the reason and return nil.
 ---@param bufnr? integer
 ---@return vim.lsp.Client?
-function M.needed(bufnr)
+function M.client_or_warn(bufnr)
   local client = M.client(bufnr)
   if client then
     return client
   end
   if vim.fn.executable(config.current.cmd[1]) == 0 then
-    M.say(("%s can't be run; :checkhealth dg-lsp says more"):format(config.current.cmd[1]), "WARN")
+    M.notify(("%s can't be run; see :checkhealth dg-lsp"):format(config.current.cmd[1]), "WARN")
   elseif not vim.lsp.is_enabled(M.NAME) then
-    M.say('it is not switched on; call require("dg_lsp").setup()', "WARN")
-  elseif M.is_second(bufnr or vim.api.nvim_get_current_buf()) then
-    M.say(
-      "of several buffers without a name only one has it; write this one to a file, and :edit that",
+    M.notify('not enabled; call require("dg_lsp").setup()', "WARN")
+  elseif M.is_second_unnamed(bufnr or vim.api.nvim_get_current_buf()) then
+    M.notify(
+      "only one buffer without a name can use it; :write this one to a file and :edit the file",
       "WARN"
     )
   else
-    M.say("it does not run for this buffer; :checkhealth dg-lsp says more", "WARN")
+    M.notify("not running for this buffer; see :checkhealth dg-lsp", "WARN")
   end
 end
 
----Return whether a server can be expected to come to a buffer that has none yet.
+---Return whether a server is expected to start for a buffer that has none yet.
 ---@param bufnr integer
 ---@return boolean
-local function is_coming(bufnr)
+local function is_expected(bufnr)
   return vim.lsp.is_enabled(M.NAME)
     and vim.fn.executable(config.current.cmd[1]) == 1
     and vim.list_contains(config.current.filetypes, vim.bo[bufnr].filetype)
     and vim.bo[bufnr].buftype == ""
-    and not M.is_second(bufnr)
+    and not M.is_second_unnamed(bufnr)
     and #crashes < math.max(1, config.current.restarts)
 end
 
----Call with the client of the current buffer: now, or once it has started if one can be expected; else tell the user
----why there is none.
+---Call with the client of the current buffer, or once the client has started. If none is expected, show the reason.
 ---@param run fun(client: vim.lsp.Client, bufnr: integer)
 function M.with_client(run)
   local bufnr = vim.api.nvim_get_current_buf()
   local client = M.client(bufnr)
   if client then
     run(client, bufnr)
-  elseif not is_coming(bufnr) then
-    M.needed(bufnr)
+  elseif not is_expected(bufnr) then
+    M.client_or_warn(bufnr)
   else
-    M.say("the server is starting; this follows")
+    M.notify("the server is starting; the command runs when it is ready")
     vim.api.nvim_create_autocmd("LspAttach", {
       buffer = bufnr,
       callback = function(event)
@@ -130,9 +130,9 @@ function M.with_client(run)
 end
 
 ---@param text string
----@return string the text, cut to one line of the screen: a longer one would wait for Enter
-local function fitting(text)
-  -- 'showcmd' and the ruler share that line.
+---@return string the text, truncated to one line of the screen, because Neovim waits for Enter after a longer one
+local function one_line(text)
+  -- 'showcmd' and the ruler use the same line.
   local room = vim.o.columns - 12
   local line = text:gsub("%s*\n%s*", " ")
   if vim.fn.strdisplaywidth(line) <= room then
@@ -141,31 +141,31 @@ local function fitting(text)
   return vim.fn.strcharpart(line, 0, math.max(room - 12, 20)) .. "… :Dg status"
 end
 
----What was said last, as a whole.
-M.last_words = ""
+---The last message, not truncated.
+M.last_message = ""
 
----Tell the user something. What is longer than a line of the screen is in :Dg status as a whole.
+---Show a message. A message longer than a line of the screen is shown in full by :Dg status.
 ---@param sentence string
 ---@param level? "INFO"|"WARN"|"ERROR"
-function M.say(sentence, level)
+function M.notify(sentence, level)
   local text = "dg-lsp: " .. sentence
-  local short = fitting(text)
-  M.last_words = text
-  -- What another plugin has put in its place, from a file of its own, has room for long messages.
-  local is_plain = not debug.getinfo(vim.notify, "S").source:find("^@/")
-  vim.notify(is_plain and short or text, vim.log.levels[level or "INFO"])
+  local short = one_line(text)
+  M.last_message = text
+  -- A plugin that replaces vim.notify, from a file of its own, has room for long messages.
+  local is_builtin = not debug.getinfo(vim.notify, "S").source:find("^@/")
+  vim.notify(is_builtin and short or text, vim.log.levels[level or "INFO"])
 end
 
----The server says something to the user.
+---Handle `window/showMessage`.
 ---@param params lsp.ShowMessageParams
-function M.heard(params)
+function M.on_message(params)
   local levels = { "ERROR", "WARN", "INFO", "INFO", "INFO" }
-  M.say((params.message:gsub("^dg%-lsp: ", "")), levels[params.type])
+  M.notify((params.message:gsub("^dg%-lsp: ", "")), levels[params.type])
 end
 
----Tell all servers new settings, for as long as Neovim runs.
+---Change the settings of all servers, until Neovim ends.
 ---@param change fun(settings: table)
-function M.tell(change)
+function M.change_settings(change)
   local settings = config.server_settings()
   change(settings)
   config.current.settings = settings
@@ -176,12 +176,12 @@ function M.tell(change)
   end
 end
 
----The server's process ended: start it again for the buffers that had it, unless it was meant to end or does so again
----and again.
+---Handle the end of the server's process: restart it for its buffers, unless it was stopped on purpose or crashed too
+---often.
 ---@param code integer
 ---@param signal integer
 ---@param client_id integer
-function M.ended(code, signal, client_id)
+function M.on_exit(code, signal, client_id)
   vim.schedule(function()
     require("dg_lsp.status").forget(client_id)
     require("dg_lsp.draft").forget(client_id)
@@ -189,12 +189,12 @@ function M.ended(code, signal, client_id)
       return
     end
     local now = vim.uv.now()
-    crashes = vim.tbl_filter(function(at)
-      return now - at < WINDOW_MS
+    crashes = vim.tbl_filter(function(crashed_at)
+      return now - crashed_at < CRASH_WINDOW_MS
     end, crashes)
     if #crashes >= config.current.restarts then
-      M.say(
-        ("the server ended with %s; :Dg restart starts it again"):format(
+      M.notify(
+        ("the server ended with %s; :Dg restart restarts it"):format(
           signal ~= 0 and "signal " .. signal or "code " .. code
         ),
         "ERROR"
@@ -213,7 +213,7 @@ function M.restart()
   if client then
     client:exec_cmd({ title = "restart the engine", command = "dgLsp.restartEngine" })
   elseif vim.fn.executable(config.current.cmd[1]) == 0 then
-    M.needed()
+    M.client_or_warn()
   else
     vim.lsp.enable(M.NAME)
   end

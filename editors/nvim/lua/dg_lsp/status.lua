@@ -1,4 +1,4 @@
--- How things are, as the server tells it: the state of the engine, the last latency, why nothing was suggested.
+-- The server's status: the state of the engine, the last latency, and why nothing was suggested.
 
 local M = {}
 
@@ -17,15 +17,16 @@ local M = {}
 local by_client = {}
 
 ---@param value any
-local function given(value)
+---@return any value, with JSON's null as nil
+local function from_json(value)
   return value ~= vim.NIL and value or nil
 end
 
----The server says how things are now.
+---Handle `dgLsp/status`.
 ---@param params dg_lsp.Status
 ---@param context lsp.HandlerContext
-function M.heard(params, context)
-  params.latencyMs, params.suppressed = given(params.latencyMs), given(params.suppressed)
+function M.on_status(params, context)
+  params.latencyMs, params.suppressed = from_json(params.latencyMs), from_json(params.suppressed)
   by_client[context.client_id] = params
   vim.api.nvim_exec_autocmds("User", { pattern = "DgLspStatus", modeline = false, data = params })
   vim.cmd.redrawstatus({ bang = true })
@@ -37,7 +38,7 @@ function M.forget(client_id)
   vim.cmd.redrawstatus({ bang = true })
 end
 
----Return the status of a buffer's server, the current one's by default; nil where there is none or it has said nothing.
+---Return the status of a buffer's server, by default of the current buffer. Return nil without a server or a status.
 ---@param bufnr? integer
 ---@return dg_lsp.Status?
 function M.current(bufnr)
@@ -45,52 +46,52 @@ function M.current(bufnr)
   return client and by_client[client.id]
 end
 
--- The user's own choice; every other reason is of one place, and says nothing of how dg-lsp is doing.
-local pauses = { off = true, manual = true, language = true }
+-- Reasons that the user chose in the settings. Every other reason concerns one place only.
+local pause_codes = { off = true, manual = true, language = true }
 
 ---@param status dg_lsp.Status?
 ---@return "Ready"|"Working"|"Paused"|"Problem"
-local function word(status)
+local function state_word(status)
   if not status or status.busy or status.state ~= "ready" then
     return status and status.state == "failed" and "Problem" or "Working"
   end
-  return status.suppressed and pauses[status.suppressed.code] and "Paused" or "Ready"
+  return status.suppressed and pause_codes[status.suppressed.code] and "Paused" or "Ready"
 end
 
----Return a few characters for a statusline, always as many; "" in buffers without the server.
+---Return the status in a few characters of fixed width, for a statusline; "" in buffers without the server.
 ---@param bufnr? integer
 ---@return string
 function M.line(bufnr)
   local client = require("dg_lsp.server").client(bufnr)
-  return client and ("DG %-7s"):format(word(by_client[client.id])) or ""
+  return client and ("DG %-7s"):format(state_word(by_client[client.id])) or ""
 end
 
----Add the last message in full: the message area shows one line of it.
+---Add the last message in full, because the message area shows only one line of it.
 ---@param lines string[]
 ---@return string[]
-local function add_last_words(lines)
-  local last_words = require("dg_lsp.server").last_words
-  if last_words ~= "" then
-    table.insert(lines, ("Said last: %s"):format(last_words))
+local function add_last_message(lines)
+  local last_message = require("dg_lsp.server").last_message
+  if last_message ~= "" then
+    table.insert(lines, ("Last message: %s"):format(last_message))
   end
   return lines
 end
 
----Return the whole story, one sentence a line.
+---Return the status in sentences, one for each line.
 ---@param bufnr? integer
 ---@return string[]
-function M.story(bufnr)
+function M.sentences(bufnr)
   local client = require("dg_lsp.server").client(bufnr)
   if not client then
-    return add_last_words({ "dg-lsp is not running for this buffer." })
+    return add_last_message({ "dg-lsp is not running for this buffer." })
   end
   local status = by_client[client.id]
   if not status then
-    return add_last_words({ "dg-lsp has started and has reported nothing yet." })
+    return add_last_message({ "dg-lsp has started. It has not reported its status yet." })
   end
   local loaded = status.state == "loading" and (" (%d%%)"):format(math.floor(100 * status.fraction)) or ""
   local lines = {
-    ("%s: the engine is %s%s, with model %s."):format(word(status), status.state, loaded, status.model),
+    ("%s: the engine is %s%s, with model %s."):format(state_word(status), status.state, loaded, status.model),
   }
   if status.message ~= "" then
     table.insert(lines, status.message)
@@ -101,8 +102,7 @@ function M.story(bufnr)
   if status.suppressed then
     table.insert(lines, ("No suggestion: %s."):format(status.suppressed.message))
   end
-  add_last_words(lines)
-  return lines
+  return add_last_message(lines)
 end
 
 return M

@@ -1,13 +1,13 @@
 /** Follows a shown suggestion through the changes of its document. Pure; does not import the editor's API. */
 
-/** A suggestion that is on the screen. Lengths are in UTF-16 units. */
-export interface Shown {
+/** A suggestion on the screen. Lengths are in UTF-16 units. */
+export interface ShownSuggestion {
   text: string;
-  /** The offset where its text begins, some of which may stand there already. */
+  /** The offset where its text begins. A part of the text may already be in the document. */
   start: number;
-  /** How much of its text stands in the document. */
+  /** The length of the part that is in the document. */
   present: number;
-  /** How much of that was accepted in parts; the rest was typed. */
+  /** The length that was accepted in parts; the rest was typed. */
   accepted: number;
 }
 
@@ -18,11 +18,11 @@ export interface Change {
 }
 
 /**
- * Return the suggestion after a change, undefined when the change made an end of it: accepted as a whole, or left behind.
+ * Return the suggestion after a change; undefined if the change accepted all of it, or does not fit it.
  *
- * A key writes one character, and an accepted part a word or a line; a part of a single character is taken for a key.
+ * A change of several characters counts as an accepted part, and a change of one character as typed.
  */
-export function follow(shown: Shown, change: Change): Shown | undefined {
+export function afterChange(shown: ShownSuggestion, change: Change): ShownSuggestion | undefined {
   const rest = shown.text.slice(shown.present);
   const isNext = change.offset === shown.start + shown.present && change.removed === 0 && rest.startsWith(change.text);
   if (!isNext || change.text.length === rest.length) return undefined;

@@ -1,4 +1,4 @@
-"""Only the bearer of the token, on this machine and outside a browser, gets past the gate."""
+"""Only the bearer of the token, on this machine and outside a browser, is served."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import httpx
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dg_lsp.engine import gate
+from dg_lsp.engine import access
 from dg_lsp.wire.messages import MAX_BODY_BYTES
 
 TOKEN = "0123456789abcdef"
@@ -57,7 +57,7 @@ def test_only_local_requests_with_the_token_and_without_origin_pass(
     method: str, authorization: str | None, origin: str | None, host: str | None, kind: str | None, length: str | None
 ) -> None:
     stated = {"authorization": authorization, "origin": origin, "host": host, "content-type": kind, "content-length": length}
-    refusal = gate.refused(method, {name: value for name, value in stated.items() if value is not None}, TOKEN)
+    refusal = access.refused(method, {name: value for name, value in stated.items() if value is not None}, TOKEN)
     has_token = authorization is not None and authorization.partition(" ")[2].strip() == TOKEN
     if refusal is None:
         assert has_token
@@ -73,4 +73,4 @@ def test_only_local_requests_with_the_token_and_without_origin_pass(
         assert refusal.status in (401, 403, 413, 415)
         assert TOKEN not in refusal.message
         if not has_token:
-            assert refusal.status == 401  # nobody else learns anything more
+            assert refusal.status == 401  # without the token, the answer reveals nothing more

@@ -1,4 +1,4 @@
-/** The running fills, started by a command or from the menu of code actions, so that the user can cancel them. */
+/** Keeps track of the running fills, so that the user can cancel them. */
 import * as vscode from "vscode";
 
 const sources = new Set<vscode.CancellationTokenSource>();
@@ -8,10 +8,10 @@ export function cancelFills(): void {
   for (const source of sources) source.cancel();
 }
 
-/** Return a fill's result; its token is cancelled when the user ends the fill or the editor cancels its own token. */
-export async function whileUnderWay<T>(fill: (token: vscode.CancellationToken) => Promise<T>, editors?: vscode.CancellationToken): Promise<T> {
+/** Return a fill's result. Its token is cancelled when the user cancels the fills, or when the editor cancels its own token. */
+export async function withCancellation<T>(fill: (token: vscode.CancellationToken) => Promise<T>, editorToken?: vscode.CancellationToken): Promise<T> {
   const source = new vscode.CancellationTokenSource();
-  const listener = editors?.onCancellationRequested(() => {
+  const listener = editorToken?.onCancellationRequested(() => {
     source.cancel();
   });
   sources.add(source);

@@ -12,31 +12,31 @@ import httpx
 
 from dg_lsp.wire import meeting
 from dg_lsp.wire.fields import Fields, WireError, parse
-from dg_lsp.wire.meeting import Place, State
+from dg_lsp.wire.meeting import EngineFiles, State
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """An engine's files, and its answer. `info` is None if it does not answer, `state` if no engine holds its lock."""
+class EngineReport:
+    """An engine's files, and its answer. `info` is None if it does not respond, `state` if no engine holds its lock."""
 
-    place: Place
+    files: EngineFiles
     state: State | None
     info: Fields | None
 
 
-def look(place: Place) -> Seen:
+def inspect_engine(files: EngineFiles) -> EngineReport:
     """Return an engine's files, state and answer, without starting it or keeping it alive.
 
     Raises MeetingError if its socket belongs to another user.
     """
-    state = meeting.read_state(place)
+    state = meeting.read_state(files)
     if state is None:
-        return Seen(place, None, None)
+        return EngineReport(files, None, None)
     try:
-        return Seen(place, state, request(state, "GET", "/v1/info"))
+        return EngineReport(files, state, request(state, "GET", "/v1/info"))
     except (httpx.HTTPError, OSError, WireError):
         # The state of a killed engine may name a process id that another process has now.
-        return Seen(place, state if meeting.is_held(place.lock) else None, None)
+        return EngineReport(files, state if meeting.is_held(files.lock) else None, None)
 
 
 def request(state: State, method: str, path: str, body: dict[str, object] | None = None) -> Fields:

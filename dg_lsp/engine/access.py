@@ -67,7 +67,7 @@ def to_response(refusal: RefusalError) -> JSONResponse:
     return JSONResponse(encode_problem(Problem(refusal.code, refusal.message)), refusal.status, headers)
 
 
-class Gate:
+class AccessControl:
     """An ASGI application that passes only permitted requests to the application behind it."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -87,7 +87,7 @@ class Gate:
         await self._app(scope, receive, send)
 
 
-async def read(request: Request) -> Fields:
+async def read_body(request: Request) -> Fields:
     """Return the JSON object in a request's body; raise RefusalError or WireError if it has none."""
     body = bytearray()
     try:

@@ -1,6 +1,6 @@
-"""HTTP to a model's server: calls run on a thread of their own, end when nobody wants them, and fail with a sentence.
+"""An HTTP client for model servers. Its calls run on a separate thread, can be cancelled, and fail with a readable error.
 
-Knows HTTP, keys and errors. Knows nothing of what is asked.
+This module knows HTTP, keys and errors. It knows nothing of what a request contains.
 """
 
 from __future__ import annotations
@@ -25,29 +25,28 @@ from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.model_names import LOOPBACK, address_of, without_password
 
 CONNECT_S = 5.0
-# For a whole answer, however its bytes are spread over it.
+# The limit for a complete answer, not for each part of it.
 ANSWER_S = 120.0
 MAX_ANSWER_BYTES = 16 << 20
-MAX_SAID_CHARS = 20_000
-UNLIKE = 409  # the status of a server that is no replica of the others; none of them says so itself
+MAX_MESSAGE_CHARS = 20_000
+UNLIKE = 409  # our own status for a server that serves something else than the other replicas
 
 
 class RemoteError(UserError):
-    """A server can't serve; the message is a sentence for the user, and holds no code. `status` is HTTP's, 0 without one.
+    """A request to a server failed. The message is a sentence for the user and contains no code.
 
-    `said` is what the server itself said.
+    `status` is the HTTP status, or 0 if there is none. `server_message` is the server's own error message.
     """
 
-    def __init__(self, message: str, status: int = 0, said: str = "") -> None:
-        """Hold the sentence."""
+    def __init__(self, message: str, status: int = 0, server_message: str = "") -> None:
         super().__init__(message)
         self.status = status
-        self.said = said
+        self.server_message = server_message
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a model is served, and the key that opens it."""
+    """A model server's URL and API key."""
 
     url: str
     key: str = field(default="", repr=False)
@@ -55,47 +54,49 @@ class Server:
     def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.url)
-            known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+            is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
         except ValueError:
-            known = False
-        if not known:
+            is_valid = False
+        if not is_valid:
             raise RemoteError(
-                f"{without_password(self.url) or 'nothing'} is no server's URL; one begins with http:// or https://"
+                f"{without_password(self.url) or 'nothing'} is not a server's URL; a URL begins with http:// or https://"
             )
         if parts.username or parts.password:
-            raise RemoteError(f"a URL must hold no password; put the key of {parts.hostname} into the configuration's [keys]")
+            raise RemoteError(
+                f"a URL must not contain a password; put the key of {parts.hostname} into the configuration's [keys]"
+            )
         if parts.query or parts.fragment:
-            raise RemoteError(f"the URL of {parts.hostname} must end with its path")
+            raise RemoteError(f"the URL of {parts.hostname} must not have a query or a fragment")
         address = address_of(self.url)
         if address is None:
-            raise RemoteError(f"{self.url} is no server's URL that dg-lsp understands; write it in ASCII, without \\")
+            raise RemoteError(f"{self.url} is not a URL that dg-lsp can parse; write it in ASCII, without \\")
         if self.key and address.is_clear:
             raise RemoteError(f"the API key of {self.host} is not sent over http, which others can read; use https")
 
     @property
     def host(self) -> str:
-        """The server's name, with its port where one is given."""
+        """The server's host name, with the port if the URL has one."""
         parts = urlsplit(self.url)
         host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else str(parts.hostname)
         return f"{host}:{parts.port}" if parts.port else host
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this machine, so that no proxy is in between."""
+        """Whether the server is on this machine; no proxy is used then."""
         return urlsplit(self.url).hostname in LOOPBACK
 
 
 def server_at(url: str, configured: Config, key: str = "") -> Server:
-    """Return the server at a URL, with the user's key for it, or else this one; raise RemoteError where there can be none."""
+    """Return the server at a URL, with the user's key for it, or else `key`; raise RemoteError if the URL is invalid."""
     server = Server(url)
     return replace(server, key=configured.key_for(server.host) or key)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One question: a POST of `body`, or a GET where there is none. `about` is for who asks alone.
+    """One request: a POST of `body`, or a GET if `body` is None. `about` is data for the caller only.
 
-    With a `listener` the answer may come in parts, and another body may be sent after a refusal.
+    With a `listener`, the answer may be streamed, and another body may be sent if the server refuses the first one.
     """
 
     path: str
@@ -105,7 +106,7 @@ class Call:
 
 
 class ServerClient:
-    """A client for one server, on a thread with an event loop. `close` ends both."""
+    """A client for one server. It runs an event loop on its own thread; `close` ends both."""
 
     def __init__(self, server: Server) -> None:
         """Start the thread; nothing is sent yet."""
@@ -114,7 +115,7 @@ class ServerClient:
         self._thread = threading.Thread(target=self._run, name="dg-lsp-remote", daemon=True)
         self._closed = False
         self._thread.start()
-        # Nothing is decompressed: a few bytes of it can stand for more than there is memory.
+        # Compressed answers are refused: a few bytes could expand to more than the memory holds.
         headers = {"User-Agent": f"dg-lsp/{__version__}", "Accept": "application/json", "Accept-Encoding": "identity"}
         if server.key:
             headers["Authorization"] = f"Bearer {server.key}"
@@ -122,44 +123,44 @@ class ServerClient:
             headers=headers,
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
-            # A key must not follow a redirect to somebody else.
+            # A redirect must not send the key to another server.
             follow_redirects=False,
             trust_env=not server.is_here,
         )
 
     @property
     def server(self) -> Server:
-        """The server."""
+        """The server that this client calls."""
         return self._server
 
     @property
     def host(self) -> str:
-        """The server's name."""
+        """The server's host name."""
         return self.server.host
 
     def send(self, call: Call, done: Callable[[], None] = lambda: None) -> Future[Fields]:
-        """Return the answer to come; cancelling it closes its connection. It fails with RemoteError alone.
+        """Return a future for the answer, which fails only with RemoteError. Cancelling it closes its connection.
 
-        `done` is called, on the client's thread, when it is there or has failed.
+        `done` is called on the client's thread when the future has a result or an error.
         """
         if self._closed:
-            failed: Future[Fields] = Future()
-            failed.set_exception(RemoteError("the connection to the server is closed"))
+            failed_future: Future[Fields] = Future()
+            failed_future.set_exception(RemoteError("the connection to the server is closed"))
             done()
-            return failed
+            return failed_future
         future = asyncio.run_coroutine_threadsafe(self._ask(call), self._loop)
         future.add_done_callback(lambda _: done())
         return future
 
     def ask(self, call: Call) -> Fields:
-        """Return the answer; raise RemoteError when there is none."""
+        """Send a call and return its answer; raise RemoteError if it fails."""
         try:
             return self.send(call).result()
         except CancelledError as error:
             raise RemoteError("the connection to the server is closed") from error
 
     def close(self) -> None:
-        """Drop what is under way and end the thread; a second time does nothing."""
+        """Cancel all calls and end the thread. Calling it again does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -179,17 +180,17 @@ class ServerClient:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        with contextlib.suppress(Exception):  # whatever a broken connection says, it is gone
+        with contextlib.suppress(Exception):  # the connection is closed either way
             await self._http.aclose()
         self._loop.stop()
 
     async def _ask(self, call: Call) -> Fields:
-        """Return the answer, where need be to another body than the one that the server refuses first."""
+        """Return the answer. If the server refuses the body, send the one that the listener offers instead."""
         while True:
             try:
                 return await self._ask_once(call)
             except RemoteError as error:
-                body = call.listener.body_after(error.status, error.said) if call.listener else None
+                body = call.listener.body_after(error.status, error.server_message) if call.listener else None
                 if body is None:
                     raise
                 call = replace(call, body=body)
@@ -197,21 +198,21 @@ class ServerClient:
     async def _ask_once(self, call: Call) -> Fields:
         host = self.server.host
         try:
-            method, sent = ("GET", None) if call.body is None else ("POST", json.dumps(call.body).encode())
-            headers = {"Content-Type": "application/json"} if sent is not None else {}
+            method, content = ("GET", None) if call.body is None else ("POST", json.dumps(call.body).encode())
+            headers = {"Content-Type": "application/json"} if content is not None else {}
             url = joined(self.server.url, call.path)
-            receiving = self._receive(self._http.build_request(method, url, content=sent, headers=headers), call)
+            receiving = self._receive(self._http.build_request(method, url, content=content, headers=headers), call)
             response, data = await asyncio.wait_for(receiving, ANSWER_S)
         except httpx.ConnectTimeout as error:
             raise RemoteError(f"{host} could not be reached within {CONNECT_S:.0f} seconds") from error
         except (TimeoutError, httpx.TimeoutException) as error:
-            raise RemoteError(f"{host} did not answer within {ANSWER_S:.0f} seconds") from error
+            raise RemoteError(f"{host} did not respond within {ANSWER_S:.0f} seconds") from error
         except httpx.ConnectError as error:
             raise RemoteError(
-                f"{host} can't be reached: {_reason(error)}; is the server running, and the URL right?"
+                f"{host} can't be reached: {_reason(error)}; is the server running, and is the URL right?"
             ) from error
         except httpx.HTTPError as error:
-            raise RemoteError(f"the connection to {host} broke: {_reason(error)}") from error
+            raise RemoteError(f"the connection to {host} failed: {_reason(error)}") from error
         if isinstance(data, Fields):
             return data
         if response.status_code != httpx.codes.OK:
@@ -219,18 +220,20 @@ class ServerClient:
         try:
             return parse(data)
         except WireError as error:
-            raise self._no_object(call) from error
+            raise self._not_json_object(call) from error
 
     async def _receive(self, request: httpx.Request, call: Call) -> tuple[httpx.Response, bytes | Fields]:
-        """Return a response and its body, as it came, or what the parts of an answer come to.
+        """Return a response with its raw body, or with the answer that its streamed parts make up.
 
-        Raises RemoteError for a response that is too long or compressed, and for parts without sense.
+        Raises RemoteError for a response that is too long or compressed, and for malformed parts.
         """
         response = await self._http.send(request, stream=True)
         try:
             encoding = response.headers.get("content-encoding", "identity").strip().lower()
             if encoding not in ("", "identity"):
-                raise RemoteError(f"{self.server.host} compressed its answer, though it was asked not to", response.status_code)
+                raise RemoteError(
+                    f"{self.server.host} compressed its answer although the request forbids it", response.status_code
+                )
             async with contextlib.aclosing(self._chunks(response)) as chunks:
                 if call.listener is not None and response.status_code == httpx.codes.OK:
                     return response, await self._listen(chunks, call, call.listener)
@@ -239,7 +242,7 @@ class ServerClient:
             await response.aclose()
 
     async def _chunks(self, response: httpx.Response) -> AsyncGenerator[bytes]:
-        """Yield a body as it comes; raise RemoteError when it is too long."""
+        """Yield the body's chunks as they arrive; raise RemoteError if they add up to too much."""
         n_bytes = 0
         async for chunk in response.aiter_raw():
             n_bytes += len(chunk)
@@ -248,28 +251,28 @@ class ServerClient:
             yield chunk
 
     async def _listen(self, chunks: AsyncGenerator[bytes], call: Call, listener: Listener) -> bytes | Fields:
-        """Return what the parts of an answer come to, or a body that has none; stop reading when there are enough."""
-        reader, plain = EventReader(), bytearray()
+        """Return the answer that the streamed parts make up, or the body if it is not a stream; stop when it is complete."""
+        reader, body = EventReader(), bytearray()
         try:
             async for chunk in chunks:
-                if any(listener.add(self._sound(event, call)) for event in reader.feed(chunk)) or reader.is_done:
+                if any(listener.add(self._checked(event, call)) for event in reader.feed(chunk)) or reader.is_done:
                     break
                 if not reader.is_stream:
-                    plain += chunk
+                    body += chunk
             else:
                 for event in reader.end():
-                    listener.add(self._sound(event, call))
+                    listener.add(self._checked(event, call))
         except WireError as error:
             raise RemoteError(f"the answer of {self.server.host} can't be understood: {error}") from error
         if not reader.is_stream:
-            return bytes(plain)
+            return bytes(body)
         answer = listener.answer(is_whole=True)
         if answer is None:
-            raise self._no_object(call)
+            raise self._not_json_object(call)
         return answer
 
-    def _sound(self, event: Fields, call: Call) -> Fields:
-        """Return an event; raise RemoteError for one that says that the server failed meanwhile."""
+    def _checked(self, event: Fields, call: Call) -> Fields:
+        """Return the event; raise RemoteError if it reports an error of the server."""
         if not event.has("error"):
             return event
         error = event.values["error"]
@@ -277,12 +280,14 @@ class ServerClient:
         status = code if isinstance(code, int) and 400 <= code < 600 else 500
         raise refusal(status, json.dumps(dict(event.values)).encode(), self.server, call)
 
-    def _no_object(self, call: Call) -> RemoteError:
-        return RemoteError(f"{self.server.host} answered {call.path} with something that is no JSON object; is the URL right?")
+    def _not_json_object(self, call: Call) -> RemoteError:
+        return RemoteError(
+            f"{self.server.host} answered {call.path} with something other than a JSON object; is the URL right?"
+        )
 
 
 def joined(base: str, path: str) -> str:
-    """Return the URL of a path; what the base ends with already, such as /v1, is not said twice."""
+    """Return the URL of a path below a base URL. A part that the base already ends with, such as /v1, is not repeated."""
     base = base.rstrip("/")
     own = urlsplit(base).path
     if own and own.endswith(path):
@@ -295,7 +300,7 @@ def joined(base: str, path: str) -> str:
 
 
 def outcome_of(future: Future[Fields]) -> Fields | RemoteError:
-    """Return the answer that came, or why there is none."""
+    """Return a finished future's answer, or its error."""
     try:
         return future.result()
     except CancelledError:
@@ -305,38 +310,40 @@ def outcome_of(future: Future[Fields]) -> Fields | RemoteError:
 
 
 def refusal(status: int, data: bytes, server: Server, call: Call, retry_after: str = "") -> RemoteError:
-    """Return a server's refusal as a sentence that says what to do."""
-    # Before it is cut, since what is left of a key is told by the whole.
-    said = cut(redact(_said(data), server.key, call.body))
-    tail = f": {said}" if said else ""
+    """Return the error for a server's refusal, with advice."""
+    # Redacted before it is shortened: part of a key can't be recognised.
+    message = cut(redact(_error_message(data), server.key, call.body))
+    tail = f": {message}" if message else ""
     host, model = server.host, (call.body or {}).get("model")
     match status:
         case 401 | 403 if server.key:
             text = f"{host} refuses the API key ({status}); set another in {KEY_VARIABLE} or in the configuration's [keys]"
         case 401 | 403:
-            text = f"{host} wants an API key ({status}); add it to the configuration's [keys], or set {KEY_VARIABLE}={host}=KEY"
+            text = (
+                f"{host} requires an API key ({status}); add it to the configuration's [keys], or set {KEY_VARIABLE}={host}=KEY"
+            )
         case 402:
-            text = f"{host} wants to be paid first (402){tail}"
+            text = f"{host} requires payment (402){tail}"
         case 404 | 405:
-            named = f", or no model {model}" if model else ""
-            text = f"{host} has no {call.path}{named} ({status}); check the URL, and the model after the #"
+            or_model = f", or no model {model}" if model else ""
+            text = f"{host} has no {call.path}{or_model} ({status}); check the URL, and the model after the #"
         case 413:
-            text = f"{host} takes no request of this size (413)"
+            text = f"{host} does not accept a request of this size (413)"
         case 429:
-            # The header may hold a date as well; who reads it can count seconds better.
+            # The header may also hold a date, which is left out.
             wait = f" in {retry_after} seconds" if retry_after.isdecimal() and len(retry_after) < 6 else " later"
             text = f"{host} has too many requests, or the quota is used up (429); try again{wait}"
         case _ if 300 <= status < 400:
-            text = f"{host} wants to be asked elsewhere ({status}); give the URL that it leads to"
+            text = f"{host} redirects the request ({status}); configure the URL that it redirects to"
         case _ if status < 500:
             text = f"{host} refuses the request ({status}){tail}"
         case _:
             text = f"{host} failed ({status}){tail}"
-    return RemoteError(text, status, said)
+    return RemoteError(text, status, message)
 
 
-def _said(data: bytes) -> str:
-    """Return the message of an error's body, on one line; "" where there is none to be found."""
+def _error_message(data: bytes) -> str:
+    """Return the message in an error's body, on one line; "" if there is none."""
     try:
         value: object = json.loads(data)
     except (ValueError, RecursionError):
@@ -344,17 +351,17 @@ def _said(data: bytes) -> str:
     for name in ("error", "message", "detail"):
         while isinstance(value, dict) and name in value:
             value = value[name]
-    # FastAPI's list of what is wrong with which field.
+    # FastAPI sends a list of invalid fields.
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        where = value[0].get("loc")
-        field_name = where[-1] if isinstance(where, list) and where else ""
+        location = value[0].get("loc")
+        field_name = location[-1] if isinstance(location, list) and location else ""
         value = f"{field_name}: {value[0].get('msg')}"
-    text = " ".join(value[:MAX_SAID_CHARS].split()) if isinstance(value, str) else ""
+    text = " ".join(value[:MAX_MESSAGE_CHARS].split()) if isinstance(value, str) else ""
     return "".join(letter for letter in text if letter.isprintable())
 
 
 def cut(text: str) -> str:
-    """Return a text that is short enough for a message."""
+    """Return the text, shortened to fit into a message."""
     return text if len(text) <= 300 else f"{text[:299]}…"
 
 
