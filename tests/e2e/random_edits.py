@@ -19,7 +19,7 @@ from typing import Any
 from dg_lsp.batch import job
 from dg_lsp.batch.job import Connect, JobSpec
 from dg_lsp.batch.journal import Journal
-from dg_lsp.batch.keep import Gate
+from dg_lsp.batch.keep import AcceptanceRule
 from dg_lsp.batch.plan import Location
 from dg_lsp.batch.run import RunOptions
 from dg_lsp.core import languages, positions, syntax
@@ -194,12 +194,12 @@ class Desk:
             return [Trial("suggestion", name, text, cursor, (_to_edit(text, item, cursor),)) for item in items]
         menu = await self._client.menu(*start, end=end, uri=uri)
         self._applied, self._is_asked = [], False
-        wanted = [each for each in menu if "command" in each or "data" in each]
-        if not wanted:
+        entries = [each for each in menu if "command" in each or "data" in each]
+        if not entries:
             return []
         # The command that has made the fewest edits so far: otherwise most would fill all holes, which is in nearly every menu.
-        self._draw.shuffle(wanted)
-        action = min(wanted, key=lambda each: self._counts[_data(each)["do"]])
+        self._draw.shuffle(entries)
+        action = min(entries, key=lambda each: self._counts[_data(each)["do"]])
         data = _data(action)
         if data["do"] == "regenerate":
             data["instruction"] = self._draw.choice(("", "raise an error where it is negative"))
@@ -261,7 +261,10 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
         is_place = draw.random() < 0.6
         places = (Location(str(path), _from_1(text, at.start), _from_1(text, at.end)),) if is_place else ()
         spec = JobSpec(
-            (path,) if not is_place else (), places, options=RunOptions(3, draw.randrange(1 << 30)), gate=Gate(None, True)
+            (path,) if not is_place else (),
+            places,
+            options=RunOptions(3, draw.randrange(1 << 30)),
+            acceptance=AcceptanceRule(None, True),
         )
         plans, _, _ = await asyncio.to_thread(job.plans, spec)
         if not plans:
@@ -269,7 +272,7 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
         with Journal(None, ("", spec.options)) as answers:
             results = await job.fill(spec, plans, answers, connect, hear=lambda _text: None, done=lambda _n: None)
         for result, _ in results:
-            written = job.written(result)
+            written = job.write_fills(result)
             edits = tuple(fill.edit for fill in written.fills.values())
             if not edits:
                 continue
