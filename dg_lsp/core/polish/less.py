@@ -28,11 +28,9 @@ def shrinks(before: str, after: str, language: str) -> bool:
 def _does_something(text: str, language: str) -> bool:
     """Return whether the text holds more than comments, strings that stand alone, and placeholders."""
     language_row = languages.get(language)
-    if is_placeholder_elsewhere(text):
-        return False
     code = literals.mask(text, language).replace("\0", " ").strip() if language_row is None else text.strip()
     if language_row is None or not code:
-        return bool(code)
+        return _has_code(code)
     try:
         # The first line of a selection may lack its indentation.
         first, line_end, others = text.strip("\n").partition("\n")
@@ -42,11 +40,17 @@ def _does_something(text: str, language: str) -> bool:
     rest = list(" " * len(language_row.tag) + tree.text[len(language_row.tag) :])
     for span in (tree.span(node) for node in nothing(tree.facts)):
         rest[span.start : span.end] = " " * (span.end - span.start)
-    return bool("".join(rest).strip(" \t\r\n;"))
+    return _has_code("".join(rest))
+
+
+def _has_code(text: str) -> bool:
+    """Return whether a line is neither a placeholder of any language nor the end of a block."""
+    lines = (line.strip(" \t\r;") for line in text.split("\n"))
+    return any(line and not _PLACEHOLDER.fullmatch(line) and not _BLOCK_END.fullmatch(line) for line in lines)
 
 
 def is_placeholder_elsewhere(text: str) -> bool:
-    """Return whether each line is a placeholder of some language: models mix them up, and many parse in another language."""
+    """Return whether every line is a placeholder of some language. Many parse in another language, and models mix them up."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return bool(lines) and all(_PLACEHOLDER.fullmatch(line) for line in lines)
 
@@ -62,3 +66,4 @@ _PLACEHOLDER = re.compile(
     |(?:throw[ ]new[ ][\w.\\]+|panic|error|die)[ ]?\(["'](?:TODO|not[ ](?:yet[ ])?implemented|unimplemented)\b.*\));?""",
     re.IGNORECASE | re.VERBOSE,
 )
+_BLOCK_END = re.compile(r"(?:end|fi|done|esac|[\])}]+)[,;]*")
