@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import textwrap
 from functools import lru_cache
@@ -15,13 +16,35 @@ from dg_lsp.core.syntax import Facts
 # The captures for code that marks where something is missing.
 NOTHING = ("placeholder", "placeholder.weak", "placeholder.inline")
 
+# More pairs of lines are not compared, because that takes too long.
+MAX_COMPARED = 250_000
+
 
 def shrinks(before: str, after: str, language: str) -> bool:
-    """Return whether `before` does something and `after` does nothing.
+    """Return whether `before` does something and `after` does nothing, or whether a placeholder replaces a part that does.
 
     Front ends ask the user before they write such an edit.
     """
-    return _does_something(before, language) and not _does_something(after, language)
+    if not _does_something(before, language):
+        return False
+    return not _does_something(after, language) or _puts_placeholder(before, after, language)
+
+
+def _puts_placeholder(before: str, after: str, language: str) -> bool:
+    """Return whether a run of lines that does something is replaced by a run of placeholders."""
+    old, new = ([line.strip() for line in text.splitlines()] for text in (before, after))
+    if len(old) * len(new) > MAX_COMPARED or not any(_PLACEHOLDER.fullmatch(line) for line in new):
+        return False
+    for what, old_start, old_end, start, end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        removed, added = "\n".join(old[old_start:old_end]), new[start:end]
+        if (
+            what == "replace"
+            and any(_PLACEHOLDER.fullmatch(line) for line in added)
+            and not _does_something("\n".join(added), language)
+            and _does_something(removed, language)
+        ):
+            return True
+    return False
 
 
 @lru_cache(maxsize=64)
@@ -61,7 +84,7 @@ def nothing(facts: Facts) -> list[Node]:
 
 
 _PLACEHOLDER = re.compile(
-    r"""(?:pass|\.\.\.|(?:todo|unimplemented)!\(.*\)|(?:raise[ ])?NotImplemented(?:Error)?(?:\(.*\))?
+    r"""(?:pass|\.\.\.|:|(?:todo|unimplemented)!\(.*\)|(?:raise[ ])?NotImplemented(?:Error)?(?:\(.*\))?
     |throw[ ]new[ ](?:\w+\.)*NotImplemented\w*\(.*\)
     |(?:throw[ ]new[ ][\w.\\]+|panic|error|die)[ ]?\(["'](?:TODO|not[ ](?:yet[ ])?implemented|unimplemented)\b.*\));?""",
     re.IGNORECASE | re.VERBOSE,
