@@ -55,7 +55,7 @@ def begin(row: Row, limits: TokenLimits) -> Canvas:
     canvas = Canvas(row, ids, free, list(range(len(ids))), conditioning, list(ids), [False] * len(ids), noise)
     if row.chances:
         canvas.conditioning = [[(t, p if f else 1.0)] for t, p, f in zip(ids, row.chances, free, strict=True)]
-    if any(row.noisy):
+    if any(is_free and is_noisy for is_free, is_noisy in zip(free, row.noisy, strict=False)):
         fresh = canvas.uniform(limits)
         canvas.ids = [fresh[i] if free[i] and row.noisy[i] else ids[i] for i in canvas.places]
     if not row.draft:

@@ -65,6 +65,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("line", "whole"), CASES)
+@pytest.mark.slow
 def test_bash_completes(line: str, whole: str, tmp_path: Path) -> None:
     sourced = f"source {script('bash', tmp_path)}; PS1="
     if whole == line:

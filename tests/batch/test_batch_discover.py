@@ -198,7 +198,7 @@ except write.WriteError as error:
 """
 
 
-@pytest.mark.parametrize(("how", "told"), [("read", "is not a regular file"), ("write", "the file is not a regular file")])
+@pytest.mark.parametrize(("how", "message"), [("read", "is not a regular file"), ("write", "the file is not a regular file")])
 def test_a_pipe_that_replaces_a_file_does_not_block(root: Path, how: str, message: str) -> None:
     tree(root, "a.py")
     command = [sys.executable, "-c", EXCHANGED, how, str(root / "a.py")]

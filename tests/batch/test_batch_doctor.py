@@ -101,6 +101,7 @@ def test_each_check_prints_a_line_without_starting_an_engine_or_loading_torch(en
     assert ("torch" in sys.modules) == loaded
 
 
+@pytest.mark.slow
 def test_a_sample_fill_reports_the_time_of_its_stages(engines: Path, trained_layout: Path) -> None:
     _, findings = diagnosed("--model", trained_layout)
     info = findings["model"]["facts"]["info"]

@@ -40,6 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_file_parses_afterwards_and_every_hole_is_accounted_for(folder: Path) -> None:
     rng = random.Random(0)
 

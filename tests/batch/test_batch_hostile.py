@@ -121,6 +121,7 @@ def test_a_check_that_misbehaves_is_one_line(project: Path, command: str, senten
 
 
 @pytest.mark.parametrize("n", [1, 3, 7])
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_to_the_same_patch(tmp_path: Path, n: int) -> None:
     for idx in range(8):
         (tmp_path / "project" / f"d{idx % 3}").mkdir(parents=True, exist_ok=True)
@@ -163,6 +164,7 @@ write.replace = counted
 
 
 @pytest.mark.parametrize(("n", "moment"), [(1, "inside"), (3, "inside"), (3, "after"), (6, "after")])
+@pytest.mark.slow
 def test_a_run_that_is_killed_while_it_writes_leaves_whole_files_and_goes_on(tmp_path: Path, n: int, moment: str) -> None:
     def tree(folder: Path) -> dict[str, str]:
         return {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}

@@ -188,6 +188,7 @@ def test_a_full_disk_is_not_an_internal_error(tmp_path: Path, arguments: list[st
 
 
 @pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}/a.py"])
+@pytest.mark.slow
 def test_a_name_that_is_too_long_is_not_an_internal_error(tmp_path: Path, name: str) -> None:
     for arguments in (["explain", "--no-fill", f"{name}:1:1"], ["infill", "--at", f"{name}:1:1"], ["infill", name]):
         completed = subprocess.run(

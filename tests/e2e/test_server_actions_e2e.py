@@ -208,6 +208,7 @@ def test_an_engine_failure_is_shown_once_for_each_action(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("data", [None, {}, {"do": "dance", "textDocument": {"uri": URI}, "range": {}}, {"do": "body"}, 5])
+@pytest.mark.slow
 def test_an_action_that_no_menu_offered_is_refused(tmp_path: Path, data: object) -> None:
     async def test(client: Editor) -> None:
         client.open(TWO)

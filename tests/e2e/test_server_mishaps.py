@@ -31,6 +31,7 @@ def says(**script: Any) -> str:
 
 
 @pytest.mark.parametrize("missing", [3, -5, -200])
+@pytest.mark.slow
 def test_a_message_with_a_wrong_length_loses_at_most_the_next(tmp_path: Path, missing: int) -> None:
     async def test(client: Editor) -> None:
         body = b'{"jsonrpc":"2.0","method":"$/none","params":{"text":"Content-Length: 7\\r\\n"}}'
@@ -176,6 +177,7 @@ def test_no_cell_is_context_when_related_chars_is_zero(tmp_path: Path) -> None:
     run(tmp_path, NEOVIM, test)
 
 
+@pytest.mark.slow
 def test_files_are_reloaded_whatever_process_id_the_editor_sends(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         root = tmp_path / "root"

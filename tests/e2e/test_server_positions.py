@@ -38,6 +38,7 @@ def test_nothing_shown_repeats_what_follows_or_adds_a_syntax_error(tmp_path: Pat
     assert all(each.silence for each in seen if not each.text)
 
 
+@pytest.mark.slow
 def test_positions_are_of_every_kind_and_a_seed_gives_the_same() -> None:
     all_positions = positions.positions(N, SEED)
     assert all_positions == positions.positions(N, SEED)

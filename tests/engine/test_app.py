@@ -175,6 +175,7 @@ def test_another_protocol_is_refused(engine: Running) -> None:
     assert error(engine.http.post("/v1/infill", json=body(protocol=99))) == (400, "this engine speaks protocols 2 to 2, not 99")
 
 
+@pytest.mark.slow
 def test_two_thousand_malformed_requests_do_no_harm(engine: Running) -> None:
     rng = random.Random(7)
     whole = json.dumps(body()).encode()

@@ -67,6 +67,7 @@ def check(infilled: str) -> None:
     ast.parse(PREFIX + infilled + SUFFIX)
 
 
+@pytest.mark.slow
 def test_code_from_the_openai_package_parses(embedded: Embedded) -> None:
     url = embedded.engine.info()["url"]
     with openai.OpenAI(base_url=f"{url}/v1", api_key=embedded.engine.state.token, max_retries=0) as client:

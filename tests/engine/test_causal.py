@@ -70,6 +70,7 @@ def one_at_a_time(passes: Passes, file: FileModel | None, *, first: tuple[int, .
 @pytest.mark.parametrize("first", [(), (30, 32, 40, 50), (99,)])
 @pytest.mark.parametrize("full", [0.0, 0.5, 0.98])
 @pytest.mark.parametrize("most", [1, 2, 10])
+@pytest.mark.slow
 def test_drafts_equal_those_written_one_token_at_a_time(passes: Passes, first: tuple[int, ...], full: float, most: int) -> None:
     file = FileModel(PREFIX, AFTER, full=full) if full else None
     found, _ = drafted(passes, file, first=first, most=most)

@@ -78,6 +78,7 @@ def test_files_are_private_and_removed_at_the_end(folder: Path) -> None:
     assert [path.suffix for path in folder.iterdir()] == [".log"]
 
 
+@pytest.mark.slow
 def test_a_second_engine_of_the_same_kind_does_not_start(folder: Path) -> None:
     with running() as engine:
         told = command("run", *OPTIONS, code=2)
@@ -176,6 +177,7 @@ def test_the_process_ends_after_its_last_lease(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [("--exit-after=0.3", "--unload-after=0"), ("--exit-after=0", "--unload-after=0.05")])
+@pytest.mark.slow
 def test_a_client_that_disconnects_during_a_step_does_not_keep_the_engine_alive(
     folder: Path, tmp_path: Path, options: tuple[str, str]
 ) -> None:
@@ -206,6 +208,7 @@ def test_a_lease_receives_bye_when_the_engine_stops(folder: Path) -> None:
         assert engine.process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_shutdown_when_idle_waits_for_the_users(folder: Path) -> None:
     with running() as engine:
         with engine.http.stream("GET", "/v1/lease") as lease:
@@ -423,6 +426,7 @@ def test_start_reports_why_a_model_fails_to_load(folder: Path) -> None:
     assert "nowhere is not installed; install the engine's parts with: pip install '/path/to/dg-lsp[engine]'" in told
 
 
+@pytest.mark.slow
 def test_two_failing_starts_both_report_the_reason(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         start = [sys.executable, "-m", "dg_lsp.engine.commands", "start", f"--port={taken.getsockname()[1]}", *OPTIONS]
@@ -459,6 +463,7 @@ def test_no_command_takes_the_files_of_a_killed_engine_for_an_engine(folder: Pat
         assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
 
 
+@pytest.mark.slow
 def test_an_unresponsive_engine_is_reported(folder: Path) -> None:
     with running() as engine:
         pid = engine.process.pid

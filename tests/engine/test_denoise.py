@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -71,7 +71,14 @@ def rows(draw_from: Any) -> Row:
     return replace(row, chances=tuple(chances), noisy=tuple(reference.renoised(chances, 0.5)))
 
 
+# A draft whose unsure tokens are all held: nothing starts as noise.
+HELD_NOISE = Row(
+    (3,) * 7, (True, *[False] * 6), 3, 0, draft=True, greedy=False, chances=(0.7, *[0.0] * 6), noisy=(False, *[True] * 6)
+)
+
+
 @given(st.lists(rows(), min_size=1, max_size=4), limits, st.integers(0, 50), st.sampled_from([0.3, 1.5, 4.0]))
+@example([HELD_NOISE], TokenLimits(tuple(range(4, VOCABULARY)), (0, 1, 2), (), None), 0, 0.3)
 @settings(max_examples=120, deadline=None)
 def test_the_fast_loop_equals_the_reference(many: list[Row], limit: TokenLimits, seed: int, sharpness: float) -> None:
     toy, sampling = (

@@ -45,6 +45,7 @@ def test_the_embedded_model_equals_the_librarys(embedded: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_embedded_model_is_loaded_without_transformers_and_torchs_compiler() -> None:
     code = (
         "import sys; from dg_lsp.engine import local; local.load_local(device='cpu'); "

@@ -44,6 +44,7 @@ def test_the_computed_number_of_weights_equals_the_librarys() -> None:
     ],
     ids=["small", "middle", "large"],
 )
+@pytest.mark.slow
 def test_computed_bytes_equal_the_measured_bytes(tmp_path: Path, changes: dict[str, Any]) -> None:
     folder = real_geometry.save(tmp_path, real_geometry.build(**changes))
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))

@@ -28,6 +28,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 
 @pytest.mark.parametrize("kind", ["line", "block"])
+@pytest.mark.slow
 def test_every_method_answers_within_its_room_and_counts_what_it_spends(checkpoint: Loaded, kind: language.Kind) -> None:
     case = benchmark.case_of(next(language.holes(4, kind)))
     probe = fit_probe(torch.randn(40, checkpoint.passes.config.hidden_size), [1 + n for n in range(40)], steps=3)

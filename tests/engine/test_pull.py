@@ -62,6 +62,7 @@ def test_a_model_is_fetched_once_and_loads(hub: Hub, tmp_path: Path) -> None:
     assert not [path for method, path, _ in hub.asked if method == "GET" and path.endswith(".safetensors")]
 
 
+@pytest.mark.slow
 def test_an_interrupted_fetch_does_not_fetch_complete_files_again(hub: Hub, tmp_path: Path) -> None:
     sizes = sorted(path.stat().st_size for path in hub.folder.glob("model-*.safetensors"))
     hub.break_after = sizes[-2]  # all but the largest come through

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -85,6 +86,7 @@ def test_the_verified_text_is_the_greedy_causal_text(gap: Gap, seed: int) -> Non
         assert token == int(logits.argmax())
 
 
+@pytest.mark.slow
 def test_answers_of_every_length_are_found_if_the_causal_model_knows_them() -> None:
     width, tail = 60, (7, 9, 8, 9)
     limits = TokenLimits(tuple(range(4, VOCABULARY)), (0, 1, 2))

@@ -168,6 +168,7 @@ def check_same(found: tuple[Candidate, ...], expected: tuple[Candidate, ...]) ->
 
 @pytest.mark.parametrize("layout", ["trained_layout", "instruct_layout"])
 @pytest.mark.parametrize("cut_off", [None, 1])
+@pytest.mark.slow
 def test_requests_in_shared_passes_get_the_same_answers(
     request: pytest.FixtureRequest, layout: str, cut_off: int | None
 ) -> None:

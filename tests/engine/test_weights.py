@@ -83,6 +83,7 @@ def test_both_passes_share_one_memory(whole: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.slow
 def test_every_precision_fills(one_file: Path, dtype: str) -> None:
     check_fills(one_file, dtype)
 

@@ -85,6 +85,7 @@ def test_the_csv_is_sorted_and_has_no_times(programs: Path, tmp_path: Path) -> N
     assert (tmp_path / "a.csv").read_bytes() == first
 
 
+@pytest.mark.slow
 def test_the_ablation_is_a_markdown_table(tmp_path: Path, trained_layout: Path) -> None:
     own = [drawn("def f(a):\n    return ⟦a⟧\n", "rest-of-line", "1"), drawn("x = fo⟦o⟧(1)\n", "span", "2")]
     tasks.write(tmp_path / "t.jsonl", own)

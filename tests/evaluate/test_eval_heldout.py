@@ -47,6 +47,7 @@ def test_tasks_are_bounded() -> None:
     assert all(task.answer.strip() and task.language == "python" for task in HELD_OUT)
 
 
+@pytest.mark.slow
 def test_polish_keeps_expected_answers() -> None:
     """A filter that cuts or drops a right answer costs exact match. The known exceptions are cut at a closing bracket."""
     lost = []
@@ -60,6 +61,7 @@ def test_polish_keeps_expected_answers() -> None:
     assert len(lost) <= 6, lost
 
 
+@pytest.mark.slow
 def test_the_copy_baseline_scores_as_expected() -> None:
     """The baseline that a model must beat: about a fifth of line ends, and a third of spans with a known length."""
     rows = run.run(HELD_OUT, Setup(methods.BASELINES["copy"]))

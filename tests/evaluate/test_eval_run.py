@@ -134,6 +134,7 @@ def test_rows_are_in_task_order_with_any_number_of_workers(trained_layout: Path,
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.slow
 def test_a_missing_model_is_named(workers: int) -> None:
     with pytest.raises(EvalError, match="there is no model folder"):
         run.run(TASKS, Setup((FULL,), "no such model"), workers=workers)

@@ -170,6 +170,7 @@ def test_every_kind_of_server_is_asked() -> None:
 
 
 @pytest.mark.parametrize(("model", "name"), ASKED)
+@pytest.mark.slow
 def test_nothing_leaves_the_engine_that_should_stay(
     model: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

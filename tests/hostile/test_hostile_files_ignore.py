@@ -248,6 +248,7 @@ NUMBERS = itertools.count()
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(tree=TREES, ignores=IGNORES)
+@pytest.mark.slow
 def test_git_agrees_on_generated_trees(repositories: Path, tree: list[str], ignores: dict[str, str]) -> None:
     # Each example is a folder of its own in one repository; the rules of the others do not reach it.
     root = repositories / f"t{next(NUMBERS)}"

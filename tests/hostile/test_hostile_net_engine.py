@@ -43,6 +43,7 @@ def few_files(n: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_half_open_connections_lock_nobody_out_and_fill_no_log(folder: Path) -> None:
     with contextlib.ExitStack() as stack:
         with few_files(256):

@@ -319,6 +319,7 @@ def test_a_url_that_is_wrong_is_told_without_its_password(url: str) -> None:
     assert "pass-word" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_hub_id_never_loads_a_folder_of_that_name(clone: Clone) -> None:
     """The command line's model, in the engine's own process, started in the clone."""
     (clone.root / "owner" / "name").mkdir(parents=True)

@@ -166,6 +166,7 @@ def test_an_old_engine_in_use_keeps_serving_is_reported_and_ends_when_idle(
         asyncio.run(asyncio.wait_for(both(old), 90))
 
 
+@pytest.mark.slow
 def test_keys_that_cancel_each_other_while_a_killed_engine_restarts_do_not_keep_it_from_coming_up(folder: Path) -> None:
     async def scenario() -> None:
         states: list[State] = []

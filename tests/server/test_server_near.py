@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from dg_lsp.core import holes, local
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.server.sync import Change, OpenDocument, Point
@@ -40,6 +42,7 @@ class Typist:
         return bool(near.parts)
 
 
+@pytest.mark.slow
 def test_keys_at_many_places_of_a_long_document() -> None:
     typist = Typist(long(n=200))
     assert typist.check(0)
