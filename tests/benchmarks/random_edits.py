@@ -62,6 +62,9 @@ async def opened(folder: Path, capabilities: dict[str, object], engine: str, see
         await client.until_ready()
         yield client
         await client.end()
+    # The embedded model's engine would stay for ten minutes.
+    stop = [sys.executable, "-m", "dg_lsp", "engine", "stop", "--now", "--all"]
+    await (await asyncio.create_subprocess_exec(*stop, stdout=asyncio.subprocess.DEVNULL)).wait()
 
 
 if __name__ == "__main__":
