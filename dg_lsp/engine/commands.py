@@ -42,7 +42,14 @@ class EngineCommands(typer.core.TyperGroup):
             _fail(f"the engine sent an invalid response: {error}; stop it with: dg-lsp engine stop --now")
 
 
-app = typer.Typer(cls=EngineCommands, help="The resident engine: one warm process for every editor.", no_args_is_help=True)
+app = typer.Typer(
+    cls=EngineCommands,
+    help="The resident engine: one warm process for every editor.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 
 T = TypeVar("T")
 

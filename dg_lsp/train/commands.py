@@ -50,6 +50,9 @@ app = typer.Typer(
     cls=Plain,
     no_args_is_help=True,
     help="Train the embedded model (corpus, tokenizer, pack, start, run, branch, export, card), or tune any model.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 Folder = Annotated[Path, typer.Option("--run", help="The folder of this training run.")]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp import cli
 from dg_lsp.infill import bar
 
 ROOT = Path(__file__).parents[2]
@@ -253,3 +254,18 @@ def test_the_package_runs_as_a_module() -> None:
         [sys.executable, "-m", "dg_lsp", "--version"], env=environment(), capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.startswith("dg-lsp ")
+
+
+@pytest.mark.parametrize("command", list(cli.LATER))
+def test_each_subcommand_has_plain_help_of_its_own(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dg_lsp", command, "-h"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith(f"Usage: dg-lsp {command} ")
+    assert "completion for the current shell" not in done.stdout
+    assert "─" not in done.stdout

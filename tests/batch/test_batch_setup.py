@@ -121,13 +121,44 @@ def test_of_vllm_only_what_denoises_can_be_used(fakes: list[Fake]) -> None:
         {"/api/tags": b"<html>", "/v1/models": b"<html>"},
         {"/api/tags": [], "/v1/models": 3},
         {"/api/tags": {"models": [3]}, "/v1/models": {"data": [{"id": 5, "owned_by": "vllm"}]}},
-        {"/v1/models": {"data": [{"id": "x", "owned_by": "somebody"}]}},
         {"/api/tags": b" " * (servers.MAX_BYTES + 1), "/v1/models": b" " * (servers.MAX_BYTES + 1)},
         {"/api/tags": b"[" * 100_000, "/v1/models": b"[" * 100_000},
     ],
 )
 def test_another_kind_of_server_is_not_offered(kind: str, answers: Mapping[str, Any], fakes: list[Fake]) -> None:
     assert look(kind, answers, fakes) == ()
+
+
+@pytest.mark.parametrize("kind", ["llama", "vllm"])
+def test_models_of_another_owner_are_ignored(kind: str, fakes: list[Fake]) -> None:
+    assert look(kind, {"/v1/models": {"data": [{"id": "x", "owned_by": "somebody"}]}}, fakes) == ()
+
+
+LM_STUDIO = {
+    "/v1/models": {
+        "object": "list",
+        "data": [
+            {"id": "qwen2.5-coder-7b-instruct", "object": "model", "owned_by": "organization_owner"},
+            {"id": "text-embedding-nomic-embed-text-v1.5", "object": "model", "owned_by": "organization_owner"},
+        ],
+    }
+}
+
+
+def test_a_chat_server_lists_its_models_except_embedding_models(fakes: list[Fake]) -> None:
+    [server] = look("chat", LM_STUDIO, fakes)
+    assert server.models == (Model("qwen2.5-coder-7b-instruct"),)
+
+
+def test_a_chat_model_is_offered_and_never_recommended() -> None:
+    running = Server(Endpoint("chat", "http://127.0.0.1:1234"), (Model("coder-instruct"),))
+    [chat, embedded, *_] = offers.offers(LAPTOP, (running,), (), {})
+    assert (chat.model, chat.title, chat.where) == (
+        "chat:http://127.0.0.1:1234#coder-instruct",
+        "coder-instruct in a chat server",
+        "on this machine",
+    )
+    assert (chat.is_ready, chat.is_recommended, embedded.is_recommended) == (True, False, True)
 
 
 def test_a_closed_port_is_not_a_server() -> None:

@@ -130,6 +130,46 @@ def test_comments_alone_are_refused_where_a_block_belongs() -> None:
     check_taken("function f() {\n    ⟦⟧\n}\n", "/* sort */ g(); /* them */", block=True, language="javascript")
 
 
+@pytest.mark.parametrize(
+    ("answer", "language", "text"),
+    [
+        ("pass", "ruby", "def f\n    ⟦raise NotImplementedError⟧\nend\n"),
+        ("...", "ruby", "def f\n    ⟦raise NotImplementedError⟧\nend\n"),
+        ("pass;", "javascript", "function f() {\n    ⟦;⟧\n}\n"),
+        ("pass", "bash", "f() {\n    ⟦:⟧\n}\n"),
+        ("throw new NotImplementedException();", "javascript", "function f() {\n    ⟦;⟧\n}\n"),
+    ],
+)
+def test_a_placeholder_of_another_language_is_refused(answer: str, language: str, text: str) -> None:
+    check_refused(text, answer, "is only a placeholder", kind="body", block=True, language=language)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "language"),
+    [
+        ("def f(a, b):\n    ⟦pass⟧\n", "def area(self):\n        return self.width", "python"),
+        ("def f(a, b):\n    ⟦pass⟧\n", "# the sum\n    class A:\n        def g(self):\n            return 1", "python"),
+        ("function f(a) {\n    ⟦;⟧\n}\n", "function g(a) {\n        return a;\n    }", "javascript"),
+        ("local function f(a)\n    ⟦⟧\nend\n", "local function g(a)\n        return a\n    end", "lua"),
+    ],
+)
+def test_a_body_that_only_defines_another_function_is_refused(text: str, answer: str, language: str) -> None:
+    check_refused(text, answer, "only defines what nothing uses", kind="body", block=True, language=language)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("def f(a):\n    ⟦pass⟧\n", "def g(b):\n        return a + b\n    return g"),
+        ("def f(app):\n    ⟦pass⟧\n", '@app.route("/")\n    def index():\n        return ""'),
+        ("class A:\n    ⟦pass⟧\n", "def g(self):\n        return 1"),
+        ("def f(a):\n    ⟦pass⟧\n", "return lambda b: a + b"),
+    ],
+)
+def test_a_definition_that_is_used_or_registered_is_taken(text: str, answer: str) -> None:
+    check_taken(text, answer, kind="body", block=True)
+
+
 WORKING = "def f(count):\n    ⟦total = count + 1\n    return total⟧\n"
 
 
@@ -174,6 +214,16 @@ def test_code_that_stays_code_does_not_shrink() -> None:
         ("return 1;", "throw new UnsupportedOperationException();", "java", True),
         ("x = 1", "raise NotImplementedError", "ruby", True),
         ("return 1;", ";", "c", True),
+        ("return 1\nend", "end\n    ...", "lua", True),
+        ("x = 1;\n}", "// later\n}", "javascript", True),
+        ("x = 1", "pass", "ruby", True),
+        ("x = 1", "# later\n...", "ruby", True),
+        ("x = 1", "pass", "", True),
+        ("x = 1\nif x:\n    f(x)", "x = 1\nif x:\n    pass", "python", True),
+        ("g\n\nf() {", "h\n\nunimplemented!()\npass", "bash", True),
+        ("x = f()", "try:\n    x = f()\nexcept E:\n    pass", "python", False),
+        ("x = f()", "class E(Exception):\n    pass", "python", False),
+        ("def f():\n    pass\nx = 1", "def f():\n    pass\nx = 2", "python", False),
         ("$x = 1;", "// TODO", "php", True),
         ("some code", "", "", True),
         ("some code", "other", "", False),

@@ -1,4 +1,4 @@
-"""What VS Code shows before and after a fill, with an engine that answers what the text tells it to."""
+"""What VS Code shows before and after a fill and beside its list, with an engine that answers what the text tells it to."""
 
 from __future__ import annotations
 
@@ -102,3 +102,45 @@ def test_a_single_fill_shows_its_confidence(code: Workbench) -> None:
     code.press("Control+Alt+Enter")
     bar = code.page.locator(".statusbar-item", has_text="filled (34 %)")
     until(lambda: bar.count(), "the note in the status bar", tell=code.picture)
+
+
+PRICES = says(text="(3)") + "def price_total(count):\n    return count\n\n\n"
+LISTED = ".suggest-widget.visible .monaco-list-row.focused"
+
+
+@pytest.fixture
+def listing(code: Workbench) -> Iterator[None]:
+    """Let the editor's list open while typing, as it does by default."""
+    change = 'await vscode.workspace.getConfiguration("editor").update("quickSuggestions", VALUE, true)'
+    code.run(change.replace("VALUE", "{ other: 'on' }"))
+    yield
+    code.run(change.replace("VALUE", "{ other: 'off' }"))
+
+
+def open_list(code: Workbench) -> None:
+    """Begin a name; wait for the list, and for ghost text beside it."""
+    code.open("a.py", PRICES)
+    code.put(PRICES.count("\n"), 0)
+    code.type("pric")
+    until(lambda: "price_total" in "".join(code.page.locator(LISTED).all_text_contents()), "the list", tell=code.picture)
+    until(lambda: code.ghost() == "e_total(3)", "ghost text that continues the selected entry", tell=code.picture)
+
+
+@pytest.mark.usefixtures("listing")
+def test_ghost_text_continues_the_entry_that_the_list_selects(code: Workbench) -> None:
+    open_list(code)
+    code.press("Tab")
+    until(lambda: code.text() == f"{PRICES}price_total", "the entry, and no more", tell=code.picture)
+    until(lambda: code.ghost() == "(3)", "ghost text behind the entry", tell=code.picture)
+    code.press("Tab")
+    until(lambda: code.text() == f"{PRICES}price_total(3)", "the suggestion", tell=code.picture)
+
+
+@pytest.mark.usefixtures("listing")
+def test_once_the_list_is_closed_tab_inserts_the_ghost_text(code: Workbench) -> None:
+    open_list(code)
+    code.press("Escape")
+    until(lambda: not code.page.locator(LISTED).count(), "the list to close", tell=code.picture)
+    ghost = code.until_ghost()
+    code.press("Tab")
+    until(lambda: code.text() == f"{PRICES}pric{ghost}", "the suggestion", tell=code.picture)

@@ -45,13 +45,14 @@ def setup(
     as_json: Annotated[bool, typer.Option("--json", help="Print one object without asking; --yes chooses.")] = False,
     server: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND=URL", help="Look for a server here: ollama, llama or vllm. Repeatable."),
+        typer.Option(metavar="KIND=URL", help="Look for a server here: ollama, llama, vllm or chat. Repeatable."),
     ] = None,
     trial: Annotated[bool, typer.Option("--try/--no-try", help="Fill a sample with the chosen model.")] = True,
 ) -> None:
     """Inspect this machine, offer the models that fit, and write the choice into your configuration file.
 
-    Looks for a GPU, for Ollama, llama.cpp and vLLM, and for API keys in the environment. This sends no code and no key.
+    Looks for a GPU, for Ollama, llama.cpp, vLLM and chat servers (LM Studio, SGLang), and for API keys in the environment.
+    This sends no code and no key.
     Exits with 1 if the chosen model does not respond.
     """
     from dg_lsp.batch.setup import machine, offers, servers
@@ -153,12 +154,11 @@ def _programs() -> frozenset[str]:
 
 
 def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
-    from dg_lsp.batch.setup.offers import size
+    from dg_lsp.batch.setup.offers import NAMES, size
 
     gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
     typer.echo(f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {visible(gpus)}.")
-    kinds = {"ollama": "Ollama", "llama": "llama.cpp", "vllm": "vLLM"}
-    names = ", ".join(f"{kinds[server.endpoint.kind]} at {server.endpoint.url}" for server in running) or "none"
+    names = ", ".join(f"{NAMES[server.endpoint.kind]} at {server.endpoint.url}" for server in running) or "none"
     typer.echo(f"Running model servers: {names}.")
     typer.echo(f"Current model: {_current()}.\n")
     for number, offer in enumerate(choices, 1):

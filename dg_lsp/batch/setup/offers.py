@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dg_lsp.batch.setup.machine import Machine
-from dg_lsp.batch.setup.servers import Endpoint, Server
+from dg_lsp.batch.setup.servers import Endpoint, Kind, Server
 from dg_lsp.wire.model_names import USUAL_URLS
 from dg_lsp.wire.settings import EMBEDDED
 
@@ -74,6 +74,8 @@ class Offer:
 
 
 HERE = "on this machine"
+NAMES: Mapping[Kind, str] = {"ollama": "Ollama", "llama": "llama.cpp", "vllm": "vLLM", "chat": "a chat server"}
+"""The names of the kinds of servers that users see."""
 
 
 def offers(
@@ -105,26 +107,30 @@ def offers(
 
 
 def _recommended(every: Sequence[Offer]) -> Offer:
-    """Return the offer to recommend: a model that already runs on this machine, at no further cost."""
-    local = [offer for offer in every if offer.is_ready and offer.where == HERE]
+    """Return the offer to recommend: a model that already runs on this machine, at no further cost.
+
+    A chat model is never recommended, because it writes more than the hole needs and is slow while typing.
+    """
+    local = [offer for offer in every if offer.is_ready and offer.where == HERE and not offer.model.startswith("chat:")]
     diffusing = [offer for offer in local if offer.model.startswith("vllm:")]
     return next(iter((*diffusing, *(offer for offer in local if offer.model != EMBEDDED), *local)))
 
 
 def _running(servers: Sequence[Server]) -> Iterator[Offer]:
-    names = {"ollama": "Ollama", "llama": "llama.cpp", "vllm": "vLLM"}
     for server in servers:
         for model in server.models:
             if not model.fills:
                 continue
             cost = f"{size(model.size)} of memory" if model.size else "the memory that it uses already"
+            if server.endpoint.kind == "chat":
+                cost += ", slower than a model that fills in the middle"
             where = HERE if _is_here(server.endpoint) else f"on {server.endpoint.url}"
-            yield Offer(_name(server.endpoint, model.name), f"{model.name} in {names[server.endpoint.kind]}", where, cost)
+            yield Offer(_name(server.endpoint, model.name), f"{model.name} in {NAMES[server.endpoint.kind]}", where, cost)
 
 
 def _name(endpoint: Endpoint, model: str) -> str:
-    if endpoint.kind == "vllm":
-        return f"vllm:{endpoint.url}#{model}"
+    if endpoint.kind in ("vllm", "chat"):
+        return f"{endpoint.kind}:{endpoint.url}#{model}"
     url = "" if endpoint.url == USUAL_URLS[endpoint.kind] else f":{endpoint.url}"
     return f"fim:{endpoint.kind}{url}" if endpoint.kind == "llama" else f"fim:{endpoint.kind}{url}#{model}"
 

@@ -20,8 +20,8 @@ from dg_lsp.wire.model_names import USUAL_URLS
 PATIENCE_S = 2.0
 MAX_MODELS = 20
 MAX_BYTES = 4 << 20
-Kind = Literal["ollama", "llama", "vllm"]
-KINDS: tuple[Kind, ...] = ("ollama", "llama", "vllm")
+Kind = Literal["ollama", "llama", "vllm", "chat"]
+KINDS: tuple[Kind, ...] = ("ollama", "llama", "vllm", "chat")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 
@@ -40,6 +40,9 @@ ENDPOINTS = (
     # The port of llama.cpp's presets for code models.
     Endpoint("llama", "http://127.0.0.1:8012"),
     Endpoint("vllm", "http://127.0.0.1:8000"),
+    # The default ports of LM Studio and of SGLang.
+    Endpoint("chat", "http://127.0.0.1:1234"),
+    Endpoint("chat", "http://127.0.0.1:30000"),
 )
 
 
@@ -69,7 +72,7 @@ async def find_running(endpoints: Sequence[Endpoint] = ENDPOINTS) -> tuple[Serve
 
 
 async def _query(client: httpx.AsyncClient, endpoint: Endpoint) -> Server | None:
-    query = {"ollama": _ollama, "llama": _llama, "vllm": _vllm}[endpoint.kind]
+    query = {"ollama": _ollama, "llama": _llama, "vllm": _vllm, "chat": _chat}[endpoint.kind]
     try:
         async with asyncio.timeout(4 * PATIENCE_S):
             return await query(client, endpoint)
@@ -122,12 +125,21 @@ async def _vllm(client: httpx.AsyncClient, endpoint: Endpoint) -> Server:
     return Server(endpoint, tuple(Model(entry["id"], "diffusion" in entry["id"].casefold()) for entry in entries[:MAX_MODELS]))
 
 
-async def _entries(client: httpx.AsyncClient, endpoint: Endpoint, owner: str) -> list[dict[str, Any]]:
-    """Return the models of `/v1/models`; raise ValueError if the server is of another kind."""
+async def _chat(client: httpx.AsyncClient, endpoint: Endpoint) -> Server:
+    entries = await _entries(client, endpoint)
+    # LM Studio also lists embedding models, which can't chat.
+    names = [entry["id"] for entry in entries if "embed" not in entry["id"].casefold()]
+    return Server(endpoint, tuple(Model(name) for name in names[:MAX_MODELS]))
+
+
+async def _entries(client: httpx.AsyncClient, endpoint: Endpoint, owner: str = "") -> list[dict[str, Any]]:
+    """Return the models of `/v1/models`, or only those of the owner; raise ValueError if there are none."""
     answer = await _json(client, "GET", f"{endpoint.url}/v1/models")
-    entries = [entry for entry in answer["data"] if entry.get("owned_by") == owner and _is_name(entry["id"].lstrip("/"))]
+    entries = [
+        entry for entry in answer["data"] if (not owner or entry.get("owned_by") == owner) and _is_name(entry["id"].lstrip("/"))
+    ]
     if not entries:
-        raise ValueError(f"not a server of {owner}")
+        raise ValueError(f"not a server of {owner}" if owner else "the server lists no model")
     return entries
 
 

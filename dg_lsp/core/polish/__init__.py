@@ -29,6 +29,7 @@ from dg_lsp.core.polish.cuts import (
 from dg_lsp.core.polish.drops import (
     drop_blank,
     drop_comments,
+    drop_definitions,
     drop_description,
     drop_placeholder,
     drop_repetition,
@@ -141,6 +142,7 @@ FILTERS: tuple[Filter, ...] = (
     drop_placeholder,
     drop_comments,
     drop_description,
+    drop_definitions,
 )
 CHECKS: tuple[Check, ...] = (parses, closes, compiles, binds)
 _REASONS = {
@@ -154,6 +156,7 @@ _REASONS = {
     "drop_placeholder": "is only a placeholder",
     "drop_comments": "is only a comment, or contains a new hole",
     "drop_description": "is only a description, without code",
+    "drop_definitions": "only defines what nothing uses",
     "parses": "adds a syntax error",
     "closes": "leaves a string or a bracket open",
     "compiles": "does not compile",

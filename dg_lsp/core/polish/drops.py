@@ -10,10 +10,10 @@ from dg_lsp.core import holes, languages
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.holes.wording import says_todo
 from dg_lsp.core.polish.around import Around, answer_span
-from dg_lsp.core.polish.less import NOTHING, nothing, shrinks
+from dg_lsp.core.polish.less import NOTHING, is_placeholder_elsewhere, nothing, shrinks
 from dg_lsp.core.polish.text import filled_lines, says_something
 from dg_lsp.core.syntax import Facts
-from dg_lsp.core.values import Document
+from dg_lsp.core.values import Document, Span
 
 
 def drop_unreadable(text: str, around: Around) -> str | None:
@@ -75,7 +75,7 @@ def drop_repetition(text: str, around: Around) -> str | None:
 
 
 def drop_placeholder(text: str, around: Around) -> str | None:
-    """Drop an answer that is only a placeholder.
+    """Drop an answer that is only a placeholder, of this or of another language.
 
     At a cursor, it is dropped only if it is the whole body of a function that is not abstract: an `except` may well
     contain `pass`.
@@ -83,6 +83,9 @@ def drop_placeholder(text: str, around: Around) -> str | None:
     kind = around.hole.kind
     if around.filled is None or not text or (kind in ("selection", "error") and around.allow_shrink):
         return text
+    # At a cursor, what is a placeholder elsewhere may be the beginning of something.
+    if kind != "cursor" and is_placeholder_elsewhere(text):
+        return None
     filled, answer = around.filled(text), answer_span(text, around)
     facts = filled.facts_near(answer)
     nodes = [node for capture in NOTHING for node in facts.all(capture)]
@@ -139,6 +142,27 @@ def drop_description(text: str, around: Around) -> str | None:
             break
         at = max(at, span.end)
     return text if filled.text[at : answer.end].strip() else None
+
+
+def drop_definitions(text: str, around: Around) -> str | None:
+    """Drop an answer to a function's body that only defines functions or classes, which nothing uses."""
+    if around.filled is None or around.hole.kind != "body" or not re.search(r"\w", text):
+        return text
+    filled, answer = around.filled(text), answer_span(text, around)
+    facts = filled.facts_near(answer)
+    holders = [owner for owner in facts.owners if _holds(owner.inside, answer)]
+    if not holders or max(holders, key=lambda owner: owner.inside.start).kind != "function":
+        return text
+    unused = [*nothing(facts), *(owner.node for owner in facts.owners if owner.kind != "closure")]
+    rest = list(filled.text[answer.start : answer.end])
+    for span in (filled.span(node) for node in unused):
+        if _holds(answer, span):
+            rest[span.start - answer.start : span.end - answer.start] = " " * (span.end - span.start)
+    return text if "".join(rest).strip(" \t\r\n;") else None
+
+
+def _holds(outer: Span, inner: Span) -> bool:
+    return outer.start <= inner.start and inner.end <= outer.end
 
 
 _ENDS = ")]},;"

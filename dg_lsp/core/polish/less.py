@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import textwrap
 from functools import lru_cache
 
@@ -14,13 +16,35 @@ from dg_lsp.core.syntax import Facts
 # The captures for code that marks where something is missing.
 NOTHING = ("placeholder", "placeholder.weak", "placeholder.inline")
 
+# More pairs of lines are not compared, because that takes too long.
+MAX_COMPARED = 250_000
+
 
 def shrinks(before: str, after: str, language: str) -> bool:
-    """Return whether `before` does something and `after` does nothing.
+    """Return whether `before` does something and `after` does nothing, or whether a placeholder replaces a part that does.
 
     Front ends ask the user before they write such an edit.
     """
-    return _does_something(before, language) and not _does_something(after, language)
+    if not _does_something(before, language):
+        return False
+    return not _does_something(after, language) or _puts_placeholder(before, after, language)
+
+
+def _puts_placeholder(before: str, after: str, language: str) -> bool:
+    """Return whether a run of lines that does something is replaced by a run of placeholders."""
+    old, new = ([line.strip() for line in text.splitlines()] for text in (before, after))
+    if len(old) * len(new) > MAX_COMPARED or not any(_PLACEHOLDER.fullmatch(line) for line in new):
+        return False
+    for what, old_start, old_end, start, end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        removed, added = "\n".join(old[old_start:old_end]), new[start:end]
+        if (
+            what == "replace"
+            and any(_PLACEHOLDER.fullmatch(line) for line in added)
+            and not _does_something("\n".join(added), language)
+            and _does_something(removed, language)
+        ):
+            return True
+    return False
 
 
 @lru_cache(maxsize=64)
@@ -29,7 +53,7 @@ def _does_something(text: str, language: str) -> bool:
     language_row = languages.get(language)
     code = literals.mask(text, language).replace("\0", " ").strip() if language_row is None else text.strip()
     if language_row is None or not code:
-        return bool(code)
+        return _has_code(code)
     try:
         # The first line of a selection may lack its indentation.
         first, line_end, others = text.strip("\n").partition("\n")
@@ -39,9 +63,30 @@ def _does_something(text: str, language: str) -> bool:
     rest = list(" " * len(language_row.tag) + tree.text[len(language_row.tag) :])
     for span in (tree.span(node) for node in nothing(tree.facts)):
         rest[span.start : span.end] = " " * (span.end - span.start)
-    return bool("".join(rest).strip(" \t\r\n;"))
+    return _has_code("".join(rest))
+
+
+def _has_code(text: str) -> bool:
+    """Return whether a line is neither a placeholder of any language nor the end of a block."""
+    lines = (line.strip(" \t\r;") for line in text.split("\n"))
+    return any(line and not _PLACEHOLDER.fullmatch(line) and not _BLOCK_END.fullmatch(line) for line in lines)
+
+
+def is_placeholder_elsewhere(text: str) -> bool:
+    """Return whether every line is a placeholder of some language. Many parse in another language, and models mix them up."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return bool(lines) and all(_PLACEHOLDER.fullmatch(line) for line in lines)
 
 
 def nothing(facts: Facts) -> list[Node]:
     """Return the nodes that do nothing: comments, strings that stand alone, and placeholders."""
     return [node for capture in ("comment", "string.alone", *NOTHING) for node in facts.all(capture)]
+
+
+_PLACEHOLDER = re.compile(
+    r"""(?:pass|\.\.\.|:|(?:todo|unimplemented)!\(.*\)|(?:raise[ ])?NotImplemented(?:Error)?(?:\(.*\))?
+    |throw[ ]new[ ](?:\w+\.)*NotImplemented\w*\(.*\)
+    |(?:throw[ ]new[ ][\w.\\]+|panic|error|die)[ ]?\(["'](?:TODO|not[ ](?:yet[ ])?implemented|unimplemented)\b.*\));?""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_BLOCK_END = re.compile(r"(?:end|fi|done|esac|[\])}]+)[,;]*")

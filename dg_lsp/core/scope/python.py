@@ -63,7 +63,7 @@ def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozense
     source = f"{region.head}{text}{region.tail}"
     if bound_before is None or bound_behind is None or module_names.binds_anything(source) or len(source) > MAX_CHARS:
         return frozenset()
-    scope = _Scope(region, bound_before, bound_behind, "from __future__ import annotations" in before, uri)
+    scope = _Scope(region, bound_before, bound_behind, _type_imports(before), uri)
     names = scope.unbound(text)
     if names is None:
         return uses.unbound_names(filled, [answer])
@@ -146,18 +146,22 @@ def _whole_lines(filled: Syntax, span: Span) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """A region, and the names that the module binds before and after it."""
+    """A region, and the names that the module binds before and after it.
+
+    `imports` are the module's imports that change how pyflakes reads types: it takes the strings in `cast("T", x)` for
+    types, and those in `Literal["a"]` not, where it sees that these names are from `typing`.
+    """
 
     region: _Region
     bound_before: frozenset[str]
     bound_behind: frozenset[str]
-    has_future: bool
+    imports: str
     uri: str
 
     def unbound(self, answer: str) -> frozenset[str] | None:
         """Return the names that the region with the answer uses and nothing binds; None if it does not parse."""
         source = f"{self.region.head}{answer}{self.region.tail}"
-        opener = "from __future__ import annotations\n" if self.has_future else ""
+        opener = self.imports
         opener += f"{self.region.opener}\n" if source[:1].isspace() and self.region.opener else ""
         tree = _parse(opener + source)
         if tree is None:
@@ -248,8 +252,18 @@ def _assignment(name: str) -> ast.stmt:
     return ast.Assign([target], ast.Constant(None, lineno=1, col_offset=0), lineno=1, col_offset=0)
 
 
+@lru_cache(maxsize=4)
+def _type_imports(text: str) -> str:
+    return "".join(f"{match[0]}\n" for match in _TYPE_IMPORT.finditer(_unix(text)))
+
+
 def _unix(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 _WORD = re.compile(r"[^\W\d]\w*")
+_TYPE_IMPORT = re.compile(
+    r"^(?:from __future__ import annotations|import typing(?:_extensions)?(?:[ \t]+as[ \t]+\w+)?"
+    r"|from typing(?:_extensions)? import (?:\([^()]*\)|[^\n()\\#]+))",
+    re.MULTILINE,
+)
