@@ -13,7 +13,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.client import ConnectOptions
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import model_names
-from dg_lsp.wire.config import NO_PASSWORD, Config, ConfigError, load_config, read, workspace_of
+from dg_lsp.wire.config import NO_PASSWORD, Config, ConfigError, load_config, private_names, read, workspace_of
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY, LocalOnlyError, shown, stays_local
 
@@ -26,6 +26,7 @@ __all__ = [
     "is_remote",
     "load_config",
     "privacy",
+    "private_names",
     "read",
     "workspace_of",
 ]
@@ -43,8 +44,7 @@ class Privacy:
 
     def keeps_file(self, path: Path) -> bool:
         """Return whether a file stays on this machine."""
-        path = path.resolve()
-        return self.keeps(path.relative_to(workspace_of(path)).as_posix())
+        return any(map(self.keeps, private_names(path.resolve())))
 
     def shown(self, request: InfillRequest) -> InfillRequest:
         """Return the request without private files; raise EngineError when its own file is private."""

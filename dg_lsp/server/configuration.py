@@ -102,6 +102,8 @@ class Configuration:
         path, folder = convert.to_path(uri), self._folder(uri)
         if path is None or folder is None:
             return [(path.as_posix() if path else uri).rpartition(":")[2].rpartition("/")[2]]
+        if folder not in self._roots:
+            return [*config.private_names(path), *config.private_names(path.resolve())]
         pairs = ((path, folder), (path.resolve(), folder.resolve()))
         return [own.relative_to(root).as_posix() for own, root in pairs if own.is_relative_to(root)] or [path.name]
 

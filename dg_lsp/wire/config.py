@@ -115,8 +115,21 @@ def workspace_of(path: Path) -> Path:
     """Return the nearest folder with a `.dg-lsp.toml` or a repository, else the path's own folder."""
     # `os.path` returns False for names that are too long or folders that can't be read, where Path raises.
     own = path if os.path.isdir(path) else path.parent  # noqa: PTH112
-    marks = (WORKSPACE_FILE, ".git")
-    return next((folder for folder in (own, *own.parents) if any(os.path.exists(folder / mark) for mark in marks)), own)  # noqa: PTH110
+    return next((folder for folder in (own, *own.parents) if _is_marked(folder)), own)
+
+
+def private_names(path: Path) -> tuple[str, ...]:
+    """Return the names of a file that the patterns of `privacy.local_only` are compared with.
+
+    A file outside of all workspaces has its full path too, because its own folder says nothing of `vault/` above it.
+    """
+    folder = workspace_of(path)
+    name = path.relative_to(folder).as_posix()
+    return (name,) if _is_marked(folder) else (name, path.as_posix().lstrip("/"))
+
+
+def _is_marked(folder: Path) -> bool:
+    return any(os.path.exists(folder / mark) for mark in (WORKSPACE_FILE, ".git"))  # noqa: PTH110
 
 
 def user_file() -> Path:

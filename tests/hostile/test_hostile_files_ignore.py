@@ -8,6 +8,7 @@ import os
 import string
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -87,6 +88,24 @@ def test_as_many_wildcards_as_may_be_are_matched_at_once() -> None:
     assert in_time(lambda: gitignore.verdict(rules, ("a" * 255,) * 50, is_folder=False)) is None
 
 
+def test_wide_brackets_are_parsed_at_once() -> None:
+    # As characters, not bytes, each of these brackets takes two milliseconds to compile.
+    start = time.thread_time()
+    assert len(gitignore.parse("[Ā-￿]" * 4_000)) == 1
+    assert time.thread_time() - start < 3
+
+
+def test_brackets_mean_bytes_as_in_git(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    names = ["é.py", "é.txt", "a.py", "éa.py"]
+    text = "*.py\n!?.py\n[é].txt\n!é?.py\n"
+    (tmp_path / ".gitignore").write_text(text)
+    command = ["git", "-C", str(tmp_path), "check-ignore", "-z", "--stdin"]
+    asked = subprocess.run(command, input="\0".join(names), capture_output=True, text=True, check=True)
+    rules = gitignore.parse(text)
+    assert [name for name in names if gitignore.verdict(rules, (name,), is_folder=False)] == asked.stdout.split("\0")[:-1]
+
+
 def test_a_run_of_stars_is_one_star() -> None:
     rules = gitignore.parse("*" * 10_000 + ".log")
     assert gitignore.verdict(rules, ("a.log",), is_folder=False)
@@ -99,7 +118,9 @@ def test_patterns_of_the_configuration_can_not_hang_either() -> None:
     assert stays_local("x.py", (BOMB.strip(),)) is True
 
 
-@pytest.mark.parametrize("pattern", ["vault[", "[[:letters:]]", "vault\\", "#vault", "[z-a]"])
+@pytest.mark.parametrize(
+    "pattern", ["vault[", "[[:letters:]]", "vault\\", "#vault", "[z-a]", "./vault/", "a/../vault", "vault//"]
+)
 def test_a_private_pattern_that_can_never_match_keeps_every_file_here(tmp_path: Path, pattern: str) -> None:
     assert stays_local("x.py", ("other/", pattern)) is True
     (tmp_path / config.WORKSPACE_FILE).write_text(f"privacy.local_only = ['{pattern}']\n")

@@ -134,6 +134,14 @@ def test_what_was_sent_is_not_repeated(said: str, status: int) -> None:
         assert piece not in told
 
 
+def test_a_reason_phrase_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    head = f"HTTP/1.1 401 wrong key {KEY} for {CODE.splitlines()[0]}\r\nContent-Length: 0\r\n\r\n"
+    with caplog.at_level("INFO"), talking(lambda caller: caller.sendall(head.encode())) as url:
+        told = refused(url)
+    assert "(401)" in told
+    assert not any(piece in told + caplog.text for piece in (KEY, "transfer(account"))
+
+
 def test_what_helps_is_repeated() -> None:
     said = "maximum context length is 4096 tokens, but 5000 were requested for some-model-name-of-theirs"
     recorder = Recorder([(400, {"error": {"message": said}})])

@@ -342,3 +342,14 @@ def test_reading_the_configuration_imports_no_heavy_module() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_file_outside_of_all_workspaces_is_judged_by_its_full_path(tmp_path: Path) -> None:
+    (tmp_path / "vault").mkdir()
+    private_file, other = tmp_path / "vault" / "a.py", tmp_path / "a.py"
+    for pattern in ("vault/", f"{tmp_path}/vault/"):
+        privacy = Privacy((pattern,))
+        assert (privacy.keeps_file(private_file), privacy.keeps_file(other)) == (True, False)
+    # In a workspace, the names of the folders above it mean nothing.
+    (tmp_path / "vault" / ".git").mkdir()
+    assert not Privacy(("vault/",)).keeps_file(private_file)

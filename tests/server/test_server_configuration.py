@@ -173,6 +173,11 @@ def test_local_only_files_are_withheld_from_remote_models(folders: Folders) -> N
     (folders.place / "a" / "secret" / "x.py").write_text("")
     (folders.place / "a" / "link.py").symlink_to(folders.place / "a" / "secret" / "x.py")
     assert configuration.withheld(folders.uri("a/link.py")) == reason
+    # A file outside of all workspaces is judged by its full path.
+    folders.user(f"engine.model = '{REMOTE}'\nprivacy.local_only = ['vault/']\n")
+    configuration.forget()
+    assert configuration.withheld(folders.uri("vault/x.py")) == reason
+    assert configuration.withheld(folders.uri("other/x.py")) == ""
     nearby = Nearby(lambda: 0.0, configuration.withheld)
     nearby.set_roots([folders.folder("a")])
     assert asyncio.run(nearby.look(folders.uri("a/secret/x.py"))) == reason

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import CancelledError, Future
@@ -23,6 +24,9 @@ from dg_lsp.engine.task import UserError
 from dg_lsp.wire.config import KEY_VARIABLE, Config
 from dg_lsp.wire.fields import Fields, WireError, parse
 from dg_lsp.wire.model_names import LOOPBACK, address_of, without_password
+
+# At the level of information it logs the server's reason phrase, in which the server can repeat the key or the code.
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 CONNECT_S = 5.0
 # The limit for a complete answer, not for each part of it.
