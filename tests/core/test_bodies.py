@@ -1090,9 +1090,9 @@ def test_body_holes_do_not_overlap_in_broken_nested_placeholders() -> None:
     check(
         """
         void h() {
-          <hole>throw std::runtime_error( l = [](int a) {
-            throw std::logic_error("unimplemented");
-          };</hole>
+          throw std::runtime_error( l = [](int a) {
+            <hole>throw std::logic_error("unimplemented");</hole>
+          };
         }
         """,
         "cpp",

@@ -289,6 +289,19 @@ def test_pointing_at_a_placeholder_gives_the_same_hole_as_searching_the_file() -
         assert (holes.at_place(document, span, syntax),) == holes.bodies(document, syntax)
 
 
+# The parser takes the broken statement and all that follows, up to the field, for one that throws "not implemented".
+SWALLOWED = """\
+class A {
+    void clear() {
+        throw std::$0logic_"not implemented");
+    }
+
+private:
+    std::vector<int> items;
+};
+"""
+
+
 @pytest.mark.parametrize(
     ("language", "text"),
     [
@@ -297,6 +310,7 @@ def test_pointing_at_a_placeholder_gives_the_same_hole_as_searching_the_file() -
         ("python", "def f():\n    x = $01\n"),
         ("javascript", "function f() { $0 }\n"),
         ("", "pas$0s\n"),
+        ("cpp", SWALLOWED),
     ],
 )
 def test_pointing_at_other_text_gives_a_cursor_hole(language: str, text: str) -> None:

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dg_lsp.core.holes.comments import Comments
-from dg_lsp.core.holes.parts import STATEMENTS, TODO_ROLES, hole_of, inside_of, parts_of
+from dg_lsp.core.holes.parts import STATEMENTS, TODO_ROLES, hole_of, inside_of, is_overgrown, parts_of
 from dg_lsp.core.holes.wording import DELIBERATE, DOC_QUOTES, ELSEWHERE, HOOK
 from dg_lsp.core.syntax import Facts, Owner, Syntax
 from dg_lsp.core.values import Document, Hole, HoleKind, Span
+
+CAPTURES = ("placeholder", "placeholder.weak", "placeholder.inline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def at_placeholder(document: Document, span: Span, syntax: Syntax | None) -> Hol
         if (parts := parts_of(owner, syntax, comments)) is not None
         and any(part.role in (*STATEMENTS, *TODO_ROLES) for part in parts)
     ]
-    nodes = [node for capture in ("placeholder", "placeholder.weak", "placeholder.inline") for node in facts.all(capture)]
+    nodes = [node for capture in CAPTURES for node in facts.all(capture) if not is_overgrown(node)]
     holes += [_statement(syntax.span(node), "body", syntax) for node in nodes]
     start, end = _trimmed(document.text, span)
     around = [hole for hole in holes if hole.span.start <= start and end <= hole.span.end]
@@ -161,7 +163,8 @@ def _is_overridden(method: Owner, base: Owner, facts: Facts) -> bool:
 
 def _inline(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
     for node in facts.all("placeholder.inline"):
-        yield _statement(syntax.span(node), "body", syntax)
+        if not is_overgrown(node):
+            yield _statement(syntax.span(node), "body", syntax)
 
 
 def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
@@ -173,7 +176,7 @@ def _stranded(syntax: Syntax, facts: Facts) -> Iterator[Hole]:
         while parent is not None and not parent.is_error:
             parent = parent.parent
         span = syntax.span(node)
-        if parent is None or node.id in item_ids or index.indent_before(span.start) is None:
+        if parent is None or node.id in item_ids or is_overgrown(node) or index.indent_before(span.start) is None:
             continue
         line = index.at(span.start) - 1
         while line > 0 and index.is_blank(line):

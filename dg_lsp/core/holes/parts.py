@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tree_sitter import Node
+
 from dg_lsp.core.holes.comments import Comments
 from dg_lsp.core.holes.wording import DELIBERATE, FILL, SAYS_NOTHING, TODO
 from dg_lsp.core.syntax import Owner, Syntax, indent_unit
@@ -38,6 +40,8 @@ def parts_of(owner: Owner, syntax: Syntax, comments: Comments) -> list[Part] | N
             parts.append(_comment(span, comments))
         elif facts.has("docstring", node):
             parts.append(Part("docstring", span))
+        elif is_overgrown(node):
+            return None
         elif facts.has("placeholder", node):
             parts.append(Part("strong", span))
         elif facts.has("placeholder.weak", node):
@@ -49,6 +53,11 @@ def parts_of(owner: Owner, syntax: Syntax, comments: Comments) -> list[Part] | N
     if not owner.closed:
         parts += [_comment(span, comments) for span in comments.after(owner)]
     return parts
+
+
+def is_overgrown(node: Node) -> bool:
+    """Return whether a node has a syntax error and several lines: then it may have swallowed the code after a placeholder."""
+    return node.has_error and node.start_point.row != node.end_point.row
 
 
 def _comment(span: Span, comments: Comments) -> Part:
