@@ -13,7 +13,7 @@ from dg_lsp.engine.passes import KV, crop
 from dg_lsp.engine.vocabulary import common_prefix
 
 # The smallest cache limit, however small the model: about ten places of the embedded model's in fp32, twenty in bf16. The
-# engine stays in memory while nobody types, so it keeps no more than a user goes back to.
+# engine stays in memory between edits, so it keeps only the places that a user is likely to return to.
 LEAST_BYTES = 64 * 1024 * 1024
 END = 64  # a prefix is dropped when a new one differs in at most this many of its last tokens
 
