@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,6 +138,33 @@ def test_a_server_gets_as_many_calls_as_it_admits(status: int) -> None:
             narrow.recorder.hold.set()
             assert all(answer.result(60).values == OK for answer in answers)
             assert narrow.recorder.most_at_once == 3
+        finally:
+            client.close()
+
+
+def test_a_pause_that_ends_while_a_call_is_scheduled_is_not_missed() -> None:
+    readings = itertools.count()
+    with serving({"POST /v1/completions": Recorder([(429, {}), OK]).answer}) as url:
+        # Each reading is more than half a pause later than the one before, as on a busy machine.
+        client = Replicas([Server(url)], lambda: next(readings) * replicas.FIRST_PAUSE_S * 0.6)
+        try:
+            assert client.send(CALL).result(30).values == OK
+        finally:
+            client.close()
+
+
+def test_a_short_pause_is_not_waited_out_with_a_long_one() -> None:
+    recorder = Recorder([(429, {}), OK], hold=threading.Event())
+    with serving({"POST /v1/completions": recorder.answer}) as url:
+        client = Replicas([Server(url), Server("http://127.0.0.1:1")])
+        try:
+            busy, gone = client.replicas
+            busy.admits, gone.back_at = 1, time.monotonic() + replicas.LONGEST_PAUSE_S
+            sent, waiting = client.send(CALL), client.send(CALL)
+            wait_until(lambda: len(recorder.bodies) == 1)
+            assert recorder.hold
+            recorder.hold.set()
+            assert sent.result(30).values == waiting.result(30).values == OK
         finally:
             client.close()
 

@@ -75,6 +75,7 @@ class Replicas:
         self._n_sent = 0
         self._is_closed = False
         self._timer: threading.Timer | None = None
+        self._wakes_at = math.inf
 
     @property
     def server(self) -> Server:
@@ -167,9 +168,11 @@ class Replicas:
                 if not self._waiting or self._is_closed:
                     return
                 pending = self._waiting[0]
-                replica = None if pending.answer.cancelled() else self._choose(pending)
+                # One reading of the clock for both: a pause that ends in between would be neither over nor waited for.
+                now = self._clock()
+                replica = None if pending.answer.cancelled() else self._choose(pending, now)
                 if replica is None and not pending.answer.cancelled():
-                    self._wake_later()
+                    self._wake_later(now)
                     return
                 self._waiting.popleft()
                 if replica is None:
@@ -185,9 +188,8 @@ class Replicas:
         if pending.answer.cancelled():
             attempt.cancel()
 
-    def _choose(self, pending: _PendingCall) -> Replica | None:
+    def _choose(self, pending: _PendingCall, now: float) -> Replica | None:
         """Return the server for a call; None while every usable server is at its limit."""
-        now = self._clock()
         for replica in self.replicas:
             if not replica.is_checked and replica.back_at <= now:
                 self._check_later(replica)
@@ -231,19 +233,23 @@ class Replicas:
         if pending.attempt is not None:
             pending.attempt.cancel()
 
-    def _wake_later(self) -> None:
+    def _wake_later(self, now: float) -> None:
         """Schedule another attempt for when the first server may be used again."""
-        if self._timer is not None:
+        back_at = min((replica.back_at for replica in self.replicas if replica.back_at > now), default=math.inf)
+        if back_at >= self._wakes_at:
             return
-        back_at = min((replica.back_at for replica in self.replicas if replica.back_at > self._clock()), default=math.inf)
-        if back_at < math.inf:
-            self._timer = threading.Timer(back_at - self._clock() + 0.001, self._wake)
-            self._timer.daemon = True
-            self._timer.start()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wakes_at = back_at
+        self._timer = threading.Timer(back_at - now + 0.001, self._wake, (back_at,))
+        self._timer.daemon = True
+        self._timer.start()
 
-    def _wake(self) -> None:
+    def _wake(self, back_at: float) -> None:
         with self._lock:
-            self._timer = None
+            # A timer that was replaced can still fire, and is then not the one that is being waited for.
+            if self._wakes_at == back_at:
+                self._wakes_at, self._timer = math.inf, None
         self._drain()
 
     def _check_later(self, replica: Replica) -> None:
