@@ -156,7 +156,7 @@ def test_a_fill_that_its_own_tests_reject_costs_no_run_of_all_tests(tmp_path: Pa
 
 
 def test_a_check_that_stops_at_a_failure_judges_no_test(tmp_path: Path) -> None:
-    # The first test passes with a wrong fill, and with -x nobody knows of the second.
+    # The first test passes with a wrong fill, and with -x pytest does not run the second.
     plan = planned(tmp_path / "a.py", TWO)
     (tmp_path / "test_a.py").write_text(
         "import a\ndef test_f():\n    a.f()\ndef test_g():\n    a.g()\ndef test_f_again():\n    assert a.f() == 3\n"

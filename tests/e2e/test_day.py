@@ -94,10 +94,10 @@ async def same_text(player: Player) -> None:
         everything = {"start": {"line": 0, "character": 0}, "end": {"line": 10**6, "character": 0}}
         asked = {"textDocument": {"uri": file.uri}, "range": everything, "context": {"diagnostics": []}}
         menu = await client.request("textDocument/codeAction", asked)
-        (anew,) = [action for action in menu if action["title"] == "Regenerate selection"]
-        end = anew["data"]["range"]["end"]
+        (regenerate,) = [action for action in menu if action["title"] == "Regenerate selection"]
+        end = regenerate["data"]["range"]["end"]
         assert (end["line"], end["character"]) == positions.to_position(positions.lines(file.text), len(file.text), "utf-16")
-        assert anew["data"]["textDocument"]["version"] == file.version
+        assert regenerate["data"]["textDocument"]["version"] == file.version
 
 
 def engine_pid() -> int:

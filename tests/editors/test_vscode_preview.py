@@ -37,7 +37,7 @@ def says(**script: object) -> str:
 
 
 def regenerate(code: Workbench, text: str) -> None:
-    """Write the working line anew, and wait for the preview."""
+    """Regenerate the working line, and wait for the preview."""
     code.open("a.py", text)
     code.select((2, 4), (2, 20))
     code.press("Control+Alt+Enter")

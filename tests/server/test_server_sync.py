@@ -150,9 +150,9 @@ def test_syntax_follows_the_text() -> None:
     assert document.syntax() is broken
     documents.change("file:///a.py", 2, [Change("", (0, 5), (0, 8)), Change("f(): pass", (0, 4), (0, 5))])
     assert document.document.text == "def f(): pass\n"
-    mended = document.syntax()
-    assert mended is not None
-    assert not mended.n_errors
+    fixed = document.syntax()
+    assert fixed is not None
+    assert not fixed.n_errors
 
 
 def test_cells_know_those_before_them() -> None:
