@@ -36,6 +36,7 @@ from dg_lsp.train.windows import DELETE, N_SPECIAL
 
 IDLE_LOOK_S = 20.0  # how often a run with `threads` 0 looks for idle cores
 DRAFT_NOISE = 0.6
+CO_LOSS = 1.0  # the weight of the causal loss of windows with canvases relative to the canvases' loss
 CHECK_ROWS = 24  # rows of one batch of the held-out windows
 
 
@@ -131,10 +132,10 @@ class Trainer:
         scale = plan.schedule.rate(progress, self.leg_steps)
         for group, rate in zip((g for item in self.optimizers for g in item.param_groups), self.rates, strict=True):
             group["lr"] = rate * scale
-        n_parts = plan.schedule.parts_per_step(progress)
+        parts = plan.schedule.parts_of_step(progress)
         tokens, total = 0, torch.zeros((), device=plan.device)
-        for _ in range(n_parts):
-            batch = self._batches.next(causal, progress)
+        for is_causal_part in parts:
+            batch = self._batches.next(is_causal_part, progress)
             if isinstance(batch, CausalBatch):
                 loss = causal_loss(self.passes, batch, plan.device, self.dtype)[0]
                 tokens += batch.ids.size
@@ -147,10 +148,10 @@ class Trainer:
                     conditioned=batch.conditioned,
                     on_policy=batch.on_policy,
                 )
-                loss = diffusion + 0.5 * co_loss
+                loss = diffusion + CO_LOSS * co_loss
                 tokens += batch.batch.causal.ids.size + batch.batch.clean.size
-            (loss / n_parts).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach() / n_parts
+            (loss / len(parts)).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach() / len(parts)
         torch.nn.utils.clip_grad_norm_(self.trained.values(), 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -260,20 +261,19 @@ class _Ahead:
     def __init__(self, sampler: Sampler, plan: Plan) -> None:
         self._sampler, self._plan = sampler, plan
         self._thread = ThreadPoolExecutor(1)
-        self._waiting: tuple[bool, Future[CausalBatch | _Mixed]] | None = None
+        self._waiting: dict[bool, Future[CausalBatch | _Mixed]] = {}
 
     def next(self, causal: bool, progress: Progress) -> CausalBatch | _Mixed:
-        """Return a batch for the run's current stage."""
+        """Return a batch of causal windows, or one of windows with canvases."""
         schedule = self._plan.schedule
         share = schedule.long_windows(progress) if causal else float(schedule.is_conditioned(progress))
-        waiting = self._waiting
-        ready = waiting[1] if waiting and waiting[0] == causal else self._thread.submit(self._draw, causal, share)
+        ready = self._waiting.get(causal) or self._thread.submit(self._draw, causal, share)
         batch = ready.result()
-        self._waiting = causal, self._thread.submit(self._draw, causal, share)
+        self._waiting[causal] = self._thread.submit(self._draw, causal, share)
         return batch
 
     def _draw(self, causal: bool, share: float) -> CausalBatch | _Mixed:
-        """Draw one batch. In the causal stage, `share` is the fraction of long windows; later, 0 rules out conditioning."""
+        """Draw one batch. `share` is the fraction of long causal windows; for canvases, 0 rules out conditioning."""
         plan, sampler = self._plan, self._sampler
         if causal:
             length = plan.long_length if sampler.random.random() < share else plan.length

@@ -66,10 +66,14 @@ class Schedule:
         late = progress.causal_tokens >= self.causal_tokens * 2 / 3
         return self.late_long_share if late else self.long_share
 
-    def parts_per_step(self, progress: Progress) -> int:
-        """Return how many parts a step adds up; batches grow as the loss falls."""
+    def parts_of_step(self, progress: Progress) -> tuple[bool, ...]:
+        """Return the parts whose gradients a step adds up: true for causal windows, false for canvases.
+
+        Batches grow as the loss falls. In the mixed stage each part with canvases has one with causal windows beside it:
+        with canvases alone, the causal pass got worse (docs/decisions/0002).
+        """
         parts = min(self.parts, 1 + progress.tokens // max(self.grow_tokens, 1))
-        return parts if self.is_causal(progress) else max(1, parts // 2)  # more, smaller steps in the short mixed stage
+        return (True,) * parts if self.is_causal(progress) else (False, True) * max(1, parts // 2)
 
     def is_conditioned(self, progress: Progress) -> bool:
         """Return whether canvases may be conditioned by a first pass."""

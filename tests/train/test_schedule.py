@@ -35,7 +35,7 @@ def test_elapsed_time_does_not_affect_the_schedule(causal: int, mixed: int, minu
         SCHEDULE.is_causal,
         SCHEDULE.is_done,
         SCHEDULE.long_windows,
-        SCHEDULE.parts_per_step,
+        SCHEDULE.parts_of_step,
         SCHEDULE.is_conditioned,
     ):
         assert decide(quick) == decide(slow)
@@ -44,8 +44,15 @@ def test_elapsed_time_does_not_affect_the_schedule(causal: int, mixed: int, minu
 
 def test_batches_and_windows_grow_with_the_tokens() -> None:
     schedule = Schedule(causal_tokens=900, grow_tokens=100, parts=3)
-    assert [schedule.parts_per_step(Progress(tokens)) for tokens in (0, 100, 250, 800)] == [1, 2, 3, 3]
+    assert [len(schedule.parts_of_step(Progress(tokens))) for tokens in (0, 100, 250, 800)] == [1, 2, 3, 3]
     assert schedule.long_windows(Progress(599)) < schedule.long_windows(Progress(600))
+
+
+def test_canvases_always_have_causal_windows_beside_them() -> None:
+    assert SCHEDULE.parts_of_step(Progress(999)) == (True,)
+    assert SCHEDULE.parts_of_step(Progress(1000)) == (False, True)
+    late = Schedule(causal_tokens=100, mixed_tokens=900, grow_tokens=100, parts=4).parts_of_step(Progress(100, 800))
+    assert late == (False, True, False, True)
 
 
 def test_the_precision_depends_on_the_processor_s_instructions(monkeypatch) -> None:  # type: ignore[no-untyped-def]
