@@ -57,12 +57,12 @@ def drafts(
     stops: Collection[int],
     end: int | None = None,
     file: FileModel | None = None,
-) -> Generator[bool, None, list[Draft]]:
+) -> Generator[Draft, None, list[Draft]]:
     """Return at most `rows` greedy continuations of at most `most` tokens, each with another likely first token.
 
     `kv` ends with the token `last`. Only tokens in `first` may start a continuation; empty means any. `banned` tokens are
     never written. A continuation ends before a token of `stops`. The probabilities of `file` are mixed into every token.
-    Yields after each pass, which is one uninterruptible unit.
+    Yields the first continuation so far after each pass, which is one uninterruptible unit.
     """
     device = kv[0][0].device
     forbidden = torch.tensor(list(banned), dtype=torch.long, device=device)
@@ -83,7 +83,7 @@ def drafts(
         if value > 0
     ]
     while live := [draft for draft in continuations if len(draft.ids) < most and draft.ids[-1] not in stops]:
-        yield True
+        yield continuations[0]
         ahead = [_ahead(draft, most, stops, file) for draft in live]
         _write(live, ahead, _predict(passes, tree, live, ahead, forbidden, end, file), stops)
     for draft in continuations:

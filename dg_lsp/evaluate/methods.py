@@ -38,8 +38,10 @@ COPY = Method("copy", "copy")
 # The kinds of task whose answer ends in mid-line, where only its length says where to stop.
 SPANS = ("span", "RandomSpanInfilling", "RandomSpanInfillingLight")
 TOLD_COPY = Method("copy, told the length", "told copy", kinds=SPANS)
+# A profile may switch off rows of noise where there are drafts, so a method that changes the canvas adds one.
+WITH_NOISE = (("noise_rows", 1),)
 AR = Method("ar", without=("copy", "file", "noise", "scorer"), profile=(("causal_rows", 1), ("refine_steps", 0)))
-ORACLE_LENGTH = Method("oracle length", without=("delete",), known_length=True)
+ORACLE_LENGTH = Method("oracle length", without=("delete",), profile=WITH_NOISE, known_length=True)
 NO_SUFFIX = Method("no suffix", without=("held_suffix",), suffix=False)
 
 BASELINES: dict[str, tuple[Method, ...]] = {
@@ -51,15 +53,16 @@ BASELINES: dict[str, tuple[Method, ...]] = {
 
 ABLATION: tuple[Method, ...] = (
     FULL,
-    *(Method(f"{steps} steps", steps=steps) for steps in (4, 8, 12, 16, 24)),
-    Method("without held suffix", without=("held_suffix",)),
-    Method("without self-conditioning", without=("conditioning",)),
+    *(Method(f"{steps} steps", profile=WITH_NOISE, steps=steps) for steps in (4, 8, 12, 16, 24)),
+    Method("without held suffix", without=("held_suffix",), profile=WITH_NOISE),
+    Method("without self-conditioning", without=("conditioning",), profile=WITH_NOISE),
     Method("without the copy row", without=("copy",)),
     Method("without the file's statistics", without=("file",)),
-    Method("without delete tokens", without=("delete",)),
+    Method("without delete tokens", without=("delete",), profile=WITH_NOISE),
     Method("without scorer", without=("scorer",)),
     Method("without causal rows", without=("causal",)),
     Method("without noise rows", without=("noise",)),
+    Method("with noise rows", profile=WITH_NOISE),
     Method("copy rows alone", without=("causal", "noise")),
     Method("causal rows alone", without=("copy", "noise")),
     Method("noise rows alone", without=("copy", "causal")),

@@ -191,12 +191,15 @@ def export(
     hidden: Hidden = 256,
     layers: Layers = 6,
     feed_forward: Width = 768,
+    last: Annotated[
+        bool, typer.Option(help="Write the last step's weights, not their average, to continue elsewhere with `train start`.")
+    ] = False,
 ) -> None:
     """Write the latest state as a checkpoint that transformers can load."""
     need(run, "tokenizer.json", "state.pt")
     from dg_lsp.train import export as stage
 
-    stage.export(run, out, shape_of(run, hidden, layers, feed_forward))
+    stage.export(run, out, shape_of(run, hidden, layers, feed_forward), averaged=not last)
     size = sum(path.stat().st_size for path in out.iterdir())
     typer.echo(f"{out}: {size / 1024**2:.1f} MiB")
 

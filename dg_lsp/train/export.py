@@ -25,6 +25,7 @@ PROFILE = Profile(
     line_gaps=(24,),
     block_gaps=(48,),
     gaps_per_canvas=1,
+    line_noise_rows=0,
     copy_rows=3,
     causal_rows=3,
     # The model accepts held suffixes of any length, never writes past an answer, and computes a causal token cheaply.
@@ -39,14 +40,17 @@ PROFILE = Profile(
 )
 
 
-def export(run: Path, folder: Path, shape: Shape, *, profile: Profile = PROFILE) -> None:
+def export(run: Path, folder: Path, shape: Shape, *, profile: Profile = PROFILE, averaged: bool = True) -> None:
     """Write the config, bf16 weights, tokenizer and profile of the run's latest state into `folder`.
 
-    The weights are the averaged ones. Raises EvalError if the state belongs to a model of another shape.
+    The weights are the averaged ones, which are better; with `averaged` false they are those of the last step, from which a
+    run continues without a loss. Raises EvalError if the state belongs to a model of another shape.
     """
     logging.disable_progress_bar()
     model: Any = build(shape)
-    averages = resume(model, run / "state.pt")["average"]
+    averages = resume(model, run / "state.pt")["average"]  # loads the last step's weights into the model
+    if not averaged:
+        averages = {}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in averages:

@@ -16,7 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,17 @@ class Case:
     behind: tuple[int, ...] = ()  # what a causal model writes behind an answer, where that is not the suffix's head
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which holes of the language, how many of each kind, by which methods, and the sizes of the canvas."""
+
+    n_holes: int
+    seed: int
+    methods: str = ""
+    canvas: int = training.CANVAS
+    held: int = training.HELD
+
+
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
@@ -68,6 +79,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the holes; the checkpoint has its own")
     parser.add_argument("--methods", default="", help="only these, by commas")
     parser.add_argument(
+        "--canvas", type=int, default=training.CANVAS, metavar="N", help="positions of a canvas of the language"
+    )
+    parser.add_argument("--held", type=int, default=training.HELD, metavar="N", help="tokens of the suffix that it holds")
+    parser.add_argument(
         "--cache", type=Path, default=Path.home() / ".cache" / "dg-lsp-worlds", help="where checkpoints are kept"
     )
     arguments = parser.parse_args(argv)
@@ -75,21 +90,27 @@ def main(argv: Sequence[str]) -> int:
     if arguments.embedded:
         table = embedded(arguments.holes, arguments.methods)
     else:
-        table = worlds(arguments.cache, arguments.holes, arguments.seed, arguments.methods)
+        asked = Asked(arguments.holes, arguments.seed, arguments.methods, arguments.canvas, arguments.held)
+        table = worlds(arguments.cache, asked)
     print(json.dumps(table) if arguments.json else drawn(table))
     return 0
 
 
-def worlds(cache: Path, n: int, seed: int, only: str = "") -> dict[str, Any]:
+def worlds(cache: Path, asked: Asked) -> dict[str, Any]:
     """Return the table of the generated language."""
-    plain = model.load_model(str(training.made(cache, delete=False, say=note)), device="cpu", threads=1)
-    with_delete = None
+    only, seed = asked.methods, asked.seed
+
+    def loaded(delete: bool) -> Loaded:
+        with_its_own = model.load_model(str(training.made(cache, delete=delete, say=note)), device="cpu", threads=1)
+        return replace(with_its_own, profile=replace(with_its_own.profile, canvas_tokens=asked.canvas))
+
+    plain, with_delete = loaded(delete=False), None
     if not only or "delete" in only.split(","):
-        with_delete = model.load_model(str(training.made(cache, delete=True, say=note)), device="cpu", threads=1)
+        with_delete = loaded(delete=True)
     probe = fitted(plain, islice(language.holes(seed + 5000), 1500)) if not only or "probe" in only.split(",") else None
     table: dict[str, Any] = {}
     for kind in KINDS:
-        cases = [case_of(hole) for hole in islice(language.holes(seed + 90_000, kind), n)]
+        cases = [case_of(hole, asked.held) for hole in islice(language.holes(seed + 90_000, kind), asked.n_holes)]
         table[kind] = summed(cases, run(plain, cases, probe, only, with_delete))
     return table | {"seeds": {"holes": seed + 90_000, "probe": seed + 5000, "training": training.PLAN.seed}}
 
@@ -121,10 +142,15 @@ def embedded(n: int, only: str = "") -> dict[str, Any]:
     return table
 
 
-def case_of(hole: Hole) -> Case:
+def case_of(hole: Hole, n_held: int = training.HELD) -> Case:
     sorts = [name for name, holds in (("recurring", hole.recurring), ("ambiguous", hole.ambiguous)) if holds]
     return Case(
-        tuple(training.head(hole)), tuple(training.held(hole)), len(hole.answer), hole.answer, hole.kind, sorts=tuple(sorts)
+        tuple(training.head(hole)),
+        tuple(training.held(hole, n_held)),
+        len(hole.answer),
+        hole.answer,
+        hole.kind,
+        sorts=tuple(sorts),
     )
 
 

@@ -19,10 +19,14 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -31,6 +35,7 @@ from dg_lsp.core.values import Document, Hole, InfillRequest, Span
 from dg_lsp.engine import model
 from dg_lsp.engine.layout import Layout, Sheet
 from dg_lsp.engine.local import LocalFiller
+from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.profile import Profile
 from dg_lsp.evaluate import score
 from dg_lsp.infill import pipeline
@@ -123,11 +128,15 @@ class Against:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one answer: how much of it was kept, whether all is right, what that took."""
+    """What became of one answer: how much of it was kept, whether all is right, what that took.
+
+    An encoder pass reads a draft, verifies what an open canvas reads, or scores answers; the prefix is not counted.
+    """
 
     kept: float
     is_right: bool
     row_passes: int
+    encoder_passes: int
     milliseconds: float
 
 
@@ -156,7 +165,9 @@ def world(n: int, cache: Path) -> int:
     for kind in ("line", "block"):
         drawn = (hole for hole in language.holes(SEED, kind) if len(hole.answer) >= LEAST_ANSWER)
         cases = [typed_against(hole, chance) for hole in islice(drawn, n)]
-        arms = [[outcome(filler, case, previous) for case in cases] for previous in (True, False)]
+        # Both arms of a case run in turn, so that other load on the machine affects both.
+        pairs = [(outcome(filler, case, previous=True), outcome(filler, case, previous=False)) for case in cases]
+        arms = [list(arm) for arm in zip(*pairs, strict=True)]
         print(f"{kind}: {n} answers typed against")
         for what, arm in zip(("corrected", "fresh start"), arms, strict=True):
             print(f"  {what:12} {summed(arm)}")
@@ -185,22 +196,33 @@ def outcome(filler: LocalFiller, case: Against, previous: bool) -> Outcome:
     task = filler.start(request)
     while not task.cache()["tokens"]:
         task.step()
-    decode, n_rows = filler.loaded.passes.decode, [0]
-
-    def counted(canvas: object, *rest: object, **named: object) -> object:
-        n_rows[0] += len(canvas)  # type: ignore[arg-type]
-        return decode(canvas, *rest, **named)  # type: ignore[arg-type]
-
-    filler.loaded.passes.decode = counted  # type: ignore[assignment,method-assign]
+    n_passes: Counter[str] = Counter()
     began = time.perf_counter()
-    try:
+    with counting(filler.loaded.passes, n_passes):
         while task.step():
             pass
-    finally:
-        filler.loaded.passes.decode = decode  # type: ignore[method-assign]
     milliseconds = (time.perf_counter() - began) * 1000
     text = task.candidates()[0].texts[0] if task.candidates() else ""
-    return Outcome(case.kept(text), text == case.truth, n_rows[0], milliseconds)
+    n_encoder = n_passes["encode"] + n_passes["extend"]
+    return Outcome(case.kept(text), text == case.truth, n_passes["decode"], n_encoder, milliseconds)
+
+
+@contextmanager
+def counting(passes: Passes, n_passes: Counter[str]) -> Iterator[None]:
+    """Count the model's passes by name, and for the decoder the rows of each."""
+    plain = {name: getattr(passes, name) for name in ("decode", "encode", "extend")}
+
+    def counted(name: str, ids: Any, *rest: Any, **named: Any) -> Any:
+        n_passes[name] += len(ids) if name == "decode" else 1
+        return plain[name](ids, *rest, **named)
+
+    for name in plain:
+        setattr(passes, name, partial(counted, name))
+    try:
+        yield
+    finally:
+        for name in plain:
+            delattr(passes, name)
 
 
 def summed(outcomes: Sequence[Outcome]) -> str:
@@ -208,6 +230,7 @@ def summed(outcomes: Sequence[Outcome]) -> str:
     return (
         f"kept {sum(one.kept for one in outcomes) / n:.3f}, all right {sum(one.is_right for one in outcomes) / n:.3f}, "
         f"row passes {sum(one.row_passes for one in outcomes) / n:.1f}, "
+        f"encoder passes {sum(one.encoder_passes for one in outcomes) / n:.1f}, "
         f"median {statistics.median(one.milliseconds for one in outcomes):.0f} ms"
     )
 
@@ -217,7 +240,8 @@ def differences(refined: Sequence[Outcome], fresh: Sequence[Outcome]) -> str:
     speedup = statistics.median(two.milliseconds / max(one.milliseconds, 1e-6) for one, two in pairs)
     return (
         f"kept {interval([one.kept - two.kept for one, two in pairs])}, "
-        f"all right {interval([float(one.is_right) - two.is_right for one, two in pairs])}, {speedup:.1f} times as fast"
+        f"all right {interval([float(one.is_right) - two.is_right for one, two in pairs])}, "
+        f"row passes {interval([float(one.row_passes - two.row_passes) for one, two in pairs])}, {speedup:.1f} times as fast"
     )
 
 

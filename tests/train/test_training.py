@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
@@ -75,6 +76,12 @@ def test_a_run_stops_resumes_and_ends_as_a_checkpoint_that_fills(run_folder: Pat
     while task.step():
         pass
     assert task.candidates()
+    export.export(run_folder, tmp_path / "last", SHAPE, averaged=False)
+    last_step = torch.load(run_folder / "state.pt", weights_only=True)["model"]["lm_head.weight"].to(torch.bfloat16)
+    averaged, exported = (load_file(tmp_path / name / "model.safetensors") for name in ("model", "last"))
+    key = next(name for name, tensor in exported.items() if tensor.shape == last_step.shape)
+    assert torch.equal(exported[key], last_step)
+    assert not torch.equal(averaged[key], last_step)
 
 
 def test_a_window_is_suffix_prefix_and_an_end_token(sampler: Sampler) -> None:

@@ -15,6 +15,7 @@ from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine import calibration
 from dg_lsp.engine.calibration import Evidence
+from dg_lsp.engine.causal import Draft
 from dg_lsp.engine.denoise import DecoderInput, Denoiser
 from dg_lsp.engine.file_model import FileModel
 from dg_lsp.engine.local import drafting, longer, pace, rows, scoring, search
@@ -47,6 +48,7 @@ class CanvasTask:
         self.results: list[RowResult] = []
         self._joint: list[Evidence] = []  # of rows with several holes
         self._kv: KV | None = None
+        self._draft_so_far: Draft | None = None  # the likeliest causal draft
         self._search: LengthSearch | None = None
         self._lengths: tuple[int, ...] | None = None  # of the gap, if a length search ran
         self._n_search_steps = 0
@@ -190,7 +192,7 @@ class CanvasTask:
         while True:
             began = clock()
             try:
-                next(work)
+                self._draft_so_far = next(work)
             except StopIteration as stop:
                 drafts: list[RowResult] = stop.value
                 return drafts
@@ -327,11 +329,13 @@ class CanvasTask:
     # Called between units.
 
     def read(self) -> tuple[str, ...]:
-        """Return each hole's current text in the row of lowest entropy."""
+        """Return each hole's current text: in the row of lowest entropy, or before there is one, the text of a draft."""
         denoiser = self._denoiser
         if self._search is not None and (text := self._search.text()):
             return (text,)
         if denoiser is None or not denoiser.begun:
+            if self._draft_so_far is not None and (text := drafting.text_so_far(self.fill, self._draft_so_far)):
+                return (text,)
             return (self.results[0].text,) if self.results else ()
         readings = {index: denoiser.read(index) for index in range(len(self._rows)) if index not in self._dropped_rows}
         best = min(readings, key=lambda index: readings[index].entropy)

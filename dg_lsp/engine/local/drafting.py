@@ -58,15 +58,15 @@ def copied_drafts(fill: Fill) -> list[RowResult]:
     return [replace(result, text=fill.of_draft(result.text)) for result in gathered]
 
 
-def causal_drafts(fill: Fill, kv: KV, file: FileModel | None, scorer: Scorer) -> Generator[bool, None, list[RowResult]]:
+def causal_drafts(fill: Fill, kv: KV, file: FileModel | None, scorer: Scorer) -> Generator[Draft, None, list[RowResult]]:
     """Return drafts that the encoder writes from left to right, starting with the likeliest first tokens.
 
-    The scorer learns their log-probabilities. Yields after each pass, which is one uninterruptible unit.
+    The scorer learns their log-probabilities. Yields the likeliest draft so far after each pass, which is one
+    uninterruptible unit.
     """
     if fill.n_holes > 1 or not fill.switches.causal or not fill.profile.causal_rows:
         return []
-    end = {fill.sheet.end} if fill.sheet.end is not None else set(fill.vocabulary.special)
-    line_ends = set() if fill.is_block else set(fill.vocabulary.with_newline)
+    end, line_ends = _stops(fill)
     rows = yield from causal.drafts(
         fill.passes,
         kv,
@@ -86,6 +86,19 @@ def causal_drafts(fill: Fill, kv: KV, file: FileModel | None, scorer: Scorer) ->
             scorer.learn(text, row.ids, row.logps, row.end)
         results.append(RowResult(text, "causal"))
     return results
+
+
+def text_so_far(fill: Fill, draft: Draft) -> str:
+    """Return the text of a causal draft that may still be written."""
+    end, line_ends = _stops(fill)
+    ids = draft.ids[:-1] if draft.ids and draft.ids[-1] in end | line_ends else draft.ids
+    return fill.of_draft(layout.answer(fill.vocabulary, ids, fill.sheet.heal))
+
+
+def _stops(fill: Fill) -> tuple[set[int], set[int]]:
+    """Return the tokens that end an answer, and those that end the line of an answer within one line."""
+    end = {fill.sheet.end} if fill.sheet.end is not None else set(fill.vocabulary.special)
+    return end, set() if fill.is_block else set(fill.vocabulary.with_newline)
 
 
 def _text(fill: Fill, draft: Draft, end: Collection[int], line_ends: Collection[int]) -> str:

@@ -91,12 +91,15 @@ def token_limits(fill: Fill) -> TokenLimits:
 
 
 def _noise_rows(fill: Fill, n_drafts: int, lengths: Sequence[int], most: int) -> Iterator[PlannedRow]:
-    """Yield rows of noise: at most `most`, but at least one per length."""
+    """Yield rows of noise: at most `most`, but at least one per length unless the drafts suffice."""
     if not lengths or (not fill.switches.noise and fill.n_holes == 1):
         return
     sampling, budget = fill.profile.sampling, fill.request.budget
     steps = budget.steps or (sampling.block_steps if fill.is_block else sampling.line_steps)
-    n_rounds = max(1, min(max(fill.profile.noise_rows, budget.candidates - n_drafts), most // len(lengths)))
+    n_rounds = max(fill.profile.noise_rows, budget.candidates - n_drafts)
+    if n_rounds < 1:
+        return
+    n_rounds = max(1, min(n_rounds, most // len(lengths)))
     for number, (round_number, length) in enumerate(itertools.product(range(n_rounds), lengths)):
         ids, gaps = _canvas(fill, [[]] * fill.n_holes, length)
         free = tuple(gap >= 0 for gap in gaps)

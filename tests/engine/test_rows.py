@@ -1,0 +1,72 @@
+"""Which rows start from noise, and what a reader sees of a fill without them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
+from dg_lsp.engine import local
+from dg_lsp.engine.local import InfillTask, LocalFiller, Switches
+from dg_lsp.engine.profile import Profile, as_instruct
+
+LINE = Hole(Span(0, 0), "cursor")
+BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
+REQUEST = InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,))
+NEW = InfillRequest("def area(width, height):\n    ", "\n\n\nprint(area(2, 3))\n", (BODY,))  # nothing to copy
+
+
+@pytest.fixture(scope="module")
+def filler(trained_layout: Path) -> LocalFiller:
+    """Return a filler whose profile asks for no noise."""
+    filler = local.load_local(str(trained_layout), device="cpu")
+    return LocalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, noise_rows=0, refine_steps=0)))
+
+
+def finish(task: InfillTask) -> InfillTask:
+    while task.step():
+        pass
+    return task
+
+
+def kinds(task: InfillTask) -> list[str]:
+    return [row.row for row in finish(task).rows()]
+
+
+def test_drafts_suffice_if_the_profile_asks_for_no_noise(filler: LocalFiller) -> None:
+    task = filler.start(REQUEST)
+    assert {"copy", "causal"} <= set(kinds(task))
+    assert "noise" not in kinds(filler.start(REQUEST))
+    assert task.candidates()[0].steps == 0
+
+
+def test_noise_supplies_the_candidates_that_drafts_do_not(filler: LocalFiller) -> None:
+    n_drafts = len(kinds(filler.start(REQUEST)))
+    more = replace(REQUEST, budget=Budget(candidates=n_drafts + 2))
+    n_lengths = len(filler.loaded.profile.line_gaps)
+    assert kinds(filler.start(more)).count("noise") == 2 * n_lengths
+
+
+def test_without_a_draft_there_is_a_row_of_noise(filler: LocalFiller) -> None:
+    bare = LocalFiller(filler.loaded, Switches(copy=False, causal=False))
+    assert set(kinds(bare.start(REQUEST))) == {"noise"}
+
+
+def test_a_causal_draft_is_visible_while_it_is_written(filler: LocalFiller) -> None:
+    task = filler.start(NEW)
+    views: list[str] = []
+    while task.step():
+        [view] = task.drafts()
+        if view and view not in views[-1:]:
+            views.append(view)
+    assert len(views) > 2
+    # It only grows, and ends as one of the drafts.
+    assert all(later.startswith(earlier) for earlier, later in pairwise(views))
+    assert views[-1] in {row.text for row in task.rows() if row.row == "causal"}
+
+
+def test_the_instruct_layout_keeps_a_row_of_noise() -> None:
+    assert as_instruct(Profile(layout="infill-trained", noise_rows=0)).noise_rows == 1
