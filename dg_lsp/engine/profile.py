@@ -52,7 +52,9 @@ class Profile:
     line_gaps: tuple[int, ...] = (6, 10, 16, 24, 32)
     block_gaps: tuple[int, ...] = (16, 32, 64, 96, 128)
     gaps_per_canvas: int = 4
-    noise_rows: int = 1  # per gap length; 0: only if there are fewer drafts than requested candidates
+    # Per gap length, for a hole within a line and for lines; 0: only if there are fewer drafts than requested candidates.
+    line_noise_rows: int = 1
+    block_noise_rows: int = 1
     copy_rows: int = 2
     causal_rows: int = 1
     file_weight: float = 0.0  # the weight of the file's own repetitions beside the causal model; 0: none
@@ -116,7 +118,9 @@ def as_instruct(profile: Profile) -> Profile:
         prefix_tokens=profile.prefix_tokens // 3,
         suffix_tokens=profile.suffix_tokens // 2,
         held_tokens=min(profile.held_tokens, 16),
-        noise_rows=max(profile.noise_rows, plain.noise_rows),  # without a delete token, noise also finds the length
+        # Without a delete token, noise also finds the length.
+        line_noise_rows=max(profile.line_noise_rows, plain.line_noise_rows),
+        block_noise_rows=max(profile.block_noise_rows, plain.block_noise_rows),
         line_gaps=tuple(gap for gap in plain.line_gaps if gap <= most),
         block_gaps=tuple(gap for gap in plain.block_gaps if gap <= most),
     )

@@ -18,7 +18,7 @@ import typer
 
 from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate import run, score, tasks
-from dg_lsp.evaluate.methods import FULL, Method
+from dg_lsp.evaluate.methods import FULL, WITH_NOISE, Method
 from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 WHOLE, WARM, CANVAS = "dg-lsp", "dg-lsp, prefix known", "dg-lsp, one canvas alone"
-BARE = Method("canvas", without=("copy", "causal", "file", "scorer"), profile=(("noise_rows", 1), ("refine_steps", 0)))
+BARE = Method("canvas", without=("copy", "causal", "file", "scorer"), profile=(*WITH_NOISE, ("refine_steps", 0)))
 
 
 @dataclass(frozen=True, slots=True)

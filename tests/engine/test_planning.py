@@ -57,7 +57,7 @@ def shrinking_loaded(trained_layout: Path) -> Loaded:
     loaded = local.load_local(str(trained_layout), device="cpu").loaded
     sampling = Sampling(stop_entropy=-1.0, block_steps=24, delete_entropy=-1.0)
     gaps = {"line_gaps": (4, 6), "block_gaps": (4, 6, 8), "canvas_tokens": 48}
-    rows = {"refine_steps": 4, "noise_rows": 1, "causal_rows": 1, "file_weight": 0.0}
+    rows = {"refine_steps": 4, "line_noise_rows": 1, "block_noise_rows": 1, "causal_rows": 1, "file_weight": 0.0}
     profile = replace(loaded.profile, first="canvas", sampling=sampling, **gaps, **rows)  # type: ignore[arg-type]
     return replace(loaded, profile=profile)
 

@@ -23,7 +23,7 @@ NEW = InfillRequest("def area(width, height):\n    ", "\n\n\nprint(area(2, 3))\n
 def filler(trained_layout: Path) -> LocalFiller:
     """Return a filler whose profile asks for no noise."""
     filler = local.load_local(str(trained_layout), device="cpu")
-    return LocalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, noise_rows=0, refine_steps=0)))
+    return LocalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, line_noise_rows=0, refine_steps=0)))
 
 
 def finish(task: InfillTask) -> InfillTask:
@@ -50,13 +50,18 @@ def test_noise_supplies_the_candidates_that_drafts_do_not(filler: LocalFiller) -
     assert kinds(filler.start(more)).count("noise") == 2 * n_lengths
 
 
+def test_lines_and_blocks_have_their_own_number_of_rows(filler: LocalFiller) -> None:
+    assert "noise" in kinds(filler.start(NEW))
+
+
 def test_without_a_draft_there_is_a_row_of_noise(filler: LocalFiller) -> None:
     bare = LocalFiller(filler.loaded, Switches(copy=False, causal=False))
     assert set(kinds(bare.start(REQUEST))) == {"noise"}
 
 
 def test_a_causal_draft_is_visible_while_it_is_written(filler: LocalFiller) -> None:
-    task = filler.start(NEW)
+    profile = replace(filler.loaded.profile, block_noise_rows=0)
+    task = LocalFiller(replace(filler.loaded, profile=profile)).start(NEW)
     views: list[str] = []
     while task.step():
         [view] = task.drafts()
@@ -69,4 +74,4 @@ def test_a_causal_draft_is_visible_while_it_is_written(filler: LocalFiller) -> N
 
 
 def test_the_instruct_layout_keeps_a_row_of_noise() -> None:
-    assert as_instruct(Profile(layout="infill-trained", noise_rows=0)).noise_rows == 1
+    assert as_instruct(Profile(layout="infill-trained", line_noise_rows=0)).line_noise_rows == 1

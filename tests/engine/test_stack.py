@@ -145,7 +145,9 @@ REQUESTS = [
 def model(folder: Path, *, joins: bool) -> LocalFiller:
     loaded = local.load_local(str(folder), device="cpu").loaded
     # Several rows of noise and steps enough that requests meet, part and meet others.
-    profile = replace(loaded.profile, noise_rows=2, sampling=replace(SAMPLING, line_steps=6, block_steps=9))
+    profile = replace(
+        loaded.profile, line_noise_rows=2, block_noise_rows=2, sampling=replace(SAMPLING, line_steps=6, block_steps=9)
+    )
     return LocalFiller(replace(loaded, profile=profile), joins=joins)
 
 

@@ -96,7 +96,8 @@ def _noise_rows(fill: Fill, n_drafts: int, lengths: Sequence[int], most: int) ->
         return
     sampling, budget = fill.profile.sampling, fill.request.budget
     steps = budget.steps or (sampling.block_steps if fill.is_block else sampling.line_steps)
-    n_rounds = max(fill.profile.noise_rows, budget.candidates - n_drafts)
+    n_wanted = fill.profile.block_noise_rows if fill.is_block else fill.profile.line_noise_rows
+    n_rounds = max(n_wanted, budget.candidates - n_drafts)
     if n_rounds < 1:
         return
     n_rounds = max(1, min(n_rounds, most // len(lengths)))
