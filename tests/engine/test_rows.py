@@ -75,3 +75,17 @@ def test_a_causal_draft_is_visible_while_it_is_written(filler: LocalFiller) -> N
 
 def test_the_instruct_layout_keeps_a_row_of_noise() -> None:
     assert as_instruct(Profile(layout="infill-trained", line_noise_rows=0)).line_noise_rows == 1
+
+
+def test_a_body_is_not_drafted_from_the_placeholders_of_other_bodies(filler: LocalFiller) -> None:
+    stub = 'def {}():\n    """Return it."""\n    raise NotImplementedError\n\n\n'
+    prefix = "".join(stub.format(name) for name in ("one", "two")) + 'def three():\n    """Return it."""\n    '
+    suffix = "\n\n\n" + stub.format("four") + 'def five():\n    """Return it."""\n    return 5\n'
+
+    def copied(hole: Hole) -> set[str]:
+        return {row.text for row in finish(filler.start(InfillRequest(prefix, suffix, (hole,)))).rows() if row.row == "copy"}
+
+    assert "return 5" in copied(BODY)
+    assert "raise NotImplementedError" not in copied(BODY)
+    # Where the user asks for other text than a missing body, a copy may be a placeholder.
+    assert "raise NotImplementedError" in copied(replace(BODY, kind="selection"))

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from tree_sitter import Node
 
-from dg_lsp.core import languages, literals, syntax
+from dg_lsp.core import languages, literals, placeholders, syntax
 from dg_lsp.core.languages import GrammarError
 from dg_lsp.core.syntax import Facts
 
@@ -33,13 +33,13 @@ def shrinks(before: str, after: str, language: str) -> bool:
 def _puts_placeholder(before: str, after: str, language: str) -> bool:
     """Return whether a run of lines that does something is replaced by a run of placeholders."""
     old, new = ([line.strip() for line in text.splitlines()] for text in (before, after))
-    if len(old) * len(new) > MAX_COMPARED or not any(_PLACEHOLDER.fullmatch(line) for line in new):
+    if len(old) * len(new) > MAX_COMPARED or not any(placeholders.is_line(line) for line in new):
         return False
     for what, old_start, old_end, start, end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         removed, added = "\n".join(old[old_start:old_end]), new[start:end]
         if (
             what == "replace"
-            and any(_PLACEHOLDER.fullmatch(line) for line in added)
+            and any(placeholders.is_line(line) for line in added)
             and not _does_something("\n".join(added), language)
             and _does_something(removed, language)
         ):
@@ -69,13 +69,13 @@ def _does_something(text: str, language: str) -> bool:
 def _has_code(text: str) -> bool:
     """Return whether a line is neither a placeholder of any language nor the end of a block."""
     lines = (line.strip(" \t\r;") for line in text.split("\n"))
-    return any(line and not _PLACEHOLDER.fullmatch(line) and not _BLOCK_END.fullmatch(line) for line in lines)
+    return any(line and not placeholders.is_line(line) and not _BLOCK_END.fullmatch(line) for line in lines)
 
 
 def is_placeholder_elsewhere(text: str) -> bool:
     """Return whether every line is a placeholder of some language. Many parse in another language, and models mix them up."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return bool(lines) and all(_PLACEHOLDER.fullmatch(line) for line in lines)
+    return bool(lines) and all(placeholders.is_line(line) for line in lines)
 
 
 def nothing(facts: Facts) -> list[Node]:
@@ -83,10 +83,4 @@ def nothing(facts: Facts) -> list[Node]:
     return [node for capture in ("comment", "string.alone", *NOTHING) for node in facts.all(capture)]
 
 
-_PLACEHOLDER = re.compile(
-    r"""(?:pass|\.\.\.|:|(?:todo|unimplemented)!\(.*\)|(?:raise[ ])?NotImplemented(?:Error)?(?:\(.*\))?
-    |throw[ ]new[ ](?:\w+\.)*NotImplemented\w*\(.*\)
-    |(?:throw[ ]new[ ][\w.\\]+|panic|error|die)[ ]?\(["'](?:TODO|not[ ](?:yet[ ])?implemented|unimplemented)\b.*\));?""",
-    re.IGNORECASE | re.VERBOSE,
-)
 _BLOCK_END = re.compile(r"(?:end|fi|done|esac|[\])}]+)[,;]*")

@@ -6,8 +6,10 @@ Several holes get no drafts. Knows fills and the three sources. Knows nothing of
 from __future__ import annotations
 
 from collections.abc import Collection, Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from dg_lsp.core import placeholders
+from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine import causal, drafts, layout
 from dg_lsp.engine.causal import Draft
 from dg_lsp.engine.file_model import FileModel
@@ -27,14 +29,37 @@ def file_model(fill: Fill) -> FileModel | None:
     profile = fill.profile
     if fill.n_holes > 1 or not profile.file_weight or not fill.switches.file:
         return None
-    before = fill.vocabulary.encode(fill.request.prefix[-profile.file_chars :])
+    source = _source(fill.request)
+    before = fill.vocabulary.encode(source.prefix[-profile.file_chars :])
     return FileModel(
         before[: len(before) - len(fill.sheet.heal_ids)],
-        fill.vocabulary.encode(fill.request.suffix[: profile.file_chars]),
-        related=[fill.vocabulary.encode(snippet.text) for snippet in reversed(fill.request.related)],
+        fill.vocabulary.encode(source.suffix[: profile.file_chars]),
+        related=[fill.vocabulary.encode(text) for text in reversed(source.related)],
         full=profile.file_weight,
         half_at=profile.file_half_at,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The texts that drafts are copied from: both sides of the hole, and other files."""
+
+    prefix: str
+    suffix: str
+    related: tuple[str, ...]
+
+
+def _source(request: InfillRequest) -> _Source:
+    """Return the texts to copy from.
+
+    For a body they have no placeholders. A file with many holes repeats its placeholders, so without this, they are what
+    most drafts of a body say, and all such drafts are useless.
+    """
+    source = _Source(request.prefix, request.suffix, tuple(snippet.text for snippet in request.related))
+    if request.holes[0].kind not in ("body", "marker"):
+        return source
+    clean = placeholders.removed
+    return _Source(clean(source.prefix), clean(source.suffix), tuple(map(clean, source.related)))
 
 
 def copied_drafts(fill: Fill) -> list[RowResult]:
@@ -43,13 +68,14 @@ def copied_drafts(fill: Fill) -> list[RowResult]:
         return []
     hole, request, gathered = fill.request.holes[0], fill.request, list[RowResult]()
     if fill.switches.copy and fill.profile.copy_rows:
+        source = _source(request)
         copies = drafts.copies(
-            request.prefix,
-            request.suffix,
+            source.prefix,
+            source.suffix,
             block=hole.block,
             indent=hole.indent,
             most=fill.profile.copy_rows,
-            related=[snippet.text for snippet in request.related],
+            related=source.related,
         )
         gathered += [RowResult(copy.text, "copy", left=copy.left, right=copy.right) for copy in copies]
     if request.previous.strip() and fill.profile.refine_steps:

@@ -1,0 +1,26 @@
+"""Recognise lines that stand for missing code, such as `pass` and `todo!()`, in all languages alike.
+
+Where there is a syntax tree, `holes` is more precise. This module is for text without one: what a model wrote, and what
+drafts are copied from.
+"""
+
+from __future__ import annotations
+
+import re
+
+_STATEMENT = r"""(?:pass|\.\.\.|:|(?:todo|unimplemented)!\(.*\)|(?:raise[ ])?NotImplemented(?:Error)?(?:\(.*\))?
+    |throw[ ]new[ ](?:\w+\.)*NotImplemented\w*\(.*\)
+    |(?:throw[ ]new[ ][\w.\\]+|panic|error|die)[ ]?\(["'](?:TODO|not[ ](?:yet[ ])?implemented|unimplemented)\b.*\));?"""
+_FLAGS = re.IGNORECASE | re.VERBOSE | re.MULTILINE
+_LINE = re.compile(_STATEMENT, _FLAGS)
+_WHOLE_LINE = re.compile(rf"^[ \t]*(?:{_STATEMENT})[ \t]*\n", _FLAGS)
+
+
+def is_line(line: str) -> bool:
+    """Return whether the line, without white space around it, is a placeholder of some language."""
+    return _LINE.fullmatch(line) is not None
+
+
+def removed(text: str) -> str:
+    r"""Return the text without its lines that are placeholders; a last line without a `\n` stays."""
+    return _WHOLE_LINE.sub("", text)

@@ -1,0 +1,39 @@
+"""Lines that stand for missing code, recognised without a syntax tree."""
+
+from __future__ import annotations
+
+import pytest
+
+from dg_lsp.core import placeholders
+
+LINES = (
+    "pass",
+    "...",
+    "raise NotImplementedError",
+    'raise NotImplementedError("later")',
+    "todo!()",
+    'unimplemented!("later");',
+    'throw new Error("not implemented");',
+    "throw new NotImplementedException();",
+    'panic("TODO: later")',
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_placeholder_of_any_language_is_recognised(line: str) -> None:
+    assert placeholders.is_line(line)
+    assert placeholders.removed(f"before\n    {line}  \nafter\n") == "before\nafter\n"
+
+
+@pytest.mark.parametrize(
+    "line", ["pass_on()", "x = pass", "raise ValueError", 'panic("no memory")', "return ...", "else: pass"]
+)
+def test_code_is_not_a_placeholder(line: str) -> None:
+    assert not placeholders.is_line(line)
+    assert placeholders.removed(f"{line}\n") == f"{line}\n"
+
+
+def test_the_unfinished_last_line_stays() -> None:
+    # It is the line of the hole, and drafts are compared with its white space.
+    assert placeholders.removed("def f():\n    pass\n\ndef g():\n    ") == "def f():\n\ndef g():\n    "
+    assert placeholders.removed("    pass") == "    pass"
