@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ import typer
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.progress_line import Progress
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting, model_names
+from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError
@@ -42,14 +44,7 @@ class EngineCommands(typer.core.TyperGroup):
             _fail(f"the engine sent an invalid response: {error}; stop it with: dg-lsp engine stop --now")
 
 
-app = typer.Typer(
-    cls=EngineCommands,
-    help="The resident engine: one warm process for every editor.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = command_group(cls=EngineCommands, summary="The resident engine: one warm process for every editor.")
 
 T = TypeVar("T")
 
@@ -288,9 +283,11 @@ def token(
 ) -> None:
     """Print the token that other clients of a running engine use as their API key."""
     report = inspect_engine(meeting.engine_files(engine_id))
-    # A killed engine leaves its state file behind, so the file alone proves nothing.
-    if report.state is None or report.info is None:
-        _fail(f"no engine for {engine_id.model} is running")
+    if report.state is None:
+        start_command = shlex.join(("dg-lsp", "engine", "start", "--model", engine_id.model, "--port", "0"))
+        _fail(f"no engine for {engine_id.model} is running; start one with: {start_command}")
+    if report.info is None:
+        _fail(_silence(report.state.pid))
     typer.echo(report.state.token)
 
 
@@ -308,6 +305,8 @@ def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSet
             message, give_up = new_message, time.monotonic() + START_PATIENCE_S
             progress.say(message)
         if report.info is None and process is not None and process.poll() is not None:
+            if report.state is not None:
+                _fail(_silence(report.state.pid))  # ours ended because this one holds the lock
             _fail_with_log(files, "the engine ended while starting")
         # Another process that holds this lock is starting the engine. If that fails, the lock is free and we try.
         if report.info is None and process is None and (starting := meeting.hold(files.starting)) is not None:
