@@ -19,6 +19,7 @@ import typer
 from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.methods import FULL, Method
+from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dg_lsp.engine.model import Loaded
     from dg_lsp.engine.stages import Measured
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = command_group()
 
 WHOLE, WARM, CANVAS = "dg-lsp", "dg-lsp, prefix known", "dg-lsp, one canvas alone"
 BARE = Method("canvas", without=("copy", "causal", "file", "scorer"), profile=(("noise_rows", 1), ("refine_steps", 0)))

@@ -17,18 +17,14 @@ import typer
 from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.evaluate.commands import say
 from dg_lsp.evaluate.tasks import EvalError, Task
+from dg_lsp.wire.command_group import command_group
 
 if TYPE_CHECKING:
     from dg_lsp.engine.task import Filler
     from dg_lsp.evaluate.calibrate import Fitted
     from dg_lsp.evaluate.fit import Sample
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_group()
 
 
 @app.command()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dg_lsp import ENGINE_INSTALL
+from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.visible import visible
 
 if TYPE_CHECKING:
@@ -22,12 +23,7 @@ if TYPE_CHECKING:
     from dg_lsp.evaluate.score import Row
     from dg_lsp.evaluate.tasks import Task
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_group()
 
 WIDTH = 160  # columns of a table that is not printed on a terminal
 

@@ -15,6 +15,7 @@ import typer
 from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.wire import model_names
+from dg_lsp.wire.command_group import command_group
 
 if TYPE_CHECKING:
     from dg_lsp.train.shape import Shape
@@ -46,13 +47,9 @@ class Plain(typer.core.TyperGroup):
             raise typer.Exit(2) from error
 
 
-app = typer.Typer(
+app = command_group(
     cls=Plain,
-    no_args_is_help=True,
-    help="Train the embedded model (corpus, tokenizer, pack, start, run, branch, export, card), or tune any model.",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    summary="Train the embedded model (corpus, tokenizer, pack, start, run, branch, export, card), or tune any model.",
 )
 
 Folder = Annotated[Path, typer.Option("--run", help="The folder of this training run.")]

@@ -19,6 +19,7 @@ import typer
 from dg_lsp.batch.commands import say
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire import config, model_names
+from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.settings import EMBEDDED
 from dg_lsp.wire.visible import visible
 
@@ -31,12 +32,7 @@ if TYPE_CHECKING:
 VERSION = 1
 """The version of `--json`; incremented by incompatible changes."""
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_group()
 
 
 @app.command()
