@@ -28,7 +28,7 @@ from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED, MAX_S
-from dg_lsp.wire.visible import visible
+from dg_lsp.wire.visible import visible_line, visible_message, with_log
 
 
 class EngineCommands(typer.core.TyperGroup):
@@ -111,7 +111,7 @@ def configure(context: typer.Context) -> None:
     """Use the user's configuration as the default of each option."""
     configured, problems = config.read()
     for problem in problems:
-        typer.echo(visible(f"dg-lsp engine: {problem}"), err=True)
+        typer.echo(visible_line(f"dg-lsp engine: {problem}"), err=True)
     option_defaults = {
         name: getattr(configured.settings, name)
         for name in ("model", "dtype", "device", "threads", "unload_after", "exit_after", "rows")
@@ -173,9 +173,8 @@ def start(
     url = report.info.text("url", "") if report.info else ""
     if port >= 0 and not url:
         _fail(f"{summary} It already ran, without a port for other clients; stop it with: dg-lsp engine stop")
-    typer.echo(
-        f"{summary} Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else summary
-    )
+    others = f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else ""
+    typer.echo(visible_line(summary + others))
 
 
 @app.command()
@@ -196,7 +195,7 @@ def pull(
         progress.end()
         _fail(str(error))
     progress.end()
-    typer.echo(f"{model} is in {folder}")
+    typer.echo(visible_line(f"{model} is in {folder}"))
 
 
 @app.command()
@@ -251,7 +250,7 @@ def status(
         typer.echo(json.dumps(facts_by_engine if everything else facts_by_engine[0], indent=2))
     else:
         for facts in facts_by_engine:
-            typer.echo(visible(_line(facts)))
+            typer.echo(visible_line(_line(facts)))
         if not facts_by_engine:
             typer.echo("No engine is running.")
     if all(facts["state"] in ("absent", "silent") for facts in facts_by_engine):
@@ -271,9 +270,9 @@ def logs(
         typer.echo(str(files.log))
         return
     if not files.log.exists():
-        typer.echo(f"dg-lsp engine: no log for {engine_id.model} yet", err=True)
+        typer.echo(visible_line(f"dg-lsp engine: no log for {engine_id.model} yet"), err=True)
     for line in meeting.log_tail(files, n_lines):
-        typer.echo(visible(line))
+        typer.echo(visible_line(line))
 
 
 @app.command()
@@ -377,13 +376,12 @@ def _wait(check: Callable[[], T], patience_s: float) -> T:
 
 
 def _fail(sentence: str) -> NoReturn:
-    typer.echo(visible(f"dg-lsp engine: {sentence}"), err=True)
+    typer.echo(f"dg-lsp engine: {visible_message(sentence)}", err=True)
     raise typer.Exit(2)
 
 
 def _fail_with_log(files: EngineFiles, sentence: str) -> NoReturn:
-    tail = "\n  ".join(meeting.log_tail(files))
-    _fail(sentence + (f"; the end of its log:\n  {tail}" if tail else ""))
+    _fail(with_log(sentence, meeting.log_tail(files)))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.methods import FULL, Method
 from dg_lsp.wire.command_group import command_group
-from dg_lsp.wire.visible import visible
+from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -200,7 +200,7 @@ def bench(
             compared = compare(loaded, tasks.spread(single, limit), seed=seed)
             shown = json.dumps(as_object(compared, loaded), indent=2) if as_json else table(compared.lines)
     except tasks.EvalError as error:
-        typer.echo(visible(f"dg-lsp bench: {error}"), err=True)
+        typer.echo(f"dg-lsp bench: {visible_message(str(error))}", err=True)
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
         message = f"measuring needs {error.name}, which is not installed; install it with: {ENGINE_INSTALL}"

@@ -15,7 +15,7 @@ import typer
 
 from dg_lsp import ENGINE_INSTALL
 from dg_lsp.wire.command_group import command_group
-from dg_lsp.wire.visible import visible
+from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
     from dg_lsp.evaluate.methods import Method
@@ -127,7 +127,7 @@ def evaluate(
 
 def say(text: str) -> None:
     """Print a message to standard error, apart from the results."""
-    typer.echo(f"dg-lsp: {visible(text)}", err=True)
+    typer.echo(f"dg-lsp: {visible_message(text)}", err=True)
 
 
 def _methods(

@@ -16,6 +16,7 @@ from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.wire import model_names
 from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
     from dg_lsp.train.shape import Shape
@@ -43,7 +44,7 @@ class Plain(typer.core.TyperGroup):
         except Exception as error:
             if not (text := sentence(error)):
                 raise
-            typer.echo(f"dg-lsp train: {text}", err=True)
+            typer.echo(f"dg-lsp train: {visible_message(text)}", err=True)
             raise typer.Exit(2) from error
 
 
