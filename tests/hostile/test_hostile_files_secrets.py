@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dg_lsp.core import secrets
 from dg_lsp.core.values import Document, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends import fim
-from dg_lsp.infill import workspace
+from dg_lsp.infill import ignoring, workspace
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import Recorder, finish, serving
 
@@ -79,10 +79,10 @@ PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n-----END RSA PRIVATE KEY-----\n
     ],
 )
 def test_files_that_hold_secrets_are_known_by_name(path: str) -> None:
-    assert workspace.is_secret(path)
-    assert workspace.is_secret(path.upper())
+    assert ignoring.is_secret(path)
+    assert ignoring.is_secret(path.upper())
     # The same outside of all folders of a workspace, where only hidden folders count.
-    assert workspace.is_secret_outside(f"file:///people/{path}")
+    assert ignoring.is_secret_outside(f"file:///people/{path}")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_files_that_hold_secrets_are_known_by_name(path: str) -> None:
      "settings.xml", "password_field.dart", "config/gh.yml", "api_key.rb", "client_secret.py"],
 )  # fmt: skip
 def test_files_of_code_are_not_taken_for_secrets(path: str) -> None:
-    assert not workspace.is_secret(path)
+    assert not ignoring.is_secret(path)
 
 
 @pytest.mark.parametrize("token", TOKENS)
