@@ -76,6 +76,25 @@ PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n-----END RSA PRIVATE KEY-----\n
         "me/.cargo/credentials.toml",
         "me/.config/gcloud/application_default_credentials.json",
         ".password-store/mail.gpg",
+        "backup/rclone.conf",
+        "group_vars/all/vault.yml",
+        "host_vars/db/vault.yaml",
+        "server/shop-1a2b3-firebase-adminsdk-x1y2z-0123456789.json",
+        "gha-creds-0123456789abcdef.json",
+        "prod.kubeconfig",
+        "kubeconfig",
+        "kubeconfig.yaml",
+        ".pgpass",
+        ".s3cfg",
+        ".pypirc",
+        "credentials.json",
+        "secrets.yml",
+        "store.kdbx",
+        "release.jks",
+        "debug.keystore",
+        "terraform.tfvars",
+        "prod.auto.tfvars",
+        "terraform.tfstate.backup",
     ],
 )
 def test_files_that_hold_secrets_are_known_by_name(path: str) -> None:
@@ -87,7 +106,8 @@ def test_files_that_hold_secrets_are_known_by_name(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["settings.py", "hosts.yml", "tokenizer.json", "history.py", "PrivateKey.java", "auth.py", "token.py",
+    ["settings.py", "vault.py", "vault.go", "rclone.py", "firebase.json", "kube_config.go",
+     "hosts.yml", "tokenizer.json", "history.py", "PrivateKey.java", "auth.py", "token.py",
      "private_key_test.go",
      "settings.xml", "password_field.dart", "config/gh.yml", "api_key.rb", "client_secret.py"],
 )  # fmt: skip
