@@ -225,6 +225,21 @@ def test_every_text_of_a_request_is_masked() -> None:
     }  # fmt: skip
 
 
+def test_no_ignored_file_and_no_file_of_secrets_is_read_as_context(tmp_path: Path) -> None:
+    (tmp_path / ".git" / "info").mkdir(parents=True)
+    (tmp_path / ".git" / "info" / "exclude").write_text("excluded.py\n")
+    (tmp_path / ".gitignore").write_text("hidden.py\n")
+    (tmp_path / ".dgignore").write_text("closed.py\n")
+    names = ("excluded", "hidden", "closed", "secrets", "local_settings", "secret_keys", "helper")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("value = items\n")
+    (tmp_path / "credentials").mkdir()
+    (tmp_path / "credentials" / "store.py").write_text("value = items\n")
+    text = "".join(f"import {name}\n" for name in (*names, "credentials.store")) + "value = items\n"
+    snippets = workspace.related(tmp_path, tmp_path / "a.py", Document("", "python", text), 10_000)
+    assert [snippet.path for snippet in snippets] == ["helper.py"]
+
+
 def test_related_text_is_masked_before_it_is_cut(tmp_path: Path) -> None:
     (tmp_path / "keys.py").write_text(f"value = items\nKEY = '''{PEM}'''\nTOKEN = '{TOKENS[0]}'\n" + "value = items\n" * 200)
     document = Document("", "python", "import keys\nvalue = items\n")
