@@ -19,6 +19,7 @@ import typer
 
 from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.batch import commands, doctor, explain_command
+from dg_lsp.wire.command_group import command_group
 
 # Subcommands with heavy modules: the help text, the module, and the extra that installs what it needs.
 LATER = {
@@ -61,14 +62,11 @@ def _loaded(name: str) -> Any:
         raise typer.Exit(2) from error
 
 
-app = typer.Typer(
+app = command_group(
     name="dg-lsp",
     cls=Lazy,
-    help="Fill holes in code with a text-diffusion model, using the text on both sides.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    summary="Fill holes in code with a text-diffusion model, using the text on both sides.",
+    completes=True,
 )
 
 INTERRUPTED = 130

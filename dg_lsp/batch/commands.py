@@ -28,7 +28,7 @@ import typer
 from dg_lsp.batch import options
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire.settings import DEFAULTS
-from dg_lsp.wire.visible import visible
+from dg_lsp.wire.visible import visible, visible_message
 
 if TYPE_CHECKING:
     from dg_lsp.batch.discover import Skipped
@@ -159,7 +159,7 @@ def is_colourful() -> bool:
 
 def say(text: str) -> None:
     """Print a message to standard error, so that it is not part of the diff."""
-    typer.echo(f"dg-lsp: {visible(text)}", err=True)
+    typer.echo(f"dg-lsp: {visible_message(text)}", err=True)
 
 
 def resident(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dg_lsp.core import languages, secrets
 from dg_lsp.core.values import Document
-from dg_lsp.infill import workspace
+from dg_lsp.infill import ignoring
 from dg_lsp.wire import config
 from dg_lsp.wire.files import NotRegularError, TooLargeError, read_regular, read_start
 
@@ -108,21 +108,21 @@ def _named(path: Path) -> Path | Skipped:
         return Skipped(show(path), _broken_link(path))
     except OSError as error:
         return Skipped(show(path), _broken_link(path) if error.errno == errno.ELOOP else f"can't be read: {_sentence(error)}")
-    reason = _secret_reason(real, real) or workspace.Ignore.for_root(real.parent, is_named=True).reason(real)
+    reason = _secret_reason(real, real) or ignoring.Ignore.for_root(real.parent, is_named=True).reason(real)
     return Skipped(show(real), reason) if reason not in ("", _GIT_IGNORED) else real
 
 
 def _secret_reason(path: Path, file: Path) -> str:
     """Return why a named path may not be read because of its name or its parent folders, or "". `file` is a file in it."""
     below = path.relative_to(config.workspace_of(path))
-    return "may hold secrets" if workspace.is_secret(below) or workspace.is_secret_outside(str(file)) else ""
+    return "may hold secrets" if ignoring.is_secret(below) or ignoring.is_secret_outside(str(file)) else ""
 
 
 def _under(folder: Path) -> Iterator[Path | Skipped]:
     root = folder.resolve()
-    ignore = workspace.Ignore.for_root(root)
+    ignore = ignoring.Ignore.for_root(root)
     if ignore.reason(root) == _GIT_IGNORED:
-        ignore = workspace.Ignore.for_root(root, is_named=True)
+        ignore = ignoring.Ignore.for_root(root, is_named=True)
     if reason := ignore.reason(root) or _secret_reason(root, root / "_"):
         yield Skipped(show(root), reason)
         return
@@ -141,7 +141,7 @@ def _under(folder: Path) -> Iterator[Path | Skipped]:
             elif ignore.allows(path) and not secrets.in_place(path.parts) and (language or _names_interpreter(path)):
                 yield path
     for file, reason in ignore.problems():
-        yield Skipped(show(file), f"{reason}, so nothing in its folder is read")
+        yield Skipped(show(file), reason)
     for problem in problems:
         yield Skipped(show(Path(problem.filename)), f"can't be read: {_sentence(problem)}")
 

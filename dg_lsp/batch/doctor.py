@@ -28,7 +28,7 @@ from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.meeting import MeetingError
 from dg_lsp.wire.settings import DEFAULTS
-from dg_lsp.wire.visible import visible
+from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
     from dg_lsp.batch.sample import Fill, Sample
@@ -74,9 +74,9 @@ def doctor(
 
 
 def _show(finding: Finding) -> None:
-    typer.echo(visible(f"{'no' if finding.advice else 'ok'}  {finding.what}: {finding.state}"))
+    typer.echo(f"{'no' if finding.advice else 'ok'}  {finding.what}: {visible_message(finding.state)}")
     if finding.advice:
-        typer.echo(visible(f"    {finding.advice}"))
+        typer.echo(f"    {visible_message(finding.advice)}")
 
 
 def findings(model: str = "", *, with_sample: bool = False, workspace: Path | None = None) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """Recognise what may be a secret, by a file's name and by the text itself, and mask it.
 
-This module is pure. The file names come from gitrob, shhgit and GitHub's `gitignore` templates. The token shapes (each
+This module is pure. The file names come from gitrob, shhgit and GitHub's `gitignore` templates, or from the documentation of
+the program that writes the file: rclone, Ansible Vault, kubectl, Firebase, google-github-actions/auth. The token shapes (each
 service's prefix, and the length) come from gitleaks (`config/gitleaks.toml`), detect-secrets (its plugins) and GitHub's
 list of secret scanning patterns.
 
@@ -24,7 +25,7 @@ MASK = "REDACTED"
 FILES = (
     # Environments and settings that are usually not committed.
     ".env*", "*.env", ".envrc", "local_settings.py", "wp-config*.php", "localsettings.php", "*.tfstate*", "*.tfvars*",
-    "*.pubxml.user", "kubeconfig*", "application-local.*", "appsettings.local.json", "proftpdpasswd", "*.rdp",
+    "*.pubxml.user", "kubeconfig*", "*.kubeconfig", "application-local.*", "appsettings.local.json", "proftpdpasswd", "*.rdp",
     # Keys and key stores.
     "*.pem", "*.key", "*.pfx", "*.p12", "*.p8", "*.pkcs12", "*.jks", "*.bks", "*.keystore", "*.keyring", "*.keychain*",
     "*.kdb", "*.kdbx", "*.kwallet", "*.agilekeychain", "*.psafe3", "*.ppk", "*.gpg", "*.pgp", "*.asc", "*.ovpn", "*.tblk",
@@ -34,12 +35,13 @@ FILES = (
     # Files where programs store passwords and tokens.
     ".netrc", "_netrc", ".npmrc", ".yarnrc*", ".pypirc", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".htpasswd",
     "htpasswd", ".git-credentials", ".gitconfig", ".dockercfg", ".dockerconfigjson", ".boto", ".s3cfg", ".vault-token",
-    ".vault_pass*", "vault_pass*", ".vault-pass*", ".tugboat", ".esmtprc", ".msmtprc", ".ftpconfig", ".remote-sync.json",
+    ".vault_pass*", "vault_pass*", ".vault-pass*", "vault.yml", "vault.yaml", "rclone.conf", ".tugboat", ".esmtprc",
+    ".msmtprc", ".ftpconfig", ".remote-sync.json",
     "filezilla.xml", "recentservers.xml", "sftp-config.json", "ventrilo_srv.ini", "robomongo.json", "dbeaver-data-sources.xml",
     ".rhosts", ".fetchmailrc", ".trc", ".terraformrc", "terraform.rc", "master.key", "knife.rb", ".passwd*",
     # Tokens and accounts in files of their own.
     "service-account*.json", "service_account*.json", "serviceaccount*.json", "client_secret*.json", "client-secret*.json",
-    "token.json",
+    "*firebase-adminsdk*.json", "gha-creds-*.json", "token.json",
     "tokens.json", "token.txt", "tokens.txt", "auth.json", "oauth*.json", "password.txt", "passwords.*", "passwd", "shadow",
     "credential*", "secret*", ".secret*", "*.secret", "*.secrets", "apikey", "apikey.txt", "api_key", "api_key.txt",
     "*.credentials",

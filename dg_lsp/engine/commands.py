@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -22,11 +23,12 @@ import typer
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.progress_line import Progress
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting, model_names
+from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED, MAX_S
-from dg_lsp.wire.visible import visible
+from dg_lsp.wire.visible import visible_line, visible_message, with_log
 
 
 class EngineCommands(typer.core.TyperGroup):
@@ -42,14 +44,7 @@ class EngineCommands(typer.core.TyperGroup):
             _fail(f"the engine sent an invalid response: {error}; stop it with: dg-lsp engine stop --now")
 
 
-app = typer.Typer(
-    cls=EngineCommands,
-    help="The resident engine: one warm process for every editor.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = command_group(cls=EngineCommands, summary="The resident engine: one warm process for every editor.")
 
 T = TypeVar("T")
 
@@ -116,7 +111,7 @@ def configure(context: typer.Context) -> None:
     """Use the user's configuration as the default of each option."""
     configured, problems = config.read()
     for problem in problems:
-        typer.echo(visible(f"dg-lsp engine: {problem}"), err=True)
+        typer.echo(visible_line(f"dg-lsp engine: {problem}"), err=True)
     option_defaults = {
         name: getattr(configured.settings, name)
         for name in ("model", "dtype", "device", "threads", "unload_after", "exit_after", "rows")
@@ -178,9 +173,8 @@ def start(
     url = report.info.text("url", "") if report.info else ""
     if port >= 0 and not url:
         _fail(f"{summary} It already ran, without a port for other clients; stop it with: dg-lsp engine stop")
-    typer.echo(
-        f"{summary} Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else summary
-    )
+    others = f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else ""
+    typer.echo(visible_line(summary + others))
 
 
 @app.command()
@@ -201,7 +195,7 @@ def pull(
         progress.end()
         _fail(str(error))
     progress.end()
-    typer.echo(f"{model} is in {folder}")
+    typer.echo(visible_line(f"{model} is in {folder}"))
 
 
 @app.command()
@@ -256,7 +250,7 @@ def status(
         typer.echo(json.dumps(facts_by_engine if everything else facts_by_engine[0], indent=2))
     else:
         for facts in facts_by_engine:
-            typer.echo(visible(_line(facts)))
+            typer.echo(visible_line(_line(facts)))
         if not facts_by_engine:
             typer.echo("No engine is running.")
     if all(facts["state"] in ("absent", "silent") for facts in facts_by_engine):
@@ -276,9 +270,9 @@ def logs(
         typer.echo(str(files.log))
         return
     if not files.log.exists():
-        typer.echo(f"dg-lsp engine: no log for {engine_id.model} yet", err=True)
+        typer.echo(visible_line(f"dg-lsp engine: no log for {engine_id.model} yet"), err=True)
     for line in meeting.log_tail(files, n_lines):
-        typer.echo(visible(line))
+        typer.echo(visible_line(line))
 
 
 @app.command()
@@ -288,9 +282,11 @@ def token(
 ) -> None:
     """Print the token that other clients of a running engine use as their API key."""
     report = inspect_engine(meeting.engine_files(engine_id))
-    # A killed engine leaves its state file behind, so the file alone proves nothing.
-    if report.state is None or report.info is None:
-        _fail(f"no engine for {engine_id.model} is running")
+    if report.state is None:
+        start_command = shlex.join(("dg-lsp", "engine", "start", "--model", engine_id.model, "--port", "0"))
+        _fail(f"no engine for {engine_id.model} is running; start one with: {start_command}")
+    if report.info is None:
+        _fail(_silence(report.state.pid))
     typer.echo(report.state.token)
 
 
@@ -308,6 +304,8 @@ def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSet
             message, give_up = new_message, time.monotonic() + START_PATIENCE_S
             progress.say(message)
         if report.info is None and process is not None and process.poll() is not None:
+            if report.state is not None:
+                _fail(_silence(report.state.pid))  # ours ended because this one holds the lock
             _fail_with_log(files, "the engine ended while starting")
         # Another process that holds this lock is starting the engine. If that fails, the lock is free and we try.
         if report.info is None and process is None and (starting := meeting.hold(files.starting)) is not None:
@@ -378,13 +376,12 @@ def _wait(check: Callable[[], T], patience_s: float) -> T:
 
 
 def _fail(sentence: str) -> NoReturn:
-    typer.echo(visible(f"dg-lsp engine: {sentence}"), err=True)
+    typer.echo(f"dg-lsp engine: {visible_message(sentence)}", err=True)
     raise typer.Exit(2)
 
 
 def _fail_with_log(files: EngineFiles, sentence: str) -> NoReturn:
-    tail = "\n  ".join(meeting.log_tail(files))
-    _fail(sentence + (f"; the end of its log:\n  {tail}" if tail else ""))
+    _fail(with_log(sentence, meeting.log_tail(files)))
 
 
 if __name__ == "__main__":

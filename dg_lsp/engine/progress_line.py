@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from dg_lsp.wire.visible import visible_line
+
 EVERY_S = 10.0
 
 
@@ -23,6 +25,7 @@ class Progress:
         if not text or text == self._last:
             return
         self._last = text
+        text = visible_line(text)
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{text.ljust(self._width)}")
             self._width = len(text)

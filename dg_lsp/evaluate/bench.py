@@ -19,7 +19,8 @@ import typer
 from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.methods import FULL, WITH_NOISE, Method
-from dg_lsp.wire.visible import visible
+from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dg_lsp.engine.model import Loaded
     from dg_lsp.engine.stages import Measured
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = command_group()
 
 WHOLE, WARM, CANVAS = "dg-lsp", "dg-lsp, prefix known", "dg-lsp, one canvas alone"
 BARE = Method("canvas", without=("copy", "causal", "file", "scorer"), profile=(*WITH_NOISE, ("refine_steps", 0)))
@@ -199,7 +200,7 @@ def bench(
             compared = compare(loaded, tasks.spread(single, limit), seed=seed)
             shown = json.dumps(as_object(compared, loaded), indent=2) if as_json else table(compared.lines)
     except tasks.EvalError as error:
-        typer.echo(visible(f"dg-lsp bench: {error}"), err=True)
+        typer.echo(f"dg-lsp bench: {visible_message(str(error))}", err=True)
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
         message = f"measuring needs {error.name}, which is not installed; install it with: {ENGINE_INSTALL}"

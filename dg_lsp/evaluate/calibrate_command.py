@@ -17,18 +17,14 @@ import typer
 from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.evaluate.commands import say
 from dg_lsp.evaluate.tasks import EvalError, Task
+from dg_lsp.wire.command_group import command_group
 
 if TYPE_CHECKING:
     from dg_lsp.engine.task import Filler
     from dg_lsp.evaluate.calibrate import Fitted
     from dg_lsp.evaluate.fit import Sample
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_group()
 
 
 @app.command()
@@ -117,9 +113,16 @@ def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> l
 
     cut = tasks_files.spread(tasks_files.read(file), holes) if file else make.tasks(repo, holes, seed)
     if model_names.is_remote(name) and file is None:
-        patterns = config.read(config.workspace_of(repo.resolve()))[0].settings.local_only
-        below = repo.resolve().relative_to(config.workspace_of(repo.resolve())).as_posix() if repo.is_dir() else ""
-        cut = [task for task in cut if not stays_local(f"{below}/{task.path}".removeprefix("./").lstrip("/"), patterns)]
+        root = config.workspace_of(repo.resolve())
+        patterns = config.read(root)[0].settings.local_only
+
+        def names(path: str) -> tuple[str, ...]:
+            if not repo.is_dir():
+                return (path,)
+            # Both count: the path below the folder's workspace, and that below a repository inside it.
+            return *config.private_names(repo.resolve() / path, root), *config.private_names(repo.resolve() / path)
+
+        cut = [task for task in cut if not any(stays_local(name, patterns) for name in names(task.path))]
         say(f"the code around {len(cut)} holes is sent to {name}")
     if not cut:
         raise EvalError(f"nothing can be cut from {file or repo}; give a folder with more code as --repo")

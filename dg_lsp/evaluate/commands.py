@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dg_lsp import ENGINE_INSTALL
-from dg_lsp.wire.visible import visible
+from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
     from dg_lsp.evaluate.methods import Method
@@ -22,12 +23,7 @@ if TYPE_CHECKING:
     from dg_lsp.evaluate.score import Row
     from dg_lsp.evaluate.tasks import Task
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_group()
 
 WIDTH = 160  # columns of a table that is not printed on a terminal
 
@@ -131,7 +127,7 @@ def evaluate(
 
 def say(text: str) -> None:
     """Print a message to standard error, apart from the results."""
-    typer.echo(f"dg-lsp: {visible(text)}", err=True)
+    typer.echo(f"dg-lsp: {visible_message(text)}", err=True)
 
 
 def _methods(

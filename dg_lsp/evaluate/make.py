@@ -26,7 +26,7 @@ from dg_lsp.core import context, languages, syntax
 from dg_lsp.core.syntax import Owner, Syntax
 from dg_lsp.core.values import Span
 from dg_lsp.evaluate.tasks import EvalError, Task
-from dg_lsp.infill.workspace import Ignore
+from dg_lsp.infill.ignoring import Ignore
 
 KINDS = ("rest-of-line", "whole-line", "block", "body", "span")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dg_lsp.core import confidence, context, holes, languages, positions, values
@@ -108,16 +108,23 @@ class Session:
     async def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> FillResult:
         """Return a file's text with its holes filled; the file stays as it is.
 
-        The model also gets text from related files. Raises OSError or UnicodeDecodeError for a file that can't be read, and
-        the errors of `fill_text`.
+        The model also gets text from related files. Raises OSError or UnicodeDecodeError for a file that can't be read,
+        EngineError for a file that a remote model must not see, and the errors of `fill_text`.
         """
         path = path.resolve()
         root = config.workspace_of(path)
         name = workspace.name_of(path.relative_to(root))
+        session = self
+        if isinstance(self.engine, Guarded):
+            # The session's patterns are those of the program's own workspace. Each file has those of its own.
+            privacy = config.privacy([path])
+            if privacy.keeps_file(path):
+                raise EngineError(config.refusal(name))
+            session = replace(self, engine=Guarded(self.engine.inner, privacy))
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")
         related = workspace.related(root, path, document, MAX_RELATED_CHARS)
-        return await self.fill_text(document.text, path=name, kinds=kinds, min_probability=min_probability, related=related)
+        return await session.fill_text(document.text, path=name, kinds=kinds, min_probability=min_probability, related=related)
 
     async def _ask(
         self, document: Document, group: Sequence[Hole], parsed: Syntax | None, path: str, related: Sequence[Snippet]

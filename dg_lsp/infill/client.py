@@ -27,6 +27,7 @@ from dg_lsp.wire import meeting
 from dg_lsp.wire.meeting import EngineId, EngineSettings, MeetingError
 from dg_lsp.wire.messages import Ask
 from dg_lsp.wire.settings import DEFAULTS
+from dg_lsp.wire.visible import with_log
 
 __all__ = ["Breaker", "ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect"]
 
@@ -328,8 +329,7 @@ class ResidentEngine:
 
     def _with_log(self, sentence: str) -> str:
         with contextlib.suppress(MeetingError):
-            tail = meeting.log_tail(meeting.engine_files(self.options.engine_id))
-            return sentence + ("; the end of its log:\n  " + "\n  ".join(tail) if tail else "")
+            return with_log(sentence, meeting.log_tail(meeting.engine_files(self.options.engine_id)))
         return sentence
 
 

@@ -93,7 +93,6 @@ class DgLanguageServer(LanguageServer):
         self.roots: dict[str, None] = {}
         self._nearby: Nearby | None = None
         self._completer: Completer | None = None
-        self._registered = False
         self._last_message = ""
         self._problems: tuple[str, ...] = ()
         self._is_ready = False
@@ -171,9 +170,9 @@ class DgLanguageServer(LanguageServer):
         self.configuration.options = settings.section(params.initialization_options)
         self.configuration.set_roots(self.roots)
         self._configure()
-        if not self.client.inline or not self.client.registers_inline:
-            self.protocol.fm.feature_options[lsp.TEXT_DOCUMENT_INLINE_COMPLETION] = lsp.InlineCompletionOptions()
-            self._registered = True
+        # Not registered later, when the engine is ready: an editor sends no request for the keys before that, and does not ask
+        # again until the next one. A request waits for the engine instead.
+        self.protocol.fm.feature_options[lsp.TEXT_DOCUMENT_INLINE_COMPLETION] = lsp.InlineCompletionOptions()
 
     @property
     def has_lists(self) -> bool:
@@ -272,11 +271,6 @@ class DgLanguageServer(LanguageServer):
     def _engine_changed(self) -> None:
         condition = self.resident.condition
         self.reporter.condition(condition)
-        # Register for a failed engine too: the next request is what retries it.
-        if condition.state in ("ready", "failed") and not self._registered:
-            self._registered = True
-            options = lsp.InlineCompletionRegistrationOptions()
-            self.spawn(self._register("dg-lsp-inline-completion", lsp.TEXT_DOCUMENT_INLINE_COMPLETION, options))
         if condition.state == "failed":
             log.warning("%s", condition.message)
             self.spawn(self.tell(condition.message))

@@ -22,8 +22,7 @@ class Client:
 
     name: str = ""
     inline: bool = False
-    """It supports inline completion; with `registers_inline` it supports dynamic registration."""
-    registers_inline: bool = False
+    """It supports inline completion."""
     registers_configuration: bool = False
     to_line_end: bool = False
     own_wait_ms: float = 0.0
@@ -54,7 +53,6 @@ def read(params: lsp.InitializeParams) -> Client:
     return Client(
         name=name,
         inline=inline is not None or is_lsp_mode,
-        registers_inline=bool(inline and inline.dynamic_registration),
         registers_configuration=bool(get_capability(can, "workspace.did_change_configuration.dynamic_registration")),
         to_line_end=like_code,
         own_wait_ms=next((ms for part, ms in _OWN_WAIT_MS if part in name.lower()), 0.0),

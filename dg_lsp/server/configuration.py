@@ -105,7 +105,8 @@ class Configuration:
         if folder not in self._roots:
             return [*config.private_names(path), *config.private_names(path.resolve())]
         pairs = ((path, folder), (path.resolve(), folder.resolve()))
-        return [own.relative_to(root).as_posix() for own, root in pairs if own.is_relative_to(root)] or [path.name]
+        below = [config.private_names(own, root) for own, root in pairs if own.is_relative_to(root)]
+        return [name for names in below for name in names] or [path.name]
 
     def _folder(self, uri: str) -> Path | None:
         """Return the folder whose configuration applies: the innermost workspace folder, else the file's own workspace."""

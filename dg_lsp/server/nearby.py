@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from dg_lsp.core.values import Document, Snippet
-from dg_lsp.infill import workspace
-from dg_lsp.infill.workspace import Ignore
+from dg_lsp.infill import ignoring, workspace
+from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.server import convert
 
 log = logging.getLogger(__name__)
@@ -154,9 +154,9 @@ class Nearby:
         if path is not None and any(path.is_relative_to(folder) for folder in self._unreadable):
             return "lies in a workspace folder that can't be read"
         if path is not None and root is not None:
-            return self._roots[root].reason(path)
+            return self._roots[root].renewed().reason(path)
         # Check a symbolic link's own name and its target, and every part of a URI with a query or fragment.
         names = (unquote(part) for part in re.split(r"[?#]", uri)) if path is None else (str(path), str(path.resolve()))
-        if any(map(workspace.is_secret_outside, names)):
+        if any(map(ignoring.is_secret_outside, names)):
             return "may hold secrets"
         return "" if path is None else Ignore.reason_alone(path)

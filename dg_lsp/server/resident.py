@@ -113,10 +113,9 @@ class Resident:
     def trouble(self) -> str:
         """Return why no unprompted request should be sent now, as a sentence; "" when one may.
 
-        After a failure this holds only for some seconds, because the next request is what retries the engine.
+        After a failure this holds only for some seconds, because the next request is what retries the engine. Before the
+        engine is started, a request waits in `engine`.
         """
-        if self._settings is None:
-            return "the engine is starting"
         if self._failure is not None:
             why, until = self._failure
             return why if self._clock() < until else ""

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from dg_lsp.server import stats
+from dg_lsp.wire.command_group import command_group
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = command_group()
 
 
 @app.command()

@@ -15,6 +15,8 @@ import typer
 from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.wire import model_names
+from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
     from dg_lsp.train.shape import Shape
@@ -42,17 +44,13 @@ class Plain(typer.core.TyperGroup):
         except Exception as error:
             if not (text := sentence(error)):
                 raise
-            typer.echo(f"dg-lsp train: {text}", err=True)
+            typer.echo(f"dg-lsp train: {visible_message(text)}", err=True)
             raise typer.Exit(2) from error
 
 
-app = typer.Typer(
+app = command_group(
     cls=Plain,
-    no_args_is_help=True,
-    help="Train the embedded model (corpus, tokenizer, pack, start, run, branch, export, card), or tune any model.",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    summary="Train the embedded model (corpus, tokenizer, pack, start, run, branch, export, card), or tune any model.",
 )
 
 Folder = Annotated[Path, typer.Option("--run", help="The folder of this training run.")]

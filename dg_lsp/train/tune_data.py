@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from dg_lsp.core import languages
 from dg_lsp.engine.profile import Profile
 from dg_lsp.evaluate.tasks import EvalError
-from dg_lsp.infill.workspace import Ignore
+from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.train import corpus, pack
 from dg_lsp.train.objective import CanvasCut, Sampler
 from dg_lsp.train.pack import Packed

@@ -118,14 +118,17 @@ def workspace_of(path: Path) -> Path:
     return next((folder for folder in (own, *own.parents) if _is_marked(folder)), own)
 
 
-def private_names(path: Path) -> tuple[str, ...]:
+def private_names(path: Path, workspace: Path | None = None) -> tuple[str, ...]:
     """Return the names of a file that the patterns of `privacy.local_only` are compared with.
 
-    A file outside of all workspaces has its full path too, because its own folder says nothing of `vault/` above it.
+    These are its path below the workspace, and the same path with the workspace's own name before it, so that `vault/`
+    also means a workspace named `vault`. A file outside of all workspaces has its full path too. `workspace` is a folder
+    around the file; without it, it is the nearest one.
     """
-    folder = workspace_of(path)
+    folder = workspace or workspace_of(path)
     name = path.relative_to(folder).as_posix()
-    return (name,) if _is_marked(folder) else (name, path.as_posix().lstrip("/"))
+    names = (name, f"{folder.name}/{name}") if folder.name else (name,)
+    return names if workspace is not None or _is_marked(folder) else (*names, path.as_posix().lstrip("/"))
 
 
 def _is_marked(folder: Path) -> bool:

@@ -45,6 +45,17 @@ def report(*args: str | Path, engine: Filling | FailingEngine | None = None) -> 
     return result
 
 
+def test_a_file_with_hard_links_is_skipped_and_reported(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    (project / "b.txt").hardlink_to(project / "a.py")
+    (project / "c.py").write_text(STUB)
+    result = run("--write", "a.py", "c.py")
+    assert "a.py:3:5: not filled: the file has 2 names (hard links), and only this one would change" in result.stderr
+    assert (project / "a.py").samefile(project / "b.txt")
+    assert (project / "a.py").read_text() == STUB
+    assert (project / "c.py").read_text() != STUB
+
+
 def test_the_diff_goes_to_stdout_and_the_rest_to_stderr(project: Path) -> None:
     (project / "a.py").write_text(STUB)
     result = run("a.py")

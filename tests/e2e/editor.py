@@ -174,8 +174,9 @@ async def editor(
     settings: object = None,
     options: object = None,
     root: Path | None = None,
+    until_ready: bool = True,
 ) -> AsyncIterator[Editor]:
-    """Yield an editor with a connected engine; then check that the server exits with 0 and wrote nothing to standard error."""
+    """Yield an editor, by default with a connected engine; then check that the server exits with 0 and wrote no error."""
     client = Editor(*command(), env=environment(folder))
     client.journal = folder / "journal"
     async with client:
@@ -186,7 +187,8 @@ async def editor(
                 options=options,
                 root=root,
             )
-            await client.until_ready()
+            if until_ready:
+                await client.until_ready()
         yield client
         if client.process.returncode is None:
             assert await client.end() == 0

@@ -35,24 +35,18 @@ def at(line: int, start: int, end: int) -> dict[str, Any]:
     return {"start": {"line": line, "character": start}, "end": {"line": line, "character": end}}
 
 
-def test_inline_completion_is_registered_once_the_engine_is_there_and_keeps_closed_brackets(tmp_path: Path) -> None:
+def test_a_request_before_the_engine_is_ready_is_answered_and_keeps_closed_brackets(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
-        await client.until(lambda: registrations(client))
-        assert "inlineCompletionProvider" not in client.capabilities
+        # Also a client that could register it later is told at once, so that it asks at the first pause.
+        assert client.capabilities["inlineCompletionProvider"] == {}
         client.open(says(text="a)") + "x = f()\n")
         (item,) = await client.suggestions(1, 6)
         assert (item["insertText"], item["range"]) == ("a", at(1, 6, 6))
+        states = [status["state"] for status in client.said("dgLsp/status")]
+        assert states[:1] == ["starting"]
+        assert "ready" in states
 
-    def registrations(client: Editor) -> list[Any]:
-        registered = [
-            item
-            for request in client.requests
-            if request["method"] == "client/registerCapability"
-            for item in request["params"]["registrations"]
-        ]
-        return [item for item in registered if item["method"] == "textDocument/inlineCompletion"]
-
-    run(tmp_path, CODE, test)
+    run(tmp_path, CODE, test, until_ready=False)
 
 
 def test_a_block_is_shown_in_the_shape_of_each_editor(tmp_path: Path) -> None:

@@ -467,6 +467,20 @@ def test_a_server_that_never_answers_can_be_replaced(code: Workbench, command_se
     assert code.messages() == []
 
 
+def test_what_was_typed_before_the_server_runs_gets_a_suggestion(
+    code: Workbench, command_setting: Callable[[object], None]
+) -> None:
+    code.open("shop.py", SHOP)
+    command_setting(["/bin/sleep", "1000"])
+    until(lambda: "is starting" in code.status(), "the start", tell=code.picture)
+    code.put(*INSIDE)
+    code.press("Enter")
+    code.type("self.")
+    command_setting(None)
+    code.until_ready()
+    assert code.until_ghost()
+
+
 @pytest.mark.parametrize(
     ("command", "reason"),
     [

@@ -72,7 +72,8 @@ def test_the_walkthrough_leads_to_a_suggestion_and_a_fill(window: Workbench) -> 
     until(lambda: "class Window" in window.text(), "the sample")
     window.page.wait_for_selector(".monaco-editor.focused")
     # The cursor is where the walkthrough says.
-    assert window.type_until_ghost("self.") == "height = height"
+    window.type("self.")
+    assert window.until_ghost() == "height = height"
     window.press("Tab")
     until(lambda: window.text().count("        self.height = height\n") == 2, "the right line", tell=window.picture)
     # The next step fills a body of the sample, which is hidden behind the walkthrough.

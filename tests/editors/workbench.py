@@ -224,19 +224,6 @@ class Workbench:
         """Return the suggestion as soon as there is one."""
         return until(self.ghost, "ghost text", tell=self.picture)
 
-    def type_until_ghost(self, text: str) -> str:
-        """Type a text and return the suggestion. As long as there is none, type the last key again, as a user would.
-
-        A busy window at times asks nothing after the first keys in a new document.
-        """
-        self.type(text)
-        for patience_s in (10, 20, 40):
-            with contextlib.suppress(AssertionError):
-                return until(self.ghost, "ghost text", patience_s=patience_s)
-            self.press("Backspace")
-            self.type(text[-1])
-        return self.until_ghost()
-
     def until_ghost_or_reason(self) -> str:
         """Return the suggestion as soon as there is one, or "" as soon as the server reports a reason for none."""
         until(lambda: self.ghost() or self.told().get("suppressed"), "ghost text, or a reason for none", tell=self.picture)

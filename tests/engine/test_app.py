@@ -6,14 +6,17 @@ import contextlib
 import json
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
 import pytest
+from starlette.applications import Starlette
 
+from dg_lsp.engine import app
+from dg_lsp.engine.service import Service
 from dg_lsp.wire.messages import Accepted, Done, Draft, Event, Found, Problem, Status
 from tests.engine.engine_kit import Running, body, events, gate, home, post, running, wait_until
 
@@ -128,13 +131,27 @@ def test_the_log_contains_no_code(engine: Running) -> None:
     assert "secret" not in log
 
 
+def routes() -> list[tuple[str, str]]:
+    """Return the method and the path of each route of the engine, and of one that does not exist."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+
+    gate = cast("Any", app.build(lambda: cast("Service", None), "token" * 8, lifespan))
+    there = [(method, route.path) for route in gate._app.routes for method in sorted(route.methods)]
+    return [*there, ("GET", "/nowhere")]
+
+
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", "Basic TOKEN", "bearer\u00e9"])
-@pytest.mark.parametrize("path", ["/health", "/v1/info", "/metrics", "/v1/lease", "/nowhere"])
-def test_every_route_requires_the_token(engine: Running, path: str, header: str) -> None:
+@pytest.mark.parametrize(("method", "path"), routes())
+def test_every_route_requires_the_token(engine: Running, method: str, path: str, header: str) -> None:
     given = header.replace("TOKEN", engine.state.token).encode("latin-1")
-    response = engine.http.get(path, headers={b"Authorization": given})
+    response = engine.http.request(method, path, headers={b"Authorization": given})
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"
+    # Neither has a request had an effect, such as that of /v1/shutdown.
+    assert engine.process.poll() is None
 
 
 @pytest.mark.parametrize(

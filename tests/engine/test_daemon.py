@@ -318,6 +318,7 @@ def test_errors_are_logged_without_their_messages() -> None:
 
 
 OPTIONS = ["--model=toy", f"--filler={FILLER}"]
+NO_TOKEN = "dg-lsp engine: no engine for toy is running; start one with: dg-lsp engine start --model toy --port 0\n"
 
 
 def command(*arguments: str, code: int = 0) -> str:
@@ -351,7 +352,7 @@ def test_start_with_a_port_prints_the_url_and_the_token_command(folder: Path) ->
     bearer = {"Authorization": f"Bearer {command('token', *OPTIONS).strip()}"}
     assert httpx.get(f"{url}/health", headers=bearer).json()["status"] == "ok"
     command("stop", *OPTIONS)
-    assert command("token", *OPTIONS, code=2) == "dg-lsp engine: no engine for toy is running\n"
+    assert command("token", *OPTIONS, code=2) == NO_TOKEN
 
 
 def test_a_used_port_is_reported(folder: Path) -> None:
@@ -459,7 +460,7 @@ def test_no_command_takes_the_files_of_a_killed_engine_for_an_engine(folder: Pat
     with running() as engine:
         os.kill(engine.process.pid, signal.SIGKILL)
         wait_until(lambda: is_gone(engine.process.pid))
-        assert command("token", *OPTIONS, code=2) == "dg-lsp engine: no engine for toy is running\n"
+        assert command("token", *OPTIONS, code=2) == NO_TOKEN
         assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
 
 
@@ -477,14 +478,14 @@ def test_an_unresponsive_engine_is_reported(folder: Path) -> None:
                     text=True,
                     cwd=ROOT,
                 )
-                for name in ("status", "stop")
+                for name in ("status", "stop", "token", "start")
             ]
             told = [process.communicate(timeout=60)[0] for process in asked]
         finally:
             os.kill(pid, signal.SIGCONT)
     silence = f"process {pid} does not respond; end it with: kill -9 {pid}\n"
-    assert told == [f"toy: {silence}", f"dg-lsp engine: {silence}"]
-    assert [process.returncode for process in asked] == [1, 2]
+    assert told == [f"toy: {silence}", *[f"dg-lsp engine: {silence}"] * 3]
+    assert [process.returncode for process in asked] == [1, 2, 2, 2]
 
 
 def test_commands_without_an_engine_say_so(folder: Path) -> None:

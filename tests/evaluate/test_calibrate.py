@@ -178,10 +178,11 @@ def test_the_engine_uses_the_calibration_that_the_command_wrote(
 
 def test_local_only_files_are_not_sent(repo: tuple[Path, dict[str, str]]) -> None:
     folder, sources = repo
-    (folder / ".dg-lsp.toml").write_text('[privacy]\nlocal_only = ["*.py"]\n')
-    with openai_that_knows(sources) as url:
-        code, _, err = run("--model", f"fim:openai:{url}#m", "--repo", str(folder))
-    assert (code, "nothing can be cut" in err) == (2, True)
+    for pattern in ("*.py", f"{folder.name}/"):
+        (folder / ".dg-lsp.toml").write_text(f'[privacy]\nlocal_only = ["{pattern}"]\n')
+        with openai_that_knows(sources) as url:
+            code, _, err = run("--model", f"fim:openai:{url}#m", "--repo", str(folder))
+        assert (code, "nothing can be cut" in err) == (2, True)
 
 
 def test_an_unreachable_server_is_reported_in_one_sentence(repo: tuple[Path, dict[str, str]]) -> None:

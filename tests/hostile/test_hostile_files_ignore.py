@@ -12,16 +12,18 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dg_lsp.batch import discover
 from dg_lsp.core import gitignore
 from dg_lsp.core.values import Document
-from dg_lsp.infill import workspace
-from dg_lsp.infill.workspace import Ignore
+from dg_lsp.infill import ignoring, workspace
+from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.wire import config
 from dg_lsp.wire.privacy import stays_local
@@ -78,9 +80,38 @@ def test_a_pattern_of_many_wildcards_closes_its_folder(tmp_path: Path) -> None:
 
 
 def test_rules_that_take_too_long_close_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace, "MATCH_BUDGET_S", 0.0)
+    monkeypatch.setattr(ignoring, "MATCH_BUDGET_S", 0.0)
     (tmp_path / ".gitignore").write_text("*.log\n")
     check_closed(tmp_path, "takes too long to read")
+
+
+def test_many_ignore_files_share_the_time_of_a_request_and_of_a_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # By this clock, each file takes less than its own time, and all together take more than theirs.
+    clock = itertools.count(0.0, ignoring.MATCH_BUDGET_S / 4)
+    folder, paths = tmp_path, list[Path]()
+    for number in range(200):
+        folder = folder / f"f{number}" if number % 50 else tmp_path / f"f{number}"
+        folder.mkdir()
+        (folder / ".gitignore").write_text("*.log\n")
+        (folder / "a.py").write_text("value = 1\n")
+        paths.append(folder / "a.py")
+    document = Document("", "python", "value = items\n")
+    reason = "is below ignore files that together take too long to read"
+    monkeypatch.setattr(ignoring, "time", SimpleNamespace(thread_time=lambda: next(clock)))
+    ignore = Ignore.for_root(tmp_path)
+    assert ignore.renewed().reason(paths[0]) == ""
+    before = next(clock)
+    assert ignore.renewed().reason(paths[49]) == reason
+    assert next(clock) - before < ignoring.REQUEST_BUDGET_S + 2 * ignoring.MATCH_BUDGET_S
+    assert workspace.related(tmp_path, paths[49], document, 1_000) == ()
+    # The next request has its own time.
+    assert ignore.renewed().reason(paths[0]) == ""
+    before = next(clock)
+    *filled, skipped = discover.files([tmp_path])
+    assert next(clock) - before < 3 * ignoring.WALK_BUDGET_S
+    assert 0 < len(filled) < len(paths)
+    assert isinstance(skipped, discover.Skipped)
+    assert skipped.reason == "has ignore files that together take too long to read, so the rest of it is left out"
 
 
 def test_as_many_wildcards_as_may_be_are_matched_at_once() -> None:

@@ -107,6 +107,23 @@ def test_landlock_alone_keeps_files_and_processes_apart(tmp_path: Path) -> None:
     assert (tmp_path / "key").read_text() == "secret"
 
 
+def test_a_program_reaches_no_server_of_this_machine() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {listener.getsockname()[1]}), 9)"
+        assert execute.run(connect) == "failed"
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        # Without the audit hook too, where the system has one of the two layers.
+        if execute.sandbox().command or "seccomp" in execute.sandbox().layers:
+            assert attack(connect)[0]
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+        # Outside of the sandbox, the same program is let in.
+        subprocess.run([sys.executable, "-c", connect], check=True)
+        listener.accept()[0].close()
+
+
 @needs_seccomp
 def test_seccomp_refuses_sockets_of_the_machine(tmp_path: Path) -> None:
     # A network of its own does not keep a process from a socket in a folder, such as that of a container engine.

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dg_lsp.core import secrets
 from dg_lsp.core.values import Document, Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.backends import fim
-from dg_lsp.infill import workspace
+from dg_lsp.infill import ignoring, workspace
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import Recorder, finish, serving
 
@@ -76,23 +76,43 @@ PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n-----END RSA PRIVATE KEY-----\n
         "me/.cargo/credentials.toml",
         "me/.config/gcloud/application_default_credentials.json",
         ".password-store/mail.gpg",
+        "backup/rclone.conf",
+        "group_vars/all/vault.yml",
+        "host_vars/db/vault.yaml",
+        "server/shop-1a2b3-firebase-adminsdk-x1y2z-0123456789.json",
+        "gha-creds-0123456789abcdef.json",
+        "prod.kubeconfig",
+        "kubeconfig",
+        "kubeconfig.yaml",
+        ".pgpass",
+        ".s3cfg",
+        ".pypirc",
+        "credentials.json",
+        "secrets.yml",
+        "store.kdbx",
+        "release.jks",
+        "debug.keystore",
+        "terraform.tfvars",
+        "prod.auto.tfvars",
+        "terraform.tfstate.backup",
     ],
 )
 def test_files_that_hold_secrets_are_known_by_name(path: str) -> None:
-    assert workspace.is_secret(path)
-    assert workspace.is_secret(path.upper())
+    assert ignoring.is_secret(path)
+    assert ignoring.is_secret(path.upper())
     # The same outside of all folders of a workspace, where only hidden folders count.
-    assert workspace.is_secret_outside(f"file:///people/{path}")
+    assert ignoring.is_secret_outside(f"file:///people/{path}")
 
 
 @pytest.mark.parametrize(
     "path",
-    ["settings.py", "hosts.yml", "tokenizer.json", "history.py", "PrivateKey.java", "auth.py", "token.py",
+    ["settings.py", "vault.py", "vault.go", "rclone.py", "firebase.json", "kube_config.go",
+     "hosts.yml", "tokenizer.json", "history.py", "PrivateKey.java", "auth.py", "token.py",
      "private_key_test.go",
      "settings.xml", "password_field.dart", "config/gh.yml", "api_key.rb", "client_secret.py"],
 )  # fmt: skip
 def test_files_of_code_are_not_taken_for_secrets(path: str) -> None:
-    assert not workspace.is_secret(path)
+    assert not ignoring.is_secret(path)
 
 
 @pytest.mark.parametrize("token", TOKENS)
@@ -203,6 +223,21 @@ def test_every_text_of_a_request_is_masked() -> None:
         # names and numbers
         "language", "path", "budget", "seed",
     }  # fmt: skip
+
+
+def test_no_ignored_file_and_no_file_of_secrets_is_read_as_context(tmp_path: Path) -> None:
+    (tmp_path / ".git" / "info").mkdir(parents=True)
+    (tmp_path / ".git" / "info" / "exclude").write_text("excluded.py\n")
+    (tmp_path / ".gitignore").write_text("hidden.py\n")
+    (tmp_path / ".dgignore").write_text("closed.py\n")
+    names = ("excluded", "hidden", "closed", "secrets", "local_settings", "secret_keys", "helper")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("value = items\n")
+    (tmp_path / "credentials").mkdir()
+    (tmp_path / "credentials" / "store.py").write_text("value = items\n")
+    text = "".join(f"import {name}\n" for name in (*names, "credentials.store")) + "value = items\n"
+    snippets = workspace.related(tmp_path, tmp_path / "a.py", Document("", "python", text), 10_000)
+    assert [snippet.path for snippet in snippets] == ["helper.py"]
 
 
 def test_related_text_is_masked_before_it_is_cut(tmp_path: Path) -> None:

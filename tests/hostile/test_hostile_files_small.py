@@ -136,6 +136,29 @@ def test_values_of_settings_and_lines_of_logs_give_no_orders_to_a_terminal(tmp_p
         assert b"\x1b" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
+def test_a_line_break_in_a_model_s_name_begins_no_line_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".dg-lsp.toml").write_text('engine.model = "./a\\nforged"\n')
+    environment = {**os.environ, "DG_LSP_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    (tmp_path / "run").mkdir(mode=0o700)
+    name = "--model=./a\nforged"
+    for arguments in (
+        ["doctor", "--no-sample"],
+        ["doctor", "--no-sample", name],
+        *(["engine", command, name] for command in ("start", "status", "stop", "logs", "token")),
+        ["infill", name, "a.py"],
+        ["calibrate", "--forget", name],
+        ["bench", name],
+    ):
+        (tmp_path / "a.py").write_text("def f():\n    pass\n")
+        command = [sys.executable, "-m", "dg_lsp", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        lines = (done.stdout + done.stderr).splitlines()
+        assert lines
+        assert not [line for line in lines if line.startswith("forged")], arguments
+
+
 def test_the_menu_of_a_long_file_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     documents, told = Documents(), list[str]()
     documents.open("file:///a.py", "python", 1, "x = 1\n" * 100)

@@ -122,3 +122,28 @@ def test_a_batch_has_a_patch_and_a_report(tmp_path: Path, monkeypatch: pytest.Mo
     assert run(min_confidence=0.95).report["summary"]["unsure"] == 2
     run(write=True)
     assert (tmp_path / "a.py").read_text() == TWO.replace("...", "return 1")
+
+
+def test_a_file_is_private_by_the_patterns_of_its_own_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = Filling("return 1")
+
+    @contextlib.asynccontextmanager
+    async def join(*_: Any, **__: Any) -> AsyncIterator[Filling]:
+        yield sent
+
+    monkeypatch.setattr(client, "connect", join)
+    (tmp_path / "user.toml").write_text("engine.model = 'fim:mercury'\n")
+    monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "user.toml"))
+    for workspace, pattern in (("here", "ours/"), ("there", "theirs/")):
+        for folder in ("ours", "theirs"):
+            (tmp_path / workspace / folder).mkdir(parents=True)
+            (tmp_path / workspace / folder / "a.py").write_text('def f():\n    """Do."""\n    ...\n')
+        (tmp_path / workspace / ".dg-lsp.toml").write_text(f"privacy.local_only = ['{pattern}']\n")
+    monkeypatch.chdir(tmp_path / "here")
+    with infill.connect_sync() as session:
+        for private in ("here/ours/a.py", "there/theirs/a.py"):
+            with pytest.raises(EngineError, match=r"^\w+/a\.py is for local models only"):
+                session.fill_file(tmp_path / private)
+        assert not sent.requests
+        for shared in ("here/theirs/a.py", "there/ours/a.py"):
+            assert len(session.fill_file(tmp_path / shared).fills) == 1

@@ -350,6 +350,17 @@ def test_a_file_outside_of_all_workspaces_is_judged_by_its_full_path(tmp_path: P
     for pattern in ("vault/", f"{tmp_path}/vault/"):
         privacy = Privacy((pattern,))
         assert (privacy.keeps_file(private_file), privacy.keeps_file(other)) == (True, False)
-    # In a workspace, the names of the folders above it mean nothing.
-    (tmp_path / "vault" / ".git").mkdir()
-    assert not Privacy(("vault/",)).keeps_file(private_file)
+
+
+def test_a_private_pattern_that_names_the_workspace_keeps_every_file_in_it(tmp_path: Path) -> None:
+    (tmp_path / "above" / "vault" / ".git").mkdir(parents=True)
+    file = tmp_path / "above" / "vault" / "src" / "a.py"
+    for pattern in ("vault/", "vault", "va*", "vault/src"):
+        assert Privacy((pattern,)).keeps_file(file)
+    # The names of the folders above it mean nothing.
+    for pattern in ("above/", "src/vault", "vault/lib", f"{tmp_path}/above/"):
+        assert not Privacy((pattern,)).keeps_file(file)
+
+
+def test_a_file_in_the_topmost_folder_has_one_name() -> None:
+    assert config.private_names(Path("/a.py"), Path("/")) == ("a.py",)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core.values import Document
-from dg_lsp.infill import workspace
-from dg_lsp.infill.workspace import Ignore
+from dg_lsp.infill import ignoring, workspace
+from dg_lsp.infill.ignoring import Ignore
 
 
 def make(root: Path, files: dict[str, str]) -> Path:
@@ -50,12 +50,12 @@ def make(root: Path, files: dict[str, str]) -> Path:
     ],
 )
 def test_names_that_hold_secrets(path: str) -> None:
-    assert workspace.is_secret(path)
+    assert ignoring.is_secret(path)
 
 
 @pytest.mark.parametrize("path", ["a.py", "environment.py", "keys.py", "src/keyboard.ts", "ssh/client.go", "", "."])
 def test_names_that_hold_no_secrets(path: str) -> None:
-    assert not workspace.is_secret(path)
+    assert not ignoring.is_secret(path)
 
 
 # --- Ignored files ----------------------------------------------------------------------------------------------------

@@ -178,6 +178,12 @@ def test_local_only_files_are_withheld_from_remote_models(folders: Folders) -> N
     configuration.forget()
     assert configuration.withheld(folders.uri("vault/x.py")) == reason
     assert configuration.withheld(folders.uri("other/x.py")) == ""
+    # A pattern that names a folder of the window means every file in it.
+    folders.user(f"engine.model = '{REMOTE}'\nprivacy.local_only = ['a/']\n")
+    configuration.forget()
+    assert configuration.withheld(folders.uri("a/x.py")) == reason
+    folders.user(f"engine.model = '{REMOTE}'\n")
+    configuration.forget()
     nearby = Nearby(lambda: 0.0, configuration.withheld)
     nearby.set_roots([folders.folder("a")])
     assert asyncio.run(nearby.look(folders.uri("a/secret/x.py"))) == reason

@@ -53,6 +53,7 @@ def test_a_request_may_come_before_the_engine_is_started() -> None:
         early = asyncio.ensure_future(answer(resident))
         # So that it waits already.
         await asyncio.sleep(0)
+        assert resident.trouble() == ""
         resident.start(Settings(model="one"))
         assert await asyncio.wait_for(early, 30) == ("one",)
         await resident.stop()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.engine.logs import Discreet
-from dg_lsp.wire.visible import LogFormatter, visible
+from dg_lsp.wire.visible import LogFormatter, visible, visible_line, visible_message, with_log
 
 
 @given(st.text())
@@ -42,3 +42,17 @@ def test_a_name_cannot_forge_a_log_line(make: type[logging.Formatter]) -> None:
     log.addHandler(handler)
     log.warning("skipped %s", "a\nERROR b")
     assert written.getvalue() == "WARNING skipped a\n  ERROR b\n"
+
+
+@given(st.text())
+def test_a_name_stays_in_its_line(text: str) -> None:
+    assert visible_line(text).isprintable()
+    assert visible_message(text).count("\n") <= text.count("\n")
+    assert all(line.startswith("  ") for line in visible_message(text).split("\n")[1:])
+
+
+def test_a_message_keeps_the_log_lines_that_were_added_to_it() -> None:
+    message = with_log("the engine ended", ("one", "two\tthree"))
+    assert visible_message(message) == message == "the engine ended; the end of its log:\n  one\n  two\\tthree"
+    assert visible_message(with_log("a\nb", ("c",))) == "a\\nb; the end of its log:\n  c"
+    assert with_log("nothing to show", ()) == "nothing to show"

@@ -19,8 +19,9 @@ import typer
 from dg_lsp.batch.commands import say
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire import config, model_names
+from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.settings import EMBEDDED
-from dg_lsp.wire.visible import visible
+from dg_lsp.wire.visible import visible, visible_line
 
 if TYPE_CHECKING:
     from dg_lsp.batch.setup.machine import Machine
@@ -31,12 +32,7 @@ if TYPE_CHECKING:
 VERSION = 1
 """The version of `--json`; incremented by incompatible changes."""
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_group()
 
 
 @app.command()
@@ -157,16 +153,16 @@ def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer])
     from dg_lsp.batch.setup.offers import NAMES, size
 
     gpus = ", ".join(f"{gpu.name} with {size(gpu.memory)}" for gpu in machine.gpus) or "no GPU"
-    typer.echo(f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {visible(gpus)}.")
+    typer.echo(f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {visible_line(gpus)}.")
     names = ", ".join(f"{NAMES[server.endpoint.kind]} at {server.endpoint.url}" for server in running) or "none"
-    typer.echo(f"Running model servers: {names}.")
-    typer.echo(f"Current model: {_current()}.\n")
+    typer.echo(f"Running model servers: {visible_line(names)}.")
+    typer.echo(f"Current model: {visible_line(_current())}.\n")
     for number, offer in enumerate(choices, 1):
         state = "recommended" if offer.is_recommended else "" if offer.is_ready else "after these commands"
-        typer.echo(f"{number}. {offer.title}{f' ({state})' if state else ''}")
-        typer.echo(f"   {offer.where}; {offer.cost}; {offer.quality}")
+        typer.echo(visible_line(f"{number}. {offer.title}{f' ({state})' if state else ''}"))
+        typer.echo(visible_line(f"   {offer.where}; {offer.cost}; {offer.quality}"))
         for command in offer.commands:
-            typer.echo(f"     {command}")
+            typer.echo(visible_line(f"     {command}"))
 
 
 def _ask_choice(choices: Sequence[Offer]) -> str:
@@ -185,7 +181,7 @@ def _ask_choice(choices: Sequence[Offer]) -> str:
                 return offer.model
             typer.echo("Run these commands first; the last one chooses the model:")
             for command in offer.commands:
-                typer.echo(f"  {command}")
+                typer.echo(visible_line(f"  {command}"))
         else:
             say(f"answer with a number from 1 to {len(choices)}, or q")
 
@@ -210,7 +206,7 @@ def _try_model(model: str, *, quiet: bool) -> Trial:
     from dg_lsp.infill.port import EngineError
 
     if not quiet:
-        typer.echo(f"Testing {model}; the first load of a model takes a while.")
+        typer.echo(visible_line(f"Testing {model}; the first load of a model takes a while."))
     configured = config.read(None)[0]
     try:
         return asyncio.run(trial.take(connect_options(configured, command=ENGINE_COMMAND, model=model)))
@@ -221,7 +217,7 @@ def _try_model(model: str, *, quiet: bool) -> Trial:
 def _print_result(path: Path, chosen: str, trial_result: Trial | None) -> None:
     typer.echo(f"{path} now sets engine.model = {json.dumps(chosen)}; editors use it within two seconds.")
     if overruled := _overruled(chosen):
-        typer.echo(f"But {overruled}.")
+        typer.echo(visible_line(f"But {overruled}."))
     if trial_result is None:
         return
     if trial_result.problem:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dg_lsp.wire.meeting.runtime import RUNTIME_DIR_VARIABLE, EngineFiles, EngineId, MeetingError, unusable
 from dg_lsp.wire.settings import DEFAULTS
+from dg_lsp.wire.visible import visible_line
 
 MAX_LOG_BYTES = 1024 * 1024
 
@@ -62,7 +63,7 @@ def start_engine(
         raise unusable(files.log, error) from error
     try:
         # If the log can't be written, as on a full disk, nothing could later say why the engine ended.
-        log_line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} starting an engine for {engine_id.model}\n"
+        log_line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} starting an engine for {visible_line(engine_id.model)}\n"
         os.write(handle, log_line.encode("utf-8", "backslashreplace"))
     except OSError as error:
         os.close(handle)

@@ -54,7 +54,7 @@ async function showCommands(offer: Offer): Promise<void> {
 function run(command: string, args: string[], cwd: string | undefined): Promise<string> {
   return new Promise((resolve, reject) => {
     execFile(command, args, { cwd, maxBuffer: 1 << 24 }, (error, stdout, stderr) => {
-      // Exit code 1 means that the model did not answer; the output reports it.
+      // Exit code 1 means that the model does not respond; the output reports it.
       if (stdout.trimStart().startsWith("{")) resolve(stdout);
       else reject(new Error(stderr.trim().replace(/^dg-lsp: /, "") || (error?.message ?? "dg-lsp setup printed nothing")));
     });

@@ -96,6 +96,7 @@ export class Server implements vscode.Disposable {
     client.onNotification(statusChanged, (status) => {
       this.log(status);
       this.status.setSituation({ kind: "running", status });
+      void this.watcher.follow(status);
     });
     this.drafts.listen(client);
     this.watcher.attach(client);
@@ -201,8 +202,9 @@ export class Server implements vscode.Disposable {
       },
       middleware: {
         provideInlineCompletionItems: (document, position, context, token, next) => {
-          const isAutomatic = context.triggerKind === vscode.InlineCompletionTriggerKind.Automatic;
-          return isAutomatic && this.snooze.until !== undefined ? undefined : this.watcher.provide(document, position, context, token, next);
+          const ownContext = this.watcher.contextOf(document, context);
+          const isAutomatic = ownContext.triggerKind === vscode.InlineCompletionTriggerKind.Automatic;
+          return isAutomatic && this.snooze.until !== undefined ? undefined : this.watcher.provide(document, position, ownContext, token, next);
         },
         resolveCodeAction: async (action, token, next) => {
           const resolved = await withCancellation(async (anyToken) => next(action, anyToken), token);

@@ -40,11 +40,7 @@ const heard = () => {
 connection.onError(([error]) => tell("error", String(error)));
 connection.onUnhandledNotification((message) => tell("unhandled", message.method));
 connection.onRequest(lsp.ConfigurationRequest.type, ({ items }) => items.map(() => settings));
-const registered = [];
-connection.onRequest(lsp.RegistrationRequest.type, ({ registrations }) => {
-  registered.push(...registrations.map((each) => each.method));
-  heard();
-});
+connection.onRequest(lsp.RegistrationRequest.type, () => undefined);
 const progress = [];
 connection.onRequest(lsp.WorkDoneProgressCreateRequest.type, ({ token }) => {
   connection.onProgress(lsp.WorkDoneProgress.type, token, (value) => {
@@ -114,8 +110,7 @@ const { capabilities, serverInfo } = await connection.sendRequest(lsp.Initialize
 });
 tell("initialize", { capabilities, name: serverInfo.name });
 await connection.sendNotification(lsp.InitializedNotification.type, {});
-await until(() => states.at(-1) === "ready" && registered.includes(lsp.InlineCompletionRequest.method));
-tell("registered", registered);
+await until(() => states.at(-1) === "ready" && capabilities.inlineCompletionProvider);
 
 await connection.sendNotification(lsp.DidOpenTextDocumentNotification.type, {
   textDocument: { uri, languageId: "python", version: 1, text },

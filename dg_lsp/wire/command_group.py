@@ -1,0 +1,29 @@
+"""Create the command groups of `dg-lsp`, so that their options are the same. Knows typer and no command."""
+
+from __future__ import annotations
+
+import typer
+
+
+def command_group(
+    *,
+    name: str | None = None,
+    cls: type[typer.core.TyperGroup] | None = None,
+    summary: str | None = None,
+    completes: bool = False,
+) -> typer.Typer:
+    """Return an empty group of commands. A group with a `summary` prints its help if it is run without arguments.
+
+    `completes` adds the options that install the shell's completion; only the outermost group has them.
+    """
+    return typer.Typer(
+        name=name,
+        cls=cls,
+        help=summary,
+        no_args_is_help=summary is not None,
+        add_completion=completes,
+        rich_markup_mode=None,
+        # Our own handlers turn an exception into one sentence.
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
