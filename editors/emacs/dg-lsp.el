@@ -44,7 +44,7 @@
   :group 'dg-lsp
   :lsp-path "dgLsp.engine.model")
 
-(lsp-defcustom dg-lsp-threshold 0.15
+(lsp-defcustom dg-lsp-threshold 0.2
   "Lowest probability of an unprompted suggestion."
   :type 'float
   :group 'dg-lsp

@@ -22,7 +22,7 @@ from tests.editors.workbench import Workbench, workbench
 pytestmark = pytest.mark.skipif(not kills.N_KILLS, reason="set KILLS=20 to kill the engine that often")
 DEFAULTS = {
     "dgLsp.completion.deadline": kills.DEADLINE_MS or 1500,
-    "dgLsp.completion.threshold": 0.15,
+    "dgLsp.completion.threshold": 0.2,
     "dgLsp.completion.tokenThreshold": 0.1,
 }
 
