@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dg_lsp.engine.passes import Passes
 
 SHARE = 0.8  # the share of free memory to use: allocators round up, and other programs allocate too
+WIDTH_BUCKET = 32  # canvases whose widths differ by less step together, because padding widens them little
+PREFIX_BUCKET = 512  # prefixes whose lengths differ by less share the buffers of a recorded step
 KEPT_PREFIXES = 4  # full-length prefixes to keep, because an editor switches between a few files
 
 
@@ -53,9 +55,14 @@ def cache_bytes(free: int | None, prefix: int, least: int) -> int:
     return least if free is None else max(least, min(KEPT_PREFIXES * prefix, free // 8))
 
 
+def fixed_bytes(free: int) -> int:
+    """Return the limit in bytes for the buffers and graphs of steps in fixed buffers: a quarter of the free memory."""
+    return free // 4
+
+
 def width_bucket(width: int) -> int:
     """Return a bucket number for a width. Canvases in one bucket step together, because padding widens them little."""
-    return -(-width // 32)
+    return -(-width // WIDTH_BUCKET)
 
 
 def free_bytes(device: str) -> int | None:
