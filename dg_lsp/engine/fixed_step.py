@@ -18,9 +18,13 @@ from torch import Tensor
 
 from dg_lsp.engine import readout
 from dg_lsp.engine.denoise import STATE, CanvasState, Denoiser, Predicted, advanced
+from dg_lsp.engine.fit.needs import VOCABULARY_SLICE
 from dg_lsp.engine.passes import KV, Passes
 from dg_lsp.engine.profile import Sampling
 from dg_lsp.engine.room import PREFIX_BUCKET, WIDTH_BUCKET, Cost
+
+SLICE_COPIES = 4  # of a position's slice of the logits, in 32 bits: before and after widening, exponentials, and a mask
+MASK_BYTES = 32  # of one pair of a query and a key: a mask, widened for at most eight heads, as bits and as numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,11 @@ class Bucket:
     delete: int | None
 
     def n_bytes(self, cost: Cost) -> int:
-        """Return the bytes of a step in this bucket: its prefix, its canvases and what a pass over them needs."""
-        return self.prefix * cost.prefix_token + self.rows * self.width * cost.canvas_token
+        """Return the bytes of a step in this bucket: its prefix, its canvases and what a pass over them needs, at most."""
+        positions, n_read = self.rows * self.width, min(self.rows * self.free, readout.POSITIONS)
+        logits = cost.logit_token if self.samples else min(cost.logit_token, SLICE_COPIES * 4 * VOCABULARY_SLICE)
+        mask = positions * (self.prefix + positions) * MASK_BYTES
+        return self.prefix * cost.prefix_token + positions * (cost.canvas_token - cost.logit_token) + n_read * logits + mask
 
 
 def bucket_of(denoiser: Denoiser, rows: Sequence[int], prefix: int, *, conditioned: bool) -> Bucket:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dg_lsp.engine import fit, memory
-from dg_lsp.engine.fit.needs import canvas_token_bytes
+from dg_lsp.engine.fit.needs import canvas_token_bytes, logit_bytes
 
 if TYPE_CHECKING:
     from dg_lsp.engine.passes import Passes
@@ -25,10 +25,14 @@ KEPT_PREFIXES = 4  # full-length prefixes to keep, because an editor switches be
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The bytes of one token: for a prefix, its keys and values; for a canvas, everything a step needs."""
+    """The bytes of one token: for a prefix, its keys and values; for a canvas, everything a step needs.
+
+    `logit_token` is the part of `canvas_token` for the logits.
+    """
 
     prefix_token: int
     canvas_token: int
+    logit_token: int = 0
 
     def row(self, prefix_tokens: int, canvas_tokens: int) -> int:
         """Return the bytes of one row in a pass: a copy of its prefix's keys and values, its canvas and its logits."""
@@ -39,7 +43,7 @@ def cost(passes: Passes) -> Cost:
     """Return the bytes that a token needs in a loaded model."""
     shape = fit.of_config(passes.model.config.to_dict())
     size: int = passes.decoder.embed_tokens.weight.element_size()
-    return Cost(shape.kv_per_token * size, canvas_token_bytes(shape, size))
+    return Cost(shape.kv_per_token * size, canvas_token_bytes(shape, size), logit_bytes(shape))
 
 
 def rows_that_fit(free: int | None, row: int, most: int) -> int:

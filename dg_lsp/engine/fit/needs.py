@@ -81,8 +81,13 @@ def workspace_bytes(geometry: Geometry, precision: Precision) -> int:
 def canvas_token_bytes(geometry: Geometry, value_bytes: int) -> int:
     """Return the bytes of one canvas token in a step: its keys and values, the widest layer, and its logits."""
     hidden = (HIDDEN_COPIES * geometry.hidden + geometry.widest) * value_bytes
+    return geometry.kv_per_token * value_bytes + hidden + logit_bytes(geometry)
+
+
+def logit_bytes(geometry: Geometry) -> int:
+    """Return the bytes of one position's logits, with all that is computed from them."""
     copies = PLAIN_COPIES if geometry.vocabulary <= VOCABULARY_SLICE else SLICED_COPIES
-    return geometry.kv_per_token * value_bytes + hidden + copies * 4 * geometry.vocabulary
+    return copies * 4 * geometry.vocabulary
 
 
 def size(n_bytes: float) -> str:
