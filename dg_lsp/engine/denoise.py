@@ -6,21 +6,22 @@ DiffusionGemma's sampler, arXiv 2608.00146); each step decides acceptance again.
 position that predicts it confidently twice in a row leaves the canvas, and the positions right of it move left (DreamOn,
 arXiv 2602.01326). `engine.reference` states the same rule in a readable form. A test checks that both give equal tokens.
 
-A step has two halves, `ask` and `take`, so that several requests can share the pass between them.
+A step has two halves, `ask` and `take`, so that several requests can share the pass between them. `engine.fixed_step` takes
+whole steps on a GPU instead; `inputs` and `note` are for that.
 
 Knows the two methods of a `Decoder`. Knows nothing of text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from dg_lsp.engine import sampler
+from dg_lsp.engine import readout, sampler
 from dg_lsp.engine.profile import Sampling
 
 
@@ -99,7 +100,7 @@ class Decoder(Protocol):
 
 @dataclass(slots=True)
 class CanvasState:
-    """The state of all rows. Finished rows keep their index but are not passed to the decoder."""
+    """The state of some rows. Finished rows keep their index but are not passed to the decoder."""
 
     ids: Tensor  # [R, C]
     free: Tensor  # [R, C] bool, not yet fixed
@@ -110,8 +111,78 @@ class CanvasState:
     deleted: Tensor  # [R, C] bool, predicted as a confident delete in the last step
     top_ids: Tensor  # [R, C, K] self-conditioning
     top_chances: Tensor  # [R, C, K]
+    settled: Tensor  # [R] bool
     steps: list[int] = field(default_factory=list)
     done: list[bool] = field(default_factory=list)
+
+    def rows(self, at: Tensor) -> CanvasState:
+        """Return the state of the rows `at` [N], without their steps."""
+        return CanvasState(*(getattr(self, name)[at] for name in STATE))
+
+    def put(self, at: Tensor, rows: CanvasState) -> None:
+        """Replace the state of the rows `at` [N]."""
+        for name in STATE:
+            getattr(self, name)[at] = getattr(rows, name)
+
+
+STATE = ("ids", "free", "used", "best", "entropy", "chance", "deleted", "top_ids", "top_chances", "settled")
+"""The tensors of a `CanvasState`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A readout at its places on the canvases. Values at positions that are not free have no meaning."""
+
+    top_ids: Tensor  # [R, C, K]
+    top_chances: Tensor  # [R, C, K]
+    entropies: Tensor  # [R, C]
+    sampled: Tensor | None  # [R, C]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """The numbers that one step of some rows takes from the host, on the CPU."""
+
+    heat: Tensor  # [R] temperatures
+    noise: Tensor  # [R, C] the tokens of positions that are not accepted
+    draws: Tensor | None  # [R, C] random numbers in [0, 1) that sample a token; None if all rows are greedy
+    greedy: Tensor  # [R] bool
+
+
+def advanced(
+    state: CanvasState, predicted: Predicted, noise: Tensor, greedy: Tensor, sampling: Sampling, delete: int | None
+) -> CanvasState:
+    """Return the rows' state after one step: accept and renoise positions, delete some, and find the rows that settle.
+
+    All shapes are those of the state, whatever its values, so that a GPU can record it as a graph. The rule is that of
+    `engine.reference`.
+    """
+    free = state.free
+    best = torch.where(free, predicted.top_ids[..., 0], state.ids)
+    entropies = torch.where(free, predicted.entropies, 0.0)
+    accepted = sampler.accept(entropies, free, sampling.entropy_bound)
+    sampled = best if predicted.sampled is None else torch.where(greedy[:, None], best, predicted.sampled)
+    ids = torch.where(free, torch.where(accepted, sampled, noise), state.ids)
+    same = ((best == state.best) | ~free).all(1)
+    sure = entropies.sum(1) / free.sum(1).clamp(min=1) < sampling.stop_entropy
+    settled, used, deleted, left_free = same & sure, state.used, state.deleted, free
+    if delete is not None:  # positions that were a confident delete twice in a row leave
+        is_delete = free & (best == delete) & (entropies < sampling.delete_entropy)
+        leaving = is_delete & deleted
+        deleted, left_free, used = is_delete & ~leaving, free & ~leaving, used & ~leaving
+        settled = settled & ~leaving.any(1)
+    return CanvasState(
+        ids,
+        left_free,
+        used,
+        best,
+        entropies,
+        torch.where(free, predicted.top_chances[..., 0], 1.0),
+        deleted,
+        torch.where(free[..., None], predicted.top_ids, state.top_ids),
+        torch.where(free[..., None], predicted.top_chances, state.top_chances),
+        settled | ~left_free.any(1),
+    )
 
 
 class Denoiser:
@@ -131,14 +202,14 @@ class Denoiser:
         self._regular = torch.tensor(limits.regular)
         forbidden = torch.zeros(n_vocabulary, dtype=torch.bool)
         forbidden[list(limits.banned)] = True
-        self._forbidden = forbidden.to(device)
-        self._first = forbidden.clone().fill_(True)
-        self._first[list(limits.first)] = False
-        self._first = (self._first | forbidden).to(device)
-        if bool(self._first.all()):
-            self._first = (
-                self._forbidden
-            )  # no allowed token may start this gap, so give up healing rather than leave the gap empty
+        first = forbidden.clone().fill_(True)
+        first[list(limits.first)] = False
+        first |= forbidden
+        self.forbidden = forbidden.to(device)  # [V] bool
+        # If no allowed token may start this gap, give up healing rather than leave the gap empty.
+        self._first = self.forbidden if bool(first.all()) else first.to(device)
+        self._pending: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[], Sequence[bool]]]] = []
+        self._settled: set[int] = set()
         canvas, is_free = torch.tensor(ids), torch.tensor(free)
         certainty = (~is_free).float()  # 1 for held positions, and 0 for free ones unless a draft has probabilities
         best = canvas.clone()
@@ -161,12 +232,18 @@ class Denoiser:
         self.canvas = CanvasState(
             canvas, is_free, torch.tensor(used).to(device), best, torch.full(canvas.shape, torch.inf, device=device),
             torch.zeros(canvas.shape, device=device), torch.zeros_like(is_free), top_ids, top_chances,
+            torch.zeros(len(rows), dtype=torch.bool, device=device),
             [0] * len(rows), [not any(row.free) or row.steps < 1 for row in rows],
         )  # fmt: skip
 
+    @property
+    def first_forbidden(self) -> Tensor:
+        """The tokens [V] that may not stand at the first free position of a row."""
+        return self._first if self.limits.first else self.forbidden
+
     def bound(self, steps: int) -> None:
         """Limit each live row to `steps` more steps, within its own maximum; 0 ends all rows."""
-        for index in self.live:
+        for index in self.running:
             n_taken = self.canvas.steps[index]
             self.rows[index] = replace(self.rows[index], steps=min(self._most_steps[index], n_taken + steps))
             self.canvas.done[index] = n_taken >= self.rows[index].steps
@@ -187,17 +264,26 @@ class Denoiser:
 
     @property
     def live(self) -> list[int]:
-        """The indexes of the unfinished rows."""
+        """The indexes of the unfinished rows, by the flags of all steps. On a GPU, it waits for the last step."""
+        self.collect()
+        return self.running
+
+    @property
+    def running(self) -> list[int]:
+        """The indexes of the rows that are not known to be finished; it waits for no step."""
         return [index for index, done in enumerate(self.canvas.done) if not done]
 
     def step(self, decoder: Decoder, most: int = 0) -> None:
         """Take one step of all live rows, with one decoder pass per `most` rows (0: one pass for all)."""
         live = self.live
         for first in range(0, len(live), most or len(live)):
-            rows = live[first : first + most] if most else live
-            decoder_input = self.ask(rows)
-            soft = decoder.soft(decoder_input.top_ids, decoder_input.top_chances)
-            self.take(rows, decoder.logits(decoder_input.ids, soft, decoder_input.used, decoder_input.free))
+            self.step_rows(live[first : first + most] if most else live, decoder)
+
+    def step_rows(self, rows: Sequence[int], decoder: Decoder) -> None:
+        """Take one step of these rows."""
+        decoder_input = self.ask(rows)
+        soft = decoder.soft(decoder_input.top_ids, decoder_input.top_chances)
+        self.take(rows, decoder.logits(decoder_input.ids, soft, decoder_input.used, decoder_input.free))
 
     def ask(self, rows: Sequence[int]) -> DecoderInput:
         """Return the decoder's input for some unfinished rows."""
@@ -206,57 +292,63 @@ class Denoiser:
 
     def take(self, live: Sequence[int], logits: Tensor) -> None:
         """Accept and renoise positions of `live` rows with their logits [G, V]. The logits are overwritten."""
-        state, at = self.canvas, torch.tensor(live, device=self.device)
-        ids, free = state.ids[at], state.free[at]
-        heat = [sampler.temperature(self.sampling, state.steps[i], self.rows[i].steps) for i in live]
-        logits /= torch.tensor(heat, device=self.device)[:, None].expand_as(free)[free][:, None]
-        first = (free.cumsum(1) == 1) & free  # the first free position of each row
-        logits.masked_fill_(self._forbidden, sampler.NEVER)
-        if self.limits.first:
-            starts = first[free]
-            logits[starts] = logits[starts].masked_fill(self._first, sampler.NEVER)
-        chances, top, gap_entropies = sampler.read(logits, state.top_ids.shape[-1])
-        best, was = ids.clone(), state.best[at]
-        best[free] = top.indices[:, 0]
-        entropies = torch.zeros(free.shape, device=self.device)
-        entropies[free] = gap_entropies
-        accepted = sampler.accept(entropies, free, self.sampling.entropy_bound)
-        next_ids, uniform = best, torch.stack([self._uniform(i, free.shape[1]) for i in live]).to(self.device)
-        if any(not self.rows[i].greedy for i in live):
-            draws = torch.stack([self._draws(i, free.shape[1]) for i in live]).to(self.device)
-            sampled = best.clone()
-            sampled[free] = sampler.draw(chances, draws[free])
-            greedy = torch.tensor([self.rows[i].greedy for i in live], device=self.device)[:, None]
-            next_ids = torch.where(greedy, best, sampled)
-        state.ids[at] = torch.where(free, torch.where(accepted, next_ids, uniform), ids)
-        state.top_ids[at] = state.top_ids[at].masked_scatter(free[..., None], top.indices)
-        state.top_chances[at] = state.top_chances[at].masked_scatter(free[..., None], top.values)
-        chance = torch.ones(free.shape, device=self.device)
-        chance[free] = top.values[:, 0]
-        state.best[at], state.entropy[at], state.chance[at] = best, entropies, chance
-        moved = self._delete(at, best, entropies, free)
-        self._settle(live, best, was, entropies, free, moved)
+        at = torch.tensor(live, device=self.device)
+        state, inputs = self.canvas.rows(at), self.inputs(live)
+        free = state.free
+        constraints = readout.Constraints(
+            inputs.heat.to(self.device)[:, None].expand_as(free)[free],
+            self.forbidden,
+            self.first_forbidden,
+            ((free.cumsum(1) == 1) & free)[free] if self.limits.first else None,  # the first free position of each row
+            None if inputs.draws is None else inputs.draws.to(self.device)[free],
+        )
+        found = readout.read(logits, constraints, state.top_ids.shape[-1])
+        predicted = Predicted(
+            state.top_ids.masked_scatter(free[..., None], found.top_ids),
+            state.top_chances.masked_scatter(free[..., None], found.top_chances),
+            state.entropy.masked_scatter(free, found.entropies),
+            None if found.sampled is None else state.best.masked_scatter(free, found.sampled),
+        )
+        noise, greedy = inputs.noise.to(self.device), inputs.greedy.to(self.device)
+        after = advanced(state, predicted, noise, greedy, self.sampling, self.limits.delete)
+        self.canvas.put(at, after)
+        flags: list[bool] = after.settled.tolist()
+        self.note(live, lambda: flags)
+        self.collect()
 
-    def _delete(self, at: Tensor, best: Tensor, entropies: Tensor, free: Tensor) -> Tensor:
-        """Remove positions that were a confident delete twice in a row; return which rows [R] lost one."""
-        if self.limits.delete is None:
-            return torch.zeros(len(at), dtype=torch.bool, device=self.device)
+    def inputs(self, rows: Sequence[int]) -> StepInputs:
+        """Return what the next step of these rows takes from the host. The rows' random numbers advance."""
+        width = self.canvas.ids.shape[1]
+        heat = [sampler.temperature(self.sampling, self.canvas.steps[i], self.rows[i].steps) for i in rows]
+        noise = torch.stack([self._uniform(i, width) for i in rows])
+        greedy = torch.tensor([self.rows[i].greedy for i in rows])
+        draws = None if bool(greedy.all()) else torch.stack([self._draws(i, width) for i in rows])
+        return StepInputs(torch.tensor(heat), noise, draws, greedy)
+
+    def note(self, rows: Sequence[int], flags: Callable[[], Sequence[bool]]) -> None:
+        """Count a step of these rows; `flags` returns which of them settled, and may wait for the step's end."""
         state = self.canvas
-        sure = free & (best == self.limits.delete) & (entropies < self.sampling.delete_entropy)
-        leaving = sure & state.deleted[at]
-        state.deleted[at] = sure & ~leaving
-        state.free[at] = free & ~leaving
-        state.used[at] = state.used[at] & ~leaving
-        return leaving.any(1)
+        for index in rows:
+            state.steps[index] += 1
+            state.done[index] = state.steps[index] >= self.rows[index].steps
+        self._pending.append((tuple(rows), tuple(state.steps[index] for index in rows), flags))
 
-    def _settle(self, live: Sequence[int], best: Tensor, was: Tensor, entropies: Tensor, free: Tensor, moved: Tensor) -> None:
-        same = ((best == was) | ~free).all(1)
-        sure = entropies.sum(1) / free.sum(1).clamp(min=1) < self.sampling.stop_entropy
-        empty = ~self.canvas.free[torch.tensor(live, device=self.device)].any(1)
-        settled = ((same & sure & ~moved) | empty).tolist()
-        for index, is_settled in zip(live, settled, strict=True):
-            self.canvas.steps[index] += 1
-            self.canvas.done[index] = is_settled or self.canvas.steps[index] >= self.rows[index].steps
+    @property
+    def n_pending(self) -> int:
+        """The number of steps whose flags have not been read."""
+        return len(self._pending)
+
+    def collect(self, keep: int = 0) -> None:
+        """Read the flags of all steps but the last `keep`, and finish the rows that settled.
+
+        A row that took further steps before its flag was read did not change in them, and they do not count.
+        """
+        while len(self._pending) > keep:
+            rows, steps, flags = self._pending.pop(0)
+            for index, n_steps, is_settled in zip(rows, steps, flags(), strict=True):
+                if is_settled and index not in self._settled:
+                    self._settled.add(index)
+                    self.canvas.steps[index], self.canvas.done[index] = n_steps, True
 
     def _uniform(self, row: int, width: int) -> Tensor:
         # Draw only for the row's own length, so that its noise does not depend on the other rows.

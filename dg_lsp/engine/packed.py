@@ -68,9 +68,9 @@ class PackedPasses(Passes):
             }
         self._turns: dict[str, Tensor] = {}
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return the softcapped logits [..., V] in 32 bits."""
-        return torch.matmul(hidden, self._head).tanh_().mul_(self.model.final_logit_softcapping)
+    def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
+        """Return the softcapped logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
+        return torch.matmul(hidden, self._head[:, first:last]).tanh_().mul_(self.model.final_logit_softcapping)
 
     def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
         """Return the embeddings [R, C, H] of the tokens `ids` [R, C, K] weighted by their probabilities [R, C, K]."""

@@ -86,10 +86,13 @@ class Passes:
         masks = {"full_attention": mask, "sliding_attention": near_mask}
         return self._layers(self.decoder, hidden, positions, kv_by_layer, masks, bidirectional=True, with_room=with_room)[0]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return the softcapped logits [..., V] in 32 bits."""
+    def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
+        """Return the softcapped logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
         cap: float = self.model.final_logit_softcapping
-        return torch.tanh(self.model.lm_head(hidden).float() / cap) * cap
+        raw = F.linear(hidden, self.model.lm_head.weight[first:last]).float()
+        if raw.requires_grad:
+            return torch.tanh(raw / cap) * cap
+        return raw.div_(cap).tanh_().mul_(cap)  # the logits of a large vocabulary must be in memory only once
 
     def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
         """Return the embeddings [R, C, H] of the tokens `ids` [R, C, K] weighted by their probabilities [R, C, K]."""

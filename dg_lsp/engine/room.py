@@ -12,21 +12,27 @@ from typing import TYPE_CHECKING
 import torch
 
 from dg_lsp.engine import fit, memory
-from dg_lsp.engine.fit.needs import canvas_token_bytes
+from dg_lsp.engine.fit.needs import canvas_token_bytes, logit_bytes
 
 if TYPE_CHECKING:
     from dg_lsp.engine.passes import Passes
 
 SHARE = 0.8  # the share of free memory to use: allocators round up, and other programs allocate too
+WIDTH_BUCKET = 32  # canvases whose widths differ by less step together, because padding widens them little
+PREFIX_BUCKET = 512  # prefixes whose lengths differ by less share the buffers of a recorded step
 KEPT_PREFIXES = 4  # full-length prefixes to keep, because an editor switches between a few files
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The bytes of one token: for a prefix, its keys and values; for a canvas, everything a step needs."""
+    """The bytes of one token: for a prefix, its keys and values; for a canvas, everything a step needs.
+
+    `logit_token` is the part of `canvas_token` for the logits.
+    """
 
     prefix_token: int
     canvas_token: int
+    logit_token: int = 0
 
     def row(self, prefix_tokens: int, canvas_tokens: int) -> int:
         """Return the bytes of one row in a pass: a copy of its prefix's keys and values, its canvas and its logits."""
@@ -37,7 +43,7 @@ def cost(passes: Passes) -> Cost:
     """Return the bytes that a token needs in a loaded model."""
     shape = fit.of_config(passes.model.config.to_dict())
     size: int = passes.decoder.embed_tokens.weight.element_size()
-    return Cost(shape.kv_per_token * size, canvas_token_bytes(shape, size))
+    return Cost(shape.kv_per_token * size, canvas_token_bytes(shape, size), logit_bytes(shape))
 
 
 def rows_that_fit(free: int | None, row: int, most: int) -> int:
@@ -53,9 +59,14 @@ def cache_bytes(free: int | None, prefix: int, least: int) -> int:
     return least if free is None else max(least, min(KEPT_PREFIXES * prefix, free // 8))
 
 
+def fixed_bytes(free: int) -> int:
+    """Return the limit in bytes for the buffers and graphs of steps in fixed buffers: a quarter of the free memory."""
+    return free // 4
+
+
 def width_bucket(width: int) -> int:
     """Return a bucket number for a width. Canvases in one bucket step together, because padding widens them little."""
-    return -(-width // 32)
+    return -(-width // WIDTH_BUCKET)
 
 
 def free_bytes(device: str) -> int | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from dg_lsp.engine import readout
 from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
 from dg_lsp.engine.passes import KV, Passes, crop, widen
 from dg_lsp.engine.profile import Sampling
@@ -256,6 +257,8 @@ class CausalText:
         width = max(map(len, rows))
         padded = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=self._prompt[0][0].device)
         hidden, _ = self._passes.encode(padded, widen(self._prompt, len(rows)))
-        logps = self._passes.logits(hidden[:, :-1]).log_softmax(-1).gather(-1, padded[:, 1:, None])[..., 0].tolist()
+        targets = padded[:, 1:]
+        flat = readout.log_probabilities(self._passes.logits, hidden[:, :-1].flatten(0, 1), targets.flatten())
+        logps = flat.view(targets.shape).tolist()
         # Only a sum compares answers of different lengths, because a mean favours repetitive text.
         return [sum(logp[: len(row) - 1]) for logp, row in zip(logps, rows, strict=True)]

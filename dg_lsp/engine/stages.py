@@ -16,16 +16,20 @@ from typing import Any
 
 import torch
 
+from dg_lsp.engine import room
 from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.passes import KV, Passes
+from dg_lsp.engine.fixed_steps import FixedSteps
+from dg_lsp.engine.passes import KV, Passes, experts
 from dg_lsp.engine.profile import Sampling
 from dg_lsp.engine.stack import LocalDecoder
+from dg_lsp.engine.step_graph import WARM_UPS, Recorder
 from dg_lsp.engine.tree import ROOT, Tree
 
 FULL_LAYERS = 30
 KIND_CYCLE = 6  # every sixth layer attends to the whole prefix
 PREFIX, CANVAS, LIBRARY_CANVAS = 2000, 64, 256
 STEPS, LIBRARY_STEPS = 12, 48
+EXPERT_KERNELS = ("grouped_mm", "batched_mm", "eager")  # the library's; it chooses the first where torch has it
 BRIEF = 8  # the number of library steps to time, because all steps take the same time
 COPY_BYTES = 1 << 30
 
@@ -195,6 +199,13 @@ class _Floor:
     bandwidth: float
     flops: float
 
+    def experts_ms(self, tokens: int) -> float:
+        """Return the floor in milliseconds of one layer's experts for some tokens."""
+        widths, one_expert = self.widths, 3 * self.widths.hidden * self.widths.expert
+        touched = widths.experts * (1 - (1 - widths.chosen / widths.experts) ** tokens)
+        multiplied = 2 * tokens * widths.chosen * one_expert
+        return max(touched * one_expert * self.size / self.bandwidth, multiplied / self.flops) * 1000
+
     def ms(self, tokens: int, rows: int, prefix: int, *, predicted: int) -> float:
         """Return the floor in milliseconds of a pass over `rows` rows of `tokens` tokens, with `predicted` tokens' logits."""
         widths, total = self.widths, tokens * rows
@@ -238,11 +249,53 @@ def _ours(passes: Passes, clock: _Clock, floor: _Floor, device: str, prefix: int
             f"scores of {CANVAS} tokens", clock.ms(lambda: _scored(passes, kv)), floor.ms(CANVAS, 1, prefix, predicted=CANVAS)
         ),
     ]
+    ways = _ways(passes, device)
     for rows, width in ((1, CANVAS), (4, CANVAS), (1, LIBRARY_CANVAS)):
         least = floor.ms(width, rows, prefix, predicted=rows * width)
-        stages.append(Stage(f"step of {rows} x {width}", clock.ms(_stepping(passes, kv, device, [width] * rows)), least))
-    step = next(stage.ms for stage in stages if stage.name == f"step of 1 x {LIBRARY_CANVAS}")
-    return stages, step, clock.ms(lambda: _filled(passes, kv, device))
+        for way, fixed in ways.items():
+            ms = clock.ms(_stepping(passes, kv, device, [width] * rows, fixed))
+            stages.append(Stage(f"step of {rows} x {width}{way}", ms, least))
+    used = list(ways)[-1] if device.startswith("cuda") else ""  # the way in which the engine steps on this device
+    step = next(stage.ms for stage in stages if stage.name == f"step of 1 x {LIBRARY_CANVAS}{used}")
+    fills = {way: clock.ms(lambda fixed=fixed: _filled(passes, kv, device, fixed)) for way, fixed in ways.items()}  # type: ignore[misc]
+    least = STEPS * floor.ms(CANVAS, 1, prefix, predicted=CANVAS)
+    stages += [Stage(f"fill of {STEPS} steps of 1 x {CANVAS}{way}", ms, least) for way, ms in fills.items()]
+    return [*stages, *_experts(passes, clock, floor, device)], step, fills[used]
+
+
+def _ways(passes: Passes, device: str) -> dict[str, FixedSteps | None]:
+    """Return the ways to take a step, by the suffix of their stages' names; None: outside of fixed buffers.
+
+    The flags of the last way are read one step late.
+    """
+    cost, is_cuda = room.cost(passes), device.startswith("cuda")
+
+    def fixed(recorder: Recorder | None, lag: int) -> FixedSteps:
+        return FixedSteps(passes, cost, lambda: room.free_bytes(device), recorder=recorder, lag=lag)
+
+    ways: dict[str, FixedSteps | None] = {"": None, ", in fixed buffers": fixed(None, 0)}
+    if is_cuda:
+        ways[", recorded"] = fixed(Recorder(), 0)
+        ways[", recorded, late flags"] = fixed(Recorder(), 1)
+    return ways
+
+
+def _experts(passes: Passes, clock: _Clock, floor: _Floor, device: str) -> list[Stage]:
+    """Return the time of one layer's experts with each of the library's kernels that runs on the device."""
+    model, layer = passes.model, passes.decoder.layers[0]
+    hidden = torch.randn(1, CANVAS, floor.widths.hidden, device=device, dtype=model.lm_head.weight.dtype)
+    before, stages = model.config._experts_implementation, []
+    try:
+        for kernel in EXPERT_KERNELS:
+            try:
+                model.set_experts_implementation(kernel)
+                ms = clock.ms(lambda: experts(layer, hidden))
+            except (RuntimeError, ValueError, ImportError):  # this torch or this device does not have it
+                continue
+            stages.append(Stage(f"experts of a layer, {CANVAS} tokens, {kernel}", ms, floor.experts_ms(CANVAS)))
+    finally:
+        model.set_experts_implementation(before)
+    return stages
 
 
 def _drafted(passes: Passes, kv: KV) -> torch.Tensor:
@@ -260,16 +313,31 @@ def _denoiser(passes: Passes, device: str, widths: Sequence[int], steps: int) ->
     return Denoiser(rows, TokenLimits(tuple(range(10, n_tokens))), Sampling(stop_entropy=0.0), n_tokens, device)
 
 
-def _stepping(passes: Passes, kv: KV, device: str, widths: Sequence[int]) -> Callable[[], None]:
-    """Return a function that takes one denoising step per call."""
+def _stepping(
+    passes: Passes, kv: KV, device: str, widths: Sequence[int], fixed: FixedSteps | None = None
+) -> Callable[[], None]:
+    """Return a function that takes one denoising step per call. A step that is recorded is so before the first call."""
     denoiser, decoder = _denoiser(passes, device, widths, 1 << 20), LocalDecoder(passes, kv)
-    return lambda: denoiser.step(decoder)
+    step = _one_step(denoiser, decoder, fixed)
+    for _ in range(WARM_UPS if fixed is not None else 0):
+        step()
+    return step
 
 
-def _filled(passes: Passes, kv: KV, device: str) -> None:
+def _one_step(denoiser: Denoiser, decoder: LocalDecoder, fixed: FixedSteps | None) -> Callable[[], None]:
+    def step() -> None:
+        if fixed is None or not fixed.step(denoiser, decoder, denoiser.running):
+            denoiser.step(decoder)
+
+    return step
+
+
+def _filled(passes: Passes, kv: KV, device: str, fixed: FixedSteps | None) -> None:
     denoiser, decoder = _denoiser(passes, device, [CANVAS], STEPS), LocalDecoder(passes, kv)
+    step = _one_step(denoiser, decoder, fixed)
     while not denoiser.done:
-        denoiser.step(decoder)
+        step()
+    denoiser.read(0)
 
 
 def _library(model: Any, clock: _Clock, device: str, prefix: int, steps: int) -> float:

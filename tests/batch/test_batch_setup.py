@@ -19,12 +19,13 @@ import pytest
 
 from dg_lsp.batch.setup import machine, offers, servers, user_file
 from dg_lsp.batch.setup.machine import Gpu, Machine
-from dg_lsp.batch.setup.offers import GIB, Key
+from dg_lsp.batch.setup.offers import GIB, Key, Offer
 from dg_lsp.batch.setup.servers import Endpoint, Model, Server
 from dg_lsp.batch.setup.user_file import UserFileError
-from dg_lsp.engine import calibration_store
+from dg_lsp.engine import calibration_store, fit
 from dg_lsp.engine.calibration import Calibration
 from dg_lsp.engine.calibration_store import ModelId
+from dg_lsp.engine.fit import published
 
 LAPTOP = Machine(8, 16 * GIB)
 
@@ -178,7 +179,7 @@ def test_gpus_are_read_from_the_output_of_their_tools(tmp_path: Path) -> None:
     (tmp_path / "card0" / "device").mkdir(parents=True)
     (tmp_path / "card0" / "device" / "mem_info_vram_total").write_text("17163091968\n")
     (tmp_path / "card1" / "device").mkdir(parents=True)
-    assert machine.amd(tmp_path) == (Gpu("AMD GPU", 17163091968),)
+    assert machine.amd(tmp_path) == (Gpu("AMD GPU", 17163091968, is_nvidia=False),)
 
 
 def models(*arguments: Any, **more: Any) -> list[tuple[str, bool, bool]]:
@@ -216,12 +217,49 @@ def test_a_server_elsewhere_is_named_and_not_recommended() -> None:
     )
 
 
-def test_a_large_gpu_is_offered_the_diffusion_model() -> None:
-    large = Machine(16, 128 * GIB, (Gpu("H200", 139 * GIB),))
-    assert (offers.DIFFUSION, False, False) in models(large, (), (), {})
-    small = Machine(16, 128 * GIB, (Gpu("small", 24 * GIB),))
-    assert offers.DIFFUSION not in [model for model, _, _ in models(small, (), (), {})]
-    assert "fim:ollama#qwen2.5-coder:7b-base" in [model for model, _, _ in models(small, (), (), {})]
+def with_gpu(gib: int, **options: Any) -> Machine:
+    return Machine(16, 128 * GIB, (Gpu("a card", gib * GIB), Gpu("a small one", 2 * GIB)), **options)
+
+
+def diffusion_offer(machine: Machine) -> Offer | None:
+    return next((offer for offer in offers.offers(machine, (), (), {}) if offer.model == offers.DIFFUSION), None)
+
+
+@pytest.mark.parametrize("gib", [8, 16, 18, 24, 32, 48, 80, 139])
+def test_setup_offers_diffusion_where_doctor_says_that_it_fits_and_in_that_precision(gib: int) -> None:
+    free = gib * GIB - published.CONTEXT_BYTES
+    try:
+        expected = fit.choose(offers.DIFFUSION, published.PUBLISHED, fit.Machine("cuda", free)).precision
+    except fit.NoRoomError:
+        expected = None
+    offer = diffusion_offer(with_gpu(gib))
+    assert (offer is not None) == (expected is not None) == (gib >= 24)
+    if offer is not None:
+        assert f"({expected})" in offer.title
+        assert (offer.is_ready, offer.is_recommended) == (False, False)
+        assert offer.commands == (f"dg-lsp engine pull {offers.DIFFUSION}", f"dg-lsp setup --yes {offers.DIFFUSION}")
+
+
+def test_a_card_of_24_gb_also_gets_the_small_models() -> None:
+    listed = [model for model, _, _ in models(with_gpu(24), (), (), {})]
+    assert {offers.DIFFUSION, "fim:ollama#qwen2.5-coder:7b-base"} <= set(listed)
+
+
+def test_missing_packages_for_4_bits_come_first() -> None:
+    offer = diffusion_offer(with_gpu(24, installed=("fp8",)))
+    assert offer is not None
+    assert offer.commands[0].startswith("pip install ")
+    offer = diffusion_offer(with_gpu(32, installed=("fp8",)))
+    assert offer is not None
+    assert not offer.commands[0].startswith("pip install ")
+
+
+def test_weights_are_quantised_only_on_nvidia() -> None:
+    assert diffusion_offer(Machine(8, 64 * GIB, (Gpu("AMD GPU", 48 * GIB, is_nvidia=False),))) is None
+    assert diffusion_offer(Machine(8, 64 * GIB, (Gpu("Apple GPU", 42 * GIB, is_nvidia=False),), is_shared=True)) is None
+    mac = diffusion_offer(Machine(16, 128 * GIB, (Gpu("Apple GPU", 85 * GIB, is_nvidia=False),), is_shared=True))
+    assert mac is not None
+    assert "(bfloat16)" in mac.title
 
 
 def test_a_key_offers_its_service_with_what_it_costs() -> None:

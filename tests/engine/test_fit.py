@@ -76,14 +76,14 @@ def test_a_card_gets_the_widest_precision_that_fits() -> None:
 
 def test_the_choice_states_its_reason() -> None:
     why = fit.choose("M", PUBLISHED, CARD).why
-    assert why == "at 8 bits it needs 32.3 GB, and 25.8 GB are free on a card"
+    assert why == "at 8 bits it needs 31.5 GB, and 25.8 GB are free on a card"
 
 
 def test_a_too_small_card_gets_advice() -> None:
     with pytest.raises(NoRoomError) as caught:
         fit.choose("M", PUBLISHED, replace(CARD, free=16 * GB))
     assert str(caught.value) == (
-        "M needs 20.4 GB at 4 bits (14.2 GB of weights), and 16.0 GB are free on a card. Close other programs that use the "
+        "M needs 19.5 GB at 4 bits (14.2 GB of weights), and 16.0 GB are free on a card. Close other programs that use the "
         f"memory. Choose the embedded model, or a server (engine.model = vllm:URL). On a card of 24 GB: {VLLM_NVFP4}"
     )
 
@@ -137,7 +137,7 @@ def test_the_doctor_says_what_fits_from_the_configuration_alone(tmp_path: Path, 
     (tmp_path / "config.json").write_text(json.dumps(real_geometry.config_values(**real_geometry.PUBLISHED)))
     monkeypatch.setattr(memory, "free_bytes", lambda: 16 * GB)
     said, advice, facts = doctor_fit.check_fit(str(tmp_path), "cpu")
-    assert said == f"{tmp_path} needs 55.2 GB at 16 bits, 32.3 GB at 8, 20.4 GB at 4; 16.0 GB free on this machine"
+    assert said == f"{tmp_path} needs 54.4 GB at 16 bits, 31.5 GB at 8, 19.5 GB at 4; 16.0 GB free on this machine"
     assert advice.startswith(f"{tmp_path} ")
     assert facts["bytes"]["bfloat16"]["weights"] == 2 * PUBLISHED.n_weights  # type: ignore[index]
     said, advice, facts = doctor_fit.check_fit("embedded", "cpu")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from dg_lsp.engine import readout, room
 from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.passes import Passes
+from dg_lsp.engine.fixed_steps import FixedSteps
+from dg_lsp.engine.passes import KV, Passes
 from dg_lsp.engine.profile import Sampling
 from dg_lsp.engine.stack import LocalDecoder
+from dg_lsp.engine.step_graph import WARM_UPS, Recorder, StepGraph
 from dg_lsp.engine.tree import ROOT, Tree
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")]
@@ -56,3 +61,92 @@ def test_gpu_rows_equal_cpu_rows(both: tuple[Passes, Passes]) -> None:
             denoiser.step(decoder)
         found.append([denoiser.read(row).ids for row in range(len(ROWS))])
     assert found[0] == found[1]
+
+
+SETTLING = Sampling(entropy_bound=30.0, stop_entropy=9.0, delete_entropy=3.5, conditioning_tokens=8)
+
+
+def read_after(denoiser: Denoiser, step: Callable[[Denoiser], object]) -> list[tuple[int, ...]]:
+    while not denoiser.done:
+        step(denoiser)
+    return [denoiser.read(row).ids for row in range(len(denoiser.rows))]
+
+
+def fixed(passes: Passes, lag: int, recorder: Recorder | None) -> FixedSteps:
+    return FixedSteps(passes, room.cost(passes), lambda: room.free_bytes("cuda"), recorder=recorder, lag=lag)
+
+
+def a_prefix(passes: Passes, length: int) -> KV:
+    ids = torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length))
+    return passes.encode(ids.to("cuda"))[1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("length", [9, 30, 600])
+def test_steps_in_fixed_buffers_equal_those_outside(both: tuple[Passes, Passes], length: int, lag: int) -> None:
+    """In 32 bits, in which the library's experts may be computed in a way that can't be recorded."""
+    passes, rows = both[1], [replace(row, steps=9) for row in ROWS]
+    kv, steps = a_prefix(passes, length), fixed(passes, lag, Recorder())
+    direct = Denoiser(rows, LIMITS, SETTLING, 120, "cuda")
+    expected = read_after(direct, lambda one: one.step(LocalDecoder(passes, kv)))
+    for _ in range(3):
+        denoiser, decoder = Denoiser(rows, LIMITS, SETTLING, 120, "cuda"), LocalDecoder(passes, kv)
+        assert read_after(denoiser, stepping(steps, decoder)) == expected
+        assert denoiser.canvas.steps == direct.canvas.steps
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("lag", [0, 1])
+def test_recorded_steps_equal_those_that_are_not_recorded(with_experts: Any, lag: int) -> None:
+    """In 16 bits, as the real model runs."""
+    passes = Passes(copy.deepcopy(with_experts).to("cuda", torch.bfloat16))
+    rows, recorder = [replace(row, steps=9) for row in ROWS], Recorder()
+    ways = [fixed(passes, lag, None), fixed(passes, lag, recorder)]
+    for length in (9, 600, 30, 601):
+        kv = a_prefix(passes, length)
+        for _ in range(3):
+            read = []
+            for steps in ways:
+                denoiser, decoder = Denoiser(rows, LIMITS, SETTLING, 120, "cuda"), LocalDecoder(passes, kv)
+                read.append((read_after(denoiser, stepping(steps, decoder)), denoiser.canvas.steps))
+            assert read[0] == read[1]
+    assert recorder.is_usable
+    assert recorder.n_recorded >= 2  # one for each length of a prefix's bucket
+
+
+def stepping(steps: FixedSteps, decoder: LocalDecoder) -> Callable[[Denoiser], object]:
+    return lambda denoiser: steps.step(denoiser, decoder, denoiser.running)
+
+
+@torch.no_grad()
+def test_a_step_that_waits_for_the_device_is_not_recorded_and_still_right(both: tuple[Passes, Passes]) -> None:
+    recorder = Recorder()
+    total = torch.zeros((), device="cuda")
+
+    def work() -> None:
+        total.add_(1)
+        total.item()  # ends a recording
+
+    graph = StepGraph(work, recorder)
+    for _ in range(WARM_UPS + 3):
+        graph.run()
+    assert not recorder.is_usable
+    assert total.item() == WARM_UPS + 3
+
+
+@torch.no_grad()
+def test_the_sliced_readout_on_a_gpu_equals_the_plain_one() -> None:
+    noise = torch.Generator().manual_seed(0)
+    logits = (torch.randn(70, 100_000, generator=noise) * 4).to("cuda")
+    forbidden = (torch.rand(100_000, generator=noise) < 0.1).to("cuda")
+    rules = readout.Constraints(
+        torch.full((70,), 0.7, device="cuda"), forbidden, forbidden, None, torch.rand(70, generator=noise).to("cuda")
+    )
+    found, plain = readout.read(logits.clone(), rules, 64), readout.plain(logits.clone(), rules, 64)
+    torch.testing.assert_close(found.top_chances, plain.top_chances, atol=1e-5, rtol=1e-3)
+    torch.testing.assert_close(found.entropies, plain.entropies, atol=1e-4, rtol=1e-3)
+    assert torch.equal(found.top_ids[:, 0], plain.top_ids[:, 0])
+    assert found.sampled is not None
+    assert plain.sampled is not None
+    assert bool(((found.sampled - plain.sampled).abs() <= 1).float().mean() > 0.95)  # rounding may pick the next token

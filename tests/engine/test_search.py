@@ -50,9 +50,9 @@ class Scripted(Passes):
         self.n_decoded += len(canvas)
         return self.expected(self.n_prompt, canvas.shape)
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         n_logits = self.model.lm_head.weight.shape[0]
-        return torch.nn.functional.one_hot(hidden[..., 0].round().long(), n_logits) * SURE
+        return torch.nn.functional.one_hot(hidden[..., 0].round().long(), n_logits)[..., first:last] * SURE
 
 
 @pytest.fixture(scope="module")

@@ -201,7 +201,11 @@ def test_bench_times_the_real_geometry_with_random_weights_stage_by_stage() -> N
     assert figures["speedup_default"] > 0
     assert [stage["name"] for stage in figures["stages"]] == [
         "prefix of 64 tokens", "one drafted token", "scores of 64 tokens",
-        "step of 1 x 64", "step of 4 x 64", "step of 1 x 256",
+        "step of 1 x 64", "step of 1 x 64, in fixed buffers",
+        "step of 4 x 64", "step of 4 x 64, in fixed buffers",
+        "step of 1 x 256", "step of 1 x 256, in fixed buffers",
+        "fill of 12 steps of 1 x 64", "fill of 12 steps of 1 x 64, in fixed buffers",
+        *(f"experts of a layer, 64 tokens, {kernel}" for kernel in ("grouped_mm", "batched_mm", "eager")),
     ]  # fmt: skip
     assert all(stage["ms"] > 0 and stage["floor_ms"] > 0 for stage in figures["stages"])
 

@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dg_lsp.engine.fit import Precision
+from dg_lsp.engine.fit import machine as fit_machine
+
 PATIENCE_S = 10.0
 MIB = 1 << 20
 _QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
@@ -20,25 +23,35 @@ _QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU and its memory in bytes."""
+    """A GPU and its memory in bytes. Only on NVIDIA's do weights in 8 or 4 bits run."""
 
     name: str
     memory: int
+    is_nvidia: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Cores, bytes of memory, and GPUs. `is_shared`: the GPU uses the machine's memory, as on Apple machines."""
+    """Cores, bytes of memory, GPUs, and the quantised precisions that this installation can load.
+
+    `is_shared`: the GPU uses the machine's memory, as on Apple machines.
+    """
 
     cores: int
     memory: int
     gpus: tuple[Gpu, ...] = ()
     is_shared: bool = False
+    installed: tuple[Precision, ...] = ("fp8", "int4")
+
+    @property
+    def largest_gpu(self) -> Gpu | None:
+        """The GPU with the most memory, which limits one model."""
+        return max(self.gpus, key=lambda gpu: gpu.memory, default=None)
 
     @property
     def gpu_memory(self) -> int:
-        """The bytes of the largest GPU, which limit one model."""
-        return max((gpu.memory for gpu in self.gpus), default=0)
+        """The bytes of the largest GPU; 0 without one."""
+        return self.largest_gpu.memory if self.largest_gpu else 0
 
 
 def detect(drm: Path = Path("/sys/class/drm")) -> Machine:
@@ -46,8 +59,8 @@ def detect(drm: Path = Path("/sys/class/drm")) -> Machine:
     memory = _memory()
     if platform.system() == "Darwin" and platform.machine() == "arm64":
         # Apple's GPU may use about two thirds of the machine's memory.
-        return Machine(_cores(), memory, (Gpu("Apple GPU", memory * 2 // 3),), is_shared=True)
-    return Machine(_cores(), memory, (*_nvidia(), *amd(drm)))
+        return Machine(_cores(), memory, (Gpu("Apple GPU", memory * 2 // 3, is_nvidia=False),), is_shared=True)
+    return Machine(_cores(), memory, (*_nvidia(), *amd(drm)), installed=fit_machine.installed())
 
 
 def amd(drm: Path) -> tuple[Gpu, ...]:
@@ -58,7 +71,7 @@ def amd(drm: Path) -> tuple[Gpu, ...]:
             memory = int((card / "device" / "mem_info_vram_total").read_text("ascii"))
         except (OSError, ValueError):
             continue
-        gpus.append(Gpu("AMD GPU", memory))
+        gpus.append(Gpu("AMD GPU", memory, is_nvidia=False))
     return tuple(gpus)
 
 

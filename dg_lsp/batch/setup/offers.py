@@ -8,13 +8,16 @@ from typing import Any
 
 from dg_lsp.batch.setup.machine import Machine
 from dg_lsp.batch.setup.servers import Endpoint, Kind, Server
+from dg_lsp.engine import fit
+from dg_lsp.engine.fit import published
+from dg_lsp.engine.fit.choice import NAMES as BITS
+from dg_lsp.engine.fit.choice import QUANT_INSTALL
+from dg_lsp.engine.fit.needs import QUANTISED
 from dg_lsp.wire.model_names import USUAL_URLS
 from dg_lsp.wire.settings import EMBEDDED
 
 GIB = 1 << 30
-DIFFUSION = "google/diffusiongemma-26B-A4B-it"
-DIFFUSION_BYTES = 60 * GIB
-"""The memory for the weights of `DIFFUSION` and a few canvases."""
+DIFFUSION = published.MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +156,7 @@ def _remote(keys: Sequence[Key]) -> Iterator[Offer]:
 def _after_commands(machine: Machine, servers: Sequence[Server], programs: Collection[str]) -> Iterator[Offer]:
     """Yield the models that fit this machine after some commands."""
     has = {model.name for server in servers for model in server.models}
-    if machine.gpu_memory >= DIFFUSION_BYTES:
-        yield Offer(
-            DIFFUSION,
-            "DiffusionGemma on this machine's GPU",
-            HERE,
-            f"{size(DIFFUSION_BYTES)} of the GPU's memory, and about as much to download",
-            is_ready=False,
-            commands=(f"dg-lsp engine pull {DIFFUSION}", f"dg-lsp setup --yes {DIFFUSION}"),
-        )
+    yield from _diffusion(machine)
     # A third of the memory is left for other programs. Without a GPU, larger models are too slow for suggestions.
     room = machine.gpu_memory or min(machine.memory * 2 // 3, 4 * GIB)
     preset = next((preset for preset in PRESETS if preset.memory <= room), None)
@@ -180,6 +175,29 @@ def _after_commands(machine: Machine, servers: Sequence[Server], programs: Colle
         install = () if "llama-server" in programs else ("install llama.cpp (github.com/ggml-org/llama.cpp)",)
         commands = (*install, f"llama-server {preset.llama}", f"dg-lsp setup --yes {model}")
         yield Offer(model, f"Qwen 2.5 Coder in llama.cpp ({preset.llama})", HERE, cost, is_ready=False, commands=commands)
+
+
+def _diffusion(machine: Machine) -> Iterator[Offer]:
+    """Yield DiffusionGemma if it fits on the largest GPU, in the precision that `engine.dtype = "auto"` then chooses."""
+    gpu = machine.largest_gpu
+    if gpu is None:
+        return
+    free = gpu.memory if machine.is_shared else gpu.memory - published.CONTEXT_BYTES
+    host = fit.Machine("mps" if machine.is_shared else "cuda", free, gpu.name, installed=QUANTISED if gpu.is_nvidia else ())
+    try:
+        choice = fit.choose(DIFFUSION, published.PUBLISHED, host)
+    except fit.NoRoomError:
+        return
+    precision = choice.precision
+    install = (QUANT_INSTALL,) if precision in QUANTISED and precision not in machine.installed else ()
+    yield Offer(
+        DIFFUSION,
+        f"DiffusionGemma on this machine's GPU, in {BITS[precision]} ({precision})",
+        HERE,
+        f"{size(choice.needs.total)} of the GPU's memory, and {size(published.DOWNLOAD_BYTES)} to download",
+        is_ready=False,
+        commands=(*install, f"dg-lsp engine pull {DIFFUSION}", f"dg-lsp setup --yes {DIFFUSION}"),
+    )
 
 
 def _is_here(endpoint: Endpoint) -> bool:

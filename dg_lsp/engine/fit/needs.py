@@ -14,7 +14,10 @@ Precision = Literal["float32", "bfloat16", "float16", "fp8", "int4"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "float16", "fp8", "int4")
 QUANTISED: tuple[Precision, ...] = ("fp8", "int4")
 
-LOGIT_COPIES = 5  # held at once in 32 bits: logits, softcapped logits, probabilities, entropies, cumulative sums
+VOCABULARY_SLICE = 32_768  # tokens whose probabilities are computed at once; a smaller vocabulary is not sliced
+# A position's logits and their parts, in 32 bits, at once: with slices, the logits and half a copy before they are widened;
+# without, logits, probabilities, cumulative sums and a mask.
+SLICED_COPIES, PLAIN_COPIES = 2, 5
 HIDDEN_COPIES = 8  # copies of a position's hidden state during a layer
 FP8_SCALE_BYTES = 4  # per row
 # NF4: 64 weights share one 8-bit scale, and 256 scales share one 32-bit scale.
@@ -78,7 +81,13 @@ def workspace_bytes(geometry: Geometry, precision: Precision) -> int:
 def canvas_token_bytes(geometry: Geometry, value_bytes: int) -> int:
     """Return the bytes of one canvas token in a step: its keys and values, the widest layer, and its logits."""
     hidden = (HIDDEN_COPIES * geometry.hidden + geometry.widest) * value_bytes
-    return geometry.kv_per_token * value_bytes + hidden + LOGIT_COPIES * 4 * geometry.vocabulary
+    return geometry.kv_per_token * value_bytes + hidden + logit_bytes(geometry)
+
+
+def logit_bytes(geometry: Geometry) -> int:
+    """Return the bytes of one position's logits, with all that is computed from them."""
+    copies = PLAIN_COPIES if geometry.vocabulary <= VOCABULARY_SLICE else SLICED_COPIES
+    return copies * 4 * geometry.vocabulary
 
 
 def size(n_bytes: float) -> str:

@@ -12,27 +12,14 @@ from pathlib import Path
 
 from dg_lsp.engine.fit import tuning
 from dg_lsp.engine.fit.choice import Machine, NoRoomError, choose
-from dg_lsp.engine.fit.geometry import Geometry, of_config
+from dg_lsp.engine.fit.geometry import Geometry
 from dg_lsp.engine.fit.needs import Precision, Use, needs, size
+from dg_lsp.engine.fit.published import CONTEXT_BYTES, MODEL, PUBLISHED
 
 PAGE = "docs/which-model.md"
 BEGIN, END = "<!-- {name}: written by `make settings` -->", "<!-- end of {name} -->"
-MODEL = "google/diffusiongemma-26B-A4B-it"
 CARDS_GB = (16, 18, 24, 32, 48, 80, 141)
-CONTEXT_BYTES = 600_000_000  # what CUDA uses on a card before anything is loaded
 H200_GB = 141  # its size is in powers of ten; all other cards' sizes are in powers of two
-PUBLISHED = of_config(
-    {
-        "canvas_length": 256,
-        "text_config": {
-            "num_hidden_layers": 30, "hidden_size": 2816, "intermediate_size": 2112, "moe_intermediate_size": 704,
-            "num_experts": 128, "top_k_experts": 8, "num_attention_heads": 16, "num_key_value_heads": 8,
-            "num_global_key_value_heads": 2, "head_dim": 256, "global_head_dim": 512, "vocab_size": 262_144,
-            "sliding_window": 1024, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
-        },
-    }
-)  # fmt: skip
-"""The sizes of the published model, from its `config.json`."""
 USE = Use()
 
 

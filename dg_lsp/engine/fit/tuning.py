@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dg_lsp.engine.fit.geometry import Geometry
-from dg_lsp.engine.fit.needs import LOGIT_COPIES, weight_bytes
+from dg_lsp.engine.fit.needs import weight_bytes
 
 TRAINED_BYTES = 16  # per trained weight: itself, its gradient and two averages, in 32 bits
 LOSS_ROWS = 512  # positions whose logits are held at once
+LOSS_COPIES = 5  # of those logits in 32 bits: the loss keeps what its gradient needs
 
 
 def lora_weights(geometry: Geometry, rank: int, *, experts: bool = False) -> int:
@@ -36,5 +37,5 @@ def lora_bytes(geometry: Geometry, *, rank: int = 16, tokens: int = 4 * 512 + 8 
         * 2
         * (4 * geometry.feed_forward + geometry.experts_at_once * (4 * geometry.expert_width + 3 * geometry.hidden))
     )
-    logits = LOSS_ROWS * geometry.vocabulary * 4 * LOGIT_COPIES
+    logits = LOSS_ROWS * geometry.vocabulary * 4 * LOSS_COPIES
     return weight_bytes(geometry, "bfloat16") + trained + tokens * activations + logits

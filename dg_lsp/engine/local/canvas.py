@@ -145,7 +145,7 @@ class CanvasTask:
 
     def _find_lengths(self, kv: KV) -> Generator[bool, None, list[RowResult]]:
         """Search for the gap's possible lengths; return the search's drafts."""
-        self._search = finder = LengthSearch(self.fill, kv, self._pace)
+        self._search = finder = LengthSearch(self.fill, kv, self._pace, self._resources.stepper)
         self._lengths, drafts = yield from finder.run(lambda: self._may_search(finder))
         self.leave()
         self._search, self._n_search_steps = None, finder.n_steps
@@ -245,21 +245,17 @@ class CanvasTask:
         while not denoiser.done:
             self._bound(denoiser)
             if not denoiser.done:
-                self._step(denoiser, decoder)
+                self._resources.stepper.step(denoiser, decoder)
                 yield True
 
     def _bound(self, denoiser: Denoiser) -> None:
         """Limit the rows to the steps that the deadline allows, but at least one if there is no other result."""
         if self._due is None or self.fill.profile.first == "drafts":
             return
-        step_ms = self._step_ms(len(denoiser.live) * denoiser.canvas.ids.shape[1])
+        step_ms = self._step_ms(len(denoiser.running) * denoiser.canvas.ids.shape[1])
         n_steps = pace.affordable(self._due.left_ms() - self._score_ms(self._rows), step_ms)
         if n_steps is not None:
             denoiser.bound(max(n_steps, 0 if denoiser.begun or self.results else 1))
-
-    def _step(self, denoiser: Denoiser, decoder: LocalDecoder, max_rows: int = 0) -> None:
-        with self._pace.measuring("step", len(denoiser.live) * denoiser.canvas.ids.shape[1]):
-            denoiser.step(decoder, max_rows)
 
     def _denoise(self, kv: KV, planned_rows: list[PlannedRow]) -> Generator[bool, None, None]:
         """Denoise rows, and add their results, or their evidence if there are several holes."""
@@ -273,6 +269,7 @@ class CanvasTask:
         self._decoder = LocalDecoder(fill.passes, kv, conditioned=fill.switches.conditioning)
         self._denoiser = denoiser
         yield from self._steps(denoiser, self._decoder)
+        denoiser.collect()
         self._n_steps = max(self._n_steps, *denoiser.canvas.steps)
         self._decoder = None
         self.leave()
@@ -301,7 +298,7 @@ class CanvasTask:
                 self._shared_logits = None
             else:
                 self.leave()
-                self._step(denoiser, decoder, max_rows)
+                self._resources.stepper.step(denoiser, decoder, max_rows)
             n_steps += 1
             if n_steps == rows.DROPPING_STEP and self.fill.sheet.delete is None and self._lengths is None:
                 self._drop_unlikely(denoiser)

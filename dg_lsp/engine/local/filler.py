@@ -143,5 +143,7 @@ class LocalFiller(Filler):
         return tuple(decoder.decode(vocabulary.pieces[token]) for token in vocabulary.encode(text))
 
     def trim(self) -> None:
-        """Drop the prefix cache."""
+        """Drop the prefix cache, and the buffers of steps."""
         self.cache.clear()
+        if self.resources.stepper.fixed is not None:
+            self.resources.stepper.fixed.clear()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine import calibration, rank
+from dg_lsp.engine import calibration, rank, readout
 from dg_lsp.engine.calibration import Calibration, Evidence
 from dg_lsp.engine.file_model import FileModel
 from dg_lsp.engine.local.fill import Fill
@@ -26,7 +26,6 @@ from dg_lsp.engine.tree import Tree, trie
 MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
 UNSCORED_ORDER = Calibration(0.0, {"mean": 1.0})  # by the sum, the shortest text would rank best
 LEAST_CHANCE = 1e-12
-SLICE = 64  # tokens whose logits are in memory at once
 SURE = 0.5  # a token with a lower causal probability than this may be wrong
 UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probability there is lower than minus this
 
@@ -81,16 +80,9 @@ class Scorer:
 
 
 def _after_parents(passes: Passes, hidden: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> list[float]:
-    """Return the log-probability of each token after its parent, from the parents' hidden states.
-
-    It computes a few rows at a time, because the logits of a large vocabulary take much memory.
-    """
+    """Return the log-probability of each token after its parent, from the parents' hidden states."""
     target_ids, above = torch.tensor(tokens, device=hidden.device), torch.tensor(parents, device=hidden.device)
-    logps: list[float] = []
-    for first in range(0, len(tokens), SLICE):
-        logits = passes.logits(hidden[above[first : first + SLICE]])
-        own = logits.gather(-1, target_ids[first : first + SLICE, None])[:, 0]
-        logps += (own - logits.logsumexp(-1)).tolist()
+    logps: list[float] = readout.log_probabilities(passes.logits, hidden[above], target_ids).tolist()
     return logps
 
 

@@ -15,6 +15,7 @@ from dg_lsp.engine.denoise import Denoiser, TokenLimits
 from dg_lsp.engine.local.fill import Fill
 from dg_lsp.engine.local.pace import Pace
 from dg_lsp.engine.local.rows import LARGEST_SEED
+from dg_lsp.engine.local.stepping import Stepper
 from dg_lsp.engine.passes import KV
 from dg_lsp.engine.rank import RowResult
 from dg_lsp.engine.speculation import CausalText, Gap, Speculation
@@ -31,8 +32,8 @@ def applies(fill: Fill) -> bool:
 class LengthSearch:
     """Searches for the possible lengths of one fill's gap."""
 
-    def __init__(self, fill: Fill, kv: KV, pace: Pace) -> None:
-        self._fill, self._pace, sheet = fill, pace, fill.sheet
+    def __init__(self, fill: Fill, kv: KV, pace: Pace, stepper: Stepper) -> None:
+        self._fill, self._pace, self._stepper, sheet = fill, pace, stepper, fill.sheet
         # These tokens end a causal draft. A checkpoint without its own end token may write any special token.
         ends = (sheet.end,) if sheet.end is not None else tuple(fill.vocabulary.special)
         # The tokens that a causal model writes after an answer, as in `scoring`.
@@ -105,10 +106,7 @@ class LengthSearch:
         if logits is not None:
             self._speculation.take(logits)
             return
-        with self._pace.measuring("step", self.width):  # includes `take`, because on a GPU the pass alone only queues the work
-            decoder_input = self.denoiser.ask([0])
-            soft = self._decoder.soft(decoder_input.top_ids, decoder_input.top_chances)
-            self._speculation.take(self._decoder.logits(decoder_input.ids, soft, decoder_input.used, decoder_input.free))
+        self._stepper.step_open(self.denoiser, self._decoder)
 
     def text(self) -> str:
         """Return the current answer, or "" before any token is verified."""

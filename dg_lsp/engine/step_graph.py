@@ -1,0 +1,71 @@
+"""Replay a function of the GPU as a CUDA graph, so that the CPU launches it once and not kernel by kernel.
+
+The function takes no argument and always uses the same memory. Its first calls run it directly, which loads kernels and plans
+that a recording can't load. If it can't be recorded, it is run directly for good: slower, with the same result. Knows CUDA's
+graphs. Knows nothing of what the function computes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+log = logging.getLogger("dg_lsp.engine")
+
+WARM_UPS = 2  # direct calls before the recording
+
+Work = Callable[[], None]
+
+
+class Recorder:
+    """Records functions as graphs, which share one pool of memory because only one runs at a time."""
+
+    def __init__(self) -> None:
+        self.is_usable = True  # False after a function could not be recorded
+        self.n_recorded = 0
+        self._pool: Any = None
+
+    def record(self, work: Work) -> Work:
+        """Return a function that replays `work`; raise RuntimeError if it can't be recorded. It does not run `work`."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads report the free memory meanwhile, which must not end the recording.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+
+class StepGraph:
+    """One function, run directly at first and then as a graph."""
+
+    def __init__(self, work: Work, recorder: Recorder | None) -> None:
+        """Without a recorder, the function is always run directly."""
+        self._work, self._recorder = work, recorder
+        self._replay: Work | None = None
+        self._n_runs = 0
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the next call replays a graph."""
+        return self._replay is not None
+
+    def run(self) -> None:
+        """Run the function once, in one way or the other."""
+        recorder = self._recorder
+        if self._replay is None and recorder is not None and recorder.is_usable and self._n_runs >= WARM_UPS:
+            try:
+                self._replay = recorder.record(self._work)
+                recorder.n_recorded += 1
+            except RuntimeError as error:  # also what CUDA raises
+                recorder.is_usable = False
+                reason = str(error).strip().split("\n")[0]
+                log.warning("denoising steps are not recorded as CUDA graphs, which makes them slower: %s", reason)
+        if self._replay is not None:
+            self._replay()
+        else:
+            self._work()
+            self._n_runs += 1

@@ -1,0 +1,264 @@
+"""A step in fixed buffers writes what `Denoiser.step` writes, whether its flags are read at once or one step later.
+
+The same function is recorded as a graph on a GPU; `test_gpu` compares the graph.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
+from dg_lsp.engine import fit, local, room
+from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.fit import page
+from dg_lsp.engine.fit.needs import canvas_token_bytes, logit_bytes
+from dg_lsp.engine.fit.published import PUBLISHED
+from dg_lsp.engine.fixed_step import bucket_of
+from dg_lsp.engine.fixed_steps import MAX_BUCKETS, FixedSteps
+from dg_lsp.engine.local import LocalFiller
+from dg_lsp.engine.local.pace import Pace
+from dg_lsp.engine.local.stepping import Stepper
+from dg_lsp.engine.passes import KV, Passes
+from dg_lsp.engine.profile import Sampling
+from dg_lsp.engine.room import Cost
+from dg_lsp.engine.stack import LocalDecoder
+from dg_lsp.engine.step_graph import WARM_UPS, Recorder, StepGraph, Work
+
+SAMPLING = Sampling(entropy_bound=30.0, stop_entropy=9.0, delete_entropy=3.5, conditioning_tokens=8)
+LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)
+ROWS = [
+    Row((20,) * 10 + (40, 41, 42), (True,) * 10 + (False,) * 3, 7, seed=1),
+    Row((21, 22, 23, 6, 6, 40), (True,) * 5 + (False,), 3, seed=2, draft=True),
+    Row((20,) * 4 + (50,) + (20,) * 3 + (40,), (True,) * 4 + (False,) + (True,) * 3 + (False,), 9, seed=3, greedy=False),
+    Row((20,) * 2 + (40,), (True,) * 2 + (False,), 9, seed=4),
+]
+
+
+@pytest.fixture
+def passes(with_experts: Any) -> Passes:
+    return Passes(with_experts)
+
+
+def a_prefix(passes: Passes, length: int) -> KV:
+    return passes.encode(torch.randint(10, 110, (1, length), generator=torch.Generator().manual_seed(length)))[1]
+
+
+def a_denoiser(rows: list[Row], limits: TokenLimits = LIMITS, sampling: Sampling = SAMPLING) -> Denoiser:
+    return Denoiser(rows, limits, sampling, 120)
+
+
+def steps(passes: Passes, **options: Any) -> FixedSteps:
+    return FixedSteps(passes, room.cost(passes), lambda: None, **options)
+
+
+def finish(denoiser: Denoiser, step: Callable[[Denoiser], object]) -> list[Any]:
+    while not denoiser.done:
+        step(denoiser)
+    return [denoiser.read(row) for row in range(len(denoiser.rows))]
+
+
+def whole_steps(passes: Passes, kv: KV) -> list[Any]:
+    """Return what `ROWS` read after steps outside of the buffers."""
+    return finish(a_denoiser(ROWS), lambda denoiser: denoiser.step(LocalDecoder(passes, kv)))
+
+
+def fixed_steps(fixed: FixedSteps, decoder: LocalDecoder) -> list[Any]:
+    """Return what `ROWS` read after steps in the buffers."""
+    return finish(a_denoiser(ROWS), lambda denoiser: fixed.step(denoiser, decoder, denoiser.running))
+
+
+def check_equal(found: list[Any], expected: list[Any]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert (one.places, one.ids) == (other.places, other.ids)
+        assert one.chances == pytest.approx(other.chances, abs=1e-4)
+        assert one.entropy == pytest.approx(other.entropy, abs=1e-4)
+
+
+# Shorter than the window of 8, longer, and a bucket's full length.
+@torch.no_grad()
+@pytest.mark.parametrize("length", [3, 20, 512])
+@pytest.mark.parametrize("lag", [0, 1, 2])
+@pytest.mark.parametrize("limits", [LIMITS, TokenLimits(LIMITS.regular, LIMITS.banned)], ids=["all", "few"])
+def test_rows_in_fixed_buffers_write_the_same(passes: Passes, length: int, lag: int, limits: TokenLimits) -> None:
+    kv = a_prefix(passes, length)
+    expected = a_denoiser(ROWS, limits)
+    written = finish(expected, lambda denoiser: denoiser.step(LocalDecoder(passes, kv)))
+    fixed, denoiser, decoder = steps(passes, lag=lag), a_denoiser(ROWS, limits), LocalDecoder(passes, kv)
+    check_equal(finish(denoiser, lambda one: fixed.step(one, decoder, one.running)), written)
+    assert denoiser.canvas.steps == expected.canvas.steps
+    # Some row settles before its last step, which is when a late flag matters.
+    assert any(n_steps < row.steps for n_steps, row in zip(expected.canvas.steps, ROWS, strict=True))
+
+
+@torch.no_grad()
+def test_a_late_flag_takes_further_steps_that_change_nothing(passes: Passes) -> None:
+    kv, rows = a_prefix(passes, 20), [Row((20,) * 6 + (40,), (True,) * 6 + (False,), 12, seed=1)]
+    sampling, fixed = replace(SAMPLING, entropy_bound=100.0), steps(passes)
+    n_taken = []
+    readings = []
+    for lag in (0, 1):
+        denoiser, decoder = a_denoiser(rows, LIMITS, sampling), LocalDecoder(passes, kv)
+        n_taken.append(0)
+        while not denoiser.done:
+            assert fixed.step(denoiser, decoder, denoiser.running, lag=lag)
+            n_taken[-1] += 1
+        assert denoiser.n_pending == 0
+        readings.append((denoiser.read(0), denoiser.canvas.steps))
+    assert n_taken[1] == n_taken[0] + 1 < 12
+    assert readings[0] == readings[1]
+
+
+@torch.no_grad()
+def test_a_step_outside_the_buffers_may_follow_at_any_time(passes: Passes) -> None:
+    kv = a_prefix(passes, 20)
+    written = whole_steps(passes, kv)
+    fixed, decoder, turn = steps(passes), LocalDecoder(passes, kv), iter([True, False, True, True, False] * 9)
+    both = finish(a_denoiser(ROWS), lambda one: fixed.step(one, decoder, one.running) if next(turn) else one.step(decoder))
+    check_equal(both, written)
+
+
+@torch.no_grad()
+def test_prefixes_take_turns_in_one_set_of_buffers(passes: Passes) -> None:
+    kvs = [a_prefix(passes, length) for length in (30, 4)]
+    alone = [whole_steps(passes, kv) for kv in kvs]
+    fixed, decoders = steps(passes), [LocalDecoder(passes, kv) for kv in kvs]
+    denoisers = [a_denoiser(ROWS) for _ in kvs]
+    while not all(denoiser.done for denoiser in denoisers):
+        for denoiser, decoder in zip(denoisers, decoders, strict=True):
+            if not denoiser.done:
+                fixed.step(denoiser, decoder, denoiser.running)
+    for denoiser, written in zip(denoisers, alone, strict=True):
+        check_equal([denoiser.read(row) for row in range(len(ROWS))], written)
+
+
+@torch.no_grad()
+def test_the_buckets_are_bounded_in_number_and_bytes(passes: Passes) -> None:
+    kv, cost = a_prefix(passes, 20), room.cost(passes)
+    fixed = steps(passes)
+    for n_free in range(1, 32 * (MAX_BUCKETS + 2), 32):
+        rows = [Row((20,) * n_free + (40,), (True,) * n_free + (False,), 2)]
+        assert fixed.step(a_denoiser(rows), LocalDecoder(passes, kv), [0])
+    assert len(fixed.buckets) == MAX_BUCKETS
+    one = bucket_of(a_denoiser(ROWS), [0, 1, 2, 3], 20, conditioned=True).n_bytes(cost)
+    free = [4 * one]
+    short = FixedSteps(passes, cost, lambda: free[0])
+    assert short.step(a_denoiser(ROWS), LocalDecoder(passes, kv), [0, 1, 2, 3])
+    assert short.bytes == one
+    free[0] = one  # with what the buffers hold, half of the need
+    assert not short.step(a_denoiser([*ROWS, *ROWS]), LocalDecoder(passes, kv), list(range(8)))
+    wide = [Row((20,) * 300, (True,) * 300, 2)] * 8
+    assert not fixed.step(a_denoiser(wide), LocalDecoder(passes, kv), list(range(8)))
+    fixed.clear()
+    assert fixed.bytes == 0
+
+
+def test_a_card_of_24_gb_has_room_for_the_longest_prefix_in_fixed_buffers() -> None:
+    """The 26B model in 4 bits, with four greedy rows of 64 positions."""
+    free = page.free_on(24) - fit.needs(PUBLISHED, "int4").weights
+    cost = Cost(PUBLISHED.kv_per_token * 2, canvas_token_bytes(PUBLISHED, 2), logit_bytes(PUBLISHED))
+    rows = [Row((20,) * 64, (True,) * 64, 9)] * 4
+    n_bytes = bucket_of(a_denoiser(rows), range(4), 7168, conditioned=True).n_bytes(cost)
+    reserved = room.cache_bytes(free, 7168 * cost.prefix_token, 0)
+    assert n_bytes <= room.fixed_bytes(free - reserved)
+
+
+class WorkingRecorder(Recorder):
+    """A recorder whose graphs are the functions themselves."""
+
+    def record(self, work: Work) -> Work:
+        return work
+
+
+class FailingRecorder(Recorder):
+    """A recorder that fails as CUDA does when a function waits for the device."""
+
+    def record(self, work: Work) -> Work:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nCompile with TORCH_USE_CUDA_DSA")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("recorder", [WorkingRecorder(), FailingRecorder()], ids=["working", "failing"])
+def test_the_answer_is_the_same_whether_steps_are_recorded_or_not(
+    passes: Passes, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    kv = a_prefix(passes, 20)
+    written = whole_steps(passes, kv)
+    fixed = steps(passes, recorder=recorder)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            check_equal(fixed_steps(fixed, LocalDecoder(passes, kv)), written)
+    lines = [record.getMessage() for record in caplog.records]
+    if isinstance(recorder, WorkingRecorder):
+        assert recorder.n_recorded > 0
+        assert lines == []
+    else:
+        assert recorder.n_recorded == 0
+        [line] = lines
+        assert line.startswith("denoising steps are not recorded as CUDA graphs, which makes them slower: CUDA error: ")
+        assert "\n" not in line
+
+
+REQUESTS = [
+    InfillRequest("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    ret", "\n", (Hole(Span(0, 0), "cursor"),), seed=1),
+    InfillRequest("class P:\n    def f(self):\n", "\n", (Hole(Span(0, 0), "body", indent="    ", block=True),), seed=3),
+]
+
+
+@pytest.mark.parametrize("layout", ["trained_layout", "instruct_layout"])
+def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: pytest.FixtureRequest) -> None:
+    loaded = local.load_local(str(request.getfixturevalue(layout)), device="cpu").loaded
+    found = []
+    for is_fixed in (False, True):
+        filler = LocalFiller(loaded)
+        fixed = steps(loaded.passes)
+        if is_fixed:
+            filler.resources = replace(filler.resources, stepper=Stepper(filler.resources.pace, fixed))
+        for asked in REQUESTS:
+            task = filler.start(replace(asked, budget=Budget(candidates=4)))
+            while task.step():
+                pass
+            found.append([(candidate.texts, candidate.steps, candidate.row) for candidate in task.candidates()])
+        assert bool(fixed.buckets) == is_fixed
+        filler.trim()
+        assert not (is_fixed and fixed.buckets)
+    assert found[: len(REQUESTS)] == found[len(REQUESTS) :]
+    assert all(found)
+
+
+def test_a_step_that_was_only_queued_is_not_measured(trained_layout: Path) -> None:
+    loaded = local.load_local(str(trained_layout), device="cpu").loaded
+    kv = loaded.passes.encode(torch.arange(10, 20)[None])[1]
+    clock = iter(range(1000))
+    pace = Pace(lambda: float(next(clock)))
+    stepper = Stepper(pace, steps(loaded.passes))
+    sampling = Sampling(stop_entropy=0.0)
+    n_logits = loaded.passes.model.lm_head.weight.shape[0]
+    denoiser = Denoiser([Row((20,) * 6, (True,) * 6, 9)], TokenLimits(tuple(range(10, 60))), sampling, n_logits)
+    with torch.no_grad():
+        decoder = LocalDecoder(loaded.passes, kv)
+        stepper.step(denoiser, decoder)
+        assert pace.expected_ms("step", 6) is None
+        stepper.step(denoiser, decoder)
+        assert pace.expected_ms("step", 6) == 1000
+
+
+def test_a_function_is_recorded_after_it_was_run_directly() -> None:
+    calls: list[str] = []
+
+    class Noting(Recorder):
+        def record(self, work: Work) -> Work:
+            calls.append("record")
+            return lambda: calls.append("replay")
+
+    graph = StepGraph(lambda: calls.append("run"), Noting())
+    for _ in range(WARM_UPS + 2):
+        graph.run()
+    assert calls == [*["run"] * WARM_UPS, "record", "replay", "replay"]
+    assert graph.is_recorded
