@@ -88,14 +88,19 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of an answer: milliseconds (0: no deadline), denoising steps (0: the model's default) and number of candidates."""
+    """Limits of an answer: milliseconds (0: no deadline), denoising steps (0: the model's default) and number of candidates.
+
+    `spares` is how many more candidates to return if the model has them anyway. They replace candidates that the front end
+    can't use.
+    """
 
     ms: int = 0
     steps: int = 0
     candidates: int = 1
+    spares: int = 0
 
     def __post_init__(self) -> None:
-        if self.ms < 0 or self.steps < 0 or self.candidates < 1:
+        if self.ms < 0 or self.steps < 0 or self.candidates < 1 or self.spares < 0:
             raise ValueError(f"not a budget: {self}")
 
 

@@ -152,7 +152,8 @@ class Worker:
         except Exception as error:  # as above
             return self._fail_with(job, error)
         if self._queue.remove(job):
-            for candidate in candidates[: job.ask.request.budget.candidates]:
+            budget = job.ask.request.budget
+            for candidate in candidates[: budget.candidates + budget.spares]:
                 job.emit(Found(candidate))
             self._queue.say_done(job, reason)
         return None

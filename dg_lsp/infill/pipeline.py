@@ -6,7 +6,7 @@ It keeps no state between calls, reads no file, and knows engines only by the in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import context, polish
@@ -15,6 +15,9 @@ from dg_lsp.infill.port import Engine
 
 if TYPE_CHECKING:
     from dg_lsp.core.syntax import Syntax
+
+# A dropped candidate is replaced by the next one, so the engine also returns the worse ones that it has.
+SPARES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ def to_request(
         related=related,
         path=settings.path,
         window_chars=settings.window_chars,
-        budget=settings.budget,
+        budget=replace(settings.budget, spares=SPARES),
         seed=settings.seed,
         previous=settings.previous,
     )
@@ -124,7 +127,7 @@ def to_answer(
     is_file: bool = False,
     allow_shrink: bool = False,
 ) -> Answer:
-    """Return the candidates that can be shown, best first, and the reasons for the dropped ones.
+    """Return the candidates that can be shown, best first and at most as many as requested, and why others were dropped.
 
     A candidate with a name that the file does not bind comes after the others, in languages where this is no certain error.
     With `allow_shrink`, candidates that replace working code by less code come last.
@@ -147,4 +150,5 @@ def to_answer(
         else:
             rank = shrunk if polished.shrinks else doubtful if polished.unbound else suggestions
             rank.setdefault(polished.edits, Suggestion(polished.edits, candidate, polished.fired, polished.shrinks))
-    return Answer((*suggestions.values(), *doubtful.values(), *shrunk.values()), tuple(dropped), tuple(fired))
+    usable = (*suggestions.values(), *doubtful.values(), *shrunk.values())[: request.budget.candidates]
+    return Answer(usable, tuple(dropped), tuple(fired))

@@ -465,6 +465,10 @@ def test_budget_bounds_the_candidates() -> None:
         heard = Heard()
         made.submit(Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),), budget=Budget(candidates=3))), heard)
         assert len(heard.candidates()) == 3
+        heard = Heard()
+        budget = Budget(candidates=2, spares=2)
+        made.submit(Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),), budget=budget)), heard)
+        assert len(heard.candidates()) == 4
 
 
 @contextmanager

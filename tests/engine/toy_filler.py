@@ -145,8 +145,8 @@ class ToyTask(Task):
         text = self.script.get("text", "answer")
         texts = (text,) * len(self.request.holes)
         confidences = tuple((0.5,) * len(text) for _ in texts)
-        n_wanted = self.request.budget.candidates
-        return tuple(Candidate(texts, Calibrated(0.9 - idx / 100), confidences, steps=self.taken) for idx in range(n_wanted))
+        n_more = self.request.budget.candidates + 5  # like a real model, it has more than were requested
+        return tuple(Candidate(texts, Calibrated(0.9 - idx / 100), confidences, steps=self.taken) for idx in range(n_more))
 
     def drafts(self) -> tuple[str, ...]:
         return (f"draft {self.taken}",) * len(self.request.holes)

@@ -14,12 +14,15 @@ from dg_lsp.infill.pipeline import Answer, RequestOptions
 from dg_lsp.infill.port import EngineError
 from tests.fakes import FailingEngine, ScriptedEngine, drawn
 
+THREE = RequestOptions(budget=Budget(candidates=3))
+
 
 def infilled(engine: Any, text: str, settings: RequestOptions | None = None, **related: Any) -> tuple[Answer, list[str]]:
     """Return the answer for the drawn holes of a Python text, and the text with each of its suggestions."""
     document, holes = drawn(text, language="python")
     tree = syntax.of(document)
-    answer = asyncio.run(pipeline.infill(engine, document, holes, settings or RequestOptions(), syntax=tree, **related))
+    settings = settings or RequestOptions(budget=Budget(candidates=4))
+    answer = asyncio.run(pipeline.infill(engine, document, holes, settings, syntax=tree, **related))
     return answer, [apply(document.text, suggestion.edits) for suggestion in answer.suggestions]
 
 
@@ -45,6 +48,13 @@ def test_dropped_candidates_have_reasons() -> None:
     assert answer.suggestions[0].fired == ("trim_end",)
 
 
+def test_a_dropped_candidate_is_replaced_by_a_worse_one() -> None:
+    engine = ScriptedEngine("f(", "", "1", "2", "3")
+    _, texts = infilled(engine, "x = ⟦⟧\n", RequestOptions(budget=Budget(candidates=2)))
+    assert texts == ["x = 1\n", "x = 2\n"]
+    assert [request.budget for request in engine.requests] == [Budget(candidates=2, spares=pipeline.SPARES)]
+
+
 def test_candidates_with_equal_edits_are_merged() -> None:
     answer, texts = infilled(ScriptedEngine("1", "1  ", "2"), "x = ⟦⟧\n")
     assert texts == ["x = 1\n", "x = 2\n"]
@@ -55,9 +65,7 @@ def test_a_name_that_another_file_may_bind_ranks_last() -> None:
     document, holes = drawn("function f(x) {\n  return ⟦⟧;\n}\n", language="javascript")
     for is_file, order in ((True, ["x", "x + 1", "y"]), (False, ["y", "x", "x + 1"])):
         engine = ScriptedEngine("y", "x", "x + 1")
-        answer = asyncio.run(
-            pipeline.infill(engine, document, holes, RequestOptions(), syntax=syntax.of(document), is_file=is_file)
-        )
+        answer = asyncio.run(pipeline.infill(engine, document, holes, THREE, syntax=syntax.of(document), is_file=is_file))
         assert [suggestion.edits[0].text for suggestion in answer.suggestions] == order
 
 
@@ -75,7 +83,7 @@ def test_the_engine_is_asked_as_the_settings_say() -> None:
     infilled(engine, "a = 1\nb = 2\nx = ⟦⟧\n", settings, related=[snippet])
     (request,) = engine.requests
     assert (request.prefix, request.suffix, request.path, request.seed) == ("x = ", "\n", "a.py", 3)
-    assert request.budget == settings.budget
+    assert request.budget == Budget(ms=7, candidates=2, spares=pipeline.SPARES)
     assert request.related == (snippet,)
 
 
