@@ -29,7 +29,7 @@ FOLDER_ENDINGS = tuple(ending for one in languages.TABLE if one.imports_folders 
 EXCERPT_CHARS = 2_000
 
 _LINE_END = re.compile("\r\n|\r")
-WORD = re.compile(r"[^\W\d]\w{2,}")
+_WORD = re.compile(r"[^\W\d]\w{2,}")
 
 
 def build(
@@ -116,7 +116,7 @@ def rank_related(document: Document, candidates: Sequence[Snippet], limit_chars:
     identifier is left out.
     """
     names = imports(document.text, document.language)
-    words = frozenset(WORD.findall(document.text))
+    words = frozenset(_WORD.findall(document.text))
     scored = []
     for idx, candidate in enumerate(candidates):
         imported = is_imported(candidate.path, names)
@@ -138,7 +138,7 @@ def excerpt(snippet: Snippet, words: frozenset[str], max_chars: int) -> Snippet:
     if len(text) <= max_chars:
         return Snippet(snippet.path, text)
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
-    line_words = [words.intersection(WORD.findall(line)) for line in lines]
+    line_words = [words.intersection(_WORD.findall(line)) for line in lines]
     counts: dict[str, int] = {}
     best, best_score = (0, 0), (0, 0)
     begin = size = 0
@@ -220,7 +220,7 @@ def _window(text: str, inner: Span, window_chars: int) -> Span:
 
 def _overlap(words: frozenset[str], text: str) -> float:
     """Return the fraction of the text's identifiers that are among the words."""
-    other = set(WORD.findall(text))
+    other = set(_WORD.findall(text))
     return len(words & other) / len(other) if other else 0.0
 
 

@@ -38,6 +38,7 @@ DEFINITION_SHARE = 4  # definitions take at most one in this many characters of 
 
 _OFFSET_BITS = 24
 _TOKEN = re.compile(r"[^\S\n]*(?:\n\s*|\w+|[^\w\s])")
+_NAME = re.compile(r"(\.|->|::)?([^\W\d]\w{2,})")
 _LAST_WORD = re.compile(r"\w+\Z")
 
 
@@ -142,8 +143,8 @@ def definitions(request: InfillRequest, repository: Repository, limit_chars: int
     """
     imported = context.imports(f"{request.prefix}\n{request.suffix}", request.language)
     lines_by_path: dict[str, list[str]] = {}
-    for name in _names_near(request):
-        for path, symbol in _definitions(name, request, repository, imported):
+    for name, is_attribute in _names_near(request).items():
+        for path, symbol in _definitions(name, request, repository, imported, is_attribute=is_attribute):
             limit_chars -= len(symbol.text) + 1
             if limit_chars < 0:
                 return tuple(Snippet(path, "".join(lines)) for path, lines in lines_by_path.items())
@@ -152,19 +153,22 @@ def definitions(request: InfillRequest, repository: Repository, limit_chars: int
 
 
 def _definitions(
-    name: str, request: InfillRequest, repository: Repository, imported: Sequence[str]
+    name: str, request: InfillRequest, repository: Repository, imported: Sequence[str], *, is_attribute: bool
 ) -> list[tuple[str, Symbol]]:
     places = [
         (path, symbol)
         for path, symbol in repository.by_name.get(name, ())
-        if path != request.path and repository.files[path].language == request.language
+        if path != request.path
+        and repository.files[path].language == request.language
+        # An indented definition is a member of something, so only an attribute can mean it.
+        and (is_attribute or not symbol.text[:1].isspace())
     ]
     chosen = [(path, symbol) for path, symbol in places if context.is_imported(path, imported)] or places
     return chosen if len(chosen) <= MAX_DEFINITIONS else []
 
 
-def _names_near(request: InfillRequest) -> list[str]:
-    """Return the names near the hole without duplicates, nearest first.
+def _names_near(request: InfillRequest) -> dict[str, bool]:
+    """Return the names near the hole, nearest first, and whether each is used as an attribute, as in `a.name`.
 
     The window begins at a line number that changes only every `NEAR_LINES` lines, because the text of a prompt that changes
     with every line must be encoded again. The word that is being typed does not count.
@@ -173,8 +177,9 @@ def _names_near(request: InfillRequest) -> list[str]:
     before = (request.prefix[: typed.start()] if typed else request.prefix).split("\n")
     first = max((len(before) - 1) // NEAR_LINES - 1, 0) * NEAR_LINES
     after = "\n".join(request.suffix[: NEAR_LINES * 200].split("\n")[:NEAR_LINES])
-    words = [*reversed(context.WORD.findall("\n".join(before[first:]))), *context.WORD.findall(after)]
-    return list(dict.fromkeys(words))
+    names = [*reversed(_NAME.findall("\n".join(before[first:]))), *_NAME.findall(after)]
+    attributes = {name for mark, name in names if mark}
+    return {name: name in attributes for _, name in names}
 
 
 def _places(request: InfillRequest, repository: Repository) -> Iterator[tuple[int, int, IndexedFile, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,12 @@ class RepositoryIndex:
         self.repository = repository.EMPTY
         self._ignore, self._max_files, self._max_bytes, self._read_s = ignore, max_files, max_bytes, read_s
         self._entries: dict[Path, _Entry] = {}
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """End a running update within one file, and empty the index."""
+        self._is_stopped = True
+        self.repository = repository.EMPTY
 
     def update(self) -> bool:
         """Read what changed, and return whether that is complete; call it again if not.
@@ -62,14 +68,13 @@ class RepositoryIndex:
         A file that may no longer be read, or that this update did not reach, leaves the index. Raises no error for files
         and folders that can't be read.
         """
-        end = time.thread_time() + WALK_S
-        found = dict(_readable(self._ignore, self._max_files, end))
-        end = time.thread_time() + self._read_s
+        found = dict(_readable(self._ignore, self._max_files, self._limit(WALK_S)))
+        is_over = self._limit(self._read_s)
         entries, n_bytes, is_complete = dict[Path, _Entry](), 0, True
         for path, (stamp, language) in found.items():
             entry = self._entries.get(path)
             if entry is None or entry.stamp != stamp:
-                if time.thread_time() >= end:
+                if is_over():
                     is_complete = False
                     continue
                 entry = _Entry(stamp, _read(path, self._ignore.root, language))
@@ -79,6 +84,8 @@ class RepositoryIndex:
             if n_bytes > self._max_bytes:
                 break
             entries[path] = entry
+        if self._is_stopped:
+            return True
         is_same = entries.keys() == self._entries.keys() and all(entries[path] is self._entries[path] for path in entries)
         self._entries = entries
         if not is_same:
@@ -88,6 +95,11 @@ class RepositoryIndex:
             self.repository = indexed
         return is_complete
 
+    def _limit(self, seconds: float) -> Callable[[], bool]:
+        """Return a function that returns whether this thread's CPU time is used up, or the index was stopped."""
+        end = time.thread_time() + seconds
+        return lambda: self._is_stopped or time.thread_time() >= end
+
 
 def indexed(ignore: Ignore, *, max_s: float) -> Repository:
     """Return the index of all files below the root of `ignore`, as far as it is made within about `max_s` CPU seconds."""
@@ -96,10 +108,10 @@ def indexed(ignore: Ignore, *, max_s: float) -> Repository:
     return index.repository
 
 
-def _readable(ignore: Ignore, max_files: int, end: float) -> Iterator[tuple[Path, tuple[Stamp, str]]]:
+def _readable(ignore: Ignore, max_files: int, is_over: Callable[[], bool]) -> Iterator[tuple[Path, tuple[Stamp, str]]]:
     """Yield each source file that may be read, with its stamp and language: those of outer folders first, in name order.
 
-    Links are not followed. Stops at the limits, and when the thread's CPU time reaches `end`.
+    Links are not followed. Stops at the limits, and when `is_over()` is true.
     """
     folders = deque([ignore.root])
     n_folders = n_files = 0
@@ -110,7 +122,7 @@ def _readable(ignore: Ignore, max_files: int, end: float) -> Iterator[tuple[Path
         if any(entry.name == _ENVIRONMENT_FILE for entry in entries) and folder != ignore.root:
             continue
         for entry in entries:
-            if time.thread_time() >= end:
+            if is_over():
                 return
             path = folder / entry.name
             try:

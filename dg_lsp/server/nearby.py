@@ -57,7 +57,8 @@ class Nearby:
             self._add_root(path, before.get(path))
         self._refused.clear()
         self._related.clear()
-        self._indexes = {path: index for path, index in self._indexes.items() if path in self._roots}
+        for path in self._indexes.keys() - self._roots.keys():
+            self._indexes.pop(path).stop()
         # Running look-ups belong to the old folders.
         for task in self._looking.values():
             task.cancel()
@@ -152,6 +153,8 @@ class Nearby:
 
     async def close(self) -> None:
         """Cancel all reading."""
+        for index in self._indexes.values():
+            index.stop()
         tasks = (*self._reading.values(), *self._looking.values(), *self._updating.values())
         for task in tasks:
             task.cancel()

@@ -154,3 +154,9 @@ def test_each_place_in_an_indexed_text_finds_itself_from_outside(text: str, at: 
     n_tokens = len([token for token, _ in repository._tokens(text[:at].rstrip(" \t"))])
     if most and n_tokens > repository.GRAM + 1 and text[at:].strip():
         assert found
+
+
+def test_a_member_is_shown_only_for_an_attribute() -> None:
+    files = repo(a_py="class Cart:\n    def total(self):\n        pass\n")
+    assert repository.definitions(request("total = 1\nprint($0)\n"), files, 1_000) == ()
+    assert texts(repository.definitions(request("x = cart.total($0)\n"), files, 1_000)) == ["    def total(self):\n"]

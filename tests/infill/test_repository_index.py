@@ -165,3 +165,12 @@ def test_a_remote_model_gets_no_passages_and_no_private_definitions() -> None:
     assert [snippet.path for snippet in shown(request, ()).related] == ["a.py", "private/b.py"]
     masked = secrets.mask_request(request)
     assert [snippet.for_copying for snippet in masked.related] == [False, False, True]
+
+
+def test_a_stopped_index_is_empty_and_reads_nothing(tmp_path: Path) -> None:
+    make(tmp_path, {"a.py": "a = 1\n"})
+    index = RepositoryIndex(Ignore.for_root(tmp_path))
+    index.update()
+    index.stop()
+    assert index.update()
+    assert not index.repository.files
