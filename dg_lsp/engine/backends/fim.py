@@ -270,7 +270,7 @@ class Fim:
             n=n_answers if caps.n else 1,
             seed=request.seed,
             ms=request.budget.ms,
-            related=tuple(snippet for snippet in request.related if not snippet.for_copying),
+            related=request.related,
         )
         numbers = range(1 if caps.n else n_answers)
         return [Call(self.dialect.path, self.dialect.build(replace(query, number=number))) for number in numbers]
