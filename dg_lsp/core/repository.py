@@ -104,7 +104,7 @@ def with_repository(
     """
     if limit_chars <= 0:
         return request
-    near = definitions(request, repository, limit_chars // DEFINITION_SHARE)
+    near = definitions(request, repository, limit_chars // DEFINITION_SHARE, related)
     n_left = limit_chars - sum(len(snippet.text) for snippet in near)
     shown = (*near, *request.related, *_fitting(related, n_left))
     copied = passages(request, repository) if len(request.holes) == 1 else ()
@@ -135,16 +135,20 @@ def passages(request: InfillRequest, repository: Repository, most: int = MAX_PAS
     return tuple(found.values())
 
 
-def definitions(request: InfillRequest, repository: Repository, limit_chars: int) -> tuple[Snippet, ...]:
+def definitions(
+    request: InfillRequest, repository: Repository, limit_chars: int, related: Sequence[Snippet] = ()
+) -> tuple[Snippet, ...]:
     """Return the definitions, in other files, of the names used near the hole; at most `limit_chars`, one snippet per file.
 
     A name's definitions in imported files come first. A name that no imported file defines counts only if few files do.
-    Names nearer to the hole come first.
+    Names nearer to the hole come first. A definition whose first line is in `related` is left out.
     """
     imported = context.imports(f"{request.prefix}\n{request.suffix}", request.language)
     lines_by_path: dict[str, list[str]] = {}
     for name, is_attribute in _names_near(request).items():
         for path, symbol in _definitions(name, request, repository, imported, is_attribute=is_attribute):
+            if any(symbol.text.partition("\n")[0] in snippet.text for snippet in related):
+                continue
             limit_chars -= len(symbol.text) + 1
             if limit_chars < 0:
                 return tuple(Snippet(path, "".join(lines)) for path, lines in lines_by_path.items())

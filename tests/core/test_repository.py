@@ -160,3 +160,10 @@ def test_a_member_is_shown_only_for_an_attribute() -> None:
     files = repo(a_py="class Cart:\n    def total(self):\n        pass\n")
     assert repository.definitions(request("total = 1\nprint($0)\n"), files, 1_000) == ()
     assert texts(repository.definitions(request("x = cart.total($0)\n"), files, 1_000)) == ["    def total(self):\n"]
+
+
+def test_a_definition_in_the_related_text_is_not_repeated() -> None:
+    files = repo(a_py="def rounded(value):\n    pass\n", b_py="def counted(value):\n    pass\n")
+    related = [Snippet("a.py", "import x\n\ndef rounded(value):\n    pass\n")]
+    result = repository.with_repository(request("y = rounded(counted(2), $0)\n"), related, files, 1_000)
+    assert [snippet.path for snippet in result.related if not snippet.for_copying] == ["b.py", "a.py"]
