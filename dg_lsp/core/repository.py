@@ -27,7 +27,9 @@ GRAM = 4  # tokens that must agree before a place; three find many more places a
 TAIL_CHARS = 400  # the text before the hole that is compared
 MAX_MATCH = 240  # more agreeing characters than this do not count
 MAX_RIGHT = 24
-MAX_PLACES = 300  # the most places to compare for one hole, so that a frequent phrase costs no more than a rare one
+# The most places of one hole to look at and to compare with it, so that a frequent phrase costs no more than a rare one.
+MAX_LOOKED = 2_000
+MAX_PLACES = 300
 MAX_PASSAGES = 8
 BEFORE_CHARS = 300  # of a passage, before the place: more than MAX_MATCH
 LINE_CHARS = 240  # of a passage, after the place
@@ -198,45 +200,53 @@ def _places(request: InfillRequest, repository: Repository) -> Iterator[tuple[in
         keys.append((_hash_before(tail[: typed.start()]), typed.group()))
     head = request.suffix[:TAIL_CHARS].lstrip("\n").split("\n", 1)[0].strip()[:MAX_RIGHT]
     is_line = not request.suffix.startswith("\n") and bool(head)
-    n_places = 0
+    n_looked, n_compared = 0, 0
     seen = set[tuple[str, int]]()
     for file in repository.files.values():
         if file.path == request.path or file.language != request.language:
             continue
-        for at in (at for key, more in keys if key is not None for at in _ends(file, key, more)):
-            if (file.path, at) in seen:
-                continue
-            seen.add((file.path, at))
-            left = _n_agreeing(file.text[max(at - MAX_MATCH, 0) : at], tail[-MAX_MATCH:])
-            right = len(head) if head and _goes_on(file.text, at, head, is_line=is_line) else 0
-            yield left + right, left, file, at
-            n_places += 1
-            if n_places == MAX_PLACES:
-                return
+        for key, more in keys:
+            for end in _ends(file.places, key) if key is not None else ():
+                n_looked += 1
+                at = _behind(file.text, end, more)
+                if at is not None and (file.path, at) not in seen:
+                    seen.add((file.path, at))
+                    left = _n_agreeing(file.text[max(at - MAX_MATCH, 0) : at], tail[-MAX_MATCH:])
+                    right = len(head) if head and _goes_on(file.text, at, head, is_line=is_line) else 0
+                    yield left + right, left, file, at
+                    n_compared += 1
+                if n_looked == MAX_LOOKED or n_compared == MAX_PLACES:
+                    return
 
 
-def _ends(file: IndexedFile, key: int, more: str) -> Iterator[int]:
-    """Yield the offsets behind the tokens with this hash and behind `more`: the start of a word, or white space."""
-    first = bisect_left(file.places, key << _OFFSET_BITS)
-    for place in range(first, len(file.places)):
-        if file.places[place] >> _OFFSET_BITS != key:
-            return
-        at = file.places[place] & ((1 << _OFFSET_BITS) - 1)
-        if more.strip():
-            while file.text[at : at + 1] in (" ", "\t"):
-                at += 1
-        if file.text.startswith(more, at):
-            yield at + len(more)
-        elif not more.strip():
-            yield at
+def _ends(places: array[int], key: int) -> Iterator[int]:
+    """Yield the offsets behind the tokens with this hash."""
+    place = bisect_left(places, key << _OFFSET_BITS)
+    while place < len(places) and places[place] >> _OFFSET_BITS == key:
+        yield places[place] & ((1 << _OFFSET_BITS) - 1)
+        place += 1
+
+
+def _behind(text: str, at: int, more: str) -> int | None:
+    """Return the offset behind `more`: white space, which may be missing, or the start of a word, which may not."""
+    if more.strip():
+        while text[at : at + 1] in (" ", "\t"):
+            at += 1
+        return at + len(more) if text.startswith(more, at) else None
+    return at + len(more) if text.startswith(more, at) else at
 
 
 def _goes_on(text: str, at: int, head: str, *, is_line: bool) -> bool:
     """Return whether the suffix's first words follow: in the same line, or else at the start of one of the next lines."""
+    line_end = text.find("\n", at)
     if is_line:
-        end = text.find("\n", at)
-        return text.find(head, at, end if end >= 0 else len(text)) >= 0
-    return any(line.strip().startswith(head) for line in text[at : at + BLOCK_CHARS].split("\n")[1:])
+        return text.find(head, at, line_end if line_end >= 0 else len(text)) >= 0
+    found = text.find(head, line_end + 1, at + BLOCK_CHARS) if line_end >= 0 else -1
+    while found >= 0:
+        if not text[text.rfind("\n", at, found) + 1 : found].strip():
+            return True
+        found = text.find(head, found + 1, at + BLOCK_CHARS)
+    return False
 
 
 def _n_agreeing(text: str, tail: str) -> int:
