@@ -185,7 +185,8 @@ def _names_near(request: InfillRequest) -> dict[str, bool]:
     after = "\n".join(request.suffix[: NEAR_LINES * 200].split("\n")[:NEAR_LINES])
     names = [*reversed(_NAME.findall("\n".join(before[first:]))), *_NAME.findall(after)]
     attributes = {name for mark, name in names if mark}
-    return {name: name in attributes for _, name in names}
+    # Special methods, such as `__init__`, have the same meaning everywhere.
+    return {name: name in attributes for _, name in names if not name.startswith("__")}
 
 
 def _places(request: InfillRequest, repository: Repository) -> Iterator[tuple[int, int, IndexedFile, int]]:

@@ -167,3 +167,8 @@ def test_a_definition_in_the_related_text_is_not_repeated() -> None:
     related = [Snippet("a.py", "import x\n\ndef rounded(value):\n    pass\n")]
     result = repository.with_repository(request("y = rounded(counted(2), $0)\n"), related, files, 1_000)
     assert [snippet.path for snippet in result.related if not snippet.for_copying] == ["b.py", "a.py"]
+
+
+def test_special_methods_are_not_looked_up() -> None:
+    files = repo(a_py="class Cart:\n    def __len__(self):\n        return 1\n")
+    assert repository.definitions(request("x = cart.__len__($0)\n"), files, 1_000) == ()
