@@ -2,8 +2,8 @@
 
 Takes the best copy for each hole, with text of the whole repository as in `repository.py`. Aligns the lines before the
 copied place with the lines before the hole, token by token. Where identifiers differ there, it renames them in the copy.
-Prints how many copies change, and how many of those are exact before and after. The engine does not do this: it gained
-too little (docs/decisions/0012-repository-index.md).
+Prints how many copies change, and how many of those are exact before and after. The engine does not do this
+(docs/decisions/0012-repository-index.md).
 """
 
 from __future__ import annotations
