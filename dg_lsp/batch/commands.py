@@ -185,7 +185,7 @@ def _list(spec: JobSpec, *, as_json: bool) -> None:
     from dg_lsp.batch import job, listing, report
 
     plans, skipped, left_out = job.plans(spec)
-    cost = listing.cost(plans, spec.options, job.file_context)
+    cost = listing.cost(plans, spec.options, job.context_source())
     if as_json:
         typer.echo(json.dumps(listing.build(plans, skipped, left_out, cost), indent=2))
         return

@@ -44,7 +44,9 @@ def request_of(plan: Plan, context: FileContext, options: RunOptions) -> InfillR
     """Return the request that a run would send for the plan's only hole."""
     [group] = plan.groups
     settings = settings_for(plan, context, group, options)
-    return pipeline.to_request(plan.source.document, group, settings, syntax=plan.syntax, related=context.related)
+    return pipeline.to_request(
+        plan.source.document, group, settings, syntax=plan.syntax, related=context.related, files=context.files
+    )
 
 
 def picture(plan: Plan, request: InfillRequest, chars: int) -> str:
@@ -54,7 +56,8 @@ def picture(plan: Plan, request: InfillRequest, chars: int) -> str:
     """
     [hole] = plan.holes
     parts = [_facts(plan, hole)]
-    parts += [f"--- also sent: {near.path}\n{_ended(near.text)}" for near in request.related]
+    titles = {False: "also sent", True: "only to copy from"}
+    parts += [f"--- {titles[near.for_copying]}: {near.path}\n{_ended(near.text)}" for near in request.related]
     before, after = request.prefix[-chars:], request.suffix[:chars]
     n_before = len(request.prefix)
     size_before = f"{n_before} {'character' if n_before == 1 else 'characters'} before"

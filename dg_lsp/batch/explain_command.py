@@ -47,7 +47,7 @@ def explain(
         configuration = config.load_config(config.workspace_of(file_plan.source.path))
         model = model or configuration.settings.model
         options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
-        request = explain.request_of(file_plan, job.file_context(file_plan), options)
+        request = explain.request_of(file_plan, job.context_source()(file_plan), options)
         if config.is_remote(model):
             privacy = config.privacy([file_plan.source.path])
             if privacy.keeps_file(file_plan.source.path):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from dg_lsp.batch import discover, keep, plan, run, select, together, write
 from dg_lsp.batch.check import Check
@@ -20,12 +21,15 @@ from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import Fill, Location, Plan, PlanError
 from dg_lsp.batch.select import Selection
+from dg_lsp.core import secrets
+from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Hole
-from dg_lsp.infill import config, workspace
+from dg_lsp.infill import config, pipeline, repository, workspace
+from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import model_names
 
-MAX_RELATED_CHARS = 8_000
+MAX_INDEX_S = 10.0  # CPU time to index a workspace; files that are not reached in it are left out
 MAX_NAME_CHARS = 400  # a file's name helps the model, but must not take the room of the text
 
 # Concurrent requests to one server of a remote model. Each request may need several calls.
@@ -33,6 +37,12 @@ N_IN_FLIGHT_REMOTE = 8
 
 # Opens an engine for the duration of a context, given the model's name and a function for progress messages.
 Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[Engine]"]
+
+
+class ContextSource(Protocol):
+    """Returns the context of a file; `texts` are the new texts of files that are filled already."""
+
+    def __call__(self, file_plan: Plan, texts: Mapping[Path, str] | None = None) -> run.FileContext: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,7 @@ async def fill(
     """Fill the holes and return the result of each file, in order. Writes nothing."""
     with contextlib.ExitStack() as stack:
         copies = stack.enter_context(open_copies(spec.check, spec.n_jobs, warn)) if spec.check else None
+        file_context = context_source()
         async with connect(spec.model, hear) as engine:
             result_by_path: dict[Path, FileResult] = {}
             n_left = sum(len(one.holes) for one in file_plans)
@@ -163,15 +174,30 @@ def write_fills(result: FileResult) -> FileResult:
     return result
 
 
-def file_context(file_plan: Plan, texts: Mapping[Path, str] | None = None) -> run.FileContext:
-    """Return the file's path relative to its workspace, and text from related files.
+def context_source() -> ContextSource:
+    """Return a function for the file's path relative to its workspace, and text from other files of it.
 
-    `texts` are the new texts of files that are filled already.
+    A workspace's files are indexed once, when a context of a file in it is first asked for.
     """
-    path = file_plan.source.path
-    root = config.workspace_of(path)
-    related = workspace.related(root, path, file_plan.source.document, MAX_RELATED_CHARS, texts=texts)
-    return run.FileContext(_bounded(workspace.name_of(path.relative_to(root))), related)
+    files_by_root: dict[Path, Repository] = {}
+
+    def file_context(file_plan: Plan, texts: Mapping[Path, str] | None = None) -> run.FileContext:
+        path = file_plan.source.path
+        root = config.workspace_of(path)
+        if root not in files_by_root:
+            files_by_root[root] = repository.indexed(Ignore.for_root(root), max_s=MAX_INDEX_S)
+        related = workspace.related(root, path, file_plan.source.document, pipeline.RELATED_CHARS, texts=texts)
+        # Filled files are not read again, so mask their new texts here.
+        changed = {
+            _name(other, root): secrets.mask(text) for other, text in (texts or {}).items() if other.is_relative_to(root)
+        }
+        return run.FileContext(_bounded(_name(path, root)), related, files_by_root[root].changed(changed))
+
+    return file_context
+
+
+def _name(path: Path, root: Path) -> str:
+    return workspace.name_of(path.relative_to(root))
 
 
 def _bounded(name: str) -> str:

@@ -39,8 +39,15 @@ def cost(plans: Sequence[Plan], options: RunOptions, context_for: ContextFor) ->
         context = context_for(plan)
         for group in plan.groups:
             settings = settings_for(plan, context, group, options)
-            request = pipeline.to_request(plan.source.document, group, settings, syntax=plan.syntax, related=context.related)
-            texts = [request.prefix, request.suffix, *request.between, *(snippet.text for snippet in request.related)]
+            request = pipeline.to_request(
+                plan.source.document, group, settings, syntax=plan.syntax, related=context.related, files=context.files
+            )
+            texts = [
+                request.prefix,
+                request.suffix,
+                *request.between,
+                *(each.text for each in request.related if not each.for_copying),
+            ]
             n_requests, n_chars = n_requests + 1, n_chars + sum(map(len, texts))
             n_written += options.n_candidates * sum(BLOCK_TOKENS if hole.block else LINE_TOKENS for hole in group)
     return Cost(n_requests, n_chars // CHARS_PER_TOKEN, n_written)

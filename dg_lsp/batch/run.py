@@ -20,6 +20,8 @@ from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.order import After
 from dg_lsp.batch.plan import Fill, Plan
 from dg_lsp.batch.views import View
+from dg_lsp.core import repository
+from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Budget, Hole, Snippet
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine, EngineError
@@ -58,10 +60,14 @@ class HoleResult:
 
 @dataclass(frozen=True, slots=True)
 class FileContext:
-    """What a request contains besides the file's own text: its path in the workspace, and text from other files."""
+    """What a request contains besides the file's own text: its path in the workspace, and text from other files.
+
+    `files` is the index of the workspace, from which each hole gets its own text.
+    """
 
     path: str
     related: tuple[Snippet, ...] = ()
+    files: Repository = repository.EMPTY
 
 
 ContextFor = Callable[[Plan], FileContext]
@@ -290,6 +296,7 @@ async def _ask(
             settings,
             syntax=plan.syntax,
             related=context.related,
+            files=context.files,
             is_file=True,
             allow_shrink=options.allow_shrink,
         )

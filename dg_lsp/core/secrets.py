@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from dg_lsp.core.values import InfillRequest, Snippet, Span
+from dg_lsp.core.values import InfillRequest, Span
 
 MASK = "REDACTED"
 
@@ -108,7 +108,7 @@ def mask_request(request: InfillRequest) -> InfillRequest:
         prefix=prefix,
         suffix=suffix,
         between=tuple(between),
-        related=tuple(Snippet(item.path, mask(item.text)) for item in request.related),
+        related=tuple(replace(item, text=mask(item.text)) for item in request.related),
         holes=tuple(replace(hole, instruction=mask(hole.instruction)) for hole in request.holes),
         previous=mask(request.previous),
     )

@@ -80,10 +80,15 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Related text from another place: its path, and the text."""
+    """Related text from another place: its path, and the text.
+
+    With `for_copying` it is only a source of drafts and token statistics on this machine. No model reads it, and it is never
+    sent to a remote one.
+    """
 
     path: str
     text: str
+    for_copying: bool = False
 
 
 @dataclass(frozen=True, slots=True)

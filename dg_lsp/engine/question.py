@@ -38,12 +38,14 @@ def ask(request: InfillRequest, before: str, suffix: str, related: str, fence: s
 
 
 def related_files(related: Sequence[Snippet], fence: str, room: int, size: Callable[[str], int]) -> str:
-    """Return the best snippets that fit in `room`, as measured by `size`, sorted by path.
+    """Return the best snippets to show that fit in `room`, as measured by `size`, sorted by path.
 
     Their ranking changes as the user types, and a different order would require encoding the whole prompt again.
     """
     chosen_files = list[tuple[str, str]]()
     for item in related:
+        if item.for_copying:
+            continue
         text = f"File {item.path}:\n{fenced(item.text, fence)}"
         room -= size(text)
         if room < 0:

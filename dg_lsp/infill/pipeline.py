@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dg_lsp.core import context, polish
+from dg_lsp.core import context, polish, repository
+from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, InfillRequest, Snippet
 from dg_lsp.infill.port import Engine
 
@@ -20,14 +21,19 @@ if TYPE_CHECKING:
 SPARES = 8
 
 
+RELATED_CHARS = 8_000  # of other files in a request, if the user has no setting for it
+
+
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
     """The options of a request: context size, budget, seed, and the file's name in the prompt.
 
+    `related_chars` limits the text of other files if there is an index of them; otherwise the caller has limited it.
     `previous` is the rest of an earlier answer for the hole (see `InfillRequest`).
     """
 
     window_chars: int = 24_000
+    related_chars: int = RELATED_CHARS
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     path: str = ""
@@ -80,6 +86,7 @@ async def infill(
     *,
     syntax: Syntax | None = None,
     related: Sequence[Snippet] = (),
+    files: Repository = repository.EMPTY,
     is_file: bool = False,
     allow_shrink: bool = False,
 ) -> Answer:
@@ -91,7 +98,7 @@ async def infill(
     """
     if not holes:
         return Answer()
-    request = to_request(document, holes, settings, syntax=syntax, related=related)
+    request = to_request(document, holes, settings, syntax=syntax, related=related, files=files)
     candidates = await engine.fill(request)
     return to_answer(request, candidates, document, syntax=syntax, is_file=is_file, allow_shrink=allow_shrink)
 
@@ -103,19 +110,24 @@ def to_request(
     *,
     syntax: Syntax | None = None,
     related: Sequence[Snippet] = (),
+    files: Repository = repository.EMPTY,
 ) -> InfillRequest:
-    """Return the request to the engine for these holes; raise ValueError as `infill` does."""
-    return context.build(
+    """Return the request to the engine for these holes; raise ValueError as `infill` does.
+
+    `related` is text from related files, and `files` the index of all files of the workspace.
+    """
+    request = context.build(
         document,
         holes,
         syntax=syntax,
-        related=related,
+        related=() if files.files else related,
         path=settings.path,
         window_chars=settings.window_chars,
         budget=replace(settings.budget, spares=SPARES),
         seed=settings.seed,
         previous=settings.previous,
     )
+    return repository.with_repository(request, related, files, settings.related_chars) if files.files else request
 
 
 def to_answer(

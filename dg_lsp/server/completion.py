@@ -169,6 +169,7 @@ class Completer:
         related = self._related(now.document, settings)
         options = pipeline.RequestOptions(
             window_chars=settings.window_chars,
+            related_chars=settings.related_chars,
             budget=Budget(ms=settings.deadline, candidates=n_candidates),
             path=self._nearby.name(now.document.uri),
             previous=self._cache.left_over(now.place, self._clock()),
@@ -178,7 +179,10 @@ class Completer:
         current = self._documents.get(now.document.uri)
         quick = self._outlines.quick(now.document.uri, syntax, settings.window_chars, current.syntax if current else None)
         is_file = not self._documents.is_cell(now.document.uri)
-        answer = await pipeline.infill(engine, now.document, (hole,), options, syntax=quick, related=related, is_file=is_file)
+        files = self._nearby.files(now.document, settings.related_chars)
+        answer = await pipeline.infill(
+            engine, now.document, (hole,), options, syntax=quick, related=related, files=files, is_file=is_file
+        )
         if answer.fired:
             log.debug("polished by %s", ", ".join(answer.fired))
         latency_ms = 1000 * (self._clock() - started)

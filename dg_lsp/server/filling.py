@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from dg_lsp.core import confidence, context, polish, values
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Confidence, Ranked, Threshold
+from dg_lsp.core.repository import EMPTY, Repository
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Edit, Hole, Snippet
 from dg_lsp.infill import pipeline
@@ -72,6 +73,7 @@ class Job:
     syntax: Syntax | None
     settings: pipeline.RequestOptions
     related: Sequence[Snippet] = ()
+    files: Repository = EMPTY
     is_file: bool = False
     allow_shrink: bool = False
 
@@ -132,6 +134,7 @@ async def _group(
         job.settings,
         syntax=job.syntax,
         related=job.related,
+        files=job.files,
         is_file=job.is_file,
         allow_shrink=job.allow_shrink,
     )

@@ -1,6 +1,7 @@
 """Read the workspace for the server: which open files get no suggestions, and related text from other files.
 
-Files are read in threads and the results are cached for some seconds, so that no keystroke waits for the disk.
+Files are read in threads and the results are cached for some seconds, so that no keystroke waits for the disk. Each folder
+has an index of its files, which is made and updated in a thread while documents of the folder are edited.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+from dg_lsp.core import repository
+from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Document, Snippet
 from dg_lsp.infill import ignoring, workspace
 from dg_lsp.infill.ignoring import Ignore
+from dg_lsp.infill.repository import RepositoryIndex
 from dg_lsp.server import convert
 
 log = logging.getLogger(__name__)
 
 FRESH_S = 10.0
+# An update of a large folder's index takes longer, so it runs at most for one part in this many of the time.
+INDEX_SHARE = 30
 # A slow disk must not block a request. A document whose look-up takes longer gets no suggestion.
 LOOK_S = 5.0
 
@@ -38,6 +44,9 @@ class Nearby:
         self._unreadable: set[Path] = set()
         self._related: dict[str, tuple[float, tuple[Snippet, ...]]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
+        self._indexes: dict[Path, RepositoryIndex] = {}
+        self._next_update: dict[Path, float] = {}
+        self._updating: dict[Path, asyncio.Task[None]] = {}
         self._refused: dict[str, tuple[float, str]] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
 
@@ -48,6 +57,8 @@ class Nearby:
             self._add_root(path, before.get(path))
         self._refused.clear()
         self._related.clear()
+        for path in self._indexes.keys() - self._roots.keys():
+            self._indexes.pop(path).stop()
         # Running look-ups belong to the old folders.
         for task in self._looking.values():
             task.cancel()
@@ -119,6 +130,22 @@ class Nearby:
             await asyncio.wait([reading])
         return self.related(document, limit_chars)
 
+    def files(self, document: Document, limit_chars: int) -> Repository:
+        """Return the index of the files of the document's folder as it is, without waiting; update it when it is old.
+
+        It is empty until the first update, for a document outside all folders, and if `limit_chars` is 0.
+        """
+        path = convert.to_path(document.uri) if limit_chars > 0 else None
+        root = self._root(path) if path else None
+        if root is None:
+            return repository.EMPTY
+        index = self._indexes.get(root)
+        if index is None:
+            index = self._indexes[root] = RepositoryIndex(self._roots[root])
+        if root not in self._updating and self._clock() >= self._next_update.get(root, -FRESH_S):
+            self._updating[root] = asyncio.ensure_future(self._update(root, index))
+        return index.repository
+
     def forget(self, uri: str) -> None:
         """Empty the cache for a document."""
         self._related.pop(uri, None)
@@ -126,7 +153,9 @@ class Nearby:
 
     async def close(self) -> None:
         """Cancel all reading."""
-        tasks = (*self._reading.values(), *self._looking.values())
+        for index in self._indexes.values():
+            index.stop()
+        tasks = (*self._reading.values(), *self._looking.values(), *self._updating.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -143,6 +172,17 @@ class Nearby:
             self._related[document.uri] = (self._clock(), tuple(snippets))
         finally:
             self._reading.pop(document.uri, None)
+
+    async def _update(self, root: Path, index: RepositoryIndex) -> None:
+        start = self._clock()
+        try:
+            is_complete = False
+            while not is_complete and self._indexes.get(root) is index:
+                is_complete = await asyncio.to_thread(index.update)
+        finally:
+            now = self._clock()
+            self._next_update[root] = now + max(FRESH_S, INDEX_SHARE * (now - start))
+            self._updating.pop(root, None)
 
     def _root(self, path: Path) -> Path | None:
         around = [root for root in self._roots if path.is_relative_to(root)]

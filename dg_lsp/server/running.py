@@ -274,6 +274,7 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
     related: Sequence[Snippet] = await server.nearby.read(document, settings.related_chars)
     options = pipeline.RequestOptions(
         window_chars=settings.window_chars,
+        related_chars=settings.related_chars,
         budget=Budget(ms=settings.action_deadline, candidates=settings.candidates),
         path=server.nearby.name(document.uri),
     )
@@ -297,7 +298,8 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
     try:
         is_file = not server.documents.is_cell(document.uri)
         # Shrinking is allowed because `edit` asks the user, or the editor shows a preview.
-        job = Job(document, syntax, options, related, is_file=is_file, allow_shrink=True)
+        files = server.nearby.files(document, settings.related_chars)
+        job = Job(document, syntax, options, related, files, is_file=is_file, allow_shrink=True)
         return await filling.fill(attempts, job, engine_for, done, repairs=params.what == "repair")
     finally:
         if latest:

@@ -151,7 +151,7 @@ def encode_ask(ask: Ask) -> dict[str, object]:
             "between": list(request.between),
             "language": request.language,
             "path": request.path,
-            "related": [{"path": snippet.path, "text": snippet.text} for snippet in request.related],
+            "related": [_encode_snippet(snippet) for snippet in request.related],
             "budget": asdict(request.budget),
             "seed": request.seed,
             "previous": request.previous,
@@ -280,6 +280,15 @@ def _decode_hole(fields: Fields) -> Hole:
     )
 
 
+def _encode_snippet(snippet: Snippet) -> dict[str, object]:
+    fields: dict[str, object] = {"path": snippet.path, "text": snippet.text}
+    return {**fields, "for_copying": True} if snippet.for_copying else fields
+
+
+def _decode_snippet(fields: Fields) -> Snippet:
+    return Snippet(fields.text("path"), fields.text("text"), fields.flag("for_copying", default=False))
+
+
 def _decode_request(fields: Fields) -> InfillRequest:
     budget = fields.inner("budget")
     try:
@@ -290,7 +299,7 @@ def _decode_request(fields: Fields) -> InfillRequest:
             between=fields.texts("between", ()),
             language=fields.text("language", ""),
             path=fields.text("path", ""),
-            related=tuple(Snippet(item.text("path"), item.text("text")) for item in fields.objects("related", ())),
+            related=tuple(_decode_snippet(item) for item in fields.objects("related", ())),
             budget=Budget(
                 ms=budget.integer("ms", 0),
                 steps=budget.integer("steps", 0, high=MAX_STEPS),

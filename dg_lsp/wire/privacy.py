@@ -51,5 +51,7 @@ def shown(request: InfillRequest, patterns: tuple[str, ...]) -> Shown:
     """Return the parts of a request that a remote model may see; raise LocalOnlyError if its file must stay local."""
     if stays_local(request.path, patterns):
         raise LocalOnlyError(f"{request.path or 'a file without a path'} {LOCAL_ONLY}")
-    related = tuple(snippet for snippet in request.related if not stays_local(snippet.path, patterns))
+    related = tuple(
+        snippet for snippet in request.related if not snippet.for_copying and not stays_local(snippet.path, patterns)
+    )
     return Shown(replace(request, related=related))

@@ -293,7 +293,7 @@ class Settings:
         About(
             "context.related_chars",
             "How much of other files the model sees, in characters.",
-            "Set 0 to let the model see one file at a time.",
+            "Set 0 to use one file at a time: no other file is then read, indexed or copied from.",
         ),
     ] = 6_000
     statistics: Annotated[

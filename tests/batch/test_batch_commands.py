@@ -372,7 +372,7 @@ def test_changed_text_on_the_canvas_has_another_colour(project: Path) -> None:
     (project / "a.py").write_text("x = [\n]\n")
     place = planning.parse_place("a.py:1:6")
     planned = planning.for_places(job.source_at(place), [place])
-    request = drawing.request_of(planned, job.file_context(planned), RunOptions())
+    request = drawing.request_of(planned, job.context_source()(planned), RunOptions())
 
     def paint(text: str, what: str) -> str:
         return f"<{what}>{text}</>" if text else ""
@@ -427,7 +427,12 @@ def test_local_only_files_are_never_sent_to_a_remote_model(project: Path) -> Non
     def sent(*args: str | Path) -> list[tuple[str, list[str]]]:
         engine = Filling("return 1")
         assert run(*args, engine=engine).exit_code == 0
-        return [(request.path, [snippet.path for snippet in request.related]) for request in engine.requests]
+        # A local model also gets passages to copy from; a remote one never does.
+        is_remote = "--model" in args
+        return [
+            (request.path, [snippet.path for snippet in request.related if is_remote or not snippet.for_copying])
+            for request in engine.requests
+        ]
 
     everything = [
         ("src/c d.py", ["src/near.py"]),

@@ -97,7 +97,8 @@ ASKED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", list(ASKED))
 def test_each_dialect_sends_only_documented_fields(name: str) -> None:
     with Served(name, keys={"127.0.0.1": "secret"}) as served:
-        candidates = served.fill("f(", ")\n", seed=5, ms=900, related=(Snippet("b.py", "b = 1\n"),))
+        related = (Snippet("b.py", "b = 1\n"), Snippet("c.py", "c = 1\n", for_copying=True))
+        candidates = served.fill("f(", ")\n", seed=5, ms=900, related=related)
         assert served.recorder.bodies == [ASKED[name]]
         assert served.recorder.headers[0]["authorization"] == "Bearer secret"
         assert served.recorder.headers[0]["content-type"] == "application/json"

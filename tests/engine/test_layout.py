@@ -165,9 +165,13 @@ def test_no_held_suffix_ends_within_a_line(instruct_layout: Path, suffix: str, n
         assert not held or held.endswith("\n")
 
 
+PASSAGE = Snippet("copied.py", "x = 1\n", for_copying=True)
+
+
 def test_the_instruct_layout_states_the_wish_and_shows_related_text(instruct_layout: Path) -> None:
     hole = Hole(Span(0, 0), "marker", instruction="sort by name", block=True)
-    text = drawn(instruct_layout, request("a\n", "", hole, related=(Snippet("b.py", "def g(): ..."),)))
+    text = drawn(instruct_layout, request("a\n", "", hole, related=(Snippet("b.py", "def g(): ..."), PASSAGE)))
+    assert PASSAGE.path not in text
     assert "File b.py:\n```python\ndef g(): ...\n```\n" in text
     assert "It should do this: sort by name. " in text
 

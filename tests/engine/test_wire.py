@@ -41,7 +41,7 @@ def asks(draw: st.DrawFn) -> Ask:
         between=tuple(draw(TEXTS) for _ in wanted[1:]),
         language=draw(TEXTS),
         path=draw(TEXTS),
-        related=tuple(draw(st.lists(st.builds(Snippet, TEXTS, TEXTS), max_size=2))),
+        related=tuple(draw(st.lists(st.builds(Snippet, TEXTS, TEXTS, st.booleans()), max_size=2))),
         budget=Budget(
             draw(COUNTS),
             draw(st.integers(0, messages.MAX_STEPS)),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.core.values import Document
 from dg_lsp.server.nearby import Nearby
 
 
@@ -72,3 +73,33 @@ def test_a_folder_that_can_not_be_read_is_left_out_and_the_others_stay(tmp_path:
     assert asyncio.run(nearby.look((good / "package" / "a.py").as_uri())) == ""
     assert nearby.name((good / "package" / "a.py").as_uri()) == "package/a.py"
     assert asyncio.run(nearby.look((bad / "a.py").as_uri())) == "lies in a workspace folder that can't be read"
+
+
+async def until_indexed(nearby: Nearby, document: Document, paths: set[str]) -> None:
+    while set(nearby.files(document, 1_000).files) != paths:
+        await asyncio.sleep(0.01)
+
+
+def test_the_files_of_a_folder_are_indexed_in_the_background_and_again_later(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("a = 1\n")
+    (tmp_path / "b.py").write_text("b = 1\n")
+    document = Document((tmp_path / "a.py").as_uri(), "python", "a = 1\n")
+    now = 0.0
+
+    async def test() -> None:
+        nonlocal now
+        nearby = Nearby(lambda: now)
+        nearby.set_roots([tmp_path.as_uri()])
+        assert not nearby.files(document, 0).files
+        assert not nearby.files(document, 1_000).files
+        await until_indexed(nearby, document, {"a.py", "b.py"})
+        (tmp_path / ".dgignore").write_text("b.py\n")
+        now += 100
+        await until_indexed(nearby, document, {"a.py"})
+        outside = Document("file:///elsewhere/a.py", "python", "")
+        assert not nearby.files(outside, 1_000).files
+        nearby.set_roots([])
+        assert not nearby.files(document, 1_000).files
+        await nearby.close()
+
+    asyncio.run(test())

@@ -112,11 +112,12 @@ class Syntax:
 
     def outline(self) -> tuple[tuple[Span, str], ...]:
         """Return the signature and span of each function, class and type, in order and indented as in the text."""
-        heads = [(self._head(owner.node, owner.inside.start)) for owner in self.facts.owners if owner.kind != "closure"]
+        heads = [(self.head(owner.node, owner.inside.start)) for owner in self.facts.owners if owner.kind != "closure"]
         heads += [self._definition(node) for node in self.facts.all("type")]
         return tuple((span, self.text[span.start : span.end]) for span in sorted(heads))
 
-    def _head(self, node: Node, end: int) -> Span:
+    def head(self, node: Node, end: int) -> Span:
+        """Return the span of a definition's signature, from its line's start if only white space is before it, to `end`."""
         start = self.offsets.to_point(node.start_byte)
         line = self.lines.starts[self.lines.at(start)]
         start = line if not self.text[line:start].strip() else start
@@ -125,7 +126,7 @@ class Syntax:
     def _definition(self, node: Node) -> Span:
         span = self.span(node)
         first, last = self.lines.at(span.start), self.lines.at(span.end)
-        return self._head(node, span.end if last - first < _TYPE_LINES else self.lines.ends[first])
+        return self.head(node, span.end if last - first < _TYPE_LINES else self.lines.ends[first])
 
     def _facts(self, span: Span | None) -> Facts:
         if span is None:

@@ -1,0 +1,303 @@
+"""Find text in the other files of a repository that helps at a hole: definitions of names, and passages to copy from.
+
+    files that may be read ── infill/repository.py: walk, read the changed ones, mask ──> IndexedFile, … = Repository
+    Repository + request   ── with_repository ──> definitions of names near the hole, related files, passages
+    passages (Snippet.for_copying) ──> engine/drafts.py, engine/file_model.py; no model reads them as context
+
+A passage is found by the tokens before the hole. The index of a file maps each run of `GRAM` tokens to the places behind
+it. It is a sorted array of integers, eight bytes per token, so that a changed file replaces only its own array. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from dg_lsp.core import context, languages, syntax
+from dg_lsp.core.languages import GrammarError
+from dg_lsp.core.symbols import Symbol, symbols
+from dg_lsp.core.values import InfillRequest, Snippet
+
+GRAM = 4  # tokens that must agree before a place; three find many more places and no better ones
+TAIL_CHARS = 400  # the text before the hole that is compared
+MAX_MATCH = 240  # more agreeing characters than this do not count
+MAX_RIGHT = 24
+# The most places of one hole to look at and to compare with it, so that a frequent phrase costs no more than a rare one.
+MAX_LOOKED = 2_000
+MAX_PLACES = 300
+MAX_PASSAGES = 8
+BEFORE_CHARS = 300  # of a passage, before the place: more than MAX_MATCH
+LINE_CHARS = 240  # of a passage, after the place
+BLOCK_CHARS = 1_600
+NEAR_LINES = 16  # names this close to the hole are looked up; the window moves in steps of as many lines
+MAX_DEFINITIONS = 2  # of one name; a name with more of them in files that are not imported says little
+DEFINITION_SHARE = 4  # definitions take at most one in this many characters of the related text
+
+_OFFSET_BITS = 24
+_TOKEN = re.compile(r"[^\S\n]*(?:\n\s*|\w+|[^\w\s])")
+_NAME = re.compile(r"(\.|->|::)?([^\W\d]\w{2,})")
+_LAST_WORD = re.compile(r"\w+\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedFile:
+    """A file's text and its index. `places` are sorted integers: the hash of `GRAM` tokens, then the offset behind them."""
+
+    path: str
+    language: str
+    text: str
+    places: array[int]
+    symbols: tuple[Symbol, ...] = ()
+
+    @property
+    def n_bytes(self) -> int:
+        """About the memory that the file takes, in bytes."""
+        widest = 4 if not self.text.isascii() else 1
+        shown = sum(len(symbol.name) + len(symbol.text) + 150 for symbol in self.symbols)
+        return len(self.text) * widest + self.places.itemsize * len(self.places) + shown
+
+
+def index(path: str, language: str, text: str) -> IndexedFile:
+    """Return the index of a file's text, which the caller has masked. `language` is a name from the table, or ""."""
+    text = context.with_newlines(text.removeprefix("\ufeff"))[: (1 << _OFFSET_BITS) - 1]
+    tokens = list(_tokens(text))
+    hashes = _hashes([token for token, _ in tokens])
+    places = array("Q", sorted(code << _OFFSET_BITS | end for code, (_, end) in zip(hashes, tokens[GRAM - 1 :], strict=False)))
+    return IndexedFile(path, language, text, places, _symbols(text, language))
+
+
+# The class has no slots, so that the table of names can be computed on first use.
+@dataclass(frozen=True)
+class Repository:
+    """The indexed files of one workspace at one time, by path."""
+
+    files: Mapping[str, IndexedFile] = field(default_factory=dict)
+
+    def changed(self, texts: Mapping[str, str]) -> Repository:
+        """Return the repository with new texts of some of its files; paths that it does not contain are left out."""
+        new = {path: index(path, self.files[path].language, text) for path, text in texts.items() if path in self.files}
+        return Repository({**self.files, **new}) if new else self
+
+    @cached_property
+    def by_name(self) -> dict[str, list[tuple[str, Symbol]]]:
+        """The paths and definitions of each name."""
+        table: dict[str, list[tuple[str, Symbol]]] = {}
+        for path, file in self.files.items():
+            for symbol in file.symbols:
+                table.setdefault(symbol.name, []).append((path, symbol))
+        return table
+
+
+EMPTY = Repository()
+
+
+def with_repository(
+    request: InfillRequest, related: Sequence[Snippet], repository: Repository, limit_chars: int
+) -> InfillRequest:
+    """Return the request with text from other files: definitions, its own related text, `related`, and passages.
+
+    Definitions and `related` together have at most `limit_chars` characters. Only a request with one hole gets passages,
+    because no other is drafted by copying.
+    """
+    if limit_chars <= 0:
+        return request
+    near = definitions(request, repository, limit_chars // DEFINITION_SHARE, related)
+    n_left = limit_chars - sum(len(snippet.text) for snippet in near)
+    shown = (*near, *request.related, *_fitting(related, n_left))
+    copied = passages(request, repository) if len(request.holes) == 1 else ()
+    return replace(request, related=(*shown, *copied))
+
+
+def passages(request: InfillRequest, repository: Repository, most: int = MAX_PASSAGES) -> tuple[Snippet, ...]:
+    """Return the passages of other files whose text agrees longest with the text around the hole, best first.
+
+    Passages that continue in the same way count once.
+    """
+    hole = request.holes[0]
+    ranked = sorted(_places(request, repository), key=lambda place: place[:2], reverse=True)
+    found = dict[str, Snippet]()
+    shown = list[tuple[IndexedFile, int, int]]()
+    for *_, file, at in ranked:
+        if len(found) == most:
+            break
+        ahead = file.text[at : at + 40]
+        if ahead in found or any(
+            file is other and start <= at - MAX_MATCH and at < end - LINE_CHARS for other, start, end in shown
+        ):
+            continue
+        start = file.text.rfind("\n", 0, max(at - BEFORE_CHARS, 0)) + 1
+        end = file.text.find("\n", at + (BLOCK_CHARS if hole.block else LINE_CHARS)) + 1 or len(file.text)
+        shown.append((file, start, end))
+        found[ahead] = Snippet(file.path, file.text[start:end], for_copying=True)
+    return tuple(found.values())
+
+
+def definitions(
+    request: InfillRequest, repository: Repository, limit_chars: int, related: Sequence[Snippet] = ()
+) -> tuple[Snippet, ...]:
+    """Return the definitions, in other files, of the names used near the hole; at most `limit_chars`, one snippet per file.
+
+    A name's definitions in imported files come first. A name that no imported file defines counts only if few files do.
+    Names nearer to the hole come first. A definition whose first line is in `related` is left out.
+    """
+    imported = context.imports(f"{request.prefix}\n{request.suffix}", request.language)
+    lines_by_path: dict[str, list[str]] = {}
+    for name, is_attribute in _names_near(request).items():
+        for path, symbol in _definitions(name, request, repository, imported, is_attribute=is_attribute):
+            if any(symbol.text.partition("\n")[0] in snippet.text for snippet in related):
+                continue
+            limit_chars -= len(symbol.text) + 1
+            if limit_chars < 0:
+                return tuple(Snippet(path, "".join(lines)) for path, lines in lines_by_path.items())
+            lines_by_path.setdefault(path, []).append(f"{symbol.text}\n")
+    return tuple(Snippet(path, "".join(lines)) for path, lines in lines_by_path.items())
+
+
+def _definitions(
+    name: str, request: InfillRequest, repository: Repository, imported: Sequence[str], *, is_attribute: bool
+) -> list[tuple[str, Symbol]]:
+    places = [
+        (path, symbol)
+        for path, symbol in repository.by_name.get(name, ())
+        if path != request.path
+        and repository.files[path].language == request.language
+        # An indented definition is a member of something, so only an attribute can mean it.
+        and (is_attribute or not symbol.text[:1].isspace())
+    ]
+    chosen = [(path, symbol) for path, symbol in places if context.is_imported(path, imported)] or places
+    return chosen if len(chosen) <= MAX_DEFINITIONS else []
+
+
+def _names_near(request: InfillRequest) -> dict[str, bool]:
+    """Return the names near the hole, nearest first, and whether each is used as an attribute, as in `a.name`.
+
+    The window begins at a line number that changes only every `NEAR_LINES` lines, because the text of a prompt that changes
+    with every line must be encoded again. The word that is being typed does not count.
+    """
+    typed = _LAST_WORD.search(request.prefix) if request.holes[0].kind == "cursor" else None
+    before = (request.prefix[: typed.start()] if typed else request.prefix).split("\n")
+    first = max((len(before) - 1) // NEAR_LINES - 1, 0) * NEAR_LINES
+    after = "\n".join(request.suffix[: NEAR_LINES * 200].split("\n")[:NEAR_LINES])
+    names = [*reversed(_NAME.findall("\n".join(before[first:]))), *_NAME.findall(after)]
+    attributes = {name for mark, name in names if mark}
+    # Special methods, such as `__init__`, have the same meaning everywhere.
+    return {name: name in attributes for _, name in names if not name.startswith("__")}
+
+
+def _places(request: InfillRequest, repository: Repository) -> Iterator[tuple[int, int, IndexedFile, int]]:
+    """Yield places behind the same tokens as the hole: the agreement on both sides, that on the left, the file, the offset."""
+    tail = request.prefix[-TAIL_CHARS:]
+    typed = _LAST_WORD.search(tail)
+    blank = "" if tail.endswith("\n") or not tail.rstrip(" \t") else tail[len(tail.rstrip(" \t")) :]
+    if blank and tail[: -len(blank)].endswith("\n"):
+        blank = ""  # an indentation is part of its line end's token
+    keys = [(_hash_before(tail), blank)]
+    if typed:
+        keys.append((_hash_before(tail[: typed.start()]), typed.group()))
+    head = request.suffix[:TAIL_CHARS].lstrip("\n").split("\n", 1)[0].strip()[:MAX_RIGHT]
+    is_line = not request.suffix.startswith("\n") and bool(head)
+    n_looked, n_compared = 0, 0
+    seen = set[tuple[str, int]]()
+    for file in repository.files.values():
+        if file.path == request.path or file.language != request.language:
+            continue
+        for key, more in keys:
+            for end in _ends(file.places, key) if key is not None else ():
+                n_looked += 1
+                at = _behind(file.text, end, more)
+                if at is not None and (file.path, at) not in seen:
+                    seen.add((file.path, at))
+                    left = _n_agreeing(file.text[max(at - MAX_MATCH, 0) : at], tail[-MAX_MATCH:])
+                    right = len(head) if head and _goes_on(file.text, at, head, is_line=is_line) else 0
+                    yield left + right, left, file, at
+                    n_compared += 1
+                if n_looked == MAX_LOOKED or n_compared == MAX_PLACES:
+                    return
+
+
+def _ends(places: array[int], key: int) -> Iterator[int]:
+    """Yield the offsets behind the tokens with this hash."""
+    place = bisect_left(places, key << _OFFSET_BITS)
+    while place < len(places) and places[place] >> _OFFSET_BITS == key:
+        yield places[place] & ((1 << _OFFSET_BITS) - 1)
+        place += 1
+
+
+def _behind(text: str, at: int, more: str) -> int | None:
+    """Return the offset behind `more`: white space, which may be missing, or the start of a word, which may not."""
+    if more.strip():
+        while text[at : at + 1] in (" ", "\t"):
+            at += 1
+        return at + len(more) if text.startswith(more, at) else None
+    return at + len(more) if text.startswith(more, at) else at
+
+
+def _goes_on(text: str, at: int, head: str, *, is_line: bool) -> bool:
+    """Return whether the suffix's first words follow: in the same line, or else at the start of one of the next lines."""
+    line_end = text.find("\n", at)
+    if is_line:
+        return text.find(head, at, line_end if line_end >= 0 else len(text)) >= 0
+    found = text.find(head, line_end + 1, at + BLOCK_CHARS) if line_end >= 0 else -1
+    while found >= 0:
+        if not text[text.rfind("\n", at, found) + 1 : found].strip():
+            return True
+        found = text.find(head, found + 1, at + BLOCK_CHARS)
+    return False
+
+
+def _n_agreeing(text: str, tail: str) -> int:
+    low, high = 0, min(len(text), len(tail))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if text.endswith(tail[-middle:]) else (low, middle - 1)
+    return low
+
+
+def _hash_before(tail: str) -> int | None:
+    """Return the hash of the last tokens of a text, or None if it has too few."""
+    hashes = _hashes([token for token, _ in _tokens(tail.rstrip(" \t") if not _ends_indented(tail) else tail)][-GRAM:])
+    return hashes[0] if hashes else None
+
+
+def _ends_indented(tail: str) -> bool:
+    return tail.rstrip(" \t").endswith("\n")
+
+
+def _tokens(text: str) -> Iterator[tuple[str, int]]:
+    r"""Yield each token with its end. White space counts only as a line end, and several line ends count as one."""
+    for match in _TOKEN.finditer(text):
+        token = match.group().strip(" \t")
+        yield ("\n" if token.startswith("\n") else token), match.end()
+
+
+def _hashes(tokens: Sequence[str]) -> list[int]:
+    """Return a hash of 32 bits for each run of `GRAM` tokens. Places are compared as text, so equal hashes do no harm."""
+    coded = [token.encode("utf-8", "surrogatepass") + b"\0" for token in tokens]
+    return [zlib.crc32(b"".join(coded[at : at + GRAM])) for at in range(len(coded) - GRAM + 1)]
+
+
+def _symbols(text: str, language: str) -> tuple[Symbol, ...]:
+    row = languages.get(language) if language else None
+    try:
+        return symbols(syntax.parse(text, row)) if row else ()
+    except GrammarError:
+        return ()
+
+
+def _fitting(related: Iterable[Snippet], limit_chars: int) -> tuple[Snippet, ...]:
+    """Return the first snippets that fit; the last is cut at a line end."""
+    fitting = list[Snippet]()
+    for snippet in related:
+        text = (
+            snippet.text if len(snippet.text) <= limit_chars else snippet.text[: snippet.text.rfind("\n", 0, limit_chars) + 1]
+        )
+        if not text:
+            break
+        fitting.append(replace(snippet, text=text))
+        limit_chars -= len(text)
+    return tuple(fitting)

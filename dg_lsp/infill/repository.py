@@ -1,0 +1,164 @@
+"""Keep an index of the files of a workspace that may be read, and update it as they change.
+
+`Ignore` and the secret rules decide which files those are, again at each update. Text that looks like a secret is masked
+before it is indexed. The index is in memory only. `core.repository` searches it. This module knows files, not models.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dg_lsp.core import languages, repository, secrets
+from dg_lsp.core.repository import IndexedFile, Repository
+from dg_lsp.infill.ignoring import Ignore
+from dg_lsp.infill.workspace import name_of
+from dg_lsp.wire import files
+
+# Limits of one workspace's index. Indexing takes about half a second of CPU time per million characters.
+MAX_FILES = 2_000
+MAX_INDEX_BYTES = 48 << 20
+MAX_FILE_BYTES = 256 << 10  # larger files are data or generated
+MAX_FOLDERS = 4_000
+MAX_ENTRIES = 20_000
+MAX_LINE_CHARS = 1_000  # on average: minified code has no lines to copy
+
+# CPU seconds of one update: to look at files, and to read those that changed. A later update reads the rest.
+WALK_S = 3.0
+READ_S = 2.0
+
+# Folders of installed packages, besides those that `Ignore` skips.
+_FOREIGN_FOLDERS = frozenset({".eggs", "site-packages", "dist-packages"})
+_ENVIRONMENT_FILE = "pyvenv.cfg"  # marks a virtual environment, whatever its folder's name
+
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A file as it was read; `file` is None if it has no text to index."""
+
+    stamp: Stamp
+    file: IndexedFile | None
+
+
+class RepositoryIndex:
+    """The index of one workspace. `update` may run in a thread; `repository` is a snapshot for any other."""
+
+    def __init__(
+        self, ignore: Ignore, *, max_files: int = MAX_FILES, max_bytes: int = MAX_INDEX_BYTES, read_s: float = READ_S
+    ) -> None:
+        """Start with an empty index of the files below the root of `ignore`."""
+        self.repository = repository.EMPTY
+        self._ignore, self._max_files, self._max_bytes, self._read_s = ignore, max_files, max_bytes, read_s
+        self._entries: dict[Path, _Entry] = {}
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """End a running update within one file, and empty the index."""
+        self._is_stopped = True
+        self.repository = repository.EMPTY
+
+    def update(self) -> bool:
+        """Read what changed, and return whether that is complete; call it again if not.
+
+        A file that may no longer be read, or that this update did not reach, leaves the index. Raises no error for files
+        and folders that can't be read.
+        """
+        found = dict(_readable(self._ignore.renewed(), self._max_files, self._limit(WALK_S)))
+        is_over = self._limit(self._read_s)
+        entries, n_bytes, is_complete = dict[Path, _Entry](), 0, True
+        for path, (stamp, language) in found.items():
+            entry = self._entries.get(path)
+            if entry is None or entry.stamp != stamp:
+                if is_over():
+                    is_complete = False
+                    continue
+                entry = _Entry(stamp, _read(path, self._ignore.root, language))
+                # Let other threads run: this one holds the interpreter while it indexes.
+                time.sleep(0)
+            n_bytes += entry.file.n_bytes if entry.file else 0
+            if n_bytes > self._max_bytes:
+                break
+            entries[path] = entry
+        if self._is_stopped:
+            return True
+        is_same = entries.keys() == self._entries.keys() and all(entries[path] is self._entries[path] for path in entries)
+        self._entries = entries
+        if not is_same:
+            indexed = Repository({entry.file.path: entry.file for entry in entries.values() if entry.file})
+            # The table of names is made here, in the thread, and not at the first request.
+            _ = indexed.by_name
+            self.repository = indexed
+        return is_complete
+
+    def _limit(self, seconds: float) -> Callable[[], bool]:
+        """Return a function that returns whether this thread's CPU time is used up, or the index was stopped."""
+        end = time.thread_time() + seconds
+        return lambda: self._is_stopped or time.thread_time() >= end
+
+
+def indexed(ignore: Ignore, *, max_s: float) -> Repository:
+    """Return the index of all files below the root of `ignore`, as far as it is made within about `max_s` CPU seconds."""
+    index = RepositoryIndex(ignore, read_s=max_s)
+    index.update()
+    return index.repository
+
+
+def _readable(ignore: Ignore, max_files: int, is_over: Callable[[], bool]) -> Iterator[tuple[Path, tuple[Stamp, str]]]:
+    """Yield each source file that may be read, with its stamp and language: those of outer folders first, in name order.
+
+    Links are not followed. Stops at the limits, and when `is_over()` is true.
+    """
+    folders = deque([ignore.root])
+    n_folders = n_files = 0
+    while folders and n_folders < MAX_FOLDERS:
+        folder = folders.popleft()
+        n_folders += 1
+        entries = _entries(folder)
+        if any(entry.name == _ENVIRONMENT_FILE for entry in entries) and folder != ignore.root:
+            continue
+        for entry in entries:
+            if is_over():
+                return
+            path = folder / entry.name
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name not in _FOREIGN_FOLDERS and ignore.allows(path):
+                        folders.append(path)
+                    continue
+                language = languages.for_path(entry.name)
+                if language is None or not entry.is_file(follow_symlinks=False):
+                    continue
+                info = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if info.st_size > MAX_FILE_BYTES or secrets.in_place(path.parts) or not ignore.allows(path):
+                continue
+            yield path, ((info.st_mtime_ns, info.st_size, info.st_ino), language.name)
+            n_files += 1
+            if n_files >= max_files:
+                return
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            listed = [entry for entry, _ in zip(entries, range(MAX_ENTRIES), strict=False)]
+    except OSError:
+        return []
+    return sorted(listed, key=lambda entry: entry.name)
+
+
+def _read(path: Path, root: Path, language: str) -> IndexedFile | None:
+    try:
+        text = files.read_regular(path, MAX_FILE_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    if "\0" in text or len(text) > MAX_LINE_CHARS * (text.count("\n") + 1):
+        return None
+    return repository.index(name_of(path.relative_to(root)), language, secrets.mask(text))
