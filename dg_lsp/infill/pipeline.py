@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class RequestOptions:
     """The options of a request: context size, budget, seed, and the file's name in the prompt.
 
-    `previous` is the rest of an earlier answer for the hole (see `InfillRequest`).
+    `previous` is the rest of an earlier answer for the hole, and `file` the file's absolute path (see `InfillRequest`).
     """
 
     window_chars: int = 24_000
@@ -29,6 +29,7 @@ class RequestOptions:
     seed: int = 0
     path: str = ""
     previous: str = ""
+    file: str = ""
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:
@@ -112,6 +113,7 @@ def to_request(
         budget=settings.budget,
         seed=settings.seed,
         previous=settings.previous,
+        file=settings.file,
     )
 
 

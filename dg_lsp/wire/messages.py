@@ -155,6 +155,7 @@ def encode_ask(ask: Ask) -> dict[str, object]:
             "budget": {"ms": request.budget.ms, "steps": request.budget.steps, "candidates": request.budget.candidates},
             "seed": request.seed,
             "previous": request.previous,
+            "file": request.file,
         },
     }
 
@@ -298,6 +299,7 @@ def _decode_request(fields: Fields) -> InfillRequest:
             ),
             seed=fields.integer("seed", 0, low=-(2**63), high=2**63 - 1),
             previous=fields.text("previous", ""),
+            file=fields.text("file", ""),
         )
     except WireError:
         raise

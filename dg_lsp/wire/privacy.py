@@ -52,4 +52,5 @@ def shown(request: InfillRequest, patterns: tuple[str, ...]) -> Shown:
     if stays_local(request.path, patterns):
         raise LocalOnlyError(f"{request.path or 'a file without a path'} {LOCAL_ONLY}")
     related = tuple(snippet for snippet in request.related if not stays_local(snippet.path, patterns))
-    return Shown(replace(request, related=related))
+    # The absolute path names the user's folders, and only an engine on this machine needs it.
+    return Shown(replace(request, related=related, file=""))
