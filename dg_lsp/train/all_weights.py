@@ -1,7 +1,7 @@
 """Train all weights of a small model on a folder's code for a limited time, and keep the state with the lowest loss.
 
 Most steps are causal, because drafts and their ranking use the causal pass; the others train the canvas. This module knows
-the objective, the optimizers and the held-out windows. It knows nothing of files, exact matches or the store.
+the objective, the optimizer and the held-out windows. It knows nothing of files, exact matches or the store.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from dg_lsp.train.pack import Packed
 WARM_STEPS = 20
 HOLD = 0.4  # the fraction of the training with the full learning rate; after it the rate falls linearly
 LAST_RATE = 0.02
+BETAS = (0.9, 0.98)  # of AdamW
 CO_LOSS = 0.5  # the weight of the causal loss in a canvas step, and of the canvas loss in the measured loss
 CONDITIONED, ON_POLICY = 0.4, 0.5  # the fractions of canvas steps with self-conditioning, and with a canvas of the first pass
 CANVAS = 64
+CHECK_LENGTH = 320  # tokens of a window
 # Weights of the library's class that a dense model does not use.
 UNUSED = ("vision", "router", "experts", "layernorm_2")
 
@@ -38,6 +40,7 @@ class Recipe:
     rows: int = 4  # windows of a canvas step
     canvases: int = 4  # over each of them
     n_checks: int = 12  # how often the loss on held-out files is measured
+    check_rows: int = 36  # causal windows of one measurement, of which it takes a third at a time
 
 
 class Training:
@@ -48,11 +51,13 @@ class Training:
         self.recipe, self.passes = recipe, loaded.passes
         self._train = tune_data.sampler(train, tokenizer, profile, seed=seed, canvas=CANVAS)
         checks = tune_data.sampler(held, tokenizer, profile, seed=seed + 1, canvas=CANVAS)
-        self._causal_checks = [checks.causal(12, 320) for _ in range(3)]
-        self._canvas_checks = [checks.canvases(6, recipe.length, 4, noise=noise) for noise in (1.0, 0.5)]
+        self._causal_checks = [checks.causal(recipe.check_rows // 3, CHECK_LENGTH) for _ in range(3)]
+        self._canvas_checks = [
+            checks.canvases(recipe.check_rows // 6, recipe.length, recipe.canvases, noise=noise) for noise in (1.0, 0.5)
+        ]
         torch.manual_seed(seed)
         self._weights = _trained(self.passes.model)
-        self._optimizers = _optimizers(self._weights, recipe)
+        self._optimizer = torch.optim.AdamW(self._weights.values(), lr=recipe.learning_rate, betas=BETAS, weight_decay=0.0)
         self._n_steps = 0
         self.n_source_tokens, self.tokens = len(train.ids), 0  # in the files, and trained on so far
         self.first_loss = self.best_loss = self.measure()
@@ -65,8 +70,8 @@ class Training:
             self._step(share)
             if (share := share_done()) >= next_check:
                 next_check = share + step_share
-                on_check(share, self._check())
-        on_check(1.0, self._check())
+                on_check(share, self.check())
+        on_check(1.0, self.check())
 
     @torch.no_grad()
     def measure(self) -> float:
@@ -78,7 +83,8 @@ class Training:
         ]
         return sum(causal) / len(causal) + CO_LOSS * sum(canvas) / len(canvas)
 
-    def _check(self) -> float:
+    def check(self) -> float:
+        """Return the loss on the held-out windows, and keep the state if it is the best so far."""
         loss = self.measure()
         if loss < self.best_loss:
             self.best_loss = loss
@@ -87,9 +93,8 @@ class Training:
 
     def _step(self, share: float) -> None:
         random, recipe = self._train.random, self.recipe
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = recipe.learning_rate * _rate(self._n_steps, share)
+        for group in self._optimizer.param_groups:
+            group["lr"] = recipe.learning_rate * _rate(self._n_steps, share)
         if random.random() < recipe.causal_share:
             batch = self._train.causal(max(1, recipe.tokens // recipe.length), recipe.length)
             loss = causal_loss(self.passes, batch, "cpu", torch.float32)[0]
@@ -104,9 +109,8 @@ class Training:
             self.tokens += canvases.causal.ids.size + canvases.clean.size
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._weights.values(), 1.0)
-        for optimizer in self._optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
         self._n_steps += 1
 
 
@@ -123,15 +127,3 @@ def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
         if weight.requires_grad:
             trained[name] = weight
     return trained
-
-
-def _optimizers(weights: dict[str, torch.nn.Parameter], recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Return Muon for the matrices of the layers and AdamW for all else, as in `train.loop`."""
-    matrices = [one for name, one in weights.items() if one.ndim == 2 and "embed" not in name and "lm_head" not in name]
-    ids = {id(one) for one in matrices}
-    rest = [one for one in weights.values() if id(one) not in ids]
-    rate = recipe.learning_rate
-    return [
-        torch.optim.Muon(matrices, lr=rate, weight_decay=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.98), weight_decay=0.0),
-    ]

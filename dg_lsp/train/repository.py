@@ -109,8 +109,9 @@ def run(
     limits, recipe = limits or Limits(), recipe or Recipe()
     timer = _Timer(clock, limits)
     train, held = tune_data.texts(sources, limits.seed)
-    if len(train) + len(held) < MIN_FILES:
-        raise EvalError(f"{sources} has only {len(train) + len(held)} source files, and tuning needs at least {MIN_FILES}")
+    n_files = len({name for name, _ in (*train, *held)})
+    if n_files < MIN_FILES:
+        raise EvalError(f"{sources} has too few source files: {n_files}, and tuning needs at least {MIN_FILES}")
     base = load_model(init, device="cpu", threads=limits.threads)
     if not tuned_models.suits(base):
         raise EvalError(f"{init} is too large to be tuned per repository; use --out FOLDER, which trains an adapter of it")
@@ -166,7 +167,7 @@ def _train(training: Training, timer: _Timer, progress: Callable[[str], None], s
     try:
         training.run(share_done, lambda share, loss: say(_checked(training, share, loss)))
     except KeyboardInterrupt:
-        say("interrupted; the best state so far counts")
+        say(f"interrupted: loss on held-out files {training.check():.3f}; the best state so far counts")
 
 
 def _progress(training: Training, share: float, timer: _Timer) -> str:
