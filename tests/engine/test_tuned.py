@@ -20,6 +20,9 @@ from dg_lsp.engine.local import LocalFiller
 from dg_lsp.engine.local import tuned as tuned_models
 from dg_lsp.engine.local.tuned import MAX_MODELS
 from dg_lsp.engine.tuned_store import FACTS, WEIGHTS, Figures, StoreError, Tuned
+from dg_lsp.wire import messages
+from dg_lsp.wire.messages import Ask
+from tests.engine.engine_kit import Running, home, running
 
 BEFORE, AFTER = Figures(2.5, 3, 20), Figures(2.1, 5, 20)
 LINE = Hole(Span(0, 0), "cursor")
@@ -281,6 +284,27 @@ def test_nothing_is_written_into_a_store_that_others_can_change(filler: LocalFil
     with pytest.raises(StoreError, match=r"can be changed by other users; make it private \(chmod 700\)"):
         stored(filler, tmp_path / "mine")
     assert not list(store.iterdir())
+
+
+@pytest.mark.slow
+def test_a_running_engine_uses_new_weights_for_a_request_that_names_its_file(
+    filler: LocalFiller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def candidates(engine: Running, file: str) -> list[str]:
+        body = messages.encode_ask(Ask(replace(REQUEST, file=file)))
+        events = engine.http.post("/v1/infill", json=body).raise_for_status().text.split("\n\n")
+        return [event for event in events if event.startswith("event: candidate")]
+
+    with home(monkeypatch), running("--threads=1", model=filler.loaded.name, filler="") as engine:
+        inside, outside = str(tmp_path / "mine" / "a.py"), str(tmp_path / "a.py")
+        plain = candidates(engine, inside)
+        assert plain == candidates(engine, outside)
+        stored(filler, tmp_path / "mine")
+        assert candidates(engine, inside) != plain
+        assert candidates(engine, outside) == plain
+        assert engine.info()["tuned_models"] == 1
+        tuned_store.remove(tmp_path / "mine")
+        assert candidates(engine, inside) == plain
 
 
 def test_a_failed_write_keeps_the_old_entry(
