@@ -6,8 +6,9 @@ the objective, the optimizer and the held-out windows. It knows nothing of files
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from torch import Tensor
 from dg_lsp.engine.model import Loaded
 from dg_lsp.train import tune_data
 from dg_lsp.train.loop import causal_loss, mixed_loss
+from dg_lsp.train.losses import token_losses
+from dg_lsp.train.objective import PARTS, CanvasBatch, CausalBatch
 from dg_lsp.train.pack import Packed
 
 WARM_STEPS = 20
@@ -25,6 +28,8 @@ CO_LOSS = 0.5  # the weight of the causal loss in a canvas step, and of the canv
 CONDITIONED, ON_POLICY = 0.4, 0.5  # the fractions of canvas steps with self-conditioning, and with a canvas of the first pass
 CANVAS = 64
 CHECK_LENGTH = 320  # tokens of a window
+END = PARTS.index("end")
+KNOWN = 0.8  # an end token is known if its loss is below this fraction of that of a uniform guess
 # Weights of the library's class that a dense model does not use.
 UNUSED = ("vision", "router", "experts", "layernorm_2")
 
@@ -44,7 +49,10 @@ class Recipe:
 
 
 class Training:
-    """A model in training, and the best state so far: `best` by name in bfloat16, with its loss `best_loss`."""
+    """A model in training, and the best state so far: `best` by name in bfloat16, with its loss `best_loss`.
+
+    `knows_end` says whether the model was trained to write the tokens that end an answer.
+    """
 
     def __init__(self, loaded: Loaded, train: Packed, held: Packed, recipe: Recipe, seed: int) -> None:
         tokenizer, profile = loaded.vocabulary.tokenizer, loaded.profile
@@ -56,6 +64,8 @@ class Training:
             checks.canvases(recipe.check_rows // 6, recipe.length, recipe.canvases, noise=noise) for noise in (1.0, 0.5)
         ]
         torch.manual_seed(seed)
+        self.knows_end = True
+        self.knows_end = self.end_loss() < KNOWN * math.log(loaded.vocabulary.size)
         self._weights = _trained(self.passes.model)
         self._optimizer = torch.optim.AdamW(self._weights.values(), lr=recipe.learning_rate, betas=BETAS, weight_decay=0.0)
         self._n_steps = 0
@@ -74,9 +84,34 @@ class Training:
         on_check(1.0, self.check())
 
     @torch.no_grad()
+    def end_loss(self) -> float:
+        """Return the mean loss of the tokens that end an answer, on the held-out windows."""
+        total = count = 0.0
+        for batch in self._causal_checks:
+            is_end = torch.from_numpy(batch.parts == END)
+            hidden, _ = self.passes.encode(torch.from_numpy(batch.ids))
+            targets = torch.from_numpy(batch.targets)[is_end]
+            model = self.passes.model
+            losses = token_losses(hidden[is_end], model.lm_head.weight, targets, model.final_logit_softcapping)
+            total, count = total + float(losses.sum()), count + len(losses)
+        return total / max(count, 1.0)
+
+    def _causal(self, batch: CausalBatch) -> CausalBatch:
+        """Return the batch without the end tokens if the model was never trained to write them.
+
+        Training would first teach it those, which is no knowledge of the code, and would change what its calibration means.
+        """
+        return batch if self.knows_end else replace(batch, weights=batch.weights * (batch.parts != END))
+
+    def _canvases(self, batch: CanvasBatch) -> CanvasBatch:
+        return replace(batch, causal=self._causal(batch.causal))
+
+    @torch.no_grad()
     def measure(self) -> float:
         """Return the loss on the held-out windows: the causal loss, and half of the canvas loss."""
-        causal = [float(causal_loss(self.passes, batch, "cpu", torch.float32)[0]) for batch in self._causal_checks]
+        causal = [
+            float(causal_loss(self.passes, self._causal(batch), "cpu", torch.float32)[0]) for batch in self._causal_checks
+        ]
         canvas = [
             float(mixed_loss(self.passes, batch, "cpu", torch.float32, conditioned=False, on_policy=False)[0])
             for batch in self._canvas_checks
@@ -96,11 +131,11 @@ class Training:
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.learning_rate * _rate(self._n_steps, share)
         if random.random() < recipe.causal_share:
-            batch = self._train.causal(max(1, recipe.tokens // recipe.length), recipe.length)
+            batch = self._causal(self._train.causal(max(1, recipe.tokens // recipe.length), recipe.length))
             loss = causal_loss(self.passes, batch, "cpu", torch.float32)[0]
             self.tokens += batch.ids.size
         else:
-            canvases = self._train.canvases(recipe.rows, recipe.length, recipe.canvases)
+            canvases = self._canvases(self._train.canvases(recipe.rows, recipe.length, recipe.canvases))
             conditioned, on_policy = bool(random.random() < CONDITIONED), bool(random.random() < ON_POLICY)
             canvas, causal = mixed_loss(
                 self.passes, canvases, "cpu", torch.float32, conditioned=conditioned, on_policy=on_policy

@@ -10,12 +10,13 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 from safetensors.torch import save
+from torch import Tensor
 
 from dg_lsp.engine import tuned_store
 from dg_lsp.engine.calibration_store import ModelId
@@ -51,7 +52,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result: the stored entry, or None if the tuned model was not better; the figures; and what it was trained on."""
+    """The result: the stored entry, or None if the tuned model was not better; the figures; and what it was trained on.
+
+    `weights` are those of the best state by name, also if they were not stored; empty if no state had a lower loss.
+    """
 
     entry: Tuned | None
     before: Figures
@@ -60,6 +64,7 @@ class Report:
     n_held: int
     tokens: int
     minutes: float
+    weights: Mapping[str, Tensor]
 
 
 @dataclass(slots=True)
@@ -141,7 +146,8 @@ def run(
             after=after,
             facts={"files": len(train), "held_out": len(held), "tokens": training.tokens, "seed": limits.seed},
         )
-    return Report(entry, before, after, len(train), len(held), training.tokens, timer.spent_s / 60)
+    minutes = timer.spent_s / 60
+    return Report(entry, before, after, len(train), len(held), training.tokens, minutes, training.best)
 
 
 def remove(sources: Path) -> int:

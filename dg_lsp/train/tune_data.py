@@ -41,10 +41,10 @@ def texts(folder: Path, seed: int = 0) -> tuple[list[tuple[str, str]], list[tupl
     documents: list[tuple[str, str]] = []
     for path in _files(folder.resolve()):
         try:
-            text = files.read_regular(path, MAX_BYTES).decode()
+            raw = files.read_regular(path, MAX_BYTES).decode().replace("\r\n", "\n").replace("\r", "\n")
         except (OSError, UnicodeDecodeError):
             continue
-        text = corpus.clean(text.replace("\r\n", "\n").replace("\r", "\n"), python=path.suffix in {".py", ".pyi"})
+        text = corpus.clean(raw, python=path.suffix in {".py", ".pyi"})
         if text:
             documents.append((path.relative_to(folder.resolve()).as_posix(), secrets.mask(text)))
     if not documents:

@@ -2,7 +2,8 @@
 
 For each repository, a quarter of its files is set aside, and `train.repository` tunes the embedded model on a copy of the
 others. Then both models fill the same holes, cut from the files set aside. The JSON has the exact matches before and after,
-and the paired difference with its 95 % interval over files.
+and the paired difference with its 95 % interval over files. "stored" says whether the engine would use the tuned model; its
+figures are printed in both cases.
 
 With --control, the model that was tuned on the repository before in the list fills the holes too. What it gains does not come
 from knowing the repository. With --related, both models also get the text of related files, as an editor sends it.
@@ -17,8 +18,12 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -45,6 +50,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--control", action="store_true")
     parser.add_argument("--related", action="store_true")
+    parser.add_argument("--keep", type=Path, help="also write the tuned weights into this folder")
     arguments = parser.parse_args()
     base = load_model(device="cpu", threads=arguments.threads)
     other: Loaded | None = None
@@ -60,7 +66,7 @@ def main() -> int:
 def measured(
     folder: Path, scratch: Path, base: Loaded, other: Loaded | None, arguments: argparse.Namespace
 ) -> tuple[Loaded | None, dict[str, object]]:
-    """Return the tuned model, or None if it was not better, and the figures of one repository."""
+    """Return the tuned model, or None if its loss was not lower, and the figures of one repository."""
     aside, copy = split(folder, scratch / "copies" / folder.name, arguments.seed)
     limits = repository.Limits(minutes=arguments.minutes, threads=arguments.threads, seed=arguments.seed)
     began = time.process_time()
@@ -79,7 +85,9 @@ def measured(
     corpus = scratch / f"{folder.name}.jsonl"
     corpus.write_text("".join(json.dumps([name, text]) + "\n" for name, text in aside), encoding="utf-8")
     tasks = make.tasks(corpus, arguments.holes, arguments.seed)
-    adapted = with_weights(base, report) if report.entry else None
+    adapted = with_weights(base, report.weights) if report.weights else None
+    if adapted and arguments.keep:
+        save_file(dict(report.weights), arguments.keep / f"{folder.name}.safetensors")
     models = {"before": base, **({"after": adapted} if adapted else {}), **({"control": other} if other else {})}
     rows = {name: fill(model, tasks, folder if arguments.related else None) for name, model in models.items()}
     facts["holes"] = len(tasks)
@@ -107,9 +115,8 @@ def split(folder: Path, copy: Path, seed: int) -> tuple[list[tuple[str, str]], P
     return documents[:n_aside], copy
 
 
-def with_weights(base: Loaded, report: repository.Report) -> Loaded:
-    assert report.entry is not None
-    model = tuned_models.with_weights(base.passes.model, tuned_models.read(report.entry))
+def with_weights(base: Loaded, weights: Mapping[str, Tensor]) -> Loaded:
+    model = tuned_models.with_weights(base.passes.model, dict(weights))
     return replace(base, passes=type(base.passes)(model))
 
 

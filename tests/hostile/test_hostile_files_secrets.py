@@ -219,7 +219,7 @@ def test_no_remote_model_sees_a_secret_and_the_hole_is_still_filled() -> None:
     recorder = Recorder([{"content": "(value)", "stop": True}])
     request = InfillRequest(
         f'TOKEN = "{TOKENS[1]}"\nx = call', f"\nKEY = '''{PEM}'''\n", (Hole(Span(0, 0), "cursor"),),
-        related=(Snippet("b.py", f"password = '{VALUE}'\nother = 1\n"),), previous=TOKENS[2], file="/home/name/a.py",
+        related=(Snippet("b.py", f"password = '{VALUE}'\nother = 1\n"),), previous=TOKENS[2], file="/srv/mine/a.py",
     )  # fmt: skip
     with serving({"POST /infill": recorder.answer}) as url:
         filler = fim.connect("llama", url, "", Config(), {})
@@ -232,5 +232,5 @@ def test_no_remote_model_sees_a_secret_and_the_hole_is_still_filled() -> None:
     assert "x = call" in sent
     assert "other = 1" in sent
     assert not any(secret in sent for secret in (TOKENS[1], TOKENS[2], VALUE, *BODY.split("\n")))
-    assert "/home/name" not in sent
+    assert "/srv/mine" not in sent
     assert privacy.shown(request, ()).file == ""

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from dg_lsp.batch import doctor
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine import local, tuned_store
+from dg_lsp.engine import local, model, tuned_store
 from dg_lsp.engine.profile import FILE
 from dg_lsp.evaluate.tasks import EvalError
-from dg_lsp.train import repository
+from dg_lsp.train import repository, tune_data
 from dg_lsp.train import tokenizer as bpe
 from dg_lsp.train.all_weights import Recipe, Training
 from dg_lsp.train.commands import app
@@ -63,7 +63,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tuned(sources: Path, base: Path, *, limits: Limits = LIMITS, progress: Callable[[str], None] = str) -> Report:
+def tuned(
+    sources: Path, base: Path, *, limits: Limits = LIMITS, progress: Callable[[str], None] = lambda _text: None
+) -> Report:
     said: list[str] = []
     return repository.run(sources, str(base), limits, RECIPE, say=said.append, progress=progress)
 
@@ -108,10 +110,27 @@ def test_the_stored_weights_have_the_reported_loss(sources: Path, base: Path, mo
     assert training.measure() == pytest.approx(report.after.loss, rel=0.01)
 
 
+def test_a_model_is_taught_to_end_answers_only_if_it_already_does(sources: Path, base: Path) -> None:
+    def training(folder: Path) -> Training:
+        loaded = model.load_model(str(folder), device="cpu", threads=1, dtype="float32", trainable=True)
+        parts = (tune_data.packed(part, loaded.vocabulary.tokenizer) for part in tune_data.texts(sources))
+        return Training(loaded, *parts, RECIPE, 0)
+
+    untaught = training(base)
+    assert not untaught.knows_end
+    tokens = itertools.count(0.0, 0.02)
+    untaught.run(lambda: next(tokens), lambda _share, _loss: None)
+    assert untaught.end_loss() > 4
+    untaught.knows_end = True
+    tokens = itertools.count(0.0, 0.02)
+    untaught.run(lambda: next(tokens), lambda _share, _loss: None)
+    assert untaught.end_loss() < 2
+
+
 def test_a_model_that_is_not_better_is_not_stored(sources: Path, base: Path) -> None:
     old = tuned(sources, base).entry
     harmful = replace(RECIPE, learning_rate=1e4)
-    report = repository.run(sources, str(base), LIMITS, harmful, say=str)
+    report = repository.run(sources, str(base), LIMITS, harmful, say=lambda _text: None)
     assert report.entry is None
     assert report.after == report.before
     assert tuned_store.entries() == (old,)
@@ -143,7 +162,7 @@ def test_an_interrupt_keeps_the_best_state_so_far(sources: Path, base: Path) -> 
 def test_the_time_limit_ends_the_training(sources: Path, base: Path) -> None:
     seconds = itertools.count(0.0, 0.25)
     report = repository.run(
-        sources, str(base), replace(LIMITS, minutes=1, passes=1e6), RECIPE, say=str, clock=lambda: next(seconds)
+        sources, str(base), replace(LIMITS, minutes=1, passes=1e6), RECIPE, say=lambda _text: None, clock=lambda: next(seconds)
     )
     assert 0 < report.minutes <= 1.1
     assert report.tokens > 0
