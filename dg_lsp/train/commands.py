@@ -236,7 +236,7 @@ def tune(
     length: Annotated[int, typer.Option(help="With --out: how many tokens a window has.", min=128)] = 512,
     experts: Annotated[bool, typer.Option(help="With --out: also adapt the experts, which takes much more memory.")] = False,
     device: Annotated[str, typer.Option(help="With --out: auto, cpu or cuda.")] = "auto",
-    threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: two, or one if there is one core.", min=0)] = 0,
+    threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: half of the cores, at most two.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="It chooses the held-out files and the order of the training.", min=0)] = 0,
 ) -> None:
     """Train the small model on a folder's code; the engine then uses it for the files in that folder.
@@ -246,7 +246,8 @@ def tune(
     from dg_lsp.train import tune_commands
 
     base = str(model_names.folder_of(init) or init)
-    n_threads = threads or min(2, os.cpu_count() or 1)
+    # An editor needs the other cores. A thread that shares its core makes the others wait at each operation.
+    n_threads = threads or min(2, max(1, (os.cpu_count() or 2) // 2))
     if remove:
         tune_commands.remove(sources)
     elif out is None:
