@@ -29,7 +29,6 @@ from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.train import tune_data
 from dg_lsp.train.all_weights import Recipe, Training
 
-MAX_MINUTES = 15.0
 MIN_FILES = 3
 MEASURED_SHARE = 0.15  # of the time, the most that the holes take before training; after it they take about as long again
 SPARE_S = 2.0
