@@ -21,6 +21,7 @@ from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import Fill, Location, Plan, PlanError
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
+from dg_lsp.engine import tuned_store
 from dg_lsp.infill import config, workspace
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import model_names
@@ -80,6 +81,11 @@ def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
             file_plans.append(file_plan)
     chosen, left_out = select.choose(file_plans, spec.selection)
     return chosen, skipped, left_out
+
+
+def answer_settings(spec: JobSpec, file_plans: Sequence[Plan]) -> tuple[object, ...]:
+    """Return the settings that stored answers depend on: the model, its options, and the weights tuned on the files."""
+    return (spec.model, spec.options, *tuned_store.stamps(file_plan.source.path for file_plan in file_plans))
 
 
 def source_at(place: Location) -> Source:

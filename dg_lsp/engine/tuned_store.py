@@ -15,7 +15,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,18 @@ def entries() -> tuple[Tuned, ...]:
         raise StoreError(f"{store} can't be read: {(error.strerror or str(error)).lower()}") from error
     readable = [entry for place in places if not problem(place) and (entry := _read(place)) is not None]
     return tuple(sorted(readable, key=lambda entry: (entry.root, entry.model.name, entry.made)))
+
+
+def stamps(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Return a text for each entry that covers one of these files; it changes when the entry's weights do."""
+    try:
+        stored_entries = entries()
+    except StoreError:  # the engine does not use such a store
+        return ()
+    if not stored_entries:
+        return ()
+    names = [os.path.realpath(path) for path in paths]
+    return tuple(f"{entry.root} {entry.made}" for entry in stored_entries if any(map(entry.covers, names)))
 
 
 def read_weights(entry: Tuned) -> bytes:

@@ -271,6 +271,18 @@ def test_weights_that_do_not_fit_are_refused(filler: LocalFiller, weights: dict[
         tuned_models.with_weights(model, whole)
 
 
+def test_new_weights_change_the_stamps_of_their_files_alone(filler: LocalFiller, store: Path, tmp_path: Path) -> None:
+    inside, outside = tmp_path / "mine" / "a.py", tmp_path / "a.py"
+    assert tuned_store.stamps([inside]) == ()
+    stored(filler, tmp_path / "mine", made="2026-01-01")
+    first = tuned_store.stamps([outside, inside])
+    stored(filler, tmp_path / "mine", made="2026-01-02")
+    assert first != tuned_store.stamps([inside]) != ()
+    assert tuned_store.stamps([outside]) == ()
+    store.chmod(0o777)
+    assert tuned_store.stamps([inside]) == ()
+
+
 def test_the_store_is_private(filler: LocalFiller, store: Path, tmp_path: Path) -> None:
     entry = stored(filler, tmp_path / "mine")
     for place, mode in ((store, 0o700), (entry.folder, 0o700), (entry.folder / WEIGHTS, 0o600), (entry.folder / FACTS, 0o600)):
