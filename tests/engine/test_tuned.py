@@ -167,7 +167,7 @@ def test_requests_on_other_weights_share_no_pass(trained_layout: Path, tmp_path:
                 running.remove(task)
         running = running[1:] + running[:1]
     assert {(True, True), (False, False)} <= shared
-    assert (False, True) not in shared
+    assert all(len(set(each)) <= 1 for each in shared)
     for task, file in zip(tasks, (*alone, *alone), strict=True):
         assert [candidate.texts for candidate in task.candidates()] == alone[file]
 
