@@ -157,18 +157,18 @@ def test_requests_on_other_weights_share_no_pass(trained_layout: Path, tmp_path:
     stored(filler, tmp_path / "mine")
     alone = {file: texts(filler, file) for file in ("", str(tmp_path / "mine" / "a.py"))}
     tasks = [filler.start(replace(REQUEST, file=file)) for file in (*alone, *alone)]
-    running, shared = list(tasks), set()
-    while running:
-        indexes = filler.predict_together(running, 64)
-        shared.add(tuple(sorted(running[index].resources is filler.resources for index in indexes)))
-        # As in the worker, the tasks of the shared pass step next, or else the first one.
-        for task in [running[index] for index in indexes] or running[:1]:
-            if not task.step():
-                running.remove(task)
-        running = running[1:] + running[:1]
-    assert {(True, True), (False, False)} <= shared
-    assert all(len(set(each)) <= 1 for each in shared)
+    for task in tasks:
+        while task.asking() is None:
+            assert task.step()
+    for first in (0, 1):
+        order = [first, 1 - first, 2, 3]
+        shared = filler.predict_together([tasks[number] for number in order], 64)
+        assert [order[place] for place in shared] == [first, first + 2]
+        for place in shared:
+            tasks[order[place]].step()
     for task, file in zip(tasks, (*alone, *alone), strict=True):
+        while task.step():
+            pass
         assert [candidate.texts for candidate in task.candidates()] == alone[file]
 
 
