@@ -190,11 +190,15 @@ def test_the_command_reports_stores_and_removes(sources: Path, base: Path) -> No
     nothing = CliRunner().invoke(app, ["tune", str(sources), "--remove"])
     assert (nothing.exit_code, nothing.output) == (0, f"Nothing is stored for {sources.resolve()}.\n")
     done = CliRunner().invoke(app, ["tune", str(sources), "--init", str(base), "--minutes", "0.3", "--threads", "1"])
-    assert done.exit_code == 0, done.output
     assert "11 files to train on, 1 held out" in done.output
     assert "held-out files, before: loss" in done.output
-    assert f"The engine now uses it for the files in {sources.resolve()}." in done.output
-    assert f"To remove it, run: dg-lsp train tune {sources} --remove" in done.output
+    # The speed of the machine decides how well the model is trained, and so whether it is stored.
+    is_stored = bool(tuned_store.entries())
+    assert done.exit_code == (0 if is_stored else 1), done.output
+    assert ("The tuned model is not better, so it was not stored." in done.output) is not is_stored
+    assert (f"The engine now uses it for the files in {sources.resolve()}." in done.output) is is_stored
+    assert (f"To remove it, run: dg-lsp train tune {sources} --remove" in done.output) is is_stored
+    assert tuned(sources, base).entry is not None
     removed = CliRunner().invoke(app, ["tune", str(sources), "--remove"])
     assert removed.exit_code == 0
     assert f"The weights tuned on {sources.resolve()} are removed." in removed.output
