@@ -113,8 +113,8 @@ def test_the_stored_weights_have_the_reported_loss(sources: Path, base: Path, mo
 def test_a_model_is_taught_to_end_answers_only_if_it_already_does(sources: Path, base: Path) -> None:
     def training(folder: Path) -> Training:
         loaded = model.load_model(str(folder), device="cpu", threads=1, dtype="float32", trainable=True)
-        parts = (tune_data.packed(part, loaded.vocabulary.tokenizer) for part in tune_data.texts(sources))
-        return Training(loaded, *parts, RECIPE, 0)
+        train, held = (tune_data.packed(part, loaded.vocabulary.tokenizer) for part in tune_data.texts(sources))
+        return Training(loaded, train, held, RECIPE, 0)
 
     untaught = training(base)
     assert not untaught.knows_end
