@@ -85,7 +85,7 @@ async def run(
     plans, skipped, _ = job.plans(spec)
     connect = connect or functools.partial(resident, configuration=configured)
     plans, private, connect = guard.guarded(spec.model, plans, connect)
-    with Journal(journal, (spec.model, spec.options)) as answers:
+    with Journal(journal, job.answer_settings(spec, plans)) as answers:
         results = await job.fill(spec, plans, answers, connect, hear=lambda _text: None, done=done) if plans else []
     rows: list[Row] = []
     patch: list[str] = []

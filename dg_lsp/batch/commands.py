@@ -211,7 +211,7 @@ async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_js
         say(f"{name} {text}")
     for line in report.left_out(left_out):
         say(line)
-    with Journal(resume, (spec.model, spec.options)) as answers, _ending_in_order():
+    with Journal(resume, job.answer_settings(spec, plans)) as answers, _ending_in_order():
         outcome = await _fill(spec, plans, answers, connect) if plans else _Outcome()
     rows, diffs = outcome.rows, outcome.diffs
     seconds = time.perf_counter() - started

@@ -24,6 +24,7 @@ from dg_lsp.batch.select import Selection
 from dg_lsp.core import secrets
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Hole
+from dg_lsp.engine import tuned_store
 from dg_lsp.infill import config, pipeline, repository, workspace
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.port import Engine
@@ -90,6 +91,11 @@ def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
             file_plans.append(file_plan)
     chosen, left_out = select.choose(file_plans, spec.selection)
     return chosen, skipped, left_out
+
+
+def answer_settings(spec: JobSpec, file_plans: Sequence[Plan]) -> tuple[object, ...]:
+    """Return the settings that stored answers depend on: the model, its options, and the weights tuned on the files."""
+    return (spec.model, spec.options, *tuned_store.stamps(file_plan.source.path for file_plan in file_plans))
 
 
 def source_at(place: Location) -> Source:

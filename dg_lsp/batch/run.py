@@ -199,6 +199,7 @@ def settings_for(plan: Plan, context: FileContext, group: Sequence[Hole], option
         budget=Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates),
         seed=planning.seed_for(options.seed, plan.source.document, group),
         path=context.path,
+        file=str(plan.source.path),
     )
 
 

@@ -86,22 +86,24 @@ class Session:
         kinds: Collection[str] = KINDS,
         min_probability: float = 0.0,
         related: Sequence[Snippet] = (),
+        file: str = "",
     ) -> FillResult:
         """Return the text with its holes filled, where a fill reaches `min_probability` and adds no syntax error.
 
-        `kinds` may contain "bodies", "markers" and "empty". Raises EngineError when the engine can't answer, and ValueError
-        for an unknown kind.
+        `kinds` may contain "bodies", "markers" and "empty". `file` is the absolute path of the text's file; with it, the
+        engine uses the weights that were tuned on its repository. Raises EngineError when the engine can't answer, and
+        ValueError for an unknown kind.
         """
         document = _document(text, path, language)
         parsed = syntaxes.of(document)
         file_holes = holes.in_document(document, parsed, frozenset(kinds))
         state = _Text(document, parsed, min_probability)
         for group in context.group(file_holes, document):
-            answer = await self._ask(document, group, parsed, path, related)
+            answer = await self._ask(document, group, parsed, path, related, file)
             if not state.takes(group, answer.suggestions, answer.reason) and len(group) > 1:
                 # The holes of one request are accepted or rejected together. Retry each hole alone.
                 for hole in group:
-                    answer = await self._ask(document, (hole,), parsed, path, related)
+                    answer = await self._ask(document, (hole,), parsed, path, related, file)
                     state.takes((hole,), answer.suggestions, answer.reason)
         return state.filled()
 
@@ -124,13 +126,21 @@ class Session:
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")
         related = workspace.related(root, path, document, MAX_RELATED_CHARS)
-        return await session.fill_text(document.text, path=name, kinds=kinds, min_probability=min_probability, related=related)
+        return await session.fill_text(
+            document.text, path=name, kinds=kinds, min_probability=min_probability, related=related, file=str(path)
+        )
 
     async def _ask(
-        self, document: Document, group: Sequence[Hole], parsed: Syntax | None, path: str, related: Sequence[Snippet]
+        self,
+        document: Document,
+        group: Sequence[Hole],
+        parsed: Syntax | None,
+        path: str,
+        related: Sequence[Snippet],
+        file: str = "",
     ) -> pipeline.Answer:
         budget = Budget(ms=self.deadline_ms * len(group), candidates=self.candidates)
-        options = RequestOptions(budget=budget, seed=self.seed, path=path)
+        options = RequestOptions(budget=budget, seed=self.seed, path=path, file=file)
         return await pipeline.infill(self.engine, document, group, options, syntax=parsed, related=related, is_file=True)
 
 

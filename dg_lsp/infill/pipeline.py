@@ -29,7 +29,7 @@ class RequestOptions:
     """The options of a request: context size, budget, seed, and the file's name in the prompt.
 
     `related_chars` limits the text of other files if there is an index of them; otherwise the caller has limited it.
-    `previous` is the rest of an earlier answer for the hole (see `InfillRequest`).
+    `previous` is the rest of an earlier answer for the hole, and `file` the file's absolute path (see `InfillRequest`).
     """
 
     window_chars: int = 24_000
@@ -38,6 +38,7 @@ class RequestOptions:
     seed: int = 0
     path: str = ""
     previous: str = ""
+    file: str = ""
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:
@@ -126,6 +127,7 @@ def to_request(
         budget=replace(settings.budget, spares=SPARES),
         seed=settings.seed,
         previous=settings.previous,
+        file=settings.file,
     )
     return repository.with_repository(request, related, files, settings.related_chars) if files.files else request
 

@@ -20,7 +20,7 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Suggestion
-from dg_lsp.server import debounce, reuse, show, snapshot, when
+from dg_lsp.server import convert, debounce, reuse, show, snapshot, when
 from dg_lsp.server.debounce import Rhythm
 from dg_lsp.server.inflight import EngineAnswer, Flights
 from dg_lsp.server.nearby import Nearby
@@ -173,6 +173,7 @@ class Completer:
             budget=Budget(ms=settings.deadline, candidates=n_candidates),
             path=self._nearby.name(now.document.uri),
             previous=self._cache.left_over(now.place, self._clock()),
+            file=str(convert.to_path(now.document.uri) or ""),
         )
         started = self._clock()
         self._statistics.counts.add("asked")

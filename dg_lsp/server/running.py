@@ -277,6 +277,7 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
         related_chars=settings.related_chars,
         budget=Budget(ms=settings.action_deadline, candidates=settings.candidates),
         path=server.nearby.name(document.uri),
+        file=str(convert.to_path(document.uri) or ""),
     )
     token = secrets.token_hex(6)
     latest: tuple[DraftPart, ...] = ()

@@ -1,7 +1,7 @@
 """Turn the code in a folder into windows to tune a model on, in the layout that the model reads.
 
-Files that the workspace ignores, or that may hold secrets, are left out. This module knows files and the sampler, and
-nothing of models.
+Files that the workspace ignores, or that may hold secrets, are left out, and secrets in the others are masked. This
+module knows files and the sampler, and nothing of models.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from dg_lsp.core import languages
+from dg_lsp.core import languages, secrets
 from dg_lsp.engine.profile import Profile
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.infill.ignoring import Ignore
@@ -21,6 +21,7 @@ from dg_lsp.train import corpus, pack
 from dg_lsp.train.objective import CanvasCut, Sampler
 from dg_lsp.train.pack import Packed
 from dg_lsp.train.windows import Window
+from dg_lsp.wire import files
 
 MAX_BYTES = 256_000
 HELD_EVERY = 10  # one file in this many is held out
@@ -29,23 +30,30 @@ TRIES = 200
 INSTRUCT_SHARE = 1 / 3  # of a window: the question contains the text, and the answer repeats its end
 
 
-def texts(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return the path and text of each file to train on, and of those held out. Raises EvalError if there are none."""
+def texts(folder: Path, seed: int = 0) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return the path and text of each file to train on, and of those held out, in the order of their paths.
+
+    The seed chooses the held-out files. A folder with a single file is trained and measured on it. Text that looks like a
+    secret is masked, because a model may repeat what it was trained on. Raises EvalError if there is no file.
+    """
     if not folder.is_dir():
         raise EvalError(f"{folder} is not a folder")
-    train: list[tuple[str, str]] = []
-    held: list[tuple[str, str]] = []
+    documents: list[tuple[str, str]] = []
     for path in _files(folder.resolve()):
-        name = path.relative_to(folder.resolve()).as_posix()
         try:
-            text = corpus.clean(path.read_text(encoding="utf-8"), python=path.suffix in {".py", ".pyi"})
+            raw = files.read_regular(path, MAX_BYTES).decode().replace("\r\n", "\n").replace("\r", "\n")
         except (OSError, UnicodeDecodeError):
             continue
+        text = corpus.clean(raw, python=path.suffix in {".py", ".pyi"})
         if text:
-            (held if hashlib.sha256(name.encode()).digest()[0] % HELD_EVERY == 0 else train).append((name, text))
-    if not train:
+            documents.append((path.relative_to(folder.resolve()).as_posix(), secrets.mask(text)))
+    if not documents:
         raise EvalError(f"{folder} has no source file in a language that dg-lsp knows, or all of them are ignored")
-    return train, held or train[-1:]
+    n_held = max(1, len(documents) // HELD_EVERY)
+    by_chance = sorted(documents, key=lambda document: hashlib.sha256(f"{seed}/{document[0]}".encode()).digest())
+    held_names = {name for name, _ in by_chance[:n_held]}
+    held = [document for document in documents if document[0] in held_names]
+    return [document for document in documents if document[0] not in held_names] or held, held
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -54,7 +62,7 @@ def _files(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith(".") and ignore.allows(Path(here) / name))
         for name in sorted(names):
             path = Path(here) / name
-            if languages.for_path(name) and not path.is_symlink() and ignore.allows(path) and path.stat().st_size <= MAX_BYTES:
+            if languages.for_path(name) and not path.is_symlink() and ignore.allows(path):
                 yield path
 
 

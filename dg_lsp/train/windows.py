@@ -67,6 +67,8 @@ class Windows:
         self.packed, self.tokenizer, self.random = packed, tokenizer, random
         self.texts = [tokenizer.decode([token]) for token in range(tokenizer.get_vocab_size())]
         self.newline = self.texts.index("\n")
+        # The engine writes no kind for a vocabulary without these tokens, as in older checkpoints.
+        self._kind_ids = {kind: [] if tokenizer.token_to_id(f"<{kind}>") is None else [KIND_IDS[kind]] for kind in KIND_SHARES}
         self.starts: list[int] = packed.starts.tolist()
         self._by_kind = _by_language_and_kind(packed)
         sizes = dict.fromkeys(packed.language_names, 0)
@@ -152,7 +154,7 @@ class Windows:
         n_suffix = SUFFIX_TOKENS if length > 256 else int(random.integers(*SHORT_SUFFIX))
         n_suffix = n_suffix if random.random() < 0.9 else int(random.integers(0, SHORT_SUFFIX[0]))
         name_ids = [PATH, *self.packed.names[file][:NAME_TOKENS]] if random.random() < 0.9 else []
-        head = [BOS, *name_ids, SUF, *suffix[:n_suffix], KIND_IDS[kind], PRE]
+        head = [BOS, *name_ids, SUF, *suffix[:n_suffix], *self._kind_ids[kind], PRE]
         room = max(length - len(head) - len(answer) - 1, 8)
         start = max(first, begin - room)
         if start > first:  # a cut prefix starts at a line start, as in the engine

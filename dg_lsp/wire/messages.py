@@ -155,6 +155,7 @@ def encode_ask(ask: Ask) -> dict[str, object]:
             "budget": asdict(request.budget),
             "seed": request.seed,
             "previous": request.previous,
+            "file": request.file,
         },
     }
 
@@ -308,6 +309,7 @@ def _decode_request(fields: Fields) -> InfillRequest:
             ),
             seed=fields.integer("seed", 0, low=-(2**63), high=2**63 - 1),
             previous=fields.text("previous", ""),
+            file=fields.text("file", ""),
         )
     except WireError:
         raise

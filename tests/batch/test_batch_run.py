@@ -163,6 +163,12 @@ def test_answers_stored_with_other_related_text_are_requested_again(tmp_path: Pa
     assert [asked(near), asked(near), asked(), asked()] == [1, 0, 1, 0]
 
 
+def test_a_request_names_its_file(tmp_path: Path) -> None:
+    engine = Filling("return 1")
+    filled(engine, planned(tmp_path / "a.py", STUB))
+    assert [(request.path, request.file) for request in engine.requests] == [("a.py", str(tmp_path / "a.py"))]
+
+
 def test_related_text_is_read_before_the_first_request(tmp_path: Path) -> None:
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "ab"]
     order: list[str] = []

@@ -168,6 +168,20 @@ def test_typing_through_a_suggestion_sends_no_request() -> None:
     run(test)
 
 
+def test_a_request_names_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "a b.py"
+    file.write_text("x = ")
+
+    async def test(session: Session) -> None:
+        session.held.text = "f(a)"
+        session.documents.open(file.as_uri(), "python", 1, "x = ")
+        await session.completer.complete(SuggestionRequest(file.as_uri(), 4, automatic=False))
+        await session.ask("x = $0\n")
+        assert [request.file for _, request, _ in session.held.asked] == [str(file), ""]
+
+    run(test)
+
+
 def test_the_rest_of_a_diverged_answer_is_sent_with_the_next_request() -> None:
     async def test(session: Session) -> None:
         session.held.text = "foo(a, b)"

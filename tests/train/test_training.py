@@ -16,8 +16,11 @@ from tokenizers import Tokenizer
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine import local
+from dg_lsp.engine.layout import InfillTrained
 from dg_lsp.engine.passes import Passes
+from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.train import corpus, curve, cuts, export, loop, pack, tokenizer
+from dg_lsp.train.export import PROFILE
 from dg_lsp.train.losses import head_loss, token_losses
 from dg_lsp.train.objective import GAPS, PARTS, Sampler
 from dg_lsp.train.schedule import Schedule
@@ -91,6 +94,25 @@ def test_a_window_is_suffix_prefix_and_an_end_token(sampler: Sampler) -> None:
         assert SUF in ids
         assert ids.count(EOM) == 1
         assert ids[ids.index(PRE) - 1] in KIND_IDS.values()
+
+
+def test_a_window_starts_like_a_request_also_in_a_vocabulary_without_kinds(run_folder: Path) -> None:
+    packed = pack.load_packed(run_folder / "train.npz")
+    for known in (True, False):
+        values = json.loads((run_folder / "tokenizer.json").read_text())
+        if not known:
+            for token in values["added_tokens"]:
+                if token["id"] in KIND_IDS.values():
+                    old, token["content"] = token["content"], f"<unused{token['id']}>"
+                    values["model"]["vocab"][token["content"]] = values["model"]["vocab"].pop(old)
+        tokenizer = Tokenizer.from_str(json.dumps(values))
+        windows = Sampler(packed, tokenizer, seed=1).windows
+        laid_out = InfillTrained(PROFILE, Vocabulary(tokenizer)).lay_out(
+            InfillRequest("x = 1\n", "\ny = 2\n", (Hole(Span(0, 0), "cursor"),))
+        )
+        in_request = {token for token in laid_out.kv if token in KIND_IDS.values()}
+        in_windows = {token for _ in range(20) for token in windows.draw(128).ids if token in KIND_IDS.values()}
+        assert bool(in_request) == bool(in_windows) == known
 
 
 def test_a_canvas_contains_the_expected_tokens(sampler: Sampler) -> None:

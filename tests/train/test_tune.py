@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib import util
 from pathlib import Path
@@ -129,6 +130,34 @@ def test_ignored_files_are_not_trained_on(sources: Path) -> None:
     assert {name for name, _ in [*train, *held]} == {f"{word}.py" for word in WORDS}
 
 
+def test_the_seed_chooses_the_held_out_files(sources: Path) -> None:
+    chosen = set()
+    for seed in range(8):
+        train, held = tune_data.texts(sources, seed)
+        assert (train, held) == tune_data.texts(sources, seed)
+        assert len(held) == len(WORDS) // tune_data.HELD_EVERY
+        assert {name for name, _ in train}.isdisjoint(name for name, _ in held)
+        chosen.add(held[0][0])
+    assert len(chosen) > 3
+
+
+def test_secrets_in_files_are_not_trained_on(tmp_path: Path) -> None:
+    token = "ghp_" + "a1B2c3D4e5F6" * 3
+    (tmp_path / "a.py").write_text(f'TOKEN = "{token}"\n{FUNCTION.format(name="apples")}')
+    (tmp_path / "credentials.py").write_text(FUNCTION.format(name="pears"))
+    train, held = tune_data.texts(tmp_path)
+    assert [name for name, _ in train] == ["a.py"]
+    assert train == held
+    assert token not in train[0][1]
+    assert "total_of_apples" in train[0][1]
+
+
+def test_a_pipe_among_the_sources_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.py")
+    (tmp_path / "b.py").write_text(FUNCTION.format(name="apples"))
+    assert [name for name, _ in tune_data.texts(tmp_path)[0]] == ["b.py"]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -173,6 +202,6 @@ def test_an_adapter_needs_unquantised_weights(sources: Path, base: Path, tmp_pat
 def test_without_peft_the_command_says_how_to_install_it(sources: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     monkeypatch.setattr("dg_lsp.engine.weights.adapter.util.find_spec", lambda _name: None)
-    done = CliRunner().invoke(app, ["tune", str(sources), "--init", str(base), "--device", "cpu"])
+    done = CliRunner().invoke(app, ["tune", str(sources), "--init", str(base), "--out", "adapter", "--device", "cpu"])
     assert done.exit_code == 2
     assert "adapters need peft, which is not installed; install it with: pip install '/path/to/dg-lsp[tune]'" in done.output

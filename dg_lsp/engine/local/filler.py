@@ -13,10 +13,11 @@ from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine import model, room
 from dg_lsp.engine.calibration_store import Calibrations, ModelId
 from dg_lsp.engine.layout import Layout
-from dg_lsp.engine.local import resources, together
+from dg_lsp.engine.local import resources, together, tuned
 from dg_lsp.engine.local.fill import Switches
-from dg_lsp.engine.local.resources import MAX_ROWS
+from dg_lsp.engine.local.resources import MAX_ROWS, Resources
 from dg_lsp.engine.local.task import InfillTask
+from dg_lsp.engine.local.tuned import TunedModels
 from dg_lsp.engine.model import EMBEDDED, Loaded
 from dg_lsp.engine.prefix_cache import PrefixCache
 from dg_lsp.engine.task import Concurrency, Filler, Say, Task
@@ -40,8 +41,9 @@ def load_local(
     """
     loaded = model.load_model(name, device=device, threads=threads, revision=revision, dtype=dtype, say=say)
     filler = LocalFiller(loaded, rows=rows)
-    place = str(model_names.folder_of(name) or name)
-    filler.calibrations.watch(ModelId(place, loaded.fingerprint))
+    model_id = ModelId(str(model_names.folder_of(name) or name), loaded.fingerprint)
+    filler.calibrations.watch(model_id)
+    filler.use_tuned(model_id)
     return filler
 
 
@@ -64,7 +66,15 @@ class LocalFiller(Filler):
     ) -> None:
         self._joins = loaded.device != "cpu" if joins is None else joins
         self.switches = switches or Switches()
-        self.resources = resources.make(loaded, rows, clock)
+        self._rows, self._clock = rows, clock
+        self.resources = self._make(loaded)
+        self._expecting = self.resources  # the model of the request that is expected next
+        self._tuned: TunedModels | None = None
+
+    def use_tuned(self, model_id: ModelId) -> None:
+        """From now on, use the stored weights of a file's repository for requests that name their file."""
+        if tuned.suits(self.loaded):
+            self._tuned = TunedModels(self.resources, model_id, self._make)
 
     @property
     def loaded(self) -> Loaded:
@@ -87,8 +97,8 @@ class LocalFiller(Filler):
         return self.resources.prefixes.cache
 
     def start(self, request: InfillRequest) -> InfillTask:
-        """Return a new task for the request."""
-        return InfillTask(request, self.resources, self.switches)
+        """Return a new task for the request, on the weights tuned on its repository if there are any."""
+        return InfillTask(request, self._resources_for(request), self.switches)
 
     def concurrency(self) -> Concurrency:
         """Return "joined" if rows of several requests step in one pass, otherwise "in turns"."""
@@ -100,11 +110,17 @@ class LocalFiller(Filler):
         Return the indexes of the tasks it served; none if the first task is alone, or if its next unit is not a denoising
         step.
         """
-        canvases = [task.asking() if isinstance(task, InfillTask) else None for task in tasks]
-        shared_indexes = together.fitting(canvases, self.resources, max_rows)
+        first = tasks[0]
+        if not isinstance(first, InfillTask):
+            return ()
+        # A pass has one set of weights, so tasks on other weights wait for their own pass.
+        canvases = [
+            task.asking() if isinstance(task, InfillTask) and task.resources is first.resources else None for task in tasks
+        ]
+        shared_indexes = together.fitting(canvases, first.resources, max_rows)
         if len(shared_indexes) < 2:  # a task alone steps without this pass
             return ()
-        together.predict([canvas for index in shared_indexes if (canvas := canvases[index]) is not None], self.resources)
+        together.predict([canvas for index in shared_indexes if (canvas := canvases[index]) is not None], first.resources)
         return tuple(shared_indexes)
 
     def is_on_gpu(self) -> bool:
@@ -117,22 +133,26 @@ class LocalFiller(Filler):
 
     def expect(self, request: InfillRequest) -> None:
         """Note the request that will probably come next; `foresee` encodes its prefix."""
-        self.resources.ahead.expect(request)
+        self._expecting = self._resources_for(request)
+        self._expecting.ahead.expect(request)
 
     def foresee(self) -> bool:
         """Encode one chunk of the expected prefix; return whether more remains."""
-        return self.resources.ahead.read()
+        return self._expecting.ahead.read()
 
     def about(self) -> dict[str, object]:
         """Return the facts of the model: device, dtype, revision, threads, the reasons for them, and memory."""
         loaded = self.loaded
+        in_memory = (self.resources, *(self._tuned.in_memory if self._tuned else ()))
+        sizes = [quantised.n_bytes(each.loaded.passes.model) + each.prefixes.cache.bytes for each in in_memory]
         return {
             "device": loaded.device,
             "dtype": loaded.dtype,
             "revision": loaded.revision,
             "threads": loaded.threads,
             "why": dict(loaded.why),
-            "device_bytes": quantised.n_bytes(loaded.passes.model) + self.cache.bytes,
+            "tuned_models": len(in_memory) - 1,
+            "device_bytes": sum(sizes),
             "device_free_bytes": room.free_bytes(loaded.device),
         }
 
@@ -143,7 +163,16 @@ class LocalFiller(Filler):
         return tuple(decoder.decode(vocabulary.pieces[token]) for token in vocabulary.encode(text))
 
     def trim(self) -> None:
-        """Drop the prefix cache, and the buffers of steps."""
+        """Drop the prefix caches, the tuned models and the buffers of steps."""
         self.cache.clear()
         if self.resources.stepper.fixed is not None:
             self.resources.stepper.fixed.clear()
+        if self._tuned is not None:
+            self._tuned.clear()
+            self._expecting = self.resources
+
+    def _make(self, loaded: Loaded) -> Resources:
+        return resources.make(loaded, self._rows, self._clock)
+
+    def _resources_for(self, request: InfillRequest) -> Resources:
+        return self.resources if self._tuned is None else self._tuned.for_file(request.file)

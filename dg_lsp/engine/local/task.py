@@ -23,10 +23,10 @@ from dg_lsp.engine.task import Task
 
 
 class InfillTask(Task):
-    """One running request. Holes that do not fit one canvas are filled in sequence."""
+    """One running request on the model of `resources`. Holes that do not fit one canvas are filled in sequence."""
 
     def __init__(self, request: InfillRequest, resources: Resources, switches: Switches) -> None:
-        self._request, self._resources, self._switches = request, resources, switches
+        self._request, self.resources, self._switches = request, resources, switches
         self._answers: tuple[Candidate, ...] = ()
         self._canvas: CanvasTask | None = None
         self._parts: list[Candidate] = []  # the answers of the filled holes, when holes are filled in sequence
@@ -71,7 +71,7 @@ class InfillTask(Task):
 
     def finish_in(self, milliseconds: float) -> None:
         """Plan the work so that it ends within this time."""
-        self._due = self._resources.pace.due_in(milliseconds)
+        self._due = self.resources.pace.due_in(milliseconds)
 
     def early(self) -> Candidate | None:
         """Return the best candidate scored so far, or None."""
@@ -95,11 +95,11 @@ class InfillTask(Task):
             self._canvas.leave()
 
     def _run(self) -> Iterator[bool]:
-        request, loaded = self._request, self._resources.loaded
+        request, loaded = self._request, self.resources.loaded
         if len(request.holes) == 1 or sequence.fits_one_canvas(request, loaded.profile, loaded.vocabulary):
             self._answers = yield from self._fill(request)
             if self._answers:
-                self._resources.ahead.expect_accepted(request, self._answers[0].texts[0])
+                self.resources.ahead.expect_accepted(request, self._answers[0].texts[0])
             return
         while len(self._parts) < len(request.holes):
             filled = [part.texts[0] for part in self._parts]
@@ -112,10 +112,10 @@ class InfillTask(Task):
 
     def _fill(self, request: InfillRequest) -> Generator[bool, None, tuple[Candidate, ...]]:
         """Fill one canvas, and return its answers."""
-        fill, due = self._resources.fill(request, self._switches), self._due
+        fill, due = self.resources.fill(request, self._switches), self._due
         n_more = len(self._request.holes) - len(self._parts) - len(request.holes)
         if due is not None and n_more:  # share the time left with the holes that follow
-            due = self._resources.pace.due_in(due.left_ms() / (n_more + 1))
-        self._canvas = CanvasTask(fill, self._resources, self._usage, is_hurried=self._is_hurried, due=due)
+            due = self.resources.pace.due_in(due.left_ms() / (n_more + 1))
+        self._canvas = CanvasTask(fill, self.resources, self._usage, is_hurried=self._is_hurried, due=due)
         yield from self._canvas.run()
         return self._canvas.answers
