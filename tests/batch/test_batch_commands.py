@@ -354,11 +354,11 @@ def test_explain_draws_the_canvas_until_the_answers(project: Path, engines: Path
     assert numbers[-1] <= explained["done"]["steps"]
     assert explained["done"]["reason"] == "finished"
     assert all((answer["edit"] is None) == bool(answer["reason"]) for answer in explained["answers"])
-    drawn = explain(*args)
-    assert (drawn.exit_code, (project / "a.py").read_text()) == (0, text)
-    sent, _, rest = drawn.stdout.partition("--- the canvas after each step")
+    result = explain(*args)
+    assert (result.exit_code, (project / "a.py").read_text()) == (0, text)
+    request_text, _, rest = result.stdout.partition("--- the canvas after each step")
     canvas, _, ending = rest.partition("--- answers, best first")
-    assert "    return ⟦cursor⟧\n" in sent
+    assert "    return ⟦cursor⟧\n" in request_text
     assert all(line.startswith(("step ", "         ")) for line in canvas.splitlines()[1:])
     assert "    return ⟦" in canvas
     for answer in explained["answers"]:
@@ -371,8 +371,8 @@ def test_explain_draws_the_canvas_until_the_answers(project: Path, engines: Path
 def test_changed_text_on_the_canvas_has_another_colour(project: Path) -> None:
     (project / "a.py").write_text("x = [\n]\n")
     place = planning.parse_place("a.py:1:6")
-    planned = planning.for_places(job.source_at(place), [place])
-    request = drawing.request_of(planned, job.file_context(planned), RunOptions())
+    hole_plan = planning.for_places(job.source_at(place), [place])
+    request = drawing.request_of(hole_plan, job.file_context(hole_plan), RunOptions())
 
     def paint(text: str, what: str) -> str:
         return f"<{what}>{text}</>" if text else ""
