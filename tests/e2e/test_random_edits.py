@@ -22,8 +22,8 @@ SETTINGS = {"completion": {"debounce": 0, "speculate": False, "threshold": 0, "t
 
 def test_no_random_edit_in_an_editor_damages_code(tmp_path: Path) -> None:
     async def edit(tally: Tally) -> None:
-        made = environment(tmp_path, DG_LSP_SERVE_ENGINE="tests.server.adversary:engine", DG_LSP_TEST_SEED="7")
-        client = Editor(*command(), env=made)
+        env = environment(tmp_path, DG_LSP_SERVE_ENGINE="tests.server.adversary:engine", DG_LSP_TEST_SEED="7")
+        client = Editor(*command(), env=env)
         async with client:
             await client.hello(CODE, settings=SETTINGS)
             await client.until_ready()
