@@ -192,7 +192,7 @@ def test_half_a_private_key_is_masked() -> None:
     assert secrets.mask(begin + "def f(x):\n    return g(x)[0]\n").endswith("[0]\n")
 
 
-@given(cut=st.integers(0, len(PEM)), other=st.sampled_from(TOKENS), at=st.floats(0, 1))
+@given(cut_at=st.integers(0, len(PEM)), other=st.sampled_from(TOKENS), at=st.floats(0, 1))
 def test_a_hole_in_a_secret_hides_neither_half(cut_at: int, other: str, at: float) -> None:
     line = f'value = "{other}"\n'
     middle = len('value = "') + round(at * len(other))
