@@ -371,8 +371,8 @@ def test_explain_draws_the_canvas_until_the_answers(project: Path, engines: Path
 def test_changed_text_on_the_canvas_has_another_colour(project: Path) -> None:
     (project / "a.py").write_text("x = [\n]\n")
     place = planning.parse_place("a.py:1:6")
-    hole_plan = planning.for_places(job.source_at(place), [place])
-    request = drawing.request_of(hole_plan, job.file_context(hole_plan), RunOptions())
+    planned = planning.for_places(job.source_at(place), [place])
+    request = drawing.request_of(planned, job.file_context(planned), RunOptions())
 
     def paint(text: str, what: str) -> str:
         return f"<{what}>{text}</>" if text else ""

@@ -262,7 +262,7 @@ def test_no_remote_model_sees_a_secret_and_the_hole_is_still_filled() -> None:
             assert [candidate.texts for candidate in task.candidates()] == [("(value)",)]
         finally:
             filler.close()
-    bodies = repr(recorder.bodies)
-    assert "x = call" in bodies
-    assert "other = 1" in bodies
-    assert not any(secret in bodies for secret in (TOKENS[1], TOKENS[2], VALUE, *BODY.split("\n")))
+    sent = repr(recorder.bodies)
+    assert "x = call" in sent
+    assert "other = 1" in sent
+    assert not any(secret in sent for secret in (TOKENS[1], TOKENS[2], VALUE, *BODY.split("\n")))
