@@ -340,7 +340,7 @@ def test_several_holes_are_filled_one_after_another() -> None:
     ],
 )  # fmt: skip
 def test_a_refused_field_is_sent_once(refused_fields: list[str], refusal: Any) -> None:
-    with Served(FENCED, refused=refused_fields, refusal=refusal) as setup:
+    with Served(FENCED, refused_fields=refused_fields, refusal=refusal) as setup:
         assert setup.fill()[0].texts == ("a + b",)
         setup.server.bodies.clear()
         assert setup.fill()[0].texts == ("a + b",)
@@ -351,21 +351,21 @@ def test_a_refused_field_is_sent_once(refused_fields: list[str], refusal: Any) -
 
 def test_a_model_that_thinks_first_has_room_for_it() -> None:
     message = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-    with Served(FENCED, refused=["max_tokens"], refusal=lambda _: (400, error_body(message))) as setup:
+    with Served(FENCED, refused_fields=["max_tokens"], refusal=lambda _: (400, error_body(message))) as setup:
         assert setup.fill()[0].texts == ("a + b",)
         assert setup.server.bodies[-1]["max_completion_tokens"] == THOUGHT_TOKENS
 
 
 def test_a_refusal_of_no_field_is_final() -> None:
     message = "This model's maximum context length is 512 tokens. However, you requested 900 tokens."
-    with Served(FENCED, refused=["model"], refusal=lambda _: (400, error_body(message))) as setup:
+    with Served(FENCED, refused_fields=["model"], refusal=lambda _: (400, error_body(message))) as setup:
         with pytest.raises(RemoteError, match="maximum context length is 512 tokens"):
             setup.fill()
         assert len(setup.server.bodies) == 1
 
 
 def test_a_field_that_was_not_refused_after_all_is_sent_again() -> None:
-    with Served(FENCED, refused=["model"], refusal=lambda _: (400, {})) as setup:
+    with Served(FENCED, refused_fields=["model"], refusal=lambda _: (400, {})) as setup:
         with pytest.raises(RemoteError, match=r"refuses the request \(400\)"):
             setup.fill()
         assert len(setup.server.bodies) == 2
@@ -424,7 +424,7 @@ def test_a_malformed_answer_is_reported(data: bytes, sentence: str) -> None:
     ],
 )
 def test_a_refusal_gives_advice(status: int, sentence: str) -> None:
-    with Served(FENCED, refused=["model"], refusal=lambda _: (status, error_body("no"))) as setup:
+    with Served(FENCED, refused_fields=["model"], refusal=lambda _: (status, error_body("no"))) as setup:
         with pytest.raises(RemoteError, match=sentence):
             setup.fill()
         assert len(setup.server.bodies) == 1
