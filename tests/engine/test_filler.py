@@ -44,7 +44,7 @@ def finish(task: InfillTask) -> InfillTask:
     return task
 
 
-@pytest.mark.parametrize("which", ["trained", "instruct"])
+@pytest.mark.parametrize("which", ["trained_filler", "instruct"])
 def test_a_request_ends_with_ranked_candidates(request: pytest.FixtureRequest, which: str) -> None:
     model: LocalFiller = request.getfixturevalue(which)
     candidates = finish(model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), language="python"))).candidates()
@@ -52,7 +52,7 @@ def test_a_request_ends_with_ranked_candidates(request: pytest.FixtureRequest, w
     assert len({candidate.texts for candidate in candidates}) == len(candidates)
     assert all(candidate.finished for candidate in candidates)
     chances = [confidence.probability(candidate.confidence) for candidate in candidates]
-    if which == "trained":  # its profile has a calibration
+    if which == "trained_filler":  # its profile has a calibration
         assert chances == sorted((chance or 0 for chance in chances), reverse=True)
         assert all(0 < (chance or 0) < 1 for chance in chances)
     else:
@@ -64,7 +64,7 @@ def test_a_request_ends_with_ranked_candidates(request: pytest.FixtureRequest, w
         assert sum(candidate.lengths[0]) == len(candidate.texts[0])
 
 
-@pytest.mark.parametrize("which", ["trained", "instruct"])
+@pytest.mark.parametrize("which", ["trained_filler", "instruct"])
 def test_a_hole_in_a_line_stays_in_it(request: pytest.FixtureRequest, which: str) -> None:
     model: LocalFiller = request.getfixturevalue(which)
     for seed in range(4):
