@@ -65,7 +65,7 @@ ONE = CODE_BEFORE.index("return 1")
         ("--at", Span(ONE, ONE), Edit(Span(ONE, ONE), "x = ("), "syntax error"),
     ],
 )
-def test_the_judge_sees_what_is_wrong(command: str, span: Span, edit: Edit, fault: str) -> None:
+def test_faults_of_an_edit_are_detected(command: str, span: Span, edit: Edit, fault: str) -> None:
     problems = random_edits.faults(Trial(command, "a.py", CODE_BEFORE, span, (edit,)))
     assert bool(problems) == bool(fault)
     assert all(fault in problem for problem in problems[:1])

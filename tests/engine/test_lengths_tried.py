@@ -67,7 +67,7 @@ def test_the_suffix_is_found_where_the_canvas_reads_as_its_head() -> None:
     assert int(tried.head_scores(logs, head).argmax()) == 6
 
 
-def test_a_head_that_recurs_is_found_where_more_of_it_stands() -> None:
+def test_a_repeated_head_is_found_at_its_longest_match() -> None:
     alphabet = "abcdef;)"
     logs = reading("ab);ab);ef", alphabet)
     head = [alphabet.index(character) for character in ");ef"]
@@ -89,7 +89,7 @@ def test_a_gap_is_short_where_its_end_alone_stays_uncertain() -> None:
 
 @given(st.integers(1, 9), st.integers(0, 5), st.lists(tokens, min_size=1, max_size=5))
 @settings(max_examples=40, deadline=None)
-def test_a_snapped_canvas_holds_the_suffix_and_goes_on_with_what_it_had(start: int, n_steps: int, tail: list[int]) -> None:
+def test_a_snapped_canvas_holds_the_suffix_and_keeps_its_other_state(start: int, n_steps: int, tail: list[int]) -> None:
     limits, sampling = TokenLimits(tuple(range(VOCABULARY))), Sampling(conditioning_tokens=3)
     denoiser = Denoiser([Row((0,) * 10, (True,) * 10, 8)], limits, sampling, VOCABULARY)
     for n in range(n_steps):
@@ -132,7 +132,7 @@ snaps = st.builds(
 
 @given(gaps, snaps, st.integers(0, 30), st.sampled_from([0.3, 0.7, 1.1]))  # sharper: equal scores, in no order
 @settings(max_examples=80, deadline=None)
-def test_a_search_writes_what_the_readable_one_writes(gap: Gap, snap: Snap, seed: int, sharpness: float) -> None:
+def test_a_search_equals_the_reference(gap: Gap, snap: Snap, seed: int, sharpness: float) -> None:
     toy, sampling = Toy(seed, sharpness), Sampling(entropy_bound=0.5, stop_entropy=0.3, conditioning_tokens=4)
     search = Search(gap, sampling, len(toy.table[0]), snap)
     while not search.done:
@@ -151,7 +151,7 @@ def scored(answers: list[list[int]]) -> list[float]:
     return [sum(token * (place + 1) % 5 for place, token in enumerate(answer)) / 3 - len(answer) for answer in answers]
 
 
-def test_a_grown_gap_keeps_what_it_had_and_adds_noise_that_nothing_is_known_of() -> None:
+def test_a_grown_gap_keeps_its_tokens_and_adds_noise_without_conditioning() -> None:
     state = tried.State(
         torch.tensor([3, 4, 5]), torch.tensor([True, True, False]), torch.zeros(3, 2, dtype=torch.long), torch.ones(3, 2)
     )

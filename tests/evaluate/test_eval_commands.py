@@ -209,7 +209,7 @@ def test_bench_times_the_real_geometry_with_random_weights_stage_by_stage() -> N
 
 
 @pytest.mark.parametrize("size", ["huge", "0", "31", "-1"])
-def test_bench_of_a_size_that_there_is_not_says_which_there_are(size: str) -> None:
+def test_bench_of_an_unknown_size_names_the_known_ones(size: str) -> None:
     result = CliRunner().invoke(bench, ["--size", size])
     assert result.exit_code == 2
     assert size in result.stderr

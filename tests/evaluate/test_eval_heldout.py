@@ -28,7 +28,7 @@ COMMAND = (
 HELD_OUT = tasks.read(FOLDER / "heldout.jsonl.gz")
 
 
-def test_there_are_sixty_of_each_kind() -> None:
+def test_the_held_out_set_has_sixty_tasks_of_each_kind() -> None:
     assert Counter(task.kind for task in HELD_OUT) == dict.fromkeys(make.KINDS, 60)
     assert len({task.cluster for task in HELD_OUT}) > 100
 

@@ -237,7 +237,7 @@ def test_the_event_loop_goes_on_while_a_hostile_folder_is_looked_up(tmp_path: Pa
     assert not is_on_the_loop
 
 
-def test_what_was_not_looked_up_is_refused(tmp_path: Path) -> None:
+def test_a_file_is_refused_before_it_has_been_looked_up(tmp_path: Path) -> None:
     nearby = Nearby(lambda: 0.0)
     nearby.set_roots([tmp_path.as_uri()])
     assert nearby.refused((tmp_path / "a.py").as_uri()) == "has not been looked up yet"

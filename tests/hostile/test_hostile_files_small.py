@@ -35,7 +35,7 @@ FILLS = (Fill(Edit(HOLE.span, "return 1"), Calibrated(0.5), 7),)
 
 @pytest.mark.parametrize("field", ["probability", "steps"])
 @pytest.mark.parametrize("value", ["1e999", "-1e999", "NaN", "Infinity", '"x"', "[]", "{}", "null", "9" * 5000])
-def test_a_journal_line_with_a_number_that_is_none_is_left_out(tmp_path: Path, field: str, value: str) -> None:
+def test_a_journal_line_with_an_invalid_number_is_skipped(tmp_path: Path, field: str, value: str) -> None:
     path = tmp_path / "journal"
     with Journal(path) as journal:
         journal.add(DOCUMENT, HOLE, FILLS)

@@ -142,7 +142,7 @@ def test_a_reason_phrase_is_not_logged(caplog: pytest.LogCaptureFixture) -> None
     assert not any(piece in message + caplog.text for piece in (KEY, "transfer(account"))
 
 
-def test_what_helps_is_repeated() -> None:
+def test_an_error_repeats_a_message_without_key_and_code() -> None:
     server_message = "maximum context length is 4096 tokens, but 5000 were requested for some-model-name-of-theirs"
     recorder = Recorder([(400, {"error": {"message": server_message}})])
     with serving({"POST /infill": recorder.answer}) as url:

@@ -118,7 +118,7 @@ def test_the_users_own_sources_choose_any_model_but_with_a_password(clone: Clone
 
 @pytest.mark.parametrize("source", OTHERS)
 @pytest.mark.parametrize("what", [what for what, (_, is_fine) in MODELS.items() if is_fine])
-def test_what_a_problem_says_to_allow_is_what_has_to_be_allowed(clone: Clone, source: str, what: str) -> None:
+def test_allowing_what_a_problem_names_admits_the_model(clone: Clone, source: str, what: str) -> None:
     model, _ = MODELS[what]
     _, [problem] = clone.settings(source, "engine.model", model)
     entry = problem.partition('add "')[2].partition('" to engine.allow')[0]

@@ -38,7 +38,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Filling:
     return filling
 
 
-def test_there_are_examples() -> None:
+def test_the_page_has_three_examples() -> None:
     assert len(EXAMPLES) == 3
 
 
