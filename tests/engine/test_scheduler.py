@@ -469,10 +469,10 @@ def test_time_and_steps_are_counted() -> None:
 
 
 def test_budget_bounds_the_candidates() -> None:
-    with running_scheduler() as (scheduler, _):
-        events = Heard()
-        scheduler.submit(Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),), budget=Budget(candidates=3))), events)
-        assert len(events.candidates()) == 3
+    with running_scheduler() as (made, _):
+        heard = Heard()
+        made.submit(Ask(InfillRequest("", "", (Hole(Span(0, 0), "cursor"),), budget=Budget(candidates=3))), heard)
+        assert len(heard.candidates()) == 3
 
 
 @contextmanager
