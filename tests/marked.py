@@ -64,10 +64,10 @@ def parse(document: Document) -> Syntax | None:
     return core_syntax.of(document)
 
 
-def draw(document: Document, found: Iterable[Hole]) -> str:
+def draw(document: Document, holes: Iterable[Hole]) -> str:
     """Return the document with its holes marked, so that a wrong one shows in the test's difference."""
     text = document.text
-    for hole in sorted(found, key=lambda hole: hole.span, reverse=True):
+    for hole in sorted(holes, key=lambda hole: hole.span, reverse=True):
         start, end = hole.span.start, hole.span.end
         text = f"{text[:start]}<hole>{text[start:end]}</hole>{text[end:]}"
     return text

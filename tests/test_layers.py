@@ -45,13 +45,13 @@ print(len(names))
 
 def modules(*parts: str) -> list[str]:
     """Return the names of all modules of these parts of the package."""
-    found = [module.name for module in pkgutil.walk_packages(dg_lsp.__path__, "dg_lsp.")]
-    return [name for name in found if any(name == part or name.startswith(f"{part}.") for part in parts)]
+    names = [module.name for module in pkgutil.walk_packages(dg_lsp.__path__, "dg_lsp.")]
+    return [name for name in names if any(name == part or name.startswith(f"{part}.") for part in parts)]
 
 
 def test_layers_hold() -> None:
     # The command itself, in a process of its own: it changes what is imported.
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"],
         cwd=ROOT,
         capture_output=True,
@@ -59,32 +59,32 @@ def test_layers_hold() -> None:
         check=False,
         timeout=120,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_front_ends_import_without_torch() -> None:
     names = modules(*FRONT_ENDS)
     assert {"dg_lsp.cli", "dg_lsp.batch.commands", "dg_lsp.infill.pipeline"} <= set(names)
     code = BLOCKED.format(heavy=HEAVY, names=names)
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(len(names))
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == str(len(names))
 
 
 def test_every_library_that_is_imported_is_asked_for() -> None:
     """A library that the tests' own tools bring would be missing in an installation."""
     stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [*stated["dependencies"], *(name for extra in stated["optional-dependencies"].values() for name in extra)]
-    names = {re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0].lower().replace("-", "_") for line in asked}
-    # By transformers, by uvicorn and by lsprotocol, in whose interfaces they are.
-    brought = {"huggingface_hub", "h11", "cattrs"}
-    imported: dict[str, str] = {}
+    requirements = [*stated["dependencies"], *(name for extra in stated["optional-dependencies"].values() for name in extra)]
+    names = {re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0].lower().replace("-", "_") for line in requirements}
+    # Installed with transformers, uvicorn and lsprotocol, which use them in their interfaces.
+    indirect_dependencies = {"huggingface_hub", "h11", "cattrs"}
+    path_by_module: dict[str, str] = {}
     for path in sorted((ROOT / "dg_lsp").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level and node.module:
                 modules = [node.module]
-            imported |= {module.partition(".")[0]: str(path) for module in modules}
-    known = {*sys.stdlib_module_names, "dg_lsp", *names, *brought}
-    missing = {name: path for name, path in imported.items() if name not in known}
+            path_by_module |= {module.partition(".")[0]: str(path) for module in modules}
+    known_modules = {*sys.stdlib_module_names, "dg_lsp", *names, *indirect_dependencies}
+    missing = {name: path for name, path in path_by_module.items() if name not in known_modules}
     assert not missing

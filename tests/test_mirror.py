@@ -26,8 +26,8 @@ def ours(text: str) -> set[str]:
 def test_the_messages_of_the_code_client_are_the_servers() -> None:
     protocol = (CODE / "src" / "protocol.ts").read_text("utf-8")
     assert ours(protocol) == {methods.STATUS, methods.DRAFT, *methods.COMMANDS}
-    sent = re.findall(r'"(textDocument/did\w+)"', protocol)
-    assert set(sent) == set(methods.NOTIFICATIONS_IN)
+    sent_methods = re.findall(r'"(textDocument/did\w+)"', protocol)
+    assert set(sent_methods) == set(methods.NOTIFICATIONS_IN)
     version = re.search(r"VERSION = (\d+)", protocol)
     assert version is not None
     assert int(version[1]) == methods.VERSION
@@ -49,47 +49,49 @@ def test_the_fields_of_our_messages_are_the_servers() -> None:
     draft = re.search(r"interface Draft {(.*?)\n}", protocol, re.DOTALL)
     assert status is not None
     assert draft is not None
-    sent = methods.StatusParams("off", "embedded").to_json()
-    assert re.findall(r"^  (\w+):", status[1], re.MULTILINE) == list(sent)
-    drawn = methods.DraftParams("token", "file:///a.py", 1, ()).to_json()
-    assert re.findall(r"^  (\w+):", draft[1], re.MULTILINE) == list(drawn)
+    status_fields = methods.StatusParams("off", "embedded").to_json()
+    assert re.findall(r"^  (\w+):", status[1], re.MULTILINE) == list(status_fields)
+    draft_fields = methods.DraftParams("token", "file:///a.py", 1, ()).to_json()
+    assert re.findall(r"^  (\w+):", draft[1], re.MULTILINE) == list(draft_fields)
 
 
 def test_the_settings_of_the_code_client_are_the_servers() -> None:
     package = json.loads((CODE / "package.json").read_text("utf-8"))
     groups = package["contributes"]["configuration"]
-    offered = {name: each for group in groups for name, each in group["properties"].items()}
+    properties = {name: each for group in groups for name, each in group["properties"].items()}
     assert [group["title"] for group in groups] == ["Suggestions", "Model", "Fills and context", "This editor"]
     assert all(
         [each["order"] for each in group["properties"].values()] == list(range(len(group["properties"]))) for group in groups
     )
-    own = {name for name in offered if name.startswith(("dgLsp.client.", "dgLsp.trace."))}
-    assert {name.removeprefix("dgLsp.") for name in offered if name not in own} == set(settings.KEYS)
-    defaults = {name.removeprefix("dgLsp."): each["default"] for name, each in offered.items() if name not in own}
+    own = {name for name in properties if name.startswith(("dgLsp.client.", "dgLsp.trace."))}
+    assert {name.removeprefix("dgLsp.") for name in properties if name not in own} == set(settings.KEYS)
+    defaults = {name.removeprefix("dgLsp."): each["default"] for name, each in properties.items() if name not in own}
     assert settings.read(defaults, settings.Settings()) == (settings.Settings(), ())
 
 
 def test_the_settings_of_the_neovim_plugin_are_the_servers() -> None:
     text = (NVIM / "lua" / "dg_lsp" / "config.lua").read_text("utf-8")
     block = text[text.index("---@class dg_lsp.Settings") : text.index("---@class dg_lsp.Config")]
-    named = re.findall(r'---@field (?:\["([\w.]+)"\]|(\w+))\?', block)
-    assert [dotted or plain for dotted, plain in named] == list(settings.KEYS)
+    field_names = re.findall(r'---@field (?:\["([\w.]+)"\]|(\w+))\?', block)
+    assert [dotted or plain for dotted, plain in field_names] == list(settings.KEYS)
 
 
 def test_the_messages_and_settings_of_the_emacs_package_are_the_servers() -> None:
     text = EMACS.read_text("utf-8")
     assert {methods.STATUS, methods.DRAFT, methods.FILL} <= ours(text) <= {methods.STATUS, methods.DRAFT, *methods.COMMANDS}
-    offered = re.findall(r'\(lsp-defcustom \S+ (\S+)(?:(?!\(lsp-defcustom).)*?:lsp-path "dgLsp\.([\w.]+)"', text, re.DOTALL)
-    assert len(offered) == text.count("(lsp-defcustom ")
-    defaults = {name: json.loads(value) for value, name in offered}
+    own_settings = re.findall(
+        r'\(lsp-defcustom \S+ (\S+)(?:(?!\(lsp-defcustom).)*?:lsp-path "dgLsp\.([\w.]+)"', text, re.DOTALL
+    )
+    assert len(own_settings) == text.count("(lsp-defcustom ")
+    defaults = {name: json.loads(value) for value, name in own_settings}
     assert settings.read(defaults, settings.Settings()) == (settings.Settings(), ())
 
 
 def test_the_code_client_keeps_its_commands_apart_from_the_servers() -> None:
     package = json.loads((CODE / "package.json").read_text("utf-8"))
-    offered = {command["command"] for command in package["contributes"]["commands"]}
-    assert not offered & set(methods.COMMANDS)
+    client_commands = {command["command"] for command in package["contributes"]["commands"]}
+    assert not client_commands & set(methods.COMMANDS)
     registered = set(re.findall(r'(?:command|withClient)\("(dgLsp\.\w+)"', (CODE / "src" / "extension.ts").read_text("utf-8")))
-    assert offered == registered
+    assert client_commands == registered
     placed = [*package["contributes"]["keybindings"], *package["contributes"]["menus"]["dgLsp.editor"]]
-    assert {each["command"] for each in placed} <= offered
+    assert {each["command"] for each in placed} <= client_commands

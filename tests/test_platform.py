@@ -8,6 +8,6 @@ import sys
 
 def test_windows_is_refused_in_one_sentence() -> None:
     code = "import sys, dg_lsp.__main__ as program; sys.platform = 'win32'; program.main()"
-    ended = subprocess.run([sys.executable, "-c", code, "serve"], capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr == "dg-lsp: Windows is not supported. Run dg-lsp in WSL; Linux and macOS are supported.\n"
+    process = subprocess.run([sys.executable, "-c", code, "serve"], capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert process.stderr == "dg-lsp: Windows is not supported. Run dg-lsp in WSL; Linux and macOS are supported.\n"

@@ -32,10 +32,10 @@ BINARY = {".safetensors", ".png", ".gif", ".svg", ".webp", ".ico", ".vsix", ".bi
 def tracked() -> list[Path]:
     """Return the files of the repository, or of the folder where it is none."""
     try:
-        done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+        process = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("this is no git checkout")
-    return [path for name in done.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+    return [path for name in process.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
 
 
 def texts() -> list[tuple[str, str]]:
@@ -62,13 +62,13 @@ def test_no_file_names_a_registry() -> None:
 
 
 def test_no_file_names_a_path_of_one_machine() -> None:
-    found = [
+    offending_lines = [
         f"{name}:{number}: {line.strip()[:100]}"
         for name, text in texts()
         for number, line in enumerate(text.split("\n"), 1)
         if MACHINE_PATHS.search(line) and not ALLOWED.search(line)
     ]
-    assert found == []
+    assert offending_lines == []
 
 
 def test_scripts_can_be_run() -> None:

@@ -65,8 +65,8 @@ def runner(tmp_path: Path) -> Runner:
 def test_the_action_comments_a_patch_that_applies(runner: Runner) -> None:
     answer = Recorder([{"choices": [{"text": 'return "```"\n'}]}])
     with serving({"POST /v1/completions": answer.answer}) as url:
-        filled = runner.step("fill.sh", INPUT_PATHS="a.py", INPUT_ARGS=f"--all\n--model\nfim:openai:{url}#m\n")
-        assert filled.returncode == 0, filled.stderr
+        process = runner.step("fill.sh", INPUT_PATHS="a.py", INPUT_ARGS=f"--all\n--model\nfim:openai:{url}#m\n")
+        assert process.returncode == 0, process.stderr
         again = runner.step("fill.sh", INPUT_ARGS=f"--model\nfim:openai:{url}#m\n", BASE_SHA="HEAD")
         assert again.returncode == 0, again.stderr
     first = dict(line.split("=", 1) for line in runner.output.read_text().splitlines()[:3])
@@ -82,8 +82,8 @@ def test_the_action_comments_a_patch_that_applies(runner: Runner) -> None:
     assert runner.step("comment.sh", BODY=first["body"], GH_BEFORE="41").returncode == 0
     assert "--method PATCH repos/owner/name/issues/comments/41 " in runner.log.read_text()
     # A pull request from a fork may not comment, but the job does not fail.
-    refused = runner.step("comment.sh", BODY=first["body"], GH_STATUS="1")
-    assert (refused.returncode, refused.stdout.startswith("::warning::")) == (0, True)
+    refusal = runner.step("comment.sh", BODY=first["body"], GH_STATUS="1")
+    assert (refusal.returncode, refusal.stdout.startswith("::warning::")) == (0, True)
     # Nothing has changed since HEAD, so there is no patch; the old comment is replaced anyway.
     second = runner.outputs
     assert "no holes found" in Path(second["body"]).read_text()
@@ -95,8 +95,8 @@ def test_the_action_comments_a_patch_that_applies(runner: Runner) -> None:
 
 
 def test_a_wrong_option_fails_the_step(runner: Runner) -> None:
-    failed = runner.step("fill.sh", INPUT_PATHS="gone.py")
-    assert (failed.returncode, failed.stderr) == (2, "dg-lsp: there is no gone.py\n")
+    process = runner.step("fill.sh", INPUT_PATHS="gone.py")
+    assert (process.returncode, process.stderr) == (2, "dg-lsp: there is no gone.py\n")
 
 
 def test_the_action_names_what_exists() -> None:

@@ -121,9 +121,9 @@ def test_a_copy_contains_tracked_files_and_generated_files_between_them(project:
         }  # fmt: skip
         assert (copy.root / "inside").resolve() == copy.root / "a.py"
         assert (copy.root / "outside").readlink() == project.parent / "elsewhere"
-        named, _ = scratch.copy(project, folder / "1", ".venv/bin/python -m pytest build")
-        assert (named.root / ".venv" / "bin" / "python").exists()
-        assert (named.root / "build" / "x.o").exists()
+        scratch_copy, _ = scratch.copy(project, folder / "1", ".venv/bin/python -m pytest build")
+        assert (scratch_copy.root / ".venv" / "bin" / "python").exists()
+        assert (scratch_copy.root / "build" / "x.o").exists()
     assert not folder.exists()
 
 
@@ -156,12 +156,12 @@ def test_a_full_disk_is_one_sentence(project: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("extra", [[], ["--write"]])
 def test_a_run_that_is_killed_leaves_the_project_as_it_was(project: Path, tmp_path: Path, extra: list[str]) -> None:
     (project / "b.py").write_text(STUB)
-    started = tmp_path / "started"
-    os.mkfifo(started)
+    pid_pipe = tmp_path / "started"
+    os.mkfifo(pid_pipe)
     before = {path.name: path.read_bytes() for path in project.iterdir()}
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    command = f"echo $$ > {shlex.quote(str(started))}; exec sleep 1000"
+    command = f"echo $$ > {shlex.quote(str(pid_pipe))}; exec sleep 1000"
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPTED, "fills", "infill", ".", "--check", command, *extra],
         cwd=project,
@@ -169,7 +169,7 @@ def test_a_run_that_is_killed_leaves_the_project_as_it_was(project: Path, tmp_pa
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
-    check_pid = int(started.read_text())
+    check_pid = int(pid_pipe.read_text())
     process.send_signal(signal.SIGKILL)
     process.wait()
     try:

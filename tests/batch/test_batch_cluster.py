@@ -81,7 +81,7 @@ def test_a_worker_that_is_killed_changes_nothing(project: Path, folder: Path) ->
     (folder / f"{os.getpid()}.pid").unlink()
     (folder / "hold").touch()
 
-    killed: list[str] = []
+    killed_names: list[str] = []
 
     def kill() -> None:
         try:
@@ -89,7 +89,7 @@ def test_a_worker_that_is_killed_changes_nothing(project: Path, folder: Path) ->
             wait_until(lambda: list(folder.glob("*.pid")), patience_s=300)
             victim = min(folder.glob("*.pid"))
             os.kill(int(victim.stem), signal.SIGKILL)
-            killed.append(victim.stem)
+            killed_names.append(victim.stem)
         finally:
             (folder / "hold").unlink()
 
@@ -97,8 +97,8 @@ def test_a_worker_that_is_killed_changes_nothing(project: Path, folder: Path) ->
     killing.start()
     assert patch(folder, 2) == expected
     killing.join()
-    assert len(killed) == 1
-    assert len({path.stem for path in folder.glob("*.pid")} - set(killed)) >= 1, "others did its work"
+    assert len(killed_names) == 1
+    assert len({path.stem for path in folder.glob("*.pid")} - set(killed_names)) >= 1, "others did its work"
 
 
 def test_a_failed_request_does_not_affect_others(project: Path, folder: Path) -> None:

@@ -370,11 +370,11 @@ def test_explain_draws_the_canvas_until_the_answers(project: Path, engines: Path
     assert numbers[-1] <= explained["done"]["steps"]
     assert explained["done"]["reason"] == "finished"
     assert all((answer["edit"] is None) == bool(answer["reason"]) for answer in explained["answers"])
-    drawn = explain(*args)
-    assert (drawn.exit_code, (project / "a.py").read_text()) == (0, text)
-    sent, _, rest = drawn.stdout.partition("--- the canvas after each step")
+    result = explain(*args)
+    assert (result.exit_code, (project / "a.py").read_text()) == (0, text)
+    request_text, _, rest = result.stdout.partition("--- the canvas after each step")
     canvas, _, ending = rest.partition("--- answers, best first")
-    assert "    return ⟦cursor⟧\n" in sent
+    assert "    return ⟦cursor⟧\n" in request_text
     assert all(line.startswith(("step ", "         ")) for line in canvas.splitlines()[1:])
     assert "    return ⟦" in canvas
     for answer in explained["answers"]:

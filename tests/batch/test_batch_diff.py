@@ -20,10 +20,10 @@ TOOLS = (["git", "apply", "-"], ["patch", "-p1", "--binary"], ["patch", "-p1"])
 
 def check_applies(name: str, text: str, *edits: Edit) -> None:
     """Apply the diff with each tool and compare to the text with the edits."""
-    written = diff.unified(name, text, edits)
+    diff_text = diff.unified(name, text, edits)
     expected = values.apply(text, edits).encode()
     if expected == text.encode():
-        assert written == ""
+        assert diff_text == ""
         return
     for tool in TOOLS:
         if shutil.which(tool[0]) is None:
@@ -32,9 +32,9 @@ def check_applies(name: str, text: str, *edits: Edit) -> None:
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
-            completed = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
-            assert completed.returncode == 0, (tool, written, completed.stdout + completed.stderr)
-            assert path.read_bytes() == expected, (tool, written)
+            completed = subprocess.run(tool, input=diff_text.encode(), cwd=folder, capture_output=True, check=False)
+            assert completed.returncode == 0, (tool, diff_text, completed.stdout + completed.stderr)
+            assert path.read_bytes() == expected, (tool, diff_text)
 
 
 def check(text: str, *edits: Edit) -> None:
@@ -101,8 +101,8 @@ def test_any_text_survives(text: str, old: str, new: str) -> None:
 
 
 def test_an_empty_file_can_be_written_to() -> None:
-    written = diff.unified("a", "", [Edit(Span(0, 0), "x\n")])
-    assert written == "--- a/a\n+++ b/a\n@@ -0,0 +1,1 @@\n+x\n"
+    diff_text = diff.unified("a", "", [Edit(Span(0, 0), "x\n")])
+    assert diff_text == "--- a/a\n+++ b/a\n@@ -0,0 +1,1 @@\n+x\n"
 
 
 def test_far_edits_get_hunks_of_their_own_and_near_ones_share() -> None:
@@ -123,12 +123,12 @@ def test_any_edits_of_any_text_apply(text: str, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=6)))
     edits = tuple(Edit(Span(a, b), data.draw(lines)) for a, b in zip(cuts[::2], cuts[1::2], strict=False))
     expected = values.apply(text, edits)
-    written = diff.unified("a.txt", text, edits)
+    diff_text = diff.unified("a.txt", text, edits)
     if expected == text or not text or not expected:
         return
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "a.txt").write_bytes(text.encode())
         tool = ["git", "-c", "core.autocrlf=false", "apply", "--whitespace=nowarn", "-"]
-        completed = subprocess.run(tool, input=written.encode(), cwd=folder, capture_output=True, check=False)
-        assert completed.returncode == 0, (written, completed.stderr)
-        assert Path(folder, "a.txt").read_bytes() == expected.encode(), written
+        completed = subprocess.run(tool, input=diff_text.encode(), cwd=folder, capture_output=True, check=False)
+        assert completed.returncode == 0, (diff_text, completed.stderr)
+        assert Path(folder, "a.txt").read_bytes() == expected.encode(), diff_text

@@ -210,10 +210,12 @@ def test_an_engine_with_a_malformed_answer_is_not_joined(engines: Path) -> None:
 
 
 def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
+    folder = tmp_path / "gone"
+    folder.mkdir()
     code = "import os, sys; os.rmdir(os.getcwd()); sys.argv = ['dg-lsp', 'doctor']; from dg_lsp import cli; cli.main()"
-    completed = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True, check=False, timeout=60)
+    completed = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, timeout=60
+    )
     assert (completed.returncode, completed.stderr) == (
         2,
         "dg-lsp: the current folder no longer exists; change to another one\n",

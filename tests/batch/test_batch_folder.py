@@ -27,16 +27,16 @@ NONSENSE = (
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Real files in which every second function with a docstring has no body."""
-    made = 0
+    n_made = 0
     for package in SOURCES:
         spec = find_spec(package)
         assert spec is not None
         assert spec.origin is not None
         for path in sorted(Path(spec.origin).parent.rglob("*.py")):
-            if made < N_FILES and 500 < path.stat().st_size < 40_000 and (text := _stubbed(path.read_text("utf-8"))):
-                (tmp_path / f"{package}_{made}.py").write_text(text, "utf-8")
-                made += 1
-    assert made == N_FILES
+            if n_made < N_FILES and 500 < path.stat().st_size < 40_000 and (text := _stubbed(path.read_text("utf-8"))):
+                (tmp_path / f"{package}_{n_made}.py").write_text(text, "utf-8")
+                n_made += 1
+    assert n_made == N_FILES
     return tmp_path
 
 
@@ -50,10 +50,10 @@ def test_every_file_parses_afterwards_and_every_hole_is_accounted_for(folder: Pa
     before = {path: path.read_text("utf-8") for path in folder.iterdir()}
     n_stubs = sum(text.count("raise NotImplementedError  # stub") for text in before.values())
     engine = Filling(nonsense, nonsense)
-    found = CliRunner().invoke(cli.app, ["infill", str(folder), "--write", "--json", "--all"], obj=connecting(engine))
-    assert isinstance(found.exception, SystemExit), found.exc_info
-    assert found.exit_code == 1
-    report = json.loads(found.stdout)
+    result = CliRunner().invoke(cli.app, ["infill", str(folder), "--write", "--json", "--all"], obj=connecting(engine))
+    assert isinstance(result.exception, SystemExit), result.exc_info
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
     rows = [row for row in report["holes"] if row["kind"] == "body"]
     assert len(rows) >= n_stubs > N_FILES
     assert {row["status"] for row in rows} == {"filled", "failed"}

@@ -85,8 +85,8 @@ def test_writing_keeps_line_ends_mark_and_mode(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", "\ufeff" + TWO.replace("\n", "\r\n"))
     plan.source.path.chmod(0o751)
     accepted(plan, "return 1", "return 2", to_write=True)
-    filled = TWO.replace("...", "return 1", 1).replace("...", "return 2", 1)
-    assert plan.source.path.read_bytes() == ("\ufeff" + filled.replace("\n", "\r\n")).encode()
+    filled_text = TWO.replace("...", "return 1", 1).replace("...", "return 2", 1)
+    assert plan.source.path.read_bytes() == ("\ufeff" + filled_text.replace("\n", "\r\n")).encode()
     assert plan.source.path.stat().st_mode & 0o777 == 0o751
     assert list(tmp_path.iterdir()) == [plan.source.path]
 

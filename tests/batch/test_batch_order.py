@@ -54,8 +54,8 @@ def run(scripted: ScriptedRun, *plans: Plan, journal: Path | None = None, check:
     async def results() -> list[FileResult]:
         with Journal(journal) as answers:
             connect = connecting(scripted.engine)
-            filled = await fill(spec, plans, answers, connect, hear=lambda _text: None, done=lambda _n: None)
-        return [result for result, _ in filled]
+            plan_results = await fill(spec, plans, answers, connect, hear=lambda _text: None, done=lambda _n: None)
+        return [result for result, _ in plan_results]
 
     return asyncio.run(results())
 

@@ -49,7 +49,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def start(engine: str, *args: str, cwd: Path, hangs_on: bool = False, **more: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", SCRIPTED, engine, "infill", *args]
-    heard = (signal.SIGINT,) if hangs_on else (signal.SIGINT, signal.SIGHUP)
+    handled_signals = (signal.SIGINT,) if hangs_on else (signal.SIGINT, signal.SIGHUP)
     return subprocess.Popen(
         command,
         cwd=cwd,
@@ -57,7 +57,7 @@ def start(engine: str, *args: str, cwd: Path, hangs_on: bool = False, **more: st
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         # A shell's background jobs ignore SIGINT, and under nohup SIGHUP. Processes started by the tests would inherit this.
-        preexec_fn=lambda: [signal.signal(number, signal.SIG_DFL) for number in heard],
+        preexec_fn=lambda: [signal.signal(number, signal.SIG_DFL) for number in handled_signals],
     )
 
 
@@ -244,21 +244,21 @@ try:
 except SystemExit as end:
     print(end.code)
 """
-    printed, code_line = python(code).rsplit("\n", 1)
+    output, code_line = python(code).rsplit("\n", 1)
     assert code_line == "2"
-    assert f"this installation has no `{command}`" in printed
+    assert f"this installation has no `{command}`" in output
 
 
 def test_the_package_runs_as_a_module() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "dg_lsp", "--version"], env=environment(), capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.startswith("dg-lsp ")
+    assert process.stdout.startswith("dg-lsp ")
 
 
 @pytest.mark.parametrize("command", list(cli.LATER))
 def test_each_subcommand_has_plain_help_of_its_own(command: str) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "dg_lsp", command, "-h"],
         env=environment(),
         capture_output=True,
@@ -266,6 +266,6 @@ def test_each_subcommand_has_plain_help_of_its_own(command: str) -> None:
         check=True,
         timeout=60,
     )
-    assert done.stdout.startswith(f"Usage: dg-lsp {command} ")
-    assert "completion for the current shell" not in done.stdout
-    assert "─" not in done.stdout
+    assert process.stdout.startswith(f"Usage: dg-lsp {command} ")
+    assert "completion for the current shell" not in process.stdout
+    assert "─" not in process.stdout

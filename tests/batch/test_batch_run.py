@@ -30,10 +30,10 @@ def filled(
     *plans: Plan,
     options: RunOptions | None = None,
     journal: Journal | None = None,
-    done: list[int] | None = None,
+    counts: list[int] | None = None,
 ) -> list[tuple[Plan, Mapping[Hole, HoleResult]]]:
     async def collect() -> list[tuple[Plan, Mapping[Hole, HoleResult]]]:
-        hear = done.append if done is not None else lambda n: None
+        hear = counts.append if counts is not None else lambda n: None
         answers = journal or Journal(None)
         return [row async for row in run.fill(engine, plans, options or RunOptions(), answers, alone, hear)]
 
@@ -41,7 +41,10 @@ def filled(
 
 
 def answers(results: list[tuple[Plan, Mapping[Hole, HoleResult]]]) -> list[list[str]]:
-    return [[asked.fills[0].edit.text if asked.fills else asked.reason for asked in found.values()] for _, found in results]
+    return [
+        [answer.fills[0].edit.text if answer.fills else answer.reason for answer in answers_by_place.values()]
+        for _, answers_by_place in results
+    ]
 
 
 def test_results_come_in_the_order_of_the_plans(tmp_path: Path) -> None:
@@ -58,9 +61,9 @@ def test_results_come_in_the_order_of_the_plans(tmp_path: Path) -> None:
             return (Candidate((f"return '{request.path}'",), Calibrated(0.5)),)
 
     plans = [planned(tmp_path / f"{name}.py", STUB) for name in "abcd"]
-    done: list[int] = []
-    assert answers(filled(Uneven(), *plans, done=done)) == [[f"return '{name}.py'"] for name in "abcd"]
-    assert done == [1, 1, 1, 1]
+    counts: list[int] = []
+    assert answers(filled(Uneven(), *plans, counts=counts)) == [[f"return '{name}.py'"] for name in "abcd"]
+    assert counts == [1, 1, 1, 1]
 
 
 def test_the_number_of_concurrent_requests_is_limited(tmp_path: Path) -> None:
@@ -118,10 +121,10 @@ def test_a_useless_answer_has_a_reason(tmp_path: Path) -> None:
 def test_options_reach_the_engine(tmp_path: Path) -> None:
     engine = Filling("return 1", "return 2")
     options = RunOptions(n_candidates=2, seed=7, deadline_ms=100)
-    [(_, found)] = filled(engine, planned(tmp_path / "a.py", STUB * 2), options=options)
+    [(_, answers_by_place)] = filled(engine, planned(tmp_path / "a.py", STUB * 2), options=options)
     [request] = engine.requests
     assert (request.budget.ms, request.budget.candidates, request.path) == (200, 2, "a.py")
-    assert [[fill.edit.text for fill in asked.fills] for asked in found.values()] == [["return 1", "return 2"]] * 2
+    assert [[fill.edit.text for fill in answer.fills] for answer in answers_by_place.values()] == [["return 1", "return 2"]] * 2
 
 
 def test_the_same_seed_sends_the_same_requests(tmp_path: Path) -> None:

@@ -85,11 +85,11 @@ def test_a_dry_run_lists_the_holes_and_asks_no_engine(files: Path) -> None:
         "c.js:2:3: body f\nk.py:4:9: body C.f\nk.py:8:9: body C.g\nsub/b.py:3:5: body f\nsub/test_b.py:3:5: body f\n"
     )
     assert result.stderr == "dg-lsp: skipped bin.py: it is binary\ndg-lsp: 1 hole left out by --exclude\n"
-    listed = json.loads(run(".", "--dry-run", "--json", "--lang", "javascript", engine=engine).stdout)
-    assert listed["holes"] == [
+    report = json.loads(run(".", "--dry-run", "--json", "--lang", "javascript", engine=engine).stdout)
+    assert report["holes"] == [
         {"path": "c.js", "line": 2, "column": 3, "kind": "body", "language": "javascript", "symbol": "f"}
     ]
-    assert (listed["left_out"], engine.requests) == ({"--lang": 5}, [])
-    assert listed["cost"] == {"requests": 1, "tokens_read": len("function f() {\n  \n}\n") // 4, "tokens_written": 64 * 4}
+    assert (report["left_out"], engine.requests) == ({"--lang": 5}, [])
+    assert report["cost"] == {"requests": 1, "tokens_read": len("function f() {\n  \n}\n") // 4, "tokens_written": 64 * 4}
     cost = json.loads(run(".", "--dry-run", "--json", "--candidates", "16", engine=engine).stdout)["cost"]
     assert cost["tokens_written"] == 6 * 16 * 64

@@ -68,7 +68,7 @@ def ollama() -> dict[str, Any]:
     can = {"coder:7b": ["completion", "insert"], "chat:8b": ["completion"]}
     return {
         "/api/tags": {"models": [{"name": "coder:7b", "size": 4_683_087_332}, {"name": "chat:8b", "size": 1}, {"name": "a b"}]},
-        "/api/show": lambda asked: {"capabilities": can[asked["model"]]},
+        "/api/show": lambda body: {"capabilities": can[body["model"]]},
     }
 
 
@@ -85,9 +85,9 @@ VLLM = {
 
 @pytest.fixture
 def fakes() -> Iterator[list[Fake]]:
-    started: list[Fake] = []
-    yield started
-    for fake in started:
+    servers: list[Fake] = []
+    yield servers
+    for fake in servers:
         fake.close()
 
 
@@ -187,24 +187,24 @@ def models(*arguments: Any, **more: Any) -> list[tuple[str, bool, bool]]:
 
 
 def test_a_bare_laptop_has_the_embedded_model_and_commands_for_better_ones() -> None:
-    listed = offers.offers(LAPTOP, (), (), {})
-    assert [(offer.model, offer.is_ready, offer.is_recommended) for offer in listed] == [
+    offer_list = offers.offers(LAPTOP, (), (), {})
+    assert [(offer.model, offer.is_ready, offer.is_recommended) for offer in offer_list] == [
         ("embedded", True, True),
         ("fim:ollama#qwen2.5-coder:3b-base", False, False),
         ("fim:llama:http://127.0.0.1:8012", False, False),
     ]
-    assert listed[1].commands[-2:] == (
+    assert offer_list[1].commands[-2:] == (
         "ollama pull qwen2.5-coder:3b-base",
         "dg-lsp setup --yes 'fim:ollama#qwen2.5-coder:3b-base'",
     )
-    assert listed[2].commands[-2] == "llama-server --fim-qwen-3b-default"
+    assert offer_list[2].commands[-2] == "llama-server --fim-qwen-3b-default"
 
 
 def test_a_running_server_is_recommended_before_the_embedded_model() -> None:
     running = Server(Endpoint("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB), Model("chat", False)))
-    listed = models(LAPTOP, (running,), (), {})
-    assert listed[:2] == [("fim:ollama#coder:7b", True, True), ("embedded", True, False)]
-    assert not any("chat" in model for model, _, _ in listed)
+    offer_list = models(LAPTOP, (running,), (), {})
+    assert offer_list[:2] == [("fim:ollama#coder:7b", True, True), ("embedded", True, False)]
+    assert not any("chat" in model for model, _, _ in offer_list)
 
 
 def test_a_server_elsewhere_is_named_and_not_recommended() -> None:
@@ -267,12 +267,12 @@ def test_a_key_offers_its_service_with_what_it_costs() -> None:
         Key("codestral", "CODESTRAL_API_KEY", "codestral.mistral.ai"),
         Key("openai", "OPENAI_API_KEY", "api.openai.com", True),
     )
-    listed = {offer.model: offer for offer in offers.offers(LAPTOP, (), keys, {"fim:codestral": "61% of 90 answers"})}
-    offer = listed["fim:codestral"]
+    offers_by_model = {offer.model: offer for offer in offers.offers(LAPTOP, (), keys, {"fim:codestral": "61% of 90 answers"})}
+    offer = offers_by_model["fim:codestral"]
     assert (offer.is_ready, offer.is_recommended, offer.quality) == (True, False, "61% of 90 answers")
     assert "billed" in offer.cost
     assert "is sent the code" in offer.where
-    assert not any("openai" in model for model in listed), (
+    assert not any("openai" in model for model in offers_by_model), (
         "a service that needs a model's name can't be offered by its key alone"
     )
 

@@ -190,17 +190,17 @@ def test_of_files_that_fail_together_some_are_accepted(tmp_path: Path) -> None:
 def test_the_next_round_contains_the_failure(tmp_path: Path) -> None:
     plan = planned(tmp_path / "a.py", ONE)
     (tmp_path / "test_a.py").write_text("import a\ndef test_f():\n    assert a.f() == 3\n")
-    heard: list[tuple[int, str]] = []
+    failures: list[tuple[int, str]] = []
 
     async def retry(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
-        heard.append((number, failure))
+        failures.append((number, failure))
         return [Fill(Edit(hole.span, f"return {number + 1}"), Calibrated(0.01), 1)] if number < 3 else []
 
     [result] = checked(tmp_path, PYTEST, (plan, [["return 1"]]), retry=retry)
     assert outcome(result) == [("return 3", "the check: 1 test")]
-    assert [number for number, _ in heard] == [1, 2]
-    assert heard[0][1].startswith("test_a::test_f fails: ")
-    assert "assert 1 == 3" in heard[0][1]
+    assert [number for number, _ in failures] == [1, 2]
+    assert failures[0][1].startswith("test_a::test_f fails: ")
+    assert "assert 1 == 3" in failures[0][1]
     assert [fill.edit.text for fill in result.candidates[plan.holes[0]]] == ["return 1", "return 2", "return 3"]
 
 

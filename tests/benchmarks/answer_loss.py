@@ -51,11 +51,11 @@ def add(loaded: Loaded, layouts: Layout, task: Task, sums: Sequence[Sums]) -> No
     hidden, _ = loaded.passes.encode(ids)
     n_read = len(answer) + len(end)
     logs = loaded.passes.logits(hidden[:, -n_read - 1 : -1]).log_softmax(-1)[0]
-    chosen = logs.gather(1, ids[0, -n_read:, None])[:, 0]
+    answer_logs = logs.gather(1, ids[0, -n_read:, None])[:, 0]
     for each in sums:
-        each.nats -= float(chosen[: len(answer)].sum())
+        each.nats -= float(answer_logs[: len(answer)].sum())
         each.chars += len(loaded.vocabulary.decode(answer))
-        each.end_nats -= float(chosen[len(answer) :].sum())
+        each.end_nats -= float(answer_logs[len(answer) :].sum())
         each.n_ends += len(end)
 
 
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--limit", type=int, default=0)
     stated = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    for named in stated.model:
-        name, _, tokens = named.partition("@")
+    for spec in stated.model:
+        name, _, tokens = spec.partition("@")
         loaded = model.load_model(name, device="cpu", dtype="float32", threads=1)
         profile = replace(loaded.profile, prefix_tokens=int(tokens)) if tokens else loaded.profile
         layouts = layout.for_profile(profile, loaded.vocabulary)
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
             for task in tasks.spread(tasks.read(file), stated.limit):
                 add(loaded, layouts, task, (kinds[task.kind], kinds["all"]))
             for kind, sums in sorted(kinds.items()):
-                print(f"{named}  {file.name}  {kind}: {sums}", flush=True)
+                print(f"{spec}  {file.name}  {kind}: {sums}", flush=True)
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ def main() -> None:
             if options.no_check:
                 continue
             after = passing_tests(filled_root, options.check)
-            if lost := sorted(before - after):
-                raise SystemExit(f"{len(lost)} tests fail that passed before: {', '.join(lost)}")
+            if new_failures := sorted(before - after):
+                raise SystemExit(f"{len(new_failures)} tests fail that passed before: {', '.join(new_failures)}")
             print(f"tests that pass: {len(before)} with the emptied bodies, {len(after)} with the patch", flush=True)
 
 
@@ -101,11 +101,11 @@ def emptied(root: Path, n: int, seed: int, excluded: list[str]) -> list[Body]:
                 continue
             if ast.get_docstring(node) and len(node.body) > 1 and not _has_inner(node):
                 functions.append((path, node))
-    chosen = random.Random(seed).sample(functions, min(n, len(functions)))
+    sample = random.Random(seed).sample(functions, min(n, len(functions)))
     bodies: list[Body] = []
-    for path in {path for path, _ in chosen}:
+    for path in {path for path, _ in sample}:
         lines, shift = path.read_text("utf-8").split("\n"), 0
-        for node in sorted((node for owner, node in chosen if owner == path), key=lambda node: node.lineno):
+        for node in sorted((node for owner, node in sample if owner == path), key=lambda node: node.lineno):
             first, last = node.body[1].lineno - 1 + shift, (node.body[-1].end_lineno or 0) + shift
             text = "\n".join(lines[first:last])
             lines[first:last] = [" " * node.body[1].col_offset + STUB]
@@ -132,17 +132,17 @@ def measure(root: Path, bodies: Sequence[Body], n_candidates: int, n_retries: in
     report = json.loads(_run(root, arguments, bodies if options.oracle else None))
     minutes = (time.monotonic() - began) / 60
     rows = {(row["path"], row["line"]): row for row in report["holes"]}
-    filled = {body: row for body in bodies if (row := rows.get((body.path, body.line), {})).get("status") == "filled"}
-    if _contents(root) != _with_fills(before, filled):
+    filled_rows = {body: row for body in bodies if (row := rows.get((body.path, body.line), {})).get("status") == "filled"}
+    if _contents(root) != _with_fills(before, filled_rows):
         raise SystemExit("a byte outside the holes differs")
     print(f"\n{n_candidates} candidates, {n_retries} retries, {minutes:.1f} minutes: {report['summary']}")
     print("bodies           all  filled  verified  exact")
     for name, group in _groups(bodies):
-        chosen = [(body, filled[body]) for body in group if body in filled]
-        n_exact = sum(ast.dump(_parsed(row["text"])) == ast.dump(_parsed(body.text)) for body, row in chosen)
-        n_verified = sum(bool(row["verified"]) for _, row in chosen)
-        print(f"{name:<14} {len(group):>5}  {len(chosen):>6}  {n_verified:>8}  {n_exact:>5}")
-    for body, row in filled.items():
+        pairs = [(body, filled_rows[body]) for body in group if body in filled_rows]
+        n_exact = sum(ast.dump(_parsed(row["text"])) == ast.dump(_parsed(body.text)) for body, row in pairs)
+        n_verified = sum(bool(row["verified"]) for _, row in pairs)
+        print(f"{name:<14} {len(group):>5}  {len(pairs):>6}  {n_verified:>8}  {n_exact:>5}")
+    for body, row in filled_rows.items():
         print(f"{body.path}:{body.line} p={row['probability']} {row['verified']}: {row['text']!r}, was {body.text[:300]!r}")
     sys.stdout.flush()
 
@@ -160,12 +160,12 @@ def _contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def _with_fills(contents: Mapping[str, bytes], filled: Mapping[Body, Mapping[str, Any]]) -> dict[str, bytes]:
+def _with_fills(contents: Mapping[str, bytes], filled_rows: Mapping[Body, Mapping[str, Any]]) -> dict[str, bytes]:
     """Return the files with the stub of each filled body replaced by its fill, and everything else as it is."""
     files = dict(contents)
-    for path in {body.path for body in filled}:
+    for path in {body.path for body in filled_rows}:
         lines = contents[path].decode().split("\n")
-        for body, row in filled.items():
+        for body, row in filled_rows.items():
             if body.path == path:
                 lines[body.line - 1] = lines[body.line - 1].replace(STUB, row["text"])
         files[path] = "\n".join(lines).encode()

@@ -47,9 +47,9 @@ def main() -> None:
         for _ in range(options.kills):
             # Each kill leaves fewer requests: a run that has no more of them ends by itself.
             run(project, at=rng.randint(1, max(2, n_requests // options.kills)), journal=journal)
-        resumed = run(project, journal=journal)[2]
-        print(f"after {options.kills} kills: {'the same patch' if resumed == patch else 'ANOTHER PATCH'}")
-        if resumed != patch:
+        resumed_patch = run(project, journal=journal)[2]
+        print(f"after {options.kills} kills: {'the same patch' if resumed_patch == patch else 'ANOTHER PATCH'}")
+        if resumed_patch != patch:
             raise SystemExit(1)
 
 

@@ -83,5 +83,5 @@ def statements(tree: Syntax) -> Iterator[Span]:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    given = [int(arg) for arg in sys.argv[1:]]
-    raise SystemExit(main(*(*given, *(5_000, 1)[len(given) :])))
+    numbers = [int(arg) for arg in sys.argv[1:]]
+    raise SystemExit(main(*(*numbers, *(5_000, 1)[len(numbers) :])))

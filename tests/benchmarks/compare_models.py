@@ -65,8 +65,8 @@ def report(name: str, groups: Sequence[Sequence[tuple[int, int]]]) -> bool:
     """Print one line, and return whether the new answers are significantly worse. Each group has the same weight."""
     rng, draws = random.Random(0), []
     for _ in range(N_DRAWS):
-        drawn = [rng.choices(group, k=len(group)) for group in groups]
-        draws.append(sum(sum(new - old for old, new in group) / len(group) for group in drawn) / len(groups))
+        samples = [rng.choices(group, k=len(group)) for group in groups]
+        draws.append(sum(sum(new - old for old, new in group) / len(group) for group in samples) / len(groups))
     draws.sort()
     low, high = draws[round(N_DRAWS * 0.025)], draws[round(N_DRAWS * 0.975) - 1]
     shares = [sum(sum(pair[side] for pair in group) / len(group) for group in groups) / len(groups) for side in (0, 1)]

@@ -45,13 +45,13 @@ class Emptied:
 
 def main(folder: str, n: int, seed: int) -> int:
     files = sorted(Path(folder).rglob("*.py"))
-    every = [emptied for path in files for emptied in bodies(path)]
+    every = [body for path in files for body in bodies(path)]
     random.Random(seed).shuffle(every)
     filler = LocalFiller(model.load_model(model.EMBEDDED))
     counts, took_ms = Counter[str](), list[float]()
     reasons = Counter[str]()
-    for emptied in every[:n]:
-        document, tree, hole = emptied.document, emptied.tree, emptied.hole
+    for body in every[:n]:
+        document, tree, hole = body.document, body.tree, body.hole
         settings = pipeline.RequestOptions(path=document.uri, budget=values.Budget(candidates=N_CANDIDATES))
         request = pipeline.to_request(document, (hole,), settings, syntax=tree)
         task = filler.start(request)
@@ -66,18 +66,18 @@ def main(folder: str, n: int, seed: int) -> int:
                 reasons.update(answer.dropped)
             for place, suggestion in enumerate(answer.suggestions):
                 text = suggestion.edits[0].text
-                position = Position("body", document.uri, *around(document, hole), emptied.truth)
+                position = Position("body", document.uri, *around(document, hole), body.truth)
                 is_unbound = bool(positions.unbound_names(position, text))
                 counts[f"unbound {name}"] += is_unbound
                 if place == 0:
                     counts[f"written {name}"] += 1
                     counts[f"written unbound {name}"] += is_unbound
-                    counts[f"right {name}"] += score.is_exact(text, emptied.truth)
-                    counts[f"similarity {name}"] += round(1000 * score.similarity(text, emptied.truth))
+                    counts[f"right {name}"] += score.is_exact(text, body.truth)
+                    counts[f"similarity {name}"] += round(1000 * score.similarity(text, body.truth))
                 if is_unbound and is_file:
                     print("unbound with the check:", document.uri, repr(text), positions.unbound_names(position, text))
                 if not is_file:
-                    took_ms.append(cost_ms(emptied, text))
+                    took_ms.append(cost_ms(body, text))
     report(min(n, len(every)), counts, took_ms, reasons)
     return int(counts["unbound with"] > 0)
 
@@ -111,27 +111,27 @@ def bodies(path: Path) -> Iterator[Emptied]:
         truth = text[span.start : span.end]
         if truth.count("\n") >= MOST_LINES or not text[: span.start].rpartition("\n")[2].isspace():
             continue
-        changed = Document(document.uri, "python", f"{text[: span.start]}pass{text[span.end :]}")
-        tree = syntax.of(changed, whole)
-        for hole in holes.bodies(changed, tree, empty=True):
+        emptied_document = Document(document.uri, "python", f"{text[: span.start]}pass{text[span.end :]}")
+        tree = syntax.of(emptied_document, whole)
+        for hole in holes.bodies(emptied_document, tree, empty=True):
             if tree is not None and hole.span == Span(span.start, span.start + len("pass")):
-                yield Emptied(changed, tree, hole, truth)
+                yield Emptied(emptied_document, tree, hole, truth)
 
 
 def around(document: Document, hole: Hole) -> tuple[str, str]:
     return document.text[: hole.span.start], document.text[hole.span.end :]
 
 
-def cost_ms(emptied: Emptied, text: str) -> float:
+def cost_ms(body: Emptied, text: str) -> float:
     """Return the processor time of one check, with what a request before it may have cached."""
-    before, after = around(emptied.document, emptied.hole)
-    filled = syntax.parse(before + text + after, emptied.tree.language, emptied.tree)
+    before, after = around(body.document, body.hole)
+    filled_syntax = syntax.parse(before + text + after, body.tree.language, body.tree)
     answer = Span(len(before), len(before) + len(text))
     began = time.thread_time()
-    scope.unbound_names(filled, [(answer, "pass")], emptied.document.uri)
+    scope.unbound_names(filled_syntax, [(answer, "pass")], body.document.uri)
     return (time.thread_time() - began) * 1000
 
 
 if __name__ == "__main__":
-    given = [int(arg) for arg in sys.argv[2:]]
-    raise SystemExit(main(sys.argv[1], *(*given, *(200, 1)[len(given) :])))
+    numbers = [int(arg) for arg in sys.argv[2:]]
+    raise SystemExit(main(sys.argv[1], *(*numbers, *(200, 1)[len(numbers) :])))

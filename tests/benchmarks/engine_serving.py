@@ -47,9 +47,11 @@ _NUMBERS = itertools.count()
 
 
 def main(seconds: float) -> None:
-    chosen = [task.request() for task in tasks.spread([task for task in tasks.read(TASKS) if not task.hole.block], N_PAIRS)]
+    base_requests = [
+        task.request() for task in tasks.spread([task for task in tasks.read(TASKS) if not task.hole.block], N_PAIRS)
+    ]
     with engines_of_our_own():
-        asyncio.run(measure(chosen, seconds))
+        asyncio.run(measure(base_requests, seconds))
 
 
 @contextlib.contextmanager
@@ -64,17 +66,17 @@ def engines_of_our_own() -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def measure(chosen: Sequence[InfillRequest], seconds: float) -> None:
+async def measure(base_requests: Sequence[InfillRequest], seconds: float) -> None:
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(connect(options(f"client {number}"))) for number in range(N_CLIENTS)]
         pid = (await clients[0].info())["pid"]
         assert isinstance(pid, int)
-        print(f"{len(chosen)} requests; the machine's load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
+        print(f"{len(base_requests)} requests; the machine's load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
         print("| what | measured | wanted | |\n| --- | --- | --- | --- |")
-        requests = unknown(chosen)
+        requests = unknown(base_requests)
         await protocol_alone()
         await overhead(clients[0], pid, requests)
-        await at_once(clients, pid, unknown(chosen[:1]), "equal")
+        await at_once(clients, pid, unknown(base_requests[:1]), "equal")
         await at_once(clients, pid, requests, "mixed")
         await shares(clients, requests, seconds)
         os.kill(pid, signal.SIGTERM)
@@ -84,9 +86,9 @@ def options(client: str, model: str = "embedded", loader: str = "") -> ConnectOp
     return ConnectOptions(model, filler=loader, client=client, command=ENGINE_COMMAND, threads=1, exit_after_s=30)
 
 
-def unknown(chosen: Sequence[InfillRequest]) -> Requests:
+def unknown(base_requests: Sequence[InfillRequest]) -> Requests:
     """Yield the requests again and again, each as of another file: the name stands first, so no prefix is known."""
-    for number, request in zip(_NUMBERS, itertools.cycle(chosen), strict=False):
+    for number, request in zip(_NUMBERS, itertools.cycle(base_requests), strict=False):
         yield replace(request, path=f"{number:06}.py", seed=number)
 
 
@@ -97,13 +99,13 @@ async def protocol_alone() -> None:
     async with connect(options("alone", "toy", "tests.engine.toy_filler:load")) as engine:
         pid = (await engine.info())["pid"]
         assert isinstance(pid, int)
-        found = [await used(pid, timed(engine, request)) for _ in range(20 + N_EMPTY)][20:]
+        pairs = [await used(pid, timed(engine, request)) for _ in range(20 + N_EMPTY)][20:]
         os.kill(pid, signal.SIGTERM)
-    waits, works = ([pair[side] for pair in found] for side in (0, 1))
+    waits, works = ([pair[side] for pair in pairs] for side in (0, 1))
     middle = percentile(waits, 50)
     what = f"HTTP and scheduling: {N_STEPS} steps of a model that computes nothing, p50"
-    told = f"{middle:.1f} ms (quartiles {percentile(waits, 25):.1f} and {percentile(waits, 75):.1f})"
-    tell(what, told, f"<= {OVERHEAD_MS:.0f} ms", middle <= OVERHEAD_MS)
+    summary = f"{middle:.1f} ms (quartiles {percentile(waits, 25):.1f} and {percentile(waits, 75):.1f})"
+    tell(what, summary, f"<= {OVERHEAD_MS:.0f} ms", middle <= OVERHEAD_MS)
     tell("the same in processor time of both processes, p50", f"{percentile(works, 50):.1f} ms")
 
 
@@ -123,15 +125,15 @@ async def overhead(engine: ResidentEngine, pid: int, requests: Requests) -> None
         if number >= 2:
             waits.append(over[0] - inside[0])
             works.append(over[1] - inside[1])
-            told = asdict(ends[0].timings)
-            there = over[0] - sum(told[f"{name}_ms"] for name in stages)
+            timings = asdict(ends[0].timings)
+            there = over[0] - sum(timings[f"{name}_ms"] for name in stages)
             elsewhere.append(there - (inside[0] - sum(stages.values())))
-    middle, added = statistics.median(waits), statistics.median(elsewhere)
+    middle, added_ms = statistics.median(waits), statistics.median(elsewhere)
     tell(
         "with the embedded model: over the socket less in this process, outside of the model's stages, p50",
-        f"{added:.1f} ms (quartiles {percentile(elsewhere, 25):.1f} and {percentile(elsewhere, 75):.1f})",
+        f"{added_ms:.1f} ms (quartiles {percentile(elsewhere, 25):.1f} and {percentile(elsewhere, 75):.1f})",
         f"<= {OVERHEAD_MS:.0f} ms",
-        added <= OVERHEAD_MS,
+        added_ms <= OVERHEAD_MS,
     )
     quartiles = f"quartiles {percentile(waits, 25):.1f} and {percentile(waits, 75):.1f}"
     tell("the whole of it, with what the same stages took longer in the other process", f"{middle:.1f} ms ({quartiles})")
@@ -142,23 +144,23 @@ async def overhead(engine: ResidentEngine, pid: int, requests: Requests) -> None
 async def at_once(clients: Sequence[ResidentEngine], pid: int, requests: Requests, length: str) -> None:
     """Tell how long clients wait that ask at the same moment, next to one alone; the two take turns."""
     alone, together = list[float](), list[float]()
-    worked = [0.0, 0.0]
+    work_ms = [0.0, 0.0]
     for _ in range(N_ROUNDS):
         before = processor_ms(pid)
         alone += [await timed(clients[0], next(requests)) for _ in clients]
         between = processor_ms(pid)
         together += await asyncio.gather(*(timed(client, next(requests)) for client in clients))
-        worked = [worked[0] + between - before, worked[1] + processor_ms(pid) - between]
+        work_ms = [work_ms[0] + between - before, work_ms[1] + processor_ms(pid) - between]
     tell(f"one client alone, requests of {length} length", middle_and_end(alone))
     ratio = percentile(together, 95) / percentile(alone, 50)
-    told = f"{middle_and_end(together)}: {ratio:.1f} times the p50 of one alone"
+    summary = f"{middle_and_end(together)}: {ratio:.1f} times the p50 of one alone"
     tell(
         f"{len(clients)} clients at the same moment, {N_ROUNDS} times, {length} length",
-        told,
+        summary,
         f"<= {TIMES_ALONE:.0f}",
         ratio <= TIMES_ALONE,
     )
-    one, eight = (ms / len(alone) for ms in worked)
+    one, eight = (ms / len(alone) for ms in work_ms)
     tell("the engine's processor time for a request", f"{one:.0f} ms alone, {eight:.0f} ms beside seven others")
 
 
@@ -176,8 +178,8 @@ async def shares(clients: Sequence[ResidentEngine], requests: Requests, seconds:
     tell(f"{len(clients)} clients that never pause, {seconds:.0f} s", middle_and_end([ms for own in times for ms in own]))
     least = min(counts) * len(counts) / sum(counts)
     parts = ", ".join(f"{100 * count / sum(counts):.0f} %" for count in counts)
-    told = f"{parts}; the least has {least:.2f} of an equal share"
-    tell(f"each client's share of the {sum(counts)} answers", told, f">= {LEAST_SHARE}", least >= LEAST_SHARE)
+    summary = f"{parts}; the least has {least:.2f} of an equal share"
+    tell(f"each client's share of the {sum(counts)} answers", summary, f">= {LEAST_SHARE}", least >= LEAST_SHARE)
 
 
 async def timed(engine: ResidentEngine, request: InfillRequest, ends: list[Done] | None = None) -> float:
@@ -194,16 +196,16 @@ async def timed_here(here: local.LocalFiller, request: InfillRequest, stages: di
     while task.step():
         pass
     task.candidates()
-    ended = time.perf_counter()
+    end = time.perf_counter()
     stages.update(task.milliseconds)
-    return 1000 * (ended - began)
+    return 1000 * (end - began)
 
 
 async def used(pid: int, waiting: Awaitable[float]) -> tuple[float, float]:
     """The milliseconds that something says it took, and those of the processor's that this process and the engine used."""
     before = 1000 * time.process_time() + processor_ms(pid)
-    waited = await waiting
-    return waited, 1000 * time.process_time() + processor_ms(pid) - before
+    wait_ms = await waiting
+    return wait_ms, 1000 * time.process_time() + processor_ms(pid) - before
 
 
 def processor_ms(pid: int) -> float:
@@ -218,9 +220,9 @@ def middle_and_end(times: Sequence[float]) -> str:
     return f"p50 {percentile(times, 50):.0f} ms, p95 {percentile(times, 95):.0f} ms"
 
 
-def tell(what: str, measured: str, wanted: str = "", held: bool | None = None) -> None:
-    verdict = "" if held is None else "held" if held else "missed"
-    print(f"| {what} | {measured} | {wanted} | {verdict} |", flush=True)
+def tell(what: str, value: str, bound: str = "", is_met: bool | None = None) -> None:
+    verdict = "" if is_met is None else "held" if is_met else "missed"
+    print(f"| {what} | {value} | {bound} | {verdict} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,21 +18,21 @@ from tests.e2e import positions  # noqa: E402
 
 
 def main(n: int, seed: int) -> int:
-    found = positions.positions(n, seed)
+    samples = positions.positions(n, seed)
     guess.language("def f():\n    return 1\n")  # loads a grammar
     rows = [("text", "said", "another", "ms p50", "p95", "most")]
     for name, most in (("all", 10**9), ("2,000 characters on each side", 2_000)):
-        said, took = list[str](), list[float]()
-        for position in found:
+        guesses, took = list[str](), list[float]()
+        for position in samples:
             before, after = position.before[-most:], position.after[:most]
             begin = time.process_time()
-            said.append(guess.language(before, after))
+            guesses.append(guess.language(before, after))
             took.append(1000 * (time.process_time() - begin))
         took.sort()
-        another = sum(each not in ("", "python") for each in said)
+        another = sum(each not in ("", "python") for each in guesses)
         times = (took[len(took) // 2], took[len(took) * 95 // 100], took[-1])
         p50, p95, longest = (f"{ms:.1f}" for ms in times)
-        rows.append((name, f"{said.count('python') / len(said):.0%}", str(another), p50, p95, longest))
+        rows.append((name, f"{guesses.count('python') / len(guesses):.0%}", str(another), p50, p95, longest))
     print(positions.table(rows))
     return 0
 

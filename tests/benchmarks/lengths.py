@@ -90,19 +90,19 @@ def main(argv: Sequence[str]) -> int:
     if arguments.embedded:
         table = embedded(arguments.holes, arguments.methods)
     else:
-        asked = Asked(arguments.holes, arguments.seed, arguments.methods, arguments.canvas, arguments.held)
-        table = worlds(arguments.cache, asked)
+        request = Asked(arguments.holes, arguments.seed, arguments.methods, arguments.canvas, arguments.held)
+        table = worlds(arguments.cache, request)
     print(json.dumps(table) if arguments.json else drawn(table))
     return 0
 
 
-def worlds(cache: Path, asked: Asked) -> dict[str, Any]:
+def worlds(cache: Path, request: Asked) -> dict[str, Any]:
     """Return the table of the generated language."""
-    only, seed = asked.methods, asked.seed
+    only, seed = request.methods, request.seed
 
     def loaded(delete: bool) -> Loaded:
         with_its_own = model.load_model(str(training.made(cache, delete=delete, say=note)), device="cpu", threads=1)
-        return replace(with_its_own, profile=replace(with_its_own.profile, canvas_tokens=asked.canvas))
+        return replace(with_its_own, profile=replace(with_its_own.profile, canvas_tokens=request.canvas))
 
     plain, with_delete = loaded(delete=False), None
     if not only or "delete" in only.split(","):
@@ -110,7 +110,7 @@ def worlds(cache: Path, asked: Asked) -> dict[str, Any]:
     probe = fitted(plain, islice(language.holes(seed + 5000), 1500)) if not only or "probe" in only.split(",") else None
     table: dict[str, Any] = {}
     for kind in KINDS:
-        cases = [case_of(hole, asked.held) for hole in islice(language.holes(seed + 90_000, kind), asked.n_holes)]
+        cases = [case_of(hole, request.held) for hole in islice(language.holes(seed + 90_000, kind), request.n_holes)]
         table[kind] = summed(cases, run(plain, cases, probe, only, with_delete))
     return table | {"seeds": {"holes": seed + 90_000, "probe": seed + 5000, "training": training.PLAN.seed}}
 
@@ -237,11 +237,11 @@ def summed(cases: Sequence[Case], outcomes: dict[str, list[tuple[bool, Cost]]]) 
     """Return one kind's part of the table."""
     exact = {name: [float(is_exact) for is_exact, _ in rows] for name, rows in outcomes.items()}
     table: dict[str, Any] = {name: round(mean(values), 4) for name, values in exact.items()}
-    table["chosen"] = chosen = CHOSEN
+    table["chosen"] = chosen_name = CHOSEN
     table["interval"] = {name: interval(values) for name, values in exact.items()}
     for other in ("oracle", "grid"):
-        if other in exact and chosen in exact:
-            apart = [a - b for a, b in zip(exact[chosen], exact[other], strict=True)]
+        if other in exact and chosen_name in exact:
+            apart = [a - b for a, b in zip(exact[chosen_name], exact[other], strict=True)]
             table[f"chosen_less_{other}"] = [round(mean(apart), 4), *interval(apart)]
     table["cost"] = {
         name: {field: round(mean([asdict(cost)[field] for _, cost in rows]), 1) for field in asdict(Cost())}

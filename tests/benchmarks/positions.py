@@ -26,20 +26,22 @@ THRESHOLDS = (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 def main(n: int, seed: int) -> int:
     with tempfile.TemporaryDirectory(prefix="dg") as name:
         os.environ["XDG_RUNTIME_DIR"] = name
-        seen, trimmed = asyncio.run(_ask(Path(name), n, seed))
-    texts = [(each.position, text) for each in seen for text in dict.fromkeys([each.text, *each.by_hand]) if text]
+        records, trimmed = asyncio.run(_ask(Path(name), n, seed))
+    texts = [(each.position, text) for each in records for text in dict.fromkeys([each.text, *each.by_hand]) if text]
     wrong = [(fault, position, text) for position, text in texts for fault in positions.faults(position, text)]
-    counted = Counter(fault for fault, _, _ in wrong)
-    print(f"{len(seen)} positions, seed {seed}: {len(texts)} texts at {sum(bool(each.by_hand) for each in seen)} of them\n")
-    print("ends with what follows the cursor:", counted["overlap"])
-    print("adds a syntax error:", counted["syntax"])
-    print("repeats the next line:", counted["next line"])
-    print("uses a name that is bound nowhere:", counted["unbound"])
+    n_by_fault = Counter(fault for fault, _, _ in wrong)
+    print(
+        f"{len(records)} positions, seed {seed}: {len(texts)} texts at {sum(bool(each.by_hand) for each in records)} of them\n"
+    )
+    print("ends with what follows the cursor:", n_by_fault["overlap"])
+    print("adds a syntax error:", n_by_fault["syntax"])
+    print("repeats the next line:", n_by_fault["next line"])
+    print("uses a name that is bound nowhere:", n_by_fault["unbound"])
     print("cut by the server where it went on with what follows:", trimmed, "\n")
     for fault, position, text in wrong:
         print(f"  {fault}: {position.kind} in {position.path}: …{position.before[-40:]!r} {text!r} {position.after[:40]!r}")
-    print(_by_threshold(seen), "\n")
-    reasons = Counter(each.silence for each in seen if each.silence)
+    print(_by_threshold(records), "\n")
+    reasons = Counter(each.silence for each in records if each.silence)
     print(
         positions.table([("silent at any threshold", ""), *((reason, str(count)) for reason, count in reasons.most_common())])
     )
@@ -48,19 +50,19 @@ def main(n: int, seed: int) -> int:
 
 async def _ask(folder: Path, n: int, seed: int) -> tuple[list[Record], int]:
     async with replay.session(folder, "--log", "debug") as client:
-        seen = [each async for each in replay.replay(client, positions.positions(n, seed))]
+        records = [each async for each in replay.replay(client, positions.positions(n, seed))]
         lines = [line for line in client.stderr.decode().splitlines() if "polished by" in line]
-        return seen, sum("cut_repeated" in line for line in lines)
+        return records, sum("cut_repeated" in line for line in lines)
 
 
-def _by_threshold(seen: list[Record]) -> str:
+def _by_threshold(records: list[Record]) -> str:
     rows = [("threshold", "shown", "of all", "right", "of those shown", "right as far as it goes")]
     for threshold in THRESHOLDS:
-        shown = [each for each in seen if each.text and each.score >= threshold]
-        right = sum(positions.is_right(each.position, each.text) for each in shown)
-        begun = sum(positions.is_begun(each.position, each.text) for each in shown)
-        shares = [f"{n / len(shown):.0%}" if shown else "" for n in (right, begun)]
-        row = (f"{threshold:.2f}", str(len(shown)), f"{len(shown) / len(seen):.0%}", str(right))
+        shown_records = [each for each in records if each.text and each.score >= threshold]
+        right = sum(positions.is_right(each.position, each.text) for each in shown_records)
+        n_begun = sum(positions.is_begun(each.position, each.text) for each in shown_records)
+        shares = [f"{n / len(shown_records):.0%}" if shown_records else "" for n in (right, n_begun)]
+        row = (f"{threshold:.2f}", str(len(shown_records)), f"{len(shown_records) / len(records):.0%}", str(right))
         rows.append((*row, shares[0], shares[1]))
     return positions.table(rows)
 

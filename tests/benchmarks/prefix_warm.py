@@ -56,9 +56,9 @@ def main() -> None:
                 statistics.median(getattr(cold, key) / getattr(warm, key) for cold, warm in pairs)
                 for key in (moment, f"{moment}_cpu")
             )
-            wanted = f"{WANTED:.1f} | {'held' if ratio >= WANTED else 'missed'}" if moment == "first" else "| "
+            verdict = f"{WANTED:.1f} | {'held' if ratio >= WANTED else 'missed'}" if moment == "first" else "| "
             what = "first candidate" if moment == "first" else "done"
-            print(f"| {name} | {n_prefix:.0f} | {what} | {cold:.0f} | {warm:.0f} | {ratio:.1f} | {cpu:.1f} | {wanted} |")
+            print(f"| {name} | {n_prefix:.0f} | {what} | {cold:.0f} | {warm:.0f} | {ratio:.1f} | {cpu:.1f} | {verdict} |")
 
 
 def with_window(loaded: Loaded, prefix_tokens: int) -> Loaded:
@@ -70,14 +70,14 @@ def with_window(loaded: Loaded, prefix_tokens: int) -> Loaded:
 
 def measured(filler: LocalFiller, n_tokens: int) -> list[tuple[Times, Times]]:
     """Return the times of each task, cold and known."""
-    chosen = [
+    requests = [
         request
         for task in tasks.read(TASKS)
         if not task.hole.block and len(filler.loaded.vocabulary.encode((request := task.request()).prefix)) > n_tokens
     ][:N_TASKS]
-    timed(filler, chosen[0])  # what a process does for the first time is slow
+    timed(filler, requests[0])  # what a process does for the first time is slow
     pairs = []
-    for request in chosen:
+    for request in requests:
         filler.cache.clear()
         cold = timed(filler, request)
         filler.cache.clear()
@@ -101,8 +101,8 @@ def timed(filler: LocalFiller, request: InfillRequest) -> Times:
         more = task.step()
         if not first and (task.early() is not None or not more):
             first, first_cpu = time.perf_counter() - began, time.process_time() - began_cpu
-    done, done_cpu = time.perf_counter() - began, time.process_time() - began_cpu
-    return Times(1000 * first, 1000 * first_cpu, 1000 * done, 1000 * done_cpu, task.cache()["tokens"])
+    total, total_cpu = time.perf_counter() - began, time.process_time() - began_cpu
+    return Times(1000 * first, 1000 * first_cpu, 1000 * total, 1000 * total_cpu, task.cache()["tokens"])
 
 
 if __name__ == "__main__":

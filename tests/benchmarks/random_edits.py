@@ -41,9 +41,9 @@ async def main(n: int, seed: int) -> int:
             async with opened(folder, capabilities, engine, seed + number) as client:
                 async for trial in Desk(client, random.Random(seed + number)).trials(round(n * share)):
                     tally.add(trial)
-        left = n - sum(tally.counts.values())
+        n_left = n - sum(tally.counts.values())
         connect = connecting(Adversary(seed))
-        async for trial in random_edits.in_the_shell(left, random.Random(seed), Path(name), connect):
+        async for trial in random_edits.in_the_shell(n_left, random.Random(seed), Path(name), connect):
             tally.add(trial)
     for each in tally.lines():
         print(each)
@@ -68,5 +68,5 @@ async def opened(folder: Path, capabilities: dict[str, object], engine: str, see
 
 
 if __name__ == "__main__":
-    given = [int(arg) for arg in sys.argv[1:]]
-    raise SystemExit(asyncio.run(main(*(*given, *(3_000, 1)[len(given) :]))))
+    numbers = [int(arg) for arg in sys.argv[1:]]
+    raise SystemExit(asyncio.run(main(*(*numbers, *(3_000, 1)[len(numbers) :]))))

@@ -20,29 +20,29 @@ FILES, BODIES = 200, 2
 
 
 def main(package: str) -> int:
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         print(f"{package} is no package that is installed here")
         return 2
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        made = holes = 0
-        for path in sorted(Path(found.submodule_search_locations[0]).rglob("*.py")):
-            text, removed = without_bodies(path.read_text(encoding="utf-8"))
-            if removed and made < FILES:
-                (folder / f"{made:03}_{path.name}").write_text(text, encoding="utf-8")
-                made, holes = made + 1, holes + removed
+        n_files = holes = 0
+        for path in sorted(Path(spec.submodule_search_locations[0]).rglob("*.py")):
+            text, n_removed = without_bodies(path.read_text(encoding="utf-8"))
+            if n_removed and n_files < FILES:
+                (folder / f"{n_files:03}_{path.name}").write_text(text, encoding="utf-8")
+                n_files, holes = n_files + 1, holes + n_removed
         began = time.monotonic()
-        done = subprocess.run(
+        process = subprocess.run(
             ["dg-lsp", "infill", str(folder), "--write", "--json"], capture_output=True, text=True, check=False
         )
-        report = json.loads(done.stdout)
+        report = json.loads(process.stdout)
         states = Counter(hole["status"] for hole in report["holes"])
-        broken = [path.name for path in sorted(folder.iterdir()) if not parses(path)]
-        print(f"{made} files, {holes} bodies removed, {len(report['holes'])} holes found: {dict(states)}")
+        broken_names = [path.name for path in sorted(folder.iterdir()) if not parses(path)]
+        print(f"{n_files} files, {holes} bodies removed, {len(report['holes'])} holes found: {dict(states)}")
         took = f"{time.monotonic() - began:.0f} s"
-        print(f"exit {done.returncode}, {took}, traceback: {'Traceback' in done.stderr}, broken: {broken}")
-        return int(bool(broken) or "Traceback" in done.stderr)
+        print(f"exit {process.returncode}, {took}, traceback: {'Traceback' in process.stderr}, broken: {broken_names}")
+        return int(bool(broken_names) or "Traceback" in process.stderr)
 
 
 def without_bodies(text: str) -> tuple[str, int]:
@@ -51,17 +51,17 @@ def without_bodies(text: str) -> tuple[str, int]:
         tree = ast.parse(text)
     except SyntaxError:
         return text, 0
-    lines, removed, last = text.split("\n"), 0, len(text)
+    lines, n_removed, last = text.split("\n"), 0, len(text)
     for node in sorted(ast.walk(tree), key=lambda node: -getattr(node, "lineno", 0)):
         documented = isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) > 1
-        if not isinstance(node, ast.FunctionDef) or not documented or removed == BODIES:
+        if not isinstance(node, ast.FunctionDef) or not documented or n_removed == BODIES:
             continue
         first, end = node.body[1].lineno, node.end_lineno or 0
         if end >= last:
             continue  # inside one that is gone already
         lines[first - 1 : end] = [" " * node.body[1].col_offset + "raise NotImplementedError"]
-        removed, last = removed + 1, node.lineno
-    return "\n".join(lines), removed
+        n_removed, last = n_removed + 1, node.lineno
+    return "\n".join(lines), n_removed
 
 
 def parses(path: Path) -> bool:

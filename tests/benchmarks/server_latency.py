@@ -77,14 +77,14 @@ class _Noting:
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         body = messages.as_json(messages.encode_ask(messages.Ask(request, client="benchmark", document=self._document)))
-        called = time.monotonic_ns()
+        called_at = time.monotonic_ns()
         if self._inner is not None:
             candidates = await self._inner.fill(request)
         else:
             # Each another, as one that was passed over is not shown again at once.
-            candidates = (Candidate((ANSWER.format(called % 100_000),), Calibrated(0.9)),)
+            candidates = (Candidate((ANSWER.format(called_at % 100_000),), Calibrated(0.9)),)
         with Path(os.environ[JOURNAL]).open("a", encoding="ascii") as journal:
-            journal.write(json.dumps([self._document, called, time.monotonic_ns(), len(body)]) + "\n")
+            journal.write(json.dumps([self._document, called_at, time.monotonic_ns(), len(body)]) + "\n")
         return candidates
 
 
@@ -173,8 +173,8 @@ class Editor:
                 length = int(value)
             elif not line and self.process.poll() is not None:
                 raise SystemExit("the server is gone")
-        found: dict[str, Any] = json.loads(stdout.read(length))
-        return found
+        message: dict[str, Any] = json.loads(stdout.read(length))
+        return message
 
     def hello(self) -> None:
         self.request(
@@ -264,7 +264,7 @@ def keystroke(folder: Path) -> Iterator[Row]:
         for place, line in enumerate(sorted(chance.sample(inside, PLACES), reverse=True)):
             at, character = line, len(lines[line])
             keys = TYPED.format(" " * (len(lines[line]) - len(lines[line].lstrip())))
-            shown: list[dict[str, Any]] = []
+            items: list[dict[str, Any]] = []
             for _ in range(ASKED):
                 began = time.monotonic_ns()
                 editor.request("workspace/executeCommand", {"command": "dgLsp.status"})
@@ -279,19 +279,19 @@ def keystroke(folder: Path) -> Iterator[Row]:
                 editor.type(uri, at, character, key)
                 at, character = (at + 1, 0) if key == "\n" else (at, character + 1)
                 if idx >= len(keys) - ASKED:
-                    shown = editor.suggestions(uri, at, character)
-                    if place and (called := editor.called()):
-                        to_engine.append((called[0][0] - began) / 1e6)
+                    items = editor.suggestions(uri, at, character)
+                    if place and (calls := editor.called()):
+                        to_engine.append((calls[0][0] - began) / 1e6)
                     time.sleep(PAUSE_S)
-            for key in shown[0]["insertText"][:ASKED] if shown else "":
+            for key in items[0]["insertText"][:ASKED] if items else "":
                 editor.called()
                 began = time.monotonic_ns()
                 editor.type(uri, at, character, key)
                 character += 1
-                shown = editor.suggestions(uri, at, character)
-                ended = time.monotonic_ns()
-                if place and shown and not editor.called():
-                    through.append((ended - began) / 1e6)
+                items = editor.suggestions(uri, at, character)
+                end = time.monotonic_ns()
+                if place and items and not editor.called():
+                    through.append((end - began) / 1e6)
                 time.sleep(PAUSE_S)
     p50, p95 = spread(to_engine)
     note = f"p50 {p50:.1f} ms, p95 {p95:.1f} ms ({len(to_engine)} keys in {LINES:,} lines)"
@@ -311,15 +311,15 @@ def parse(folder: Path) -> Iterator[Row]:
     whole_ms, near_ms, n_same = [], [], 0
     ends = [end for line, end in enumerate(before.lines.ends) if not before.lines.is_blank(line)]
     for at in random.Random(0).sample(ends, 3 * PLACES):
-        typed = replace(document, text=f"{text[:at]}\n{text[at:]}")
+        typed_document = replace(document, text=f"{text[:at]}\n{text[at:]}")
         parts = local.parts(before.tree, before.offsets, before.lines, at)
         near = syntax.parse(text, before.language, None, parts)
         took = []
-        for known in (before, near):
-            assert known.lines  # the server has them at hand
+        for earlier in (before, near):
+            assert earlier.lines  # the server has them at hand
             began = time.thread_time()
-            after = syntax.of(typed, known)
-            took.append((1000 * (time.thread_time() - began), holes.at_cursor(typed, at + 1, after)))
+            after = syntax.of(typed_document, earlier)
+            took.append((1000 * (time.thread_time() - began), holes.at_cursor(typed_document, at + 1, after)))
         whole_ms.append(took[0][0])
         near_ms.append(took[1][0])
         n_same += took[0][1] == took[1][1]
@@ -339,24 +339,24 @@ def memory(folder: Path) -> Iterator[Row]:
             lines = text.split("\n")
             editor.suggestions(uri, len(lines) - 1, len(lines[-1]))
         status = Path(f"/proc/{editor.process.pid}/status").read_text()
-    held = {
+    mib = {
         name: int(value.split()[0]) / 1024
         for name, _, value in (row.partition(":") for row in status.splitlines())
         if "kB" in value
     }
-    note = f"{held['VmRSS']:.0f} MiB, at most {held['VmHWM']:.0f} MiB (one file of {LINES:,} lines, nine of {FILE_LINES})"
-    yield "resident memory with ten open files", "< 120 MB", note, held["VmRSS"] * 1.048576 < 120
+    note = f"{mib['VmRSS']:.0f} MiB, at most {mib['VmHWM']:.0f} MiB (one file of {LINES:,} lines, nine of {FILE_LINES})"
+    yield "resident memory with ten open files", "< 120 MB", note, mib["VmRSS"] * 1.048576 < 120
 
 
 def completion(folder: Path) -> Iterator[Row]:
-    with gzip.open(TASKS, "rt", encoding="utf-8") as opened:
-        tasks = [json.loads(line) for line in opened]
-    chosen = [task for task in tasks if task["kind"] == "rest-of-line"][:FILLS]
-    whole, asked, inside = [], [], []
+    with gzip.open(TASKS, "rt", encoding="utf-8") as file:
+        tasks = [json.loads(line) for line in file]
+    lines_to_complete = [task for task in tasks if task["kind"] == "rest-of-line"][:FILLS]
+    whole, from_memory, inside = [], [], []
     with Editor(folder, real=True) as editor:
         editor.hello()
         editor.until_ready()
-        for number, task in enumerate(chosen):
+        for number, task in enumerate(lines_to_complete):
             before, after = task["prompt"], task["suffix"]
             uri, key = f"untitled:{number}.py", before[-1:]
             editor.open(uri, before[:-1] + after)
@@ -370,15 +370,15 @@ def completion(folder: Path) -> Iterator[Row]:
             began = time.monotonic_ns()
             editor.type(uri, line, character, key)
             editor.suggestions(uri, line, character + 1)
-            ended = time.monotonic_ns()
-            if called := editor.called():
-                whole.append((ended - began) / 1e6)
-                inside.append((called[0][1] - called[0][0]) / 1e6)
+            end = time.monotonic_ns()
+            if calls := editor.called():
+                whole.append((end - began) / 1e6)
+                inside.append((calls[0][1] - calls[0][0]) / 1e6)
             else:
-                asked.append((ended - began) / 1e6)
+                from_memory.append((end - began) / 1e6)
     p50, p95 = spread(whole)
     note = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms (engine p50 {spread(inside)[0]:.0f} ms; {len(whole)} held-out lines"
-    note += f", {len(asked)} more answered from memory)"
+    note += f", {len(from_memory)} more answered from memory)"
     yield "warm inline completion, embedded model", "p50 <= 350 ms", note, p50 <= 350
 
 
@@ -388,8 +388,8 @@ FILE_LINES = "200 to 2,000"
 def texts() -> list[str]:
     """Return installed Python files of an ordinary size, the same ones each time."""
     folder = package("rich")
-    found = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))]
-    return [text for text in found if 200 <= text.count("\n") <= 2000]
+    all_texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))]
+    return [text for text in all_texts if 200 <= text.count("\n") <= 2000]
 
 
 def long_text() -> str:
@@ -399,10 +399,10 @@ def long_text() -> str:
 
 
 def package(name: str) -> Path:
-    found = importlib.util.find_spec(name)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
         raise SystemExit(f"the texts are taken from {name}, which is not installed here")
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def spread(values: list[float]) -> tuple[float, float]:
@@ -429,8 +429,8 @@ def main(names: list[str]) -> int:
     for name in names or MEASURES:
         folder = Path(tempfile.mkdtemp(prefix="dg-lsp-"))
         try:
-            for what, wanted, measured, held in MEASURES[name](folder):
-                print(f"| {what} | {wanted} | {measured} | {'held' if held else 'MISSED'} |", flush=True)
+            for what, bound, value, is_met in MEASURES[name](folder):
+                print(f"| {what} | {bound} | {value} | {'held' if is_met else 'MISSED'} |", flush=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return 0

@@ -39,18 +39,18 @@ def filled(loaded: Loaded, requests: list[InfillRequest], *, joins: bool) -> tup
     """Return the processor time, in seconds, and each request's answers."""
     filler = LocalFiller(loaded, joins=joins)
     under_way = {place: filler.start(request) for place, request in enumerate(requests)}
-    found: dict[int, tuple[Candidate, ...]] = {}
+    answers: dict[int, tuple[Candidate, ...]] = {}
     began = time.process_time()
     while under_way:
         order = list(under_way)
-        chosen = filler.predict_together([under_way[place] for place in order], MAX_ROWS)
-        for place in [order[index] for index in chosen] or order[:1]:
+        joined_places = filler.predict_together([under_way[place] for place in order], MAX_ROWS)
+        for place in [order[index] for index in joined_places] or order[:1]:
             task = under_way.pop(place)
             if task.step():
                 under_way[place] = task  # behind those who wait
             else:
-                found[place] = task.candidates()
-    return time.process_time() - began, found
+                answers[place] = task.candidates()
+    return time.process_time() - began, answers
 
 
 def texts(candidates: tuple[Candidate, ...]) -> list[tuple[str, ...]]:

@@ -71,12 +71,12 @@ def held_out(n: int, name: str) -> int:
         if position.kind not in ("typing", "line", "broken"):
             continue
         first = answer(filler, position)
-        typed, truth = parted(first, position.truth)
-        left = reuse.left_over(first, typed, "")
-        if not left.strip() or not truth.strip():
+        typed_text, truth = parted(first, position.truth)
+        rest = reuse.left_over(first, typed_text, "")
+        if not rest.strip() or not truth.strip():
             continue
-        later = replace(position, before=position.before + typed, truth=truth)
-        texts = answer(filler, later), answer(filler, later, left)
+        later = replace(position, before=position.before + typed_text, truth=truth)
+        texts = answer(filler, later), answer(filler, later, rest)
         n_asked, n_moved = n_asked + 1, n_moved + (texts[0] != texts[1])
         for arm, text in enumerate(texts):
             rights[arm] += positions.is_right(later, text)
@@ -100,13 +100,13 @@ def answer(filler: LocalFiller, position: Position, previous: str = "") -> str:
     document = Document(f"file:///{position.path}", "python", position.before + position.after)
     tree = syntax.of(document)
     hole = holes.at_cursor(document, len(position.before), tree)
-    asked = pipeline.RequestOptions(path=position.path, previous=previous)
-    request = pipeline.to_request(document, (hole,), asked, syntax=tree)
+    options = pipeline.RequestOptions(path=position.path, previous=previous)
+    request = pipeline.to_request(document, (hole,), options, syntax=tree)
     task = filler.start(request)
     while task.step():
         pass
-    found = pipeline.to_answer(request, task.candidates(), document, syntax=tree).suggestions
-    return found[0].edits[0].text if found else ""
+    suggestions = pipeline.to_answer(request, task.candidates(), document, syntax=tree).suggestions
+    return suggestions[0].edits[0].text if suggestions else ""
 
 
 # The generated language.
@@ -163,8 +163,8 @@ def world(n: int, cache: Path) -> int:
     filler.resources = replace(filler.resources, layout=Plain(filler.layout))
     chance = random.Random(SEED)
     for kind in ("line", "block"):
-        drawn = (hole for hole in language.holes(SEED, kind) if len(hole.answer) >= LEAST_ANSWER)
-        cases = [typed_against(hole, chance) for hole in islice(drawn, n)]
+        long_holes = (hole for hole in language.holes(SEED, kind) if len(hole.answer) >= LEAST_ANSWER)
+        cases = [typed_against(hole, chance) for hole in islice(long_holes, n)]
         # Both arms of a case run in turn, so that other load on the machine affects both.
         pairs = [(outcome(filler, case, previous=True), outcome(filler, case, previous=False)) for case in cases]
         arms = [list(arm) for arm in zip(*pairs, strict=True)]
@@ -183,11 +183,11 @@ def typed_against(hole: language.Hole, chance: random.Random) -> Against:
     places = [at, *([chance.randrange(at + 1, len(wrong))] if chance.random() < 0.5 else [])]
     for place in places:
         wrong[place] = chance.choice([character for character in language.CYCLES[0] + "AB" if character != wrong[place]])
-    typed, is_block = hole.answer[: at + 1], hole.kind == "block"
-    left = "".join(wrong[at + 1 :])
+    typed_text, is_block = hole.answer[: at + 1], hole.kind == "block"
+    rest = "".join(wrong[at + 1 :])
     later = Hole(Span(0, 0), "cursor", block=is_block)
-    request = InfillRequest(hole.prefix + typed, hole.suffix, (later,), previous=left)
-    return Against(request, hole.answer[at + 1 :], left)
+    request = InfillRequest(hole.prefix + typed_text, hole.suffix, (later,), previous=rest)
+    return Against(request, hole.answer[at + 1 :], rest)
 
 
 def outcome(filler: LocalFiller, case: Against, previous: bool) -> Outcome:
@@ -212,9 +212,9 @@ def counting(passes: Passes, n_passes: Counter[str]) -> Iterator[None]:
     """Count the model's passes by name, and for the decoder the rows of each."""
     plain = {name: getattr(passes, name) for name in ("decode", "encode", "extend")}
 
-    def counted(name: str, ids: Any, *rest: Any, **named: Any) -> Any:
+    def counted(name: str, ids: Any, *rest: Any, **options: Any) -> Any:
         n_passes[name] += len(ids) if name == "decode" else 1
-        return plain[name](ids, *rest, **named)
+        return plain[name](ids, *rest, **options)
 
     for name in plain:
         setattr(passes, name, partial(counted, name))

@@ -35,7 +35,7 @@ def measured(folder: Path, dtype: str) -> dict[str, dict[str, int]]:
 
     torch.set_num_threads(1)
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
-    told = fit.needs(shape, dtype, fit.Use(PREFIX, CANVAS, ROWS))  # type: ignore[arg-type]
+    needs = fit.needs(shape, dtype, fit.Use(PREFIX, CANVAS, ROWS))  # type: ignore[arg-type]
     before = resident()
     loaded = model.load_model(str(folder), device="cpu", threads=1, dtype=dtype)
     passes, ids = loaded.passes, torch.arange(PREFIX)[None] % 400
@@ -46,7 +46,7 @@ def measured(folder: Path, dtype: str) -> dict[str, dict[str, int]]:
         logits = passes.logits(passes.decode(ids[:, :CANVAS].repeat(ROWS, 1), kv))
     cache = sum(one.numel() * one.element_size() for pair in kv for one in pair)
     per_token = room.cost(passes).canvas_token
-    found = {
+    n_bytes = {
         "weights": quantised.n_bytes(passes.model),
         "cache": cache,
         # What a step computes with beside the rows' keys and values is bounded, not held: it is taken as predicted.
@@ -54,9 +54,9 @@ def measured(folder: Path, dtype: str) -> dict[str, dict[str, int]]:
         + ROWS * CANVAS * (per_token - shape.kv_per_token * passes.decoder.embed_tokens.weight.element_size()),
     }
     del logits
-    expected = {"weights": told.weights, "cache": told.cache, "rows": told.rows}
-    held = sum(found.values()) - (found["rows"] - stack.bytes)
-    return {"predicted": expected, "measured": found, "process": {"held": held, "rose": resident() - before}}
+    expected = {"weights": needs.weights, "cache": needs.cache, "rows": needs.rows}
+    held_bytes = sum(n_bytes.values()) - (n_bytes["rows"] - stack.bytes)
+    return {"predicted": expected, "measured": n_bytes, "process": {"held": held_bytes, "rose": resident() - before}}
 
 
 def resident() -> int:
@@ -86,8 +86,8 @@ def main() -> None:
                     "PYTHONPATH": str(Path.cwd()),
                 }
                 command = [sys.executable, __file__, "--one", place, dtype]
-                told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-                rows.append({"size": size, "dtype": dtype, **json.loads(told.splitlines()[-1])})
+                output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+                rows.append({"size": size, "dtype": dtype, **json.loads(output.splitlines()[-1])})
     if "--json" in sys.argv:
         print(json.dumps(rows, indent=2))
         return
@@ -95,8 +95,10 @@ def main() -> None:
         parts = ", ".join(
             f"{name} {row['predicted'][name] / 1e6:.1f}/{row['measured'][name] / 1e6:.1f}" for name in row["predicted"]
         )
-        held, rose = row["process"]["held"], row["process"]["rose"]
-        print(f"{row['size']:7}{row['dtype']:9} MB told/measured: {parts}; held {held / 1e6:.0f}, rose by {rose / 1e6:.0f}")
+        held_bytes, rose = row["process"]["held"], row["process"]["rose"]
+        print(
+            f"{row['size']:7}{row['dtype']:9} MB told/measured: {parts}; held {held_bytes / 1e6:.0f}, rose by {rose / 1e6:.0f}"
+        )
 
 
 if __name__ == "__main__":

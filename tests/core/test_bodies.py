@@ -16,10 +16,10 @@ from tests import marked
 
 def check(text: str, language: str, *, empty: bool = False, uri: str = "file:///code") -> None:
     document, expected = marked.holes(text, language, uri)
-    found = holes.bodies(document, marked.parse(document), empty=empty)
-    wanted = [Hole(span, "body") for span in expected]
-    assert marked.draw(document, found) == marked.draw(document, wanted)
-    assert all(hole.kind == "body" for hole in found)
+    bodies = holes.bodies(document, marked.parse(document), empty=empty)
+    expected_bodies = [Hole(span, "body") for span in expected]
+    assert marked.draw(document, bodies) == marked.draw(document, expected_bodies)
+    assert all(hole.kind == "body" for hole in bodies)
 
 
 PYTHON = {
@@ -985,14 +985,14 @@ def test_line_ends_and_characters_before_a_hole_change_nothing(language: str, en
         document, expected = marked.holes(text, language)
         mark = "//" if language in ("typescript", "rust") else "--" if language == "lua" else "#"
         head = f"\ufeff{mark} ein 🦀 é\u2028\n\n"
-        changed = (head + document.text).replace("\n", end)
-        shifted = []
+        changed_text = (head + document.text).replace("\n", end)
+        shifted_spans = []
         for span in expected:
             before, inside = document.text[: span.start], document.text[span.start : span.end]
             start = len((head + before).replace("\n", end))
-            shifted.append((start, start + len(inside.replace("\n", end))))
-        other = Document(document.uri, language, changed)
-        assert [(hole.span.start, hole.span.end) for hole in holes.bodies(other, marked.parse(other))] == shifted
+            shifted_spans.append((start, start + len(inside.replace("\n", end))))
+        other = Document(document.uri, language, changed_text)
+        assert [(hole.span.start, hole.span.end) for hole in holes.bodies(other, marked.parse(other))] == shifted_spans
 
 
 def test_the_empty_option_includes_bare_bodies() -> None:

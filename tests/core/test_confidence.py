@@ -42,8 +42,8 @@ def test_a_higher_probability_is_never_less_sure(one: float, other: float, n_bes
 def test_a_probability_threshold_does_not_affect_ranked_candidates(
     position: int, doubted: bool, n_best: int, probability: float
 ) -> None:
-    ranked = Ranked(position, doubted)
-    assert is_sure(ranked, Threshold(probability, n_best)) == is_sure(ranked, Threshold(0.0, n_best))
+    confidence = Ranked(position, doubted)
+    assert is_sure(confidence, Threshold(probability, n_best)) == is_sure(confidence, Threshold(0.0, n_best))
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan"), float("inf")])

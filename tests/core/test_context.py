@@ -78,15 +78,15 @@ def test_a_line_longer_than_the_window_is_cut_inside() -> None:
 def test_the_request_has_the_given_budget_seed_and_related_text() -> None:
     document, holes = drawn("⟦⟧\n", language="python")
     snippet = Snippet("b.py", "x = 1\n")
-    built = context.build(document, holes, related=(snippet,), path="a.py", budget=Budget(ms=5), seed=7)
-    assert (built.language, built.path, built.related, built.budget, built.seed) == (
+    request = context.build(document, holes, related=(snippet,), path="a.py", budget=Budget(ms=5), seed=7)
+    assert (request.language, request.path, request.related, request.budget, request.seed) == (
         "python",
         "a.py",
         (snippet,),
         Budget(ms=5),
         7,
     )
-    assert built.holes == holes
+    assert request.holes == holes
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_invalid_holes_are_refused(spans: tuple[tuple[int, int], ...], sentence:
 @given(text=st.text("ab\r\n", max_size=60), at=st.integers(0, 60), window_chars=st.integers(1, 30))
 def test_a_window_is_part_of_the_text_and_starts_lines(text: str, at: int, window_chars: int) -> None:
     at = min(at, len(text))
-    built = context.build(Document("", "", text), [Hole(Span(at, at), "cursor")], window_chars=window_chars)
+    request = context.build(Document("", "", text), [Hole(Span(at, at), "cursor")], window_chars=window_chars)
     before, after = context.with_newlines(text[:at]), context.with_newlines(text[at:])
-    assert before.endswith(built.prefix)
-    assert after.startswith(built.suffix)
-    assert len(built.prefix) <= window_chars
-    assert len(built.suffix) <= window_chars
+    assert before.endswith(request.prefix)
+    assert after.startswith(request.suffix)
+    assert len(request.prefix) <= window_chars
+    assert len(request.suffix) <= window_chars
 
 
 # --- Which holes share a request --------------------------------------------------------------------------------------
@@ -163,9 +163,9 @@ MODULE = "def first(a):\n    return a\n\n\nclass Second:\n    def third(self):\n
 
 def test_signatures_outside_the_window_are_related_text() -> None:
     document, holes = drawn(MODULE, language="python")
-    built = context.build(document, holes, syntax=syntax.of(document), window_chars=22, path="a.py")
-    assert [snippet.path for snippet in built.related] == ["a.py"]
-    assert [line.strip() for line in built.related[0].text.splitlines()] == [
+    request = context.build(document, holes, syntax=syntax.of(document), window_chars=22, path="a.py")
+    assert [snippet.path for snippet in request.related] == ["a.py"]
+    assert [line.strip() for line in request.related[0].text.splitlines()] == [
         "def first(a):",
         "class Second:",
         "def third(self):",
@@ -196,10 +196,10 @@ def test_imported_files_come_first_then_those_that_share_names() -> None:
 
 
 def test_the_total_related_text_is_bounded() -> None:
-    found = context.rank_related(
+    snippets = context.rank_related(
         Document("", "python", "value\n"), [Snippet(f"{idx}.py", "value\n" * 10) for idx in range(5)], limit_chars=100
     )
-    assert [len(snippet.text) for snippet in found] == [60, 36]
+    assert [len(snippet.text) for snippet in snippets] == [60, 36]
 
 
 def test_an_imported_file_that_shares_nothing_gives_its_start_only_if_it_fits() -> None:

@@ -189,9 +189,9 @@ def test_a_selection_inside_a_line_end_is_before_it() -> None:
 
 def check_errors(text: str, language: str = "python") -> None:
     document, expected = marked.holes(text, language)
-    found = holes.errors(document, marked.parse(document))
-    assert marked.draw(document, found) == marked.draw(document, [Hole(span, "error") for span in expected])
-    assert all(hole.block and hole.kind == "error" for hole in found)
+    errors = holes.errors(document, marked.parse(document))
+    assert marked.draw(document, errors) == marked.draw(document, [Hole(span, "error") for span in expected])
+    assert all(hole.block and hole.kind == "error" for hole in errors)
 
 
 def test_lines_that_can_not_be_parsed_are_holes() -> None:
@@ -252,7 +252,7 @@ def test_any_text_can_be_searched_for_holes(text: str, language: str, offset: in
     ]
     assert all(hole.span.end <= len(text) for hole in every)
     assert len({hole.span for hole in in_order}) == len(in_order)
-    assert not any(left.span.end > right.span.start for left, right in itertools.pairwise(in_order))
+    assert not any(first.span.end > second.span.start for first, second in itertools.pairwise(in_order))
 
 
 @pytest.mark.parametrize(

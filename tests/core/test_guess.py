@@ -401,9 +401,9 @@ def test_a_declared_language_counts(before: str, expected: str | None) -> None:
         assert guess.language(before + code, code) == expected
 
 
-@pytest.mark.parametrize("said", ["# path: shop/total.py\r\nx\r\n", "# shop/total.py\r\n", "# language: python\r\n"])
-def test_windows_line_ends_are_accepted(said: str) -> None:
-    assert guess.language(said) == "python"
+@pytest.mark.parametrize("text", ["# path: shop/total.py\r\nx\r\n", "# shop/total.py\r\n", "# language: python\r\n"])
+def test_windows_line_ends_are_accepted(text: str) -> None:
+    assert guess.language(text) == "python"
     for name in CODE:
         assert guess.language(*(part.replace("\n", "\r\n") for part in cut(CODE[name]))) == name
 

@@ -40,8 +40,8 @@ from dg_lsp.core import languages
     ],
 )
 def test_a_file_s_language_comes_from_its_name_or_first_line(name: str, first_line: str, expected: str | None) -> None:
-    found = languages.for_path(name, first_line)
-    assert (found and found.name) == expected
+    language = languages.for_path(name, first_line)
+    assert (language and language.name) == expected
 
 
 def test_languages_are_found_by_name_and_by_editor_id() -> None:
@@ -76,11 +76,11 @@ def test_a_missing_grammar_raises_an_error_for_the_user() -> None:
 def test_code_that_finds_and_fills_holes_names_no_language_but_python() -> None:
     """Only Python is named, for its compiler; a new language needs no other code."""
     core, names = Path(languages.__file__).parent, {language.name for language in languages.TABLE} - {"python"}
-    named = [
+    occurrences = [
         f"{path.name}:{node.lineno} {node.value}"
         for path in [*core.glob("*.py"), *(core.parent / "infill").glob("*.py")]
         if path.name != "languages.py"
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Constant) and node.value in names
     ]
-    assert named == []
+    assert occurrences == []

@@ -42,14 +42,18 @@ BLOCK = {
 @pytest.mark.parametrize("language", [language.name for language in languages.TABLE])
 def test_fill_in_line_comments_is_a_marker(language: str) -> None:
     mark, head = LINE[language], "<?php\n" if language == "php" else ""
-    alone, told, tight, behind = found(
+    alone, with_instruction, tight, behind = found(
         f"{head}<hole>{mark} FILL</hole>\n  <hole>{mark} FILL: sort by 🦀, then age </hole>\n<hole>{mark}FILL:x</hole>\n"
         f"x = 1 <hole>{mark} FILL: why</hole>\n"
         f"{mark} FILLER\n{mark} fill\n{mark} FILL in\n{mark} a FILL\n{mark} FILL_ME\n",
         language,
     )
     assert (alone.block, alone.indent, alone.instruction) == (True, "", "")
-    assert (told.block, told.indent, told.instruction) == (True, "  ", "sort by 🦀, then age")
+    assert (with_instruction.block, with_instruction.indent, with_instruction.instruction) == (
+        True,
+        "  ",
+        "sort by 🦀, then age",
+    )
     assert tight.instruction == "x"
     assert (behind.block, behind.instruction) == (False, "why")
 

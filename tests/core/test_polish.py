@@ -30,8 +30,8 @@ def polished(text: str, *answers: str, grammar: bool = True, **how: Any) -> tupl
 
 
 def check(text: str, answer: str, expected: str, *fired: str, grammar: bool = True, **how: Any) -> None:
-    result, filled = polished(text, answer, grammar=grammar, **how)
-    assert (filled, result.fired) == (expected, fired)
+    result, text_after = polished(text, answer, grammar=grammar, **how)
+    assert (text_after, result.fired) == (expected, fired)
 
 
 def check_body(text: str, answer: str, expected: str, *fired: str, indent: str = "    ", **how: Any) -> None:
@@ -58,8 +58,8 @@ def test_a_good_answer_is_unchanged() -> None:
 
 
 def test_several_holes_are_filled_together() -> None:
-    result, filled = polished("a(⟦⟧, ⟦⟧)\nb = ⟦⟧\n", "1", "2 + 3", "c")
-    assert (filled, result.fired) == ("a(1, 2 + 3)\nb = c\n", ())
+    result, text_after = polished("a(⟦⟧, ⟦⟧)\nb = ⟦⟧\n", "1", "2 + 3", "c")
+    assert (text_after, result.fired) == ("a(1, 2 + 3)\nb = c\n", ())
     assert [edit.text for edit in result.edits] == ["1", "2 + 3", "c"]
 
 
@@ -519,8 +519,8 @@ def test_errors_elsewhere_do_not_drop_an_answer() -> None:
 
 
 def test_all_texts_of_a_candidate_are_checked_together() -> None:
-    result, filled = polished("a(⟦⟧, ⟦⟧)\n", "f(b)", "c")
-    assert filled == "a(f(b), c)\n"
+    result, text_after = polished("a(⟦⟧, ⟦⟧)\n", "f(b)", "c")
+    assert text_after == "a(f(b), c)\n"
     result, _ = polished("a(⟦⟧, ⟦⟧)\n", "f(", "c")
     assert result.dropped == "adds a syntax error"
 
@@ -595,8 +595,8 @@ def test_an_answer_that_cannot_begin_a_program_is_dropped(text: str, answer: str
 
 
 def test_python_checks_each_statement_with_a_hole() -> None:
-    result, filled = polished("def f():\n    return ⟦⟧\n\ndef g():\n    return ⟦⟧ + ⟦⟧\n\nx = ⟦⟧\n", "1", "2", "3", "4")
-    assert filled == "def f():\n    return 1\n\ndef g():\n    return 2 + 3\n\nx = 4\n"
+    result, text_after = polished("def f():\n    return ⟦⟧\n\ndef g():\n    return ⟦⟧ + ⟦⟧\n\nx = ⟦⟧\n", "1", "2", "3", "4")
+    assert text_after == "def f():\n    return 1\n\ndef g():\n    return 2 + 3\n\nx = 4\n"
     result, _ = polished("def f():\n    return ⟦⟧\n\ndef g():\n    return ⟦⟧\n", "1", "f(a=1, 2)")
     assert (result.fired, result.dropped) == (("compiles",), "does not compile")
 
@@ -639,14 +639,14 @@ def test_text_outside_the_holes_never_changes(
         Candidate(tuple(texts), Calibrated(1.0)), holes, document, syntax=syntax.of(document) if grammar else None
     )
     assert bool(result.edits) != bool(result.dropped)
-    filled = apply(document.text, result.edits)
-    at = grown = 0
+    text_after = apply(document.text, result.edits)
+    at = growth = 0
     for edit, hole in zip(result.edits, holes, strict=False):
         assert edit.span == hole.span
-        assert document.text[at : edit.span.start] == filled[at + grown : edit.span.start + grown]
+        assert document.text[at : edit.span.start] == text_after[at + growth : edit.span.start + growth]
         at = edit.span.end
-        grown += len(edit.text) - (edit.span.end - edit.span.start)
-    assert document.text[at:] == filled[at + grown :]
+        growth += len(edit.text) - (edit.span.end - edit.span.start)
+    assert document.text[at:] == text_after[at + growth :]
 
 
 @settings(deadline=None)
@@ -678,13 +678,13 @@ def test_every_new_line_ends_as_the_file_s_do(end: str, lines: list[str], answer
 
 
 @pytest.mark.parametrize("start", range(15))
-@pytest.mark.parametrize("selected", [False, True])
-def test_any_place_in_a_file_with_two_characters_a_line_end_may_be_filled(start: int, *, selected: bool) -> None:
+@pytest.mark.parametrize("is_selection", [False, True])
+def test_any_place_in_a_file_with_two_characters_a_line_end_may_be_filled(start: int, *, is_selection: bool) -> None:
     document = Document("", "python", "x = 1\r\ny = 2\r\n")
     tree = syntax.of(document)
     for end in range(start, 15):
         span = Span(start, end)
-        hole = selection(document, span, tree) if selected else Hole(span, "selection", block=True)
+        hole = selection(document, span, tree) if is_selection else Hole(span, "selection", block=True)
         assert hole.span.end <= end
         result = polish.to_edits(Candidate(("z",), Calibrated(1.0)), (hole,), document, syntax=tree)
         assert bool(result.edits) != bool(result.dropped)
@@ -748,10 +748,10 @@ def test_a_string_that_is_used_is_an_answer(language: str, text: str, answer: st
 
 
 @pytest.mark.parametrize(
-    ("instruction", "dropped"), [("write the docstring", ""), ("sort", "is only a description, without code")]
+    ("instruction", "drop_reason"), [("write the docstring", ""), ("sort", "is only a description, without code")]
 )
-def test_a_marker_that_asks_for_words_gets_them(instruction: str, dropped: str) -> None:
+def test_a_marker_that_asks_for_words_gets_them(instruction: str, drop_reason: str) -> None:
     document, (drawn_hole,) = drawn("def f():\n    ⟦# FILL⟧\n    return 1\n", language="python", kind="marker", block=True)
     hole = replace(drawn_hole, instruction=instruction)
     result = polish.to_edits(Candidate(('"""Return one."""',), Calibrated(0.5)), (hole,), document, syntax=syntax.of(document))
-    assert result.dropped == dropped
+    assert result.dropped == drop_reason

@@ -120,5 +120,5 @@ def test_byte_offsets_are_right_around_checkpoints() -> None:
 @given(text=TEXTS, new=TEXTS, ends=st.tuples(st.integers(0, 30), st.integers(0, 30)))
 def test_editing_the_line_index_equals_indexing_the_edited_text(text: str, new: str, ends: tuple[int, int]) -> None:
     start, end = sorted(min(end, len(text)) for end in ends)
-    edited = text[:start] + new + text[end:]
-    assert positions.spliced(positions.lines(text), Span(start, end), new) == positions.lines(edited)
+    new_text = text[:start] + new + text[end:]
+    assert positions.spliced(positions.lines(text), Span(start, end), new) == positions.lines(new_text)

@@ -35,9 +35,9 @@ def check_refused(text: str, answer: str, reason: str, **how: object) -> None:
 
 
 def check_taken(text: str, answer: str, **how: object) -> None:
-    filled, result = answered(text, answer, **how)  # type: ignore[arg-type]
+    text_after, result = answered(text, answer, **how)  # type: ignore[arg-type]
     assert result.dropped == ""
-    assert filled == text.split("⟦")[0] + answer + text.split("⟧")[1]
+    assert text_after == text.split("⟦")[0] + answer + text.split("⟧")[1]
 
 
 def test_an_answer_that_uses_an_unbound_name_is_refused_in_a_whole_file() -> None:
@@ -175,20 +175,20 @@ WORKING = "def f(count):\n    ⟦total = count + 1\n    return total⟧\n"
 
 @pytest.mark.parametrize("answer", ["pass", "...", "raise NotImplementedError", "# TODO", '"""Return it."""', "pass\n    pass"])
 def test_working_code_is_not_replaced_by_less_without_permission(answer: str) -> None:
-    filled, result = answered(WORKING, answer, kind="selection", block=True)
+    text_after, result = answered(WORKING, answer, kind="selection", block=True)
     assert (result.edits, result.dropped, result.shrinks) == ((), "replaces working code by less", True)
-    filled, result = answered(WORKING, answer, kind="selection", block=True, allow_shrink=True)
+    text_after, result = answered(WORKING, answer, kind="selection", block=True, allow_shrink=True)
     if answer not in ("# TODO",):  # which leaves the function without a body
         assert result.dropped == ""
         assert result.shrinks
-        assert answer in filled
+        assert answer in text_after
 
 
 def test_a_selection_may_be_deleted_with_permission() -> None:
     text = "x = 1\n⟦y = 2⟧\n"
     check_refused(text, "", "is blank", kind="selection", block=True)
-    filled, result = answered(text, "", kind="selection", block=True, allow_shrink=True)
-    assert (filled, result.shrinks) == ("x = 1\n\n", True)
+    text_after, result = answered(text, "", kind="selection", block=True, allow_shrink=True)
+    assert (text_after, result.shrinks) == ("x = 1\n\n", True)
 
 
 def test_code_that_stays_code_does_not_shrink() -> None:

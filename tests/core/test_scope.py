@@ -17,10 +17,10 @@ from dg_lsp.core.values import Span
 def unbound(text: str, *, language: str = "python", old: str = "pass", uri: str = "file:///a.py") -> list[str]:
     """Return the names that the marked answer leaves unbound."""
     start, end = text.index("⟦"), text.index("⟧") - 1
-    known = languages.get(language)
-    assert known is not None
-    filled = syntax.parse(text.replace("⟦", "").replace("⟧", ""), known)
-    return sorted(scope.unbound_names(filled, [(Span(start, end), old)], uri))
+    known_language = languages.get(language)
+    assert known_language is not None
+    filled_syntax = syntax.parse(text.replace("⟦", "").replace("⟧", ""), known_language)
+    return sorted(scope.unbound_names(filled_syntax, [(Span(start, end), old)], uri))
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_only_module_files_are_checked_for_unbound_names() -> None:
 
 
 def test_broken_code_elsewhere_neither_hides_nor_invents_unbound_names() -> None:
-    broken = "import os\nx = (1,\ndef g(:\n    total = 1\n\nclass A(\n\n"
-    assert unbound(f"{broken}def f(a):\n    ⟦return os, a⟧\n") == []
-    assert unbound(f"def f(a):\n    ⟦return a + b⟧\n\n\n{broken}") == ["b"]
+    broken_code = "import os\nx = (1,\ndef g(:\n    total = 1\n\nclass A(\n\n"
+    assert unbound(f"{broken_code}def f(a):\n    ⟦return os, a⟧\n") == []
+    assert unbound(f"def f(a):\n    ⟦return a + b⟧\n\n\n{broken_code}") == ["b"]
 
 
 def test_replacing_a_selection_that_bound_a_name_reports_the_name() -> None:
@@ -136,12 +136,12 @@ def test_a_module_name_is_known_even_on_an_unparsed_line() -> None:
     python = languages.get("python")
     assert python is not None
     whole = syntax.parse(text, python)
-    filled = syntax.parse(text, python, None, local.parts(whole.tree, whole.offsets, whole.lines, at))
-    assert filled.parts
-    assert scope.unbound_names(filled, [(Span(at, at + len("return far, function_9, x")), "")], "a.py") == frozenset()
+    filled_syntax = syntax.parse(text, python, None, local.parts(whole.tree, whole.offsets, whole.lines, at))
+    assert filled_syntax.parts
+    assert scope.unbound_names(filled_syntax, [(Span(at, at + len("return far, function_9, x")), "")], "a.py") == frozenset()
     other = text.replace("far, function_9, x", "far, near, value")
-    filled = syntax.parse(other, python, filled)
-    assert scope.unbound_names(filled, [(Span(at, at + len("return far, near, value")), "")], "a.py") == {"value"}
+    filled_syntax = syntax.parse(other, python, filled_syntax)
+    assert scope.unbound_names(filled_syntax, [(Span(at, at + len("return far, near, value")), "")], "a.py") == {"value"}
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_module_names_agree_with_the_compiler() -> None:
         text = path.read_text("utf-8")
         table = symtable.symtable(text, path.name, "exec")
         names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-        bound = module_names.find(text)
-        if bound is not None:
+        bound_names = module_names.find(text)
+        if bound_names is not None:
             n_names += len(names)
-            n_missed += len(names - bound - {"__annotations__"})
+            n_missed += len(names - bound_names - {"__annotations__"})
     assert n_names > 3_000
     assert n_missed == 0

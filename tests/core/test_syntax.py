@@ -21,9 +21,9 @@ def picture(node: Node) -> object:
 
 
 def parsed(text: str, language: str = "python") -> Syntax:
-    found = marked.parse(marked.read(text, language)[0])
-    assert found is not None
-    return found
+    tree = marked.parse(marked.read(text, language)[0])
+    assert tree is not None
+    return tree
 
 
 WORDS = [
@@ -130,17 +130,17 @@ def test_line_ends_do_not_change_what_parses(language: Language, end: str) -> No
 
 def test_errors_are_spans_and_a_missing_token_is_an_empty_span() -> None:
     assert parsed("x = 1\n").errors == ()
-    found = parsed("int f() {\n  return 1\n}\n", "c")
-    assert found.errors == (Span(20, 20),)
-    assert found.n_errors == 1
+    tree = parsed("int f() {\n  return 1\n}\n", "c")
+    assert tree.errors == (Span(20, 20),)
+    assert tree.n_errors == 1
     assert parsed("x = = 1\n").n_errors == 1
     assert parsed("🦀 = ) 1\n").n_errors > 0
 
 
 def test_nested_errors_are_counted_but_only_the_outermost_has_a_span() -> None:
-    found = parsed("function f( {\n  throw new Error('x');\n}\n", "javascript")
-    assert len(found.errors) == 1
-    assert found.n_errors > 1
+    tree = parsed("function f( {\n  throw new Error('x');\n}\n", "javascript")
+    assert len(tree.errors) == 1
+    assert tree.n_errors > 1
 
 
 def test_a_longer_broken_stretch_adds_no_errors() -> None:
@@ -152,13 +152,13 @@ def test_a_longer_broken_stretch_adds_no_errors() -> None:
 
 def test_the_enclosing_function_of_an_offset() -> None:
     text = "é = 1\n\nclass A:\n    def f(self):\n        return [x for x in self]\n\n    y = 2\n"
-    found = parsed(text)
+    tree = parsed(text)
     inside = text.index("return")
-    function = found.enclosing_function(inside)
+    function = tree.enclosing_function(inside)
     assert function is not None
     assert text[function.start : function.end] == "def f(self):\n        return [x for x in self]"
-    assert found.enclosing_function(text.index("y = 2")) is None
-    assert found.node_at(Span(inside, inside + 3)).type == "return"
+    assert tree.enclosing_function(text.index("y = 2")) is None
+    assert tree.node_at(Span(inside, inside + 3)).type == "return"
     assert parsed("").node_at(Span(0, 0)).type == "module"
 
 
@@ -207,10 +207,10 @@ OUTLINES = {
 @pytest.mark.parametrize("language", languages.TABLE, ids=lambda language: language.name)
 def test_an_outline_has_only_signatures(language: Language) -> None:
     text, expected = OUTLINES[language.name]
-    found = parsed(text.replace("\ufeff", ""), language.name)
-    assert found.n_errors == 0
-    assert [signature.rstrip(";") if language.name == "c" else signature for _, signature in found.outline()] == expected
-    assert all(found.text[span.start : span.end] == signature for span, signature in found.outline())
+    tree = parsed(text.replace("\ufeff", ""), language.name)
+    assert tree.n_errors == 0
+    assert [signature.rstrip(";") if language.name == "c" else signature for _, signature in tree.outline()] == expected
+    assert all(tree.text[span.start : span.end] == signature for span, signature in tree.outline())
 
 
 def test_an_outline_shows_only_the_first_line_of_a_long_type() -> None:
@@ -220,10 +220,10 @@ def test_an_outline_shows_only_the_first_line_of_a_long_type() -> None:
 
 
 def test_facts_near_a_span_equal_those_of_the_whole_tree_there() -> None:
-    found = parsed("def f():\n    pass\n\n\n# c\ndef g():\n    pass\n")
-    near = found.facts_near(Span(26, 26))
+    tree = parsed("def f():\n    pass\n\n\n# c\ndef g():\n    pass\n")
+    near = tree.facts_near(Span(26, 26))
     assert [owner.name for owner in near.owners] == ["g"]
-    assert [owner.name for owner in found.facts.owners] == ["f", "g"]
+    assert [owner.name for owner in tree.facts.owners] == ["f", "g"]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_the_indent_unit_is_the_one_that_most_lines_use(text: str, expected: str
 
 
 def test_token_ends_match_the_text() -> None:
-    found = parsed("x = é(a)  # b\n")
-    assert found.token_ends(Span(0, len(found.text))) == (1, 3, 5, 6, 7, 8, 13)
-    assert found.token_ends(Span(4, 8)) == (5, 6, 7, 8)
-    assert found.token_ends(Span(5, 5)) == ()
+    tree = parsed("x = é(a)  # b\n")
+    assert tree.token_ends(Span(0, len(tree.text))) == (1, 3, 5, 6, 7, 8, 13)
+    assert tree.token_ends(Span(4, 8)) == (5, 6, 7, 8)
+    assert tree.token_ends(Span(5, 5)) == ()

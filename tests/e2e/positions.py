@@ -82,9 +82,13 @@ def faults(position: Position, text: str) -> list[str]:
 def unbound_names(position: Position, text: str) -> list[str]:
     """Return the names used in the text that ruff finds undefined, and did not without it; none in broken code."""
     start, end = len(position.before), len(position.before) + len(text)
-    used = {name for name, at in _undefined(position.before + text + position.after) if at <= end and start <= at + len(name)}
-    plain = ("", "0", "pass", position.truth) if used else ()
-    return sorted(used.difference(name for each in plain for name, _ in _undefined(position.before + each + position.after)))
+    new_names = {
+        name for name, at in _undefined(position.before + text + position.after) if at <= end and start <= at + len(name)
+    }
+    plain = ("", "0", "pass", position.truth) if new_names else ()
+    return sorted(
+        new_names.difference(name for each in plain for name, _ in _undefined(position.before + each + position.after))
+    )
 
 
 def is_right(position: Position, text: str) -> bool:
@@ -112,8 +116,8 @@ def _places(source: Source, kind: str, draw: random.Random) -> list[Position]:
     if kind == "whole":
         spans = [Span(at, at) for span in make.spans(source, "whole-line", draw) for at in (span.start, span.end)]
     else:
-        cut = {"typing": "rest-of-line", "broken": "rest-of-line", "line": "whole-line", "inside": "span"}.get(kind, kind)
-        spans = make.spans(source, cut, draw)
+        task_kind = {"typing": "rest-of-line", "broken": "rest-of-line", "line": "whole-line", "inside": "span"}.get(kind, kind)
+        spans = make.spans(source, task_kind, draw)
     # No request is sent in front of a word.
     spans = [span for span in spans if not (text[span.end : span.end + 1].isalnum() or text[span.end : span.end + 1] == "_")]
     draw.shuffle(spans)
@@ -139,8 +143,8 @@ def _repeats_rest(position: Position, text: str) -> bool:
     rest = position.after.partition("\n")[0].strip()
     if not rest or not text.rstrip().endswith(rest) or position.truth.rstrip().endswith(rest):
         return False
-    cut = text.rstrip().removesuffix(rest)
-    return len(_errors(position, cut)) <= len(_errors(position, text))
+    shorter = text.rstrip().removesuffix(rest)
+    return len(_errors(position, shorter)) <= len(_errors(position, text))
 
 
 def _repeats_next(position: Position, text: str) -> bool:
@@ -173,8 +177,8 @@ def _breaks(position: Position, text: str) -> bool:
 def _undefined(source: str) -> tuple[tuple[str, int], ...]:
     """Return each undefined name that ruff finds, and where in the text."""
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,F822", "--output-format", "json", "-"]
-    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
-    faults = [fault for fault in json.loads(done.stdout) if fault["code"] in ("F821", "F822")]
+    process = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    faults = [fault for fault in json.loads(process.stdout) if fault["code"] in ("F821", "F822")]
     starts = [0, *(match.end() for match in re.finditer("\n", source))]
     places = ((fault["location"]["row"], fault["location"]["column"]) for fault in faults)
     names = (fault["message"].split("`")[1] for fault in faults)

@@ -70,10 +70,10 @@ def _is_inside(trial: Trial, edit: Edit) -> bool:
         return is_selected
     if trial.command == "repair":
         index = positions.lines(trial.text)
-        broken = {
+        broken_lines = {
             line for each in _errors(trial.name, trial.text) for line in range(index.at(each.start), index.at(each.end) + 1)
         }
-        return set(range(index.at(edit.span.start), index.at(edit.span.end) + 1)) <= broken
+        return set(range(index.at(edit.span.start), index.at(edit.span.end) + 1)) <= broken_lines
     # A suggestion may state the text that it replaces again: around the cursor, nothing may be lost.
     head, tail = trial.text[edit.span.start : span.start], trial.text[span.start : edit.span.end]
     is_cursor = trial.command == "suggestion" and edit.span.start <= span.start <= edit.span.end
@@ -206,12 +206,12 @@ class Desk:
         if action.get("command"):
             call = {"command": action["command"]["command"], "arguments": [data]}
             await self._client.request("workspace/executeCommand", call)
-            found = self._applied
+            edits = self._applied
         else:
             resolved = await self._client.request("codeAction/resolve", action)
-            found = [resolved["edit"]] if "edit" in resolved else []
+            edits = [resolved["edit"]] if "edit" in resolved else []
         return [
-            Trial(data["do"], name, text, at, _of_workspace_edit(text, each), is_confirmed=self._is_asked) for each in found
+            Trial(data["do"], name, text, at, _of_workspace_edit(text, each), is_confirmed=self._is_asked) for each in edits
         ]
 
     def _apply(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -272,8 +272,8 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
         with Journal(None, ("", spec.options)) as answers:
             results = await job.fill(spec, plans, answers, connect, hear=lambda _text: None, done=lambda _n: None)
         for result, _ in results:
-            written = job.write_fills(result)
-            edits = tuple(fill.edit for fill in written.fills.values())
+            file_result = job.write_fills(result)
+            edits = tuple(fill.edit for fill in file_result.fills.values())
             if not edits:
                 continue
             trial = Trial("--at" if is_place else "infill", name, text, at, edits)

@@ -75,7 +75,7 @@ class Rpc:
         self.pending[msg_id] = asyncio.get_running_loop().create_future()
         future = self.pending[msg_id]
         # A test that ignores a response accepts any.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        future.add_done_callback(lambda future: future.cancelled() or future.exception())
         self.send({"jsonrpc": "2.0", "id": msg_id, "method": method, "params": params})
         return msg_id, future
 

@@ -30,8 +30,8 @@ def test_the_recording_is_half_an_hour_and_can_be_made_again() -> None:
     acts = day.recording()
     assert acts == day.record()
     assert 29 * 60_000 <= acts[-1]["at"] <= 35 * 60_000
-    done = {act["do"] for act in acts}
-    assert done == {"open", "switch", "move", "type", "delete", "paste", "undo", "accept", "reject", "save", "menu", "fill"}
+    actions = {act["do"] for act in acts}
+    assert actions == {"open", "switch", "move", "type", "delete", "paste", "undo", "accept", "reject", "save", "menu", "fill"}
 
 
 @pytest.mark.slow
@@ -88,12 +88,12 @@ async def same_text(player: Player) -> None:
     )
     for name, file in player.files.items():
         await client.suggestions(0, 0, uri=file.uri, trigger=1)
-        read: dict[str, Any] = [entry for entry in client.asked if entry["document"] == file.uri][-1]
-        assert read["prefix"] + read["suffix"] == re.sub("\r\n|\r", "\n", file.text), name
+        last_request: dict[str, Any] = [entry for entry in client.asked if entry["document"] == file.uri][-1]
+        assert last_request["prefix"] + last_request["suffix"] == re.sub("\r\n|\r", "\n", file.text), name
         # What the engine reads has line feeds alone; where the text ends tells the rest.
         everything = {"start": {"line": 0, "character": 0}, "end": {"line": 10**6, "character": 0}}
-        asked = {"textDocument": {"uri": file.uri}, "range": everything, "context": {"diagnostics": []}}
-        menu = await client.request("textDocument/codeAction", asked)
+        menu_params = {"textDocument": {"uri": file.uri}, "range": everything, "context": {"diagnostics": []}}
+        menu = await client.request("textDocument/codeAction", menu_params)
         (regenerate,) = [action for action in menu if action["title"] == "Regenerate selection"]
         end = regenerate["data"]["range"]["end"]
         assert (end["line"], end["character"]) == positions.to_position(positions.lines(file.text), len(file.text), "utf-16")

@@ -44,8 +44,8 @@ def modules() -> Path:
         INSTALLED.mkdir(parents=True)
         for name in ("package.json", "package-lock.json", ".npmrc"):
             shutil.copy(NODE / name, INSTALLED)
-        done = subprocess.run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=INSTALLED, capture_output=True)
-        assert done.returncode == 0, done.stderr.decode()
+        process = subprocess.run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=INSTALLED, capture_output=True)
+        assert process.returncode == 0, process.stderr.decode()
         stamp.write_bytes(lock)
     return INSTALLED
 
@@ -56,47 +56,47 @@ def test_microsofts_client_is_served(modules: Path, tmp_path: Path, monkeypatch:
     scene = tmp_path / "scene.json"
     scene.write_text(json.dumps({"text": READERS + "\n", "line": line, "character": character, "stub": STUB}), "utf-8")
     with home(monkeypatch):
-        done = subprocess.run(
+        process = subprocess.run(
             ["node", str(NODE / "client.mjs"), str(modules), str(scene), *command()],
             env=environment(tmp_path / "server", DG_LSP_SERVE_ENGINE=""),
             capture_output=True,
             timeout=PATIENCE_S,
         )
-    assert (done.returncode, done.stderr.decode()) == (0, "")
-    seen: dict[str, Any] = {}
-    for told in map(json.loads, done.stdout.decode().splitlines()):
-        assert told["what"] not in seen, told
-        seen[told["what"]] = told["value"]
-    assert "error" not in seen
-    assert "unhandled" not in seen
+    assert (process.returncode, process.stderr.decode()) == (0, "")
+    values: dict[str, Any] = {}
+    for report in map(json.loads, process.stdout.decode().splitlines()):
+        assert report["what"] not in values, report
+        values[report["what"]] = report["value"]
+    assert "error" not in values
+    assert "unhandled" not in values
 
-    capabilities = seen["initialize"]["capabilities"]
-    assert seen["initialize"]["name"] == "dg-lsp"
+    capabilities = values["initialize"]["capabilities"]
+    assert values["initialize"]["name"] == "dg-lsp"
     assert capabilities["positionEncoding"] == "utf-16"
     assert capabilities["experimental"] == {"dgLsp": {"version": 1}}
     assert capabilities["inlineCompletionProvider"] == {}
 
-    (item,) = seen["automatic"]
+    (item,) = values["automatic"]
     here = {"line": line, "character": character}
     assert item["range"] == {"start": here, "end": here}
-    (rest,) = seen["typed through"]
+    (rest,) = values["typed through"]
     assert rest["insertText"] == item["insertText"][2:]
-    invoked = [each["insertText"] for each in seen["invoked"]]
+    invoked = [each["insertText"] for each in values["invoked"]]
     assert len(invoked) == len(set(invoked)) >= 1
-    assert seen["cancelled"] == -32800
+    assert values["cancelled"] == -32800
 
-    assert seen["actions"][0] == "Fill function body"
-    assert seen["resolved"]
-    assert seen["progress"] == ["begin", "end", True]
-    assert seen["command"]["applied"] is True
-    assert len(seen["command"]["fills"]) == 1
-    applied = seen["applyEdit"]
-    assert applied["version"] == applied["current"]
+    assert values["actions"][0] == "Fill function body"
+    assert values["resolved"]
+    assert values["progress"] == ["begin", "end", True]
+    assert values["command"]["applied"] is True
+    assert len(values["command"]["fills"]) == 1
+    applied_edit = values["applyEdit"]
+    assert applied_edit["version"] == applied_edit["current"]
     start = STUB.index("raise")
-    ast.parse(seen["text"])
-    assert "NotImplementedError" not in seen["text"]
-    assert seen["text"].startswith(STUB[:start])
-    assert seen["text"].endswith(STUB[STUB.index("\n", start) :])
-    assert seen["stale"] == -32801
-    assert seen["status"] == "ready"
-    assert seen["exit"] == 0
+    ast.parse(values["text"])
+    assert "NotImplementedError" not in values["text"]
+    assert values["text"].startswith(STUB[:start])
+    assert values["text"].endswith(STUB[STUB.index("\n", start) :])
+    assert values["stale"] == -32801
+    assert values["status"] == "ready"
+    assert values["exit"] == 0

@@ -120,12 +120,12 @@ class Client:
         self.server = await self.lsp.initialize_session(params)
         await self.until(lambda: self.statuses and self.statuses[-1].state == "ready")
 
-    def open(self, name: str, marked: str) -> lsp.TextDocumentPositionParams:
+    def open(self, name: str, marked_text: str) -> lsp.TextDocumentPositionParams:
         """Open a text that may be marked with a cursor; return where that is."""
-        uri, text = f"untitled:{name}.py", marked.replace("$0", "")
+        uri, text = f"untitled:{name}.py", marked_text.replace("$0", "")
         self.texts[uri] = (1, text)
         self.lsp.text_document_did_open(lsp.DidOpenTextDocumentParams(lsp.TextDocumentItem(uri, "python", 1, text)))
-        return self.at(uri, max(marked.find("$0"), 0))
+        return self.at(uri, max(marked_text.find("$0"), 0))
 
     def at(self, uri: str, offset: int) -> lsp.TextDocumentPositionParams:
         line, character = positions.to_position(positions.lines(self.texts[uri][1]), offset, "utf-16")
@@ -160,10 +160,10 @@ class Client:
         where: lsp.TextDocumentPositionParams,
         *,
         by_hand: bool = False,
-        chosen: lsp.SelectedCompletionInfo | None = None,
+        selected_item: lsp.SelectedCompletionInfo | None = None,
     ) -> list[lsp.InlineCompletionItem]:
         kind = lsp.InlineCompletionTriggerKind.Invoked if by_hand else lsp.InlineCompletionTriggerKind.Automatic
-        context = lsp.InlineCompletionContext(kind, chosen)
+        context = lsp.InlineCompletionContext(kind, selected_item)
         params = lsp.InlineCompletionParams(context, where.text_document, where.position)
         answer = await self.lsp.text_document_inline_completion_async(params)
         return list(answer.items if isinstance(answer, lsp.InlineCompletionList) else answer or ())
@@ -184,15 +184,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @contextlib.asynccontextmanager
 async def session(folder: Path) -> AsyncIterator[Client]:
     config = pytest_lsp.ClientServerConfig(command(), server_env=environment(folder, DG_LSP_SERVE_ENGINE=""))
-    started = await config.start()
-    assert isinstance(started, LanguageClient)
-    client = Client(started)
+    language_client = await config.start()
+    assert isinstance(language_client, LanguageClient)
+    client = Client(language_client)
     client.listen()
     await client.hello()
     yield client
-    await started.shutdown_session()
-    assert started.error is None
-    await started.stop()  # type: ignore[no-untyped-call]
+    await language_client.shutdown_session()
+    assert language_client.error is None
+    await language_client.stop()  # type: ignore[no-untyped-call]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -236,7 +236,7 @@ async def test_a_suggestion_continues_the_selected_list_item(client: Client) -> 
     where = client.open("selected", READERS.replace("$0", "enc$0"))
     line, character = where.position.line, where.position.character
     range_ = lsp.Range(lsp.Position(line, character - 3), where.position)
-    items = await client.inline(where, chosen=lsp.SelectedCompletionInfo(range_, "encoding="))
+    items = await client.inline(where, selected_item=lsp.SelectedCompletionInfo(range_, "encoding="))
     assert [item.range for item in items] == [range_]
     assert str(items[0].insert_text).startswith("encoding=")
     assert len(str(items[0].insert_text)) > len("encoding=")
@@ -313,15 +313,15 @@ async def test_statistics_are_written_when_the_server_ends(folder: Path) -> None
         client.lsp.protocol.notify("textDocument/didShowCompletion", {"item": raw})
         client.lsp.protocol.notify("textDocument/didPartiallyAcceptCompletion", {"item": raw, "acceptedLength": 3})
         assert item.command is not None
-        accepted = lsp.ExecuteCommandParams(item.command.command, item.command.arguments)
-        await client.lsp.workspace_execute_command_async(accepted)
+        params = lsp.ExecuteCommandParams(item.command.command, item.command.arguments)
+        await client.lsp.workspace_execute_command_async(params)
         process = client.lsp._server
         assert process is not None
     assert process.returncode == 0
-    (written,) = (folder / "statistics").iterdir()
-    counts = json.loads(written.read_text())["counts"]
+    (counts_file,) = (folder / "statistics").iterdir()
+    counts = json.loads(counts_file.read_text())["counts"]
     assert (counts["shown"], counts["accepted"], counts["accepted in part"]) == (1, 1, 1)
     assert counts["characters accepted"] == len(str(item.insert_text))
-    assert "encoding" not in written.read_text()
+    assert "encoding" not in counts_file.read_text()
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)

@@ -22,8 +22,8 @@ SETTINGS = {"completion": {"debounce": 0, "speculate": False, "threshold": 0, "t
 
 def test_no_random_edit_in_an_editor_damages_code(tmp_path: Path) -> None:
     async def edit(tally: Tally) -> None:
-        made = environment(tmp_path, DG_LSP_SERVE_ENGINE="tests.server.adversary:engine", DG_LSP_TEST_SEED="7")
-        client = Editor(*command(), env=made)
+        env = environment(tmp_path, DG_LSP_SERVE_ENGINE="tests.server.adversary:engine", DG_LSP_TEST_SEED="7")
+        client = Editor(*command(), env=env)
         async with client:
             await client.hello(CODE, settings=SETTINGS)
             await client.until_ready()
@@ -65,7 +65,7 @@ ONE = CODE_BEFORE.index("return 1")
         ("--at", Span(ONE, ONE), Edit(Span(ONE, ONE), "x = ("), "syntax error"),
     ],
 )
-def test_the_judge_sees_what_is_wrong(command: str, span: Span, edit: Edit, fault: str) -> None:
+def test_faults_of_an_edit_are_detected(command: str, span: Span, edit: Edit, fault: str) -> None:
     problems = random_edits.faults(Trial(command, "a.py", CODE_BEFORE, span, (edit,)))
     assert bool(problems) == bool(fault)
     assert all(fault in problem for problem in problems[:1])

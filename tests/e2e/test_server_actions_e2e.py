@@ -150,8 +150,10 @@ def test_a_command_applies_the_edit(tmp_path: Path, capabilities: Mapping[str, A
         call = action.get("command") or {"command": "dgLsp.fill", "arguments": [action["data"]]}
         call["arguments"][0]["instruction"] = "call g"
         assert (await client.request("workspace/executeCommand", call))["applied"] is True
-        (applied,) = [request["params"]["edit"] for request in client.requests if request["method"] == "workspace/applyEdit"]
-        assert where in applied
+        (workspace_edit,) = [
+            request["params"]["edit"] for request in client.requests if request["method"] == "workspace/applyEdit"
+        ]
+        assert where in workspace_edit
 
     run(tmp_path, capabilities, test)
 
@@ -174,8 +176,8 @@ def test_an_editor_is_asked_to_apply_the_edit_though_it_announces_nothing(tmp_pa
         client.open(says(text="return 1") + TWO)
         (entry, *_) = await client.menu(2, 4)
         assert (await client.request("workspace/executeCommand", entry["command"]))["applied"] is True
-        (asked,) = [request["params"] for request in client.requests if request["method"] == "workspace/applyEdit"]
-        assert asked["edit"]["changes"][URI][0]["newText"] == "return 1"
+        (edit_params,) = [request["params"] for request in client.requests if request["method"] == "workspace/applyEdit"]
+        assert edit_params["edit"]["changes"][URI][0]["newText"] == "return 1"
 
     run(tmp_path, KATE, test)
 
@@ -265,18 +267,18 @@ def test_working_code_is_shrunk_only_after_confirmation(
         client.answers["workspace/applyEdit"] = lambda params: {"applied": True}
         text = says(text="pass") + WORKING
         client.open(text)
-        done = await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [regenerate(text)]})
+        result = await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [regenerate(text)]})
         (question,) = questions
         assert question["message"] == (
             "dg-lsp: this replaces working code by less: `return count + 1` becomes `pass`. Replace it?"
         )
         assert [action["title"] for action in question["actions"]] == ["Replace", "Keep"]
-        assert done["applied"] is is_replaced
+        assert result["applied"] is is_replaced
         if is_replaced:
-            (fill,) = done["fills"]
-            assert (done["nHoles"], fill["text"], fill["confidence"]) == (1, "pass", "90 %")
+            (fill,) = result["fills"]
+            assert (result["nHoles"], fill["text"], fill["confidence"]) == (1, "pass", "90 %")
             assert fill["range"] == {"start": {"line": 2, "character": 4}, "end": {"line": 2, "character": 8}}
-            assert done["note"] == "90 %, replaces working code by less"
+            assert result["note"] == "90 %, replaces working code by less"
 
     run(tmp_path, NEOVIM, test)
 
@@ -285,8 +287,8 @@ def test_an_editor_that_can_not_ask_keeps_the_working_code(tmp_path: Path) -> No
     async def test(client: Editor) -> None:
         text = says(text="pass") + WORKING
         client.open(text)
-        done = await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [regenerate(text)]})
-        assert done == {"applied": False}
+        result = await client.request("workspace/executeCommand", {"command": "dgLsp.fill", "arguments": [regenerate(text)]})
+        assert result == {"applied": False}
         assert client.said("window/showMessage")[-1]["message"] == "dg-lsp: nothing was replaced"
 
     run(tmp_path, KATE, test)
@@ -297,17 +299,17 @@ def test_a_regenerated_selection_needs_confirmation_in_a_preview(tmp_path: Path,
     async def test(client: Editor) -> None:
         text = says(text=answer) + WORKING + TWO
         client.open(text)
-        applied: list[Any] = []
+        edits: list[Any] = []
 
         def apply(params: Any) -> Any:
-            applied.append(params)
+            edits.append(params)
             return {"applied": True}
 
         client.answers["workspace/applyEdit"] = apply
         action = (await client.menu(2, 4, end=(2, 20)))[-1]
-        done = await client.request("workspace/executeCommand", action["command"])
-        assert (action["title"], done["note"]) == ("Regenerate selection", note)
-        (annotation,) = applied[0]["edit"]["changeAnnotations"].values()
+        result = await client.request("workspace/executeCommand", action["command"])
+        assert (action["title"], result["note"]) == ("Regenerate selection", note)
+        (annotation,) = edits[0]["edit"]["changeAnnotations"].values()
         assert annotation["needsConfirmation"] is True
         assert annotation["label"] == f"Regenerating the selection ({note})"
         assert not client.said("window/showMessageRequest")

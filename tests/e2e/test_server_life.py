@@ -218,14 +218,14 @@ def test_the_servers_text_is_the_editors(tmp_path: Path, encoding: Encoding) -> 
         for version in range(2, 402):
             if version % 50 == 0:
                 change = Change("".join(dice.choices(pieces, k=30)))
-                sent: dict[str, Any] = {"text": change.text}
+                content_change: dict[str, Any] = {"text": change.text}
             else:
                 start, end = sorted((dice.randrange(8), dice.randrange(10)) for _ in range(2))
                 change = Change("".join(dice.choices(pieces, k=dice.randrange(4))), start, end)
                 range_ = {name: {"line": at[0], "character": at[1]} for name, at in (("start", start), ("end", end))}
-                sent = {"text": change.text, "range": range_}
+                content_change = {"text": change.text, "range": range_}
             text = naive.change(text, change, encoding)
-            client.change(version, sent)
+            client.change(version, content_change)
         await client.suggestions(0, 0, trigger=1)
         (request,) = [entry for entry in client.asked if entry["what"] == "asked"]
         assert request["prefix"] + request["suffix"] == re.sub("\r\n|\r", "\n", text)
@@ -301,9 +301,9 @@ def out_of_order(dice: random.Random) -> tuple[str, dict[str, Any]]:
     there = {"start": place, "end": {"line": 0, "character": 1}}
     versioned = {"uri": uri, "version": dice.choice([-1, 0, 1, 10**6])}
     cells = {"textContent": [{"document": versioned, "changes": [{"text": "x", "range": there}]}]}
-    opened = {"uri": uri, "languageId": dice.choice(["python", "", "nothing"]), "version": 1, "text": "x = 1\r\n"}
+    text_document = {"uri": uri, "languageId": dice.choice(["python", "", "nothing"]), "version": 1, "text": "x = 1\r\n"}
     messages: list[tuple[str, dict[str, Any]]] = [
-        ("textDocument/didOpen", {"textDocument": opened}),
+        ("textDocument/didOpen", {"textDocument": text_document}),
         ("textDocument/didClose", {"textDocument": document}),
         ("textDocument/didSave", {"textDocument": document}),
         ("textDocument/didChange", {"textDocument": versioned, "contentChanges": [{"text": "y\n", "range": there}] * 2}),

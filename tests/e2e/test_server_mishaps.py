@@ -151,8 +151,8 @@ def test_a_change_of_a_notebook_that_cant_be_read_loses_its_cells(tmp_path: Path
         assert (await client.request("textDocument/inlineCompletion", params))["items"]
         changes = [{"range": {"start": {"line": 1}}, "text": "y"}]
         content = [{"document": {"uri": SECOND, "version": 2}, "changes": changes}]
-        changed = {"notebookDocument": {"uri": BOOK, "version": 2}, "change": {"cells": {"textContent": content}}}
-        client.notify("notebookDocument/didChange", changed)
+        change_params = {"notebookDocument": {"uri": BOOK, "version": 2}, "change": {"cells": {"textContent": content}}}
+        client.notify("notebookDocument/didChange", change_params)
         assert not (await client.request("textDocument/inlineCompletion", params))["items"]
         assert (await client.status())["suppressed"]["code"] == "lost"
         client.stderr = b""
@@ -167,11 +167,11 @@ def test_no_cell_is_context_when_related_chars_is_zero(tmp_path: Path) -> None:
         cells = [{"kind": 2, "document": uri} for uri in (FIRST, SECOND)]
         texts = [{"uri": uri, "languageId": "python", "version": 1, "text": says(text="1") + "x = "} for uri in (FIRST, SECOND)]
         book = {"uri": BOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": cells}
-        await client.until(lambda: [asked["method"] for asked in client.requests].count("workspace/configuration") > 1)
+        await client.until(lambda: [request["method"] for request in client.requests].count("workspace/configuration") > 1)
         await client.status()
         client.notify("notebookDocument/didOpen", {"notebookDocument": book, "cellTextDocuments": texts})
-        asked = client.inline(1, 4, uri=SECOND, trigger=1)
-        assert (await client.request("textDocument/inlineCompletion", asked))["items"]
+        completion_params = client.inline(1, 4, uri=SECOND, trigger=1)
+        assert (await client.request("textDocument/inlineCompletion", completion_params))["items"]
         assert client.asked[0]["related"] == []
 
     run(tmp_path, NEOVIM, test)
@@ -197,21 +197,21 @@ def test_files_are_reloaded_whatever_process_id_the_editor_sends(tmp_path: Path)
 
 def test_an_answer_from_before_a_setting_changed_is_not_shown_again(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
-        chosen: dict[str, int] = {}
-        client.answers["workspace/configuration"] = lambda _params: [chosen]
+        settings: dict[str, int] = {}
+        client.answers["workspace/configuration"] = lambda _params: [settings]
 
         def n_told() -> int:
             return [message["method"] for message in client.requests].count("workspace/configuration")
 
         client.open(says(text="one(two)") + "x = \n")
         for params in (1, 2):
-            chosen["context.windowChars"] = 300 * params
+            settings["context.windowChars"] = 300 * params
             client.notify("workspace/didChangeConfiguration", {"settings": None})
-            await client.until(lambda: n_told() > len(chosen))
+            await client.until(lambda: n_told() > len(settings))
             await client.status()
             for _ in range(2):
                 assert (await client.request("textDocument/inlineCompletion", client.inline(1, 4, trigger=1)))["items"]
             assert [entry["what"] for entry in client.asked].count("asked") == params
-            chosen["context.relatedChars"] = 1000
+            settings["context.relatedChars"] = 1000
 
     run(tmp_path, NEOVIM, test)

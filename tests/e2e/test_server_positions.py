@@ -27,15 +27,15 @@ def test_nothing_shown_repeats_what_follows_or_adds_a_syntax_error(tmp_path: Pat
             return records
 
     with home(monkeypatch):
-        seen = asyncio.run(ask())
-    texts = [(each.position, text) for each in seen for text in (each.text, *each.by_hand) if text]
+        record_list = asyncio.run(ask())
+    texts = [(each.position, text) for each in record_list for text in (each.text, *each.by_hand) if text]
     assert [
         (position, text, all_positions) for position, text in texts if (all_positions := positions.faults(position, text))
     ] == []
     # It has something to say at most places, and some of it is right.
-    assert sum(bool(each.text) for each in seen) >= N // 2
-    assert sum(positions.is_right(each.position, each.text) for each in seen) >= N // 12
-    assert all(each.silence for each in seen if not each.text)
+    assert sum(bool(each.text) for each in record_list) >= N // 2
+    assert sum(positions.is_right(each.position, each.text) for each in record_list) >= N // 12
+    assert all(each.silence for each in record_list if not each.text)
 
 
 @pytest.mark.slow

@@ -90,8 +90,8 @@ def test_the_wire_format_of_older_clients_is_understood(tmp_path: Path) -> None:
     async def test(client: Editor) -> None:
         client.open(says(text="(a)") + "x = os.pa\n")
         range_ = [{"line": 1, "character": 7}, {"line": 1, "character": 9}]
-        selected = {"range": range_, "text": "path"}
-        (item,) = await client.suggestions(1, 9, trigger=1, selectedCompletionInfo=selected)
+        selected_item = {"range": range_, "text": "path"}
+        (item,) = await client.suggestions(1, 9, trigger=1, selectedCompletionInfo=selected_item)
         assert (item["insertText"], item["range"]) == ("path(a)", at(1, 7, 9))
         assert len(await client.suggestions(1, 9, trigger=0)) > 1
 
@@ -199,12 +199,12 @@ def test_accepted_suggestions_are_counted_on_this_machine(tmp_path: Path) -> Non
         await client.request("workspace/executeCommand", item["command"])
 
     run(tmp_path, CODE, test)
-    (written,) = (tmp_path / "statistics").iterdir()
-    counts = json.loads(written.read_text())["counts"]
+    (counts_file,) = (tmp_path / "statistics").iterdir()
+    counts = json.loads(counts_file.read_text())["counts"]
     assert (counts["shown"], counts["accepted"], counts["accepted in part"], counts["characters accepted"]) == (1, 1, 1, 4)
     # Reported twice, counted once; an item that was never sent is not counted.
     assert counts["on screen"] == 1
-    assert "f(a)" not in written.read_text()
+    assert "f(a)" not in counts_file.read_text()
 
 
 def test_cells_of_a_notebook_are_documents_that_know_those_before(tmp_path: Path) -> None:

@@ -76,6 +76,6 @@ def test_the_walkthroughs_suggestion_and_fill_are_right(tmp_path: Path, monkeypa
 def test_the_sample_of_setup_is_filled_right(monkeypatch: pytest.MonkeyPatch) -> None:
     with home(monkeypatch):
         options = config.connect_options(config.Config(), command=ENGINE_COMMAND, model="embedded")
-        taken = asyncio.run(trial.take(options))
-    assert f"+        {trial.ANSWER}" in taken.diff
-    assert taken.confidence.endswith(" %")
+        trial_result = asyncio.run(trial.take(options))
+    assert f"+        {trial.ANSWER}" in trial_result.diff
+    assert trial_result.confidence.endswith(" %")

@@ -21,8 +21,8 @@ PICTURES = ROOT / "build" / "editor-pictures"
 
 def program(name: str) -> Path:
     """Return the path of an editor: the one installed for these tests, or else the machine's own."""
-    if (installed := EDITORS / "bin" / name).exists():
-        return installed
+    if (installed_program := EDITORS / "bin" / name).exists():
+        return installed_program
     program_path = shutil.which(name)
     if program_path is None:
         pytest.fail(f"{name} is not there; make test-editors installs it")
@@ -55,7 +55,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def engine(environment: Mapping[str, str], *arguments: str) -> str:
     """Run `dg-lsp engine` and return its output."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "dg_lsp", "engine", *arguments],
         env=dict(environment),
         capture_output=True,
@@ -63,5 +63,5 @@ def engine(environment: Mapping[str, str], *arguments: str) -> str:
         timeout=180,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout

@@ -24,8 +24,8 @@ class Terminal:
 
     def run(self, *arguments: str) -> str:
         """Return the output of a tmux command."""
-        done = subprocess.run([*self._tmux, *arguments], capture_output=True, text=True, check=True, timeout=20)
-        return done.stdout
+        process = subprocess.run([*self._tmux, *arguments], capture_output=True, text=True, check=True, timeout=20)
+        return process.stdout
 
     def screen(self, *, colours: bool = False) -> str:
         """Return the text on the screen."""

@@ -36,9 +36,9 @@ def emacs(environment: Mapping[str, str], folder: Path, *arguments: str) -> subp
 def test_the_package_in_lsp_mode(environment: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     script = str(HERE / "dg-lsp-tests.el")
-    done = emacs(environment, tmp_path, "-l", script, "-f", "ert-run-tests-batch-and-exit")
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-    assert "0 unexpected" in done.stderr
+    process = emacs(environment, tmp_path, "-l", script, "-f", "ert-run-tests-batch-and-exit")
+    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-8000:]
+    assert "0 unexpected" in process.stderr
 
 
 def test_a_fill_asks_for_confirmation_and_reports_its_confidence(environment: Mapping[str, str], tmp_path: Path) -> None:
@@ -46,25 +46,25 @@ def test_a_fill_asks_for_confirmation_and_reports_its_confidence(environment: Ma
     more = {"DG_LSP_TESTS": str(HERE), "DG_LSP_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     script = str(HERE / "dg-lsp-asking-tests.el")
     run = ("--eval", '(ert-run-tests-batch-and-exit "^asking-")')
-    done = emacs({**environment, **more}, tmp_path, "-l", script, *run)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-    assert "0 unexpected" in done.stderr
+    process = emacs({**environment, **more}, tmp_path, "-l", script, *run)
+    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-8000:]
+    assert "0 unexpected" in process.stderr
 
 
 def test_code_actions_in_eglot(environment: Mapping[str, str], tmp_path: Path) -> None:
     script = str(HERE / "eglot-tests.el")
-    done = emacs(environment, tmp_path, "-l", script, "-f", "ert-run-tests-batch-and-exit")
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+    process = emacs(environment, tmp_path, "-l", script, "-f", "ert-run-tests-batch-and-exit")
+    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-8000:]
 
 
 def test_the_package_compiles_without_a_warning(environment: Mapping[str, str], tmp_path: Path) -> None:
     shutil.copy(PACKAGE, tmp_path)
     warn = "(setq byte-compile-error-on-warn t)"
-    done = emacs(environment, tmp_path, "--eval", warn, "-f", "batch-byte-compile", str(tmp_path / PACKAGE.name))
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = emacs(environment, tmp_path, "--eval", warn, "-f", "batch-byte-compile", str(tmp_path / PACKAGE.name))
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_checkdoc_reports_nothing(environment: Mapping[str, str], tmp_path: Path) -> None:
-    checked = "(progn (require 'checkdoc) (checkdoc-file (car command-line-args-left)))"
-    done = emacs(environment, tmp_path, "--eval", checked, str(PACKAGE))
-    assert "dg-lsp.el:" not in done.stderr, done.stderr
+    check_expression = "(progn (require 'checkdoc) (checkdoc-file (car command-line-args-left)))"
+    process = emacs(environment, tmp_path, "--eval", check_expression, str(PACKAGE))
+    assert "dg-lsp.el:" not in process.stderr, process.stderr

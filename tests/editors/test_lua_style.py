@@ -9,8 +9,8 @@ from tests.editors.neovim import PLUGIN
 
 
 def run(*command: str) -> None:
-    done = subprocess.run(command, cwd=PLUGIN, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=PLUGIN, capture_output=True, text=True, check=False, timeout=60)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_the_lua_is_formatted() -> None:

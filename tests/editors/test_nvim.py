@@ -89,10 +89,10 @@ def test_other_suggestions_are_shown_in_turn(nvim: Neovim) -> None:
     first = nvim.until_ghost()
     nvim.type("<M-n>")
     until(lambda: "/" in nvim.hint(), "the number of suggestions", tell=nvim.picture)
-    seen = {first, nvim.ghost()}
+    suggestions = {first, nvim.ghost()}
     nvim.type("<M-p>")
-    until(lambda: nvim.ghost() not in ("", *(seen - {first})), "another suggestion", tell=nvim.picture)
-    assert len(seen | {nvim.ghost()}) > 1
+    until(lambda: nvim.ghost() not in ("", *(suggestions - {first})), "another suggestion", tell=nvim.picture)
+    assert len(suggestions | {nvim.ghost()}) > 1
 
 
 def test_a_dismissed_suggestion_is_neither_shown_nor_inserted(nvim: Neovim) -> None:
@@ -154,15 +154,15 @@ def test_fill_body_shows_its_drafts_and_is_one_step_to_undo(nvim: Neovim) -> Non
     nvim.command("11")
     nvim.command("DgFill")
     until(lambda: nvim.text() != BODIES, "the filled body", tell=nvim.picture)
-    filled = nvim.text()
+    filled_text = nvim.text()
     head, tail = BODIES.split("        ...\n", 1)
-    assert filled.startswith(head)
-    assert filled.endswith(tail)
+    assert filled_text.startswith(head)
+    assert filled_text.endswith(tail)
     ast.parse(nvim.save(path))
-    seen = nvim.lua("return _G.seen")
-    assert seen["bars"][0] == "begin"
-    assert len({draft for draft in seen["drafts"] if draft}) >= 2, seen["drafts"]
-    assert "ready busy" in seen["states"]
+    events = nvim.lua("return _G.seen")
+    assert events["bars"][0] == "begin"
+    assert len({draft for draft in events["drafts"] if draft}) >= 2, events["drafts"]
+    assert "ready busy" in events["states"]
     until(lambda: not nvim.draft(), "the drafts to go")
     nvim.command("undo")
     assert nvim.text() == BODIES
@@ -311,7 +311,7 @@ def test_fast_typing_inserts_exactly_the_typed_text(nvim: Neovim) -> None:
         vim.bo.autoindent, vim.bo.indentexpr = false, ""
         """
     )
-    written, keys = paced()
+    typed_text, keys = paced()
     nvim.put(0, 0)
     for key in keys:
         nvim.type({"Enter": "<CR>", "Backspace": "<BS>", "<": "<lt>"}.get(key, key))
@@ -322,19 +322,19 @@ def test_fast_typing_inserts_exactly_the_typed_text(nvim: Neovim) -> None:
         else:
             # The test types twelve keys a second, so there is no state to wait for.
             time.sleep(1 / 12)
-    until(lambda: nvim.text() == written + "\n", "what was typed", tell=nvim.picture)
+    until(lambda: nvim.text() == typed_text + "\n", "what was typed", tell=nvim.picture)
     nvim.until(
         "vim.iter(pairs(vim.lsp.get_clients({ name = 'dg_lsp' })[1].requests)):all("
         "function(_, request) return request.type ~= 'pending' end)",
         "all requests to be answered",
     )
-    assert nvim.text() == written + "\n"
+    assert nvim.text() == typed_text + "\n"
     assert nvim.lua("return _G.most") == 1
     # If a suggestion is shown, it must be for this place.
     if ghost := nvim.ghost():
         nvim.type("<C-l>")
-        until(lambda: nvim.text() != written + "\n", "the accepted text")
-        assert nvim.text() == written + ghost + "\n"
+        until(lambda: nvim.text() != typed_text + "\n", "the accepted text")
+        assert nvim.text() == typed_text + ghost + "\n"
 
 
 def test_two_editors_share_one_engine(environment: Mapping[str, str], tmp_path: Path) -> None:
@@ -342,15 +342,15 @@ def test_two_editors_share_one_engine(environment: Mapping[str, str], tmp_path: 
     one.mkdir()
     other.mkdir()
     with (
-        Neovim(program("nvim"), one, environment, OPTIONS) as left,
-        Neovim(program("nvim"), other, environment, OPTIONS) as right,
+        Neovim(program("nvim"), one, environment, OPTIONS) as left_editor,
+        Neovim(program("nvim"), other, environment, OPTIONS) as right_editor,
     ):
-        for editor in (left, right):
+        for editor in (left_editor, right_editor):
             editor.edit("shop.py", SHOP)
             editor.put(*INSIDE)
             editor.type("<CR>self.")
-        left.until_ghost()
-        right.until_ghost()
+        left_editor.until_ghost()
+        right_editor.until_ghost()
         engines = json.loads(machine.engine(environment, "status", "--all", "--json"))
         assert len([each for each in engines if each.get("pid")]) == 1
 
@@ -551,9 +551,9 @@ def test_a_model_is_chosen_among_those_that_fit(nvim: Neovim, environment: Mappi
     until(lambda: any("embedded is used from now on" in note for note in nvim.notes()), "the choice", tell=nvim.picture)
     first = nvim.lua("return _G.offered[1]")
     assert first.startswith("the small model that comes with dg-lsp (recommended): on this machine; ")
-    written = Path(environment["XDG_CONFIG_HOME"]) / "dg-lsp" / "config.toml"
-    assert written.read_text() == '[engine]\nmodel = "embedded"\n'
-    written.unlink()
+    config_file = Path(environment["XDG_CONFIG_HOME"]) / "dg-lsp" / "config.toml"
+    assert config_file.read_text() == '[engine]\nmodel = "embedded"\n'
+    config_file.unlink()
 
 
 def test_a_snooze_pauses_and_ends(nvim: Neovim) -> None:

@@ -219,7 +219,7 @@ def test_other_texts_stay_whole(terminal: Neovim, kind: str) -> None:
 def test_fast_typing_is_exactly_what_was_typed(terminal: Neovim) -> None:
     path = terminal.open("fast.py", "\n")
     terminal.type(":set noautoindent indentexpr=\n")
-    written, keys = paced()
+    typed_text, keys = paced()
     terminal.press("i")
     for key in keys:
         if len(key) > 1:
@@ -228,7 +228,7 @@ def test_fast_typing_is_exactly_what_was_typed(terminal: Neovim) -> None:
             terminal.type(key)
         # Twelve keys a second is what is tested; there is no state to wait for.
         time.sleep(1 / 12)
-    assert terminal.save(path) == written + "\n"
+    assert terminal.save(path) == typed_text + "\n"
     until(lambda: not terminal.grey(), "no ghost text outside insert mode", tell=terminal.screen)
 
 

@@ -48,37 +48,36 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_text(text)
     (folder / "latin.py").write_bytes(b"# \xe9\n")
     with contextlib.chdir(folder):
-        done = CliRunner().invoke(cli.app, ["infill", ".", "--report", "report.html"], obj=connecting(Scripted()))
-    assert done.exit_code == 1, done.output
+        result = CliRunner().invoke(cli.app, ["infill", ".", "--report", "report.html"], obj=connecting(Scripted()))
+    assert result.exit_code == 1, result.output
     return folder / "report.html"
 
 
 @pytest.fixture
-def opened() -> Iterator[Page]:
+def page() -> Iterator[Page]:
     """A page of a browser that is offline."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(program("chromium")), args=list(FLAGS))
         with contextlib.closing(browser):
-            page = browser.new_context(offline=True, viewport={"width": 840, "height": 700}).new_page()
-            yield page
+            yield browser.new_context(offline=True, viewport={"width": 840, "height": 700}).new_page()
 
 
-def test_the_report_opens_offline_without_console_messages(report: Path, opened: Page) -> None:
+def test_the_report_opens_offline_without_console_messages(report: Path, page: Page) -> None:
     console_lines: list[str] = []
     requested_urls: list[str] = []
-    opened.on("console", lambda message: console_lines.append(f"{message.type}: {message.text}"))
-    opened.on("pageerror", lambda error: console_lines.append(str(error)))
-    opened.on("dialog", lambda dialog: console_lines.append(dialog.message))
-    opened.on("request", lambda request: requested_urls.append(request.url))
-    opened.goto(report.as_uri(), wait_until="load")
+    page.on("console", lambda message: console_lines.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: console_lines.append(str(error)))
+    page.on("dialog", lambda dialog: console_lines.append(dialog.message))
+    page.on("request", lambda request: requested_urls.append(request.url))
+    page.goto(report.as_uri(), wait_until="load")
     assert console_lines == []
     assert [url for url in requested_urls if not url.startswith("data:")] == [report.as_uri()]
-    assert opened.title() == "dg-lsp infill"
+    assert page.title() == "dg-lsp infill"
 
 
-def test_each_hole_is_visible(report: Path, opened: Page) -> None:
-    opened.goto(report.as_uri())
-    sections = opened.locator("section")
+def test_each_hole_is_visible(report: Path, page: Page) -> None:
+    page.goto(report.as_uri())
+    sections = page.locator("section")
     assert sections.count() == 4
     for idx in range(4):
         section = sections.nth(idx)
@@ -89,21 +88,21 @@ def test_each_hole_is_visible(report: Path, opened: Page) -> None:
             assert box
             assert box["x"] >= 0
             assert box["x"] + box["width"] <= 840
-    assert opened.locator(".status").all_inner_texts() == ["unsure", "failed", "filled", "filled"]
-    text = opened.inner_text("body")
+    assert page.locator(".status").all_inner_texts() == ["unsure", "failed", "filled", "filled"]
+    text = page.inner_text("body")
     for part in ("feed/naïve <i>.go:", "return sum(prices)", "<script>alert(1)</script>", "latin.py: it is not UTF-8"):
         assert part in text, part
     # The style sheet is applied despite the page's strict security policy.
-    keyword = opened.locator("pre .k").first.evaluate("(each) => getComputedStyle(each).color")
-    assert keyword != opened.locator("pre").first.evaluate("(each) => getComputedStyle(each).color")
+    keyword = page.locator("pre .k").first.evaluate("(each) => getComputedStyle(each).color")
+    assert keyword != page.locator("pre").first.evaluate("(each) => getComputedStyle(each).color")
     PICTURES.mkdir(parents=True, exist_ok=True)
     # The documentation shows this picture: cp build/editor-pictures/report.png fixtures/pictures/
-    opened.screenshot(path=str(PICTURES / "report.png"), full_page=True)
+    page.screenshot(path=str(PICTURES / "report.png"), full_page=True)
     # Side by side if there is room, below each other on a narrow screen, and never wider than the screen.
-    assert _tops(opened)[0] == _tops(opened)[1]
-    opened.set_viewport_size({"width": 420, "height": 700})
-    assert _tops(opened)[0] < _tops(opened)[1]
-    assert opened.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert _tops(page)[0] == _tops(page)[1]
+    page.set_viewport_size({"width": 420, "height": 700})
+    assert _tops(page)[0] < _tops(page)[1]
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
 def _tops(page: Page) -> list[float]:

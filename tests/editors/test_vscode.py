@@ -119,10 +119,10 @@ def test_fill_body_shows_its_drafts_and_is_one_step_to_undo(code: Workbench) -> 
     drafts = code.page.evaluate("window.drafts")
     assert len(set(drafts)) >= 2, drafts
     assert code.page.evaluate("window.bars"), "no progress was seen"
-    filled = code.text()
+    filled_text = code.text()
     head, tail = BODIES.split("        ...\n", 1)
-    assert filled.startswith(head)
-    assert filled.endswith(tail)
+    assert filled_text.startswith(head)
+    assert filled_text.endswith(tail)
     ast.parse(code.save(path))
     until(lambda: not code.draft(), "the drafts to go", tell=code.draft)
     code.undo()
@@ -261,9 +261,9 @@ def test_a_file_of_secrets_gets_no_suggestion_and_the_status_shows_the_reason(co
     assert not code.ghost()
     code.page.locator(".statusbar-item[id*=dgLsp]").click()
     code.page.wait_for_selector(".quick-input-list .monaco-list-row")
-    offered = code.page.locator(".quick-input-list .monaco-list-row").all_text_contents()
-    assert any("secrets" in each for each in offered), offered
-    assert any("Pause" in each for each in offered), offered
+    menu_entries = code.page.locator(".quick-input-list .monaco-list-row").all_text_contents()
+    assert any("secrets" in each for each in menu_entries), menu_entries
+    assert any("Pause" in each for each in menu_entries), menu_entries
     opacity = "getComputedStyle(document.querySelector('.quick-input-widget')).opacity"
     until(lambda: code.page.evaluate(opacity) == "1", "the list, no longer fading in")
     code.photograph("status", 340)
@@ -366,14 +366,14 @@ def test_shown_and_partially_accepted_suggestions_are_reported(code: Workbench, 
         return [message["params"] for _, message in tap.heard(tapped) if message.get("method") == method]
 
     ghost = begin(code, FILES.replace("    ...\n", ""), "told.py", "", at=(LONG_BODY - 1, 0))
-    begun = code.text()
+    first_text = code.text()
     until(lambda: sent("textDocument/didShowCompletion"), "the notification that it is shown", tell=code.picture)
     item = sent("textDocument/didShowCompletion")[-1]["item"]
     assert item["insertText"].split("\n")[0].endswith(ghost.split("\n")[0])
     assert item["command"]["command"] == "dgLsp.accepted"
     code.press("Control+ArrowRight")
-    until(lambda: code.text() != begun, "the accepted word", tell=code.picture)
-    word = inserted(begun, code.text())
+    until(lambda: code.text() != first_text, "the accepted word", tell=code.picture)
+    word = inserted(first_text, code.text())
     until(lambda: sent("textDocument/didPartiallyAcceptCompletion"), "the notification of the part", tell=code.picture)
     part = sent("textDocument/didPartiallyAcceptCompletion")[-1]
     assert part["acceptedLength"] == len(word)
@@ -382,8 +382,8 @@ def test_shown_and_partially_accepted_suggestions_are_reported(code: Workbench, 
 
 def start(code: Workbench, command: str, *arguments: object) -> None:
     """Start a command without waiting for it; the extension reports its errors."""
-    called = ", ".join(map(json.dumps, (command, *arguments)))
-    code.run(f"void vscode.commands.executeCommand({called}).then(() => undefined, () => undefined)")
+    call_arguments = ", ".join(map(json.dumps, (command, *arguments)))
+    code.run(f"void vscode.commands.executeCommand({call_arguments}).then(() => undefined, () => undefined)")
 
 
 def begin_fill(code: Workbench, name: str, *, by_menu: bool = False) -> Path:
@@ -412,8 +412,8 @@ def test_a_file_that_is_closed_while_it_is_filled_stays_closed(code: Workbench, 
     code.command("workbench.action.closeActiveEditor")
 
     def answers() -> list[object]:
-        filled = [message["id"] for _, message in tap.heard(tapped) if message.get("method") == "workspace/executeCommand"]
-        return [message for sender, message in tap.heard(tapped) if sender == "server" and message.get("id") in filled]
+        request_ids = [message["id"] for _, message in tap.heard(tapped) if message.get("method") == "workspace/executeCommand"]
+        return [message for sender, message in tap.heard(tapped) if sender == "server" and message.get("id") in request_ids]
 
     until(answers, "the end of the fill", tell=code.picture)
     tabs = "return vscode.window.tabGroups.all.flatMap((group) => group.tabs.map((tab) => tab.label))"
@@ -544,15 +544,15 @@ def plain_keys(code: Workbench) -> Iterator[None]:
 @pytest.mark.usefixtures("plain_keys")
 def test_fast_typing_inserts_exactly_the_typed_text(code: Workbench, tapped: Path) -> None:
     path = code.open("fast.py", "\n")
-    written, keys = paced()
+    typed_text, keys = paced()
     code.put(0, 0)
     n_before = len(tap.heard(tapped))
     for key in keys:
         code.press(key)
         # The test types twelve keys a second, so there is no state to wait for.
         time.sleep(1 / 12)
-    until(lambda: code.text() == written + "\n", "what was typed", tell=code.text)
-    assert code.save(path) == written + "\n"
+    until(lambda: code.text() == typed_text + "\n", "what was typed", tell=code.text)
+    assert code.save(path) == typed_text + "\n"
     n_requests, most = tap.most_alive(tap.heard(tapped)[n_before:], "textDocument/inlineCompletion")
     assert n_requests > 0
     assert most == 1
@@ -560,8 +560,8 @@ def test_fast_typing_inserts_exactly_the_typed_text(code: Workbench, tapped: Pat
     code.command("editor.action.inlineSuggest.trigger")
     if ghost := code.until_ghost_or_reason():
         code.press("Tab")
-        until(lambda: code.text() != written + "\n", "the accepted text", tell=code.picture)
-        assert code.text().startswith(written + ghost.split("\n")[0])
+        until(lambda: code.text() != typed_text + "\n", "the accepted text", tell=code.picture)
+        assert code.text().startswith(typed_text + ghost.split("\n")[0])
 
 
 def test_a_pause_lasts_until_resume(code: Workbench) -> None:

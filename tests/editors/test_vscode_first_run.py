@@ -35,8 +35,8 @@ def bare() -> Iterator[Mapping[str, str]]:
 def window(bare: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     nothing = tmp_path_factory.mktemp("list") / "requirements.txt"
     nothing.write_text("# The dependencies are installed already.\n")
-    with workbench(tmp_path_factory.mktemp("first"), bare, {"dgLsp.client.requirements": str(nothing)}) as found:
-        yield found
+    with workbench(tmp_path_factory.mktemp("first"), bare, {"dgLsp.client.requirements": str(nothing)}) as code:
+        yield code
 
 
 def test_a_failed_installation_shows_a_remedy(window: Workbench) -> None:

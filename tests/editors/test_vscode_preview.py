@@ -51,8 +51,8 @@ def regenerate(code: Workbench, text: str) -> None:
 
 def document(code: Workbench) -> str:
     """Return the text of the file, which may be one side of a diff."""
-    found = "vscode.workspace.textDocuments.find((each) => each.uri.scheme === 'file' && each.fileName.endsWith('a.py'))"
-    return str(code.run(f"return ({found}).getText()"))
+    expression = "vscode.workspace.textDocuments.find((each) => each.uri.scheme === 'file' && each.fileName.endsWith('a.py'))"
+    return str(code.run(f"return ({expression}).getText()"))
 
 
 @pytest.mark.parametrize(("answer", "note"), [("return 2", "90 %"), ("pass", "90 %, replaces working code by less")])

@@ -85,7 +85,7 @@ def inserted(before: str, after: str) -> str:
 def paced() -> tuple[str, list[str]]:
     """Return a text, and the about three hundred keys that type it: characters, "Enter", and mistakes with "Backspace"."""
     lines = ["def mean(numbers):", "    total = sum(numbers)", "    return total / len(numbers)", "", "print(mean([1, 2, 3]))"]
-    written, keys = "", list[str]()
+    typed_text, keys = "", list[str]()
     for n in range(3):
         for line in lines:
             text = line.replace("mean", f"mean{n}")
@@ -94,5 +94,5 @@ def paced() -> tuple[str, list[str]]:
                     keys += ["x", "Backspace"]
                 keys.append(character)
             keys.append("Enter")
-            written += text + "\n"
-    return written, keys
+            typed_text += text + "\n"
+    return typed_text, keys

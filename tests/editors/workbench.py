@@ -296,7 +296,7 @@ def workbench(
     extensions = folder / "extensions"
     base = [str(program("code-server")), "--config", str(folder / "config.yaml")]
     base += ["--user-data-dir", str(profile), "--extensions-dir", str(extensions)]
-    installed = subprocess.run(
+    installation = subprocess.run(
         [*base, "--install-extension", str(VSIX), "--force"],
         env=dict(environment),
         capture_output=True,
@@ -304,7 +304,7 @@ def workbench(
         timeout=120,
         check=False,
     )
-    assert installed.returncode == 0, installed.stdout + installed.stderr
+    assert installation.returncode == 0, installation.stdout + installation.stderr
     # An extension needs only its folder. Packaging this one would need another tool.
     driver = extensions / "dg-lsp-tests.driver-0.0.1"
     driver.mkdir()
@@ -359,8 +359,8 @@ def _opening(address: str, files: Path, others: Sequence[str]) -> str:
 
 def _enlist(extensions: Path, driver: Path) -> None:
     """Add the extension to the editor's list of installed extensions."""
-    listed = extensions / "extensions.json"
-    entries = json.loads(listed.read_text()) if listed.exists() else []
+    list_file = extensions / "extensions.json"
+    entries = json.loads(list_file.read_text()) if list_file.exists() else []
     entries.append(
         {
             "identifier": {"id": "dg-lsp-tests.driver"},
@@ -370,7 +370,7 @@ def _enlist(extensions: Path, driver: Path) -> None:
             "metadata": {"source": "vsix"},
         }
     )
-    listed.write_text(json.dumps(entries))
+    list_file.write_text(json.dumps(entries))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -40,9 +40,9 @@ BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
 @contextlib.contextmanager
 def serving(routes: Mapping[str, Handler]) -> Iterator[str]:
     """The URL of a server on this machine, whose routes are methods and paths, as in "POST /infill"."""
-    made = [Route(key.partition(" ")[2], handler, methods=[key.partition(" ")[0]]) for key, handler in routes.items()]
+    route_list = [Route(key.partition(" ")[2], handler, methods=[key.partition(" ")[0]]) for key, handler in routes.items()]
     config = uvicorn.Config(
-        Starlette(routes=made), port=0, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1
+        Starlette(routes=route_list), port=0, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -166,15 +166,15 @@ class StandIn:
         if body.get("model") != self.name:
             message = f"The model `{body.get('model')}` does not exist."
             return JSONResponse({"error": {"message": message, "type": "NotFoundError", "code": 404}}, 404)
-        made = body if self.old else self.judge({**body, "served_canvas": self.canvas, "vocabulary": self.vocabulary.size})
-        if isinstance(made, dict) and len(body["prompt"]) + made.get("max_tokens", 16) > self.max_model_len:
-            made = f"This model's maximum context length is {self.max_model_len} tokens."
-        if isinstance(made, str):
-            self.refused.append(made)
-            return JSONResponse({"error": {"message": made, "type": "BadRequestError", "code": 400}}, 400)
+        verdict = body if self.old else self.judge({**body, "served_canvas": self.canvas, "vocabulary": self.vocabulary.size})
+        if isinstance(verdict, dict) and len(body["prompt"]) + verdict.get("max_tokens", 16) > self.max_model_len:
+            verdict = f"This model's maximum context length is {self.max_model_len} tokens."
+        if isinstance(verdict, str):
+            self.refused.append(verdict)
+            return JSONResponse({"error": {"message": verdict, "type": "BadRequestError", "code": 400}}, 400)
         if "diffusion_pinned" in body.get("vllm_xargs", {}):
             self.asked.append(body)
-        ids, logprobs = self._write(made, body.get("vllm_xargs", {}))
+        ids, logprobs = self._write(verdict, body.get("vllm_xargs", {}))
         choice = {
             "index": 0,
             "text": self.vocabulary.decode(ids),
@@ -185,11 +185,11 @@ class StandIn:
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
         return JSONResponse({"id": "1", "object": "text_completion", "choices": [choice], "usage": usage})
 
-    def _write(self, made: dict[str, Any], xargs: dict[str, Any]) -> tuple[list[int], list[float]]:
+    def _write(self, parameters: dict[str, Any], xargs: dict[str, Any]) -> tuple[list[int], list[float]]:
         """What is read at each position, and how surely."""
         some = self.vocabulary.encode("a")[0]
         if self.old or "diffusion_seed_canvas" not in xargs:
-            return [some] * made["max_tokens"], [-1.0] * made["max_tokens"]
+            return [some] * parameters["max_tokens"], [-1.0] * parameters["max_tokens"]
         seed, pinned = xargs["diffusion_seed_canvas"], set(xargs["diffusion_pinned"])
         ids, logprobs = ([some] * len(seed) if self.heedless else list(seed)), [-0.01] * len(seed)
         free = [place for place in range(len(seed)) if place not in pinned]
@@ -204,7 +204,7 @@ class StandIn:
             if not fits:  # what follows reads otherwise behind the wrong answer
                 for place in range(end, min(end + 2, len(seed))):
                     ids[place] = some
-        return ids[: made["max_tokens"]], logprobs[: made["max_tokens"]]
+        return ids[: parameters["max_tokens"]], logprobs[: parameters["max_tokens"]]
 
 
 def rules(body: dict[str, Any]) -> dict[str, Any] | str:
@@ -298,8 +298,8 @@ def own_judge() -> Iterator[Judge]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            told = _told(process.stdout)
-            if told != "ready":
+            first_line = _told(process.stdout)
+            if first_line != "ready":
                 process.kill()
                 assert process.stderr is not None
                 pytest.skip(f"vLLM can't be imported: {(process.stderr.read().strip().splitlines() or ['?'])[-1]}")
@@ -309,9 +309,9 @@ def own_judge() -> Iterator[Judge]:
                 assert process.stdout is not None
                 process.stdin.write(json.dumps(body) + "\n")
                 process.stdin.flush()
-                made = _told(process.stdout)
-                assert isinstance(made, (dict, str))
-                return made
+                verdict = _told(process.stdout)
+                assert isinstance(verdict, (dict, str))
+                return verdict
 
             yield judge
         finally:

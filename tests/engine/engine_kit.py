@@ -51,10 +51,10 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def wait_until(check: Callable[[], T | None], patience_s: float = 30.0) -> T:
     """Return the first true value of a check; fail after the timeout."""
     give_up = time.monotonic() + patience_s
-    while not (found := check()):
+    while not (result := check()):
         assert time.monotonic() < give_up, "waited in vain"
         time.sleep(0.005)
-    return found
+    return result
 
 
 def is_gone(pid: int) -> bool:
@@ -79,9 +79,9 @@ class Running:
     http: httpx.Client = field(repr=False)
 
     def info(self) -> dict[str, object]:
-        found = self.http.get("/v1/info").json()
-        assert isinstance(found, dict)
-        return found
+        info = self.http.get("/v1/info").json()
+        assert isinstance(info, dict)
+        return info
 
     def count(self, name: str) -> float:
         """A value of /metrics."""

@@ -47,11 +47,11 @@ def serving(model: str, folder: Path) -> Iterator[Hub]:
                 files = [{"rfilename": str(name)} for name in _names(hub.folder)]
                 return self._json({"id": hub.model, "sha": COMMIT, "siblings": files, "private": False, "tags": []}, with_body)
             if path.startswith(f"/api/models/{hub.model}/tree/"):
-                listed = [
+                file_list = [
                     {"type": "file", "path": name, "size": (hub.folder / name).stat().st_size, "oid": _etag(hub.folder / name)}
                     for name in _names(hub.folder)
                 ]
-                return self._json(listed, with_body)
+                return self._json(file_list, with_body)
             prefix = f"/{hub.model}/resolve/"
             if path.startswith(prefix):
                 file = hub.folder / path.removeprefix(prefix).partition("/")[2]

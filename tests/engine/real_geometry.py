@@ -71,24 +71,24 @@ def tokenizer(size: int) -> Tokenizer:
 
 def as_published_in_8_bits(folder: Path) -> None:
     """Rewrite a checkpoint as compressed-tensors writes it: matrices in 8 bits, each with its rows' scales, experts apart."""
-    written: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, value in load_file(folder / "model.safetensors").items():
         if not is_narrow(name):
-            written[name] = value
+            tensors[name] = value
             continue
         narrow = Fp8Weight.of(value)
         if ".experts." not in name:
             module = name.removesuffix(".weight")
-            written |= {f"{module}.weight": narrow.values.data, f"{module}.weight_scale": narrow.scales.data}
+            tensors |= {f"{module}.weight": narrow.values.data, f"{module}.weight_scale": narrow.scales.data}
             continue
         bank, _, part = name.rpartition(".")
         for index, (values, scales) in enumerate(zip(narrow.values.data, narrow.scales.data, strict=True)):
             halves = ("gate_proj", "up_proj") if part == "gate_up_proj" else ("down_proj",)
             pieces = zip(halves, values.chunk(len(halves)), scales.chunk(len(halves)), strict=True)
             for half, piece, scale in pieces:
-                written[f"{bank}.{index}.{half}.weight"] = piece.contiguous()
-                written[f"{bank}.{index}.{half}.weight_scale"] = scale.contiguous()
-    save_file(written, folder / "model.safetensors", metadata={"format": "pt"})
+                tensors[f"{bank}.{index}.{half}.weight"] = piece.contiguous()
+                tensors[f"{bank}.{index}.{half}.weight_scale"] = scale.contiguous()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     configure(folder, quantization_config={"quant_method": "compressed-tensors", "format": "float-quantized"})
 
 

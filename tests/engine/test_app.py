@@ -25,36 +25,36 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Running]:
-    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--port=0", "--queued=4") as made:
-        yield made
+    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--port=0", "--queued=4") as process:
+        yield process
 
 
 def error(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["error"]["message"]
 
 
-def last(heard: list[Event]) -> Done:
-    assert isinstance(heard[-1], Done), heard
-    return heard[-1]
+def last(stream: list[Event]) -> Done:
+    assert isinstance(stream[-1], Done), stream
+    return stream[-1]
 
 
 def test_an_infill_streams_accepted_then_candidates_then_done(engine: Running) -> None:
-    heard = post(engine.http, body({"steps": 2, "text": "return 1\n"}, n=2))
-    assert [type(event) for event in heard] == [Accepted, Found, Found, Done]
-    assert [event.candidate.texts for event in heard if isinstance(event, Found)] == [("return 1\n",)] * 2
-    done = last(heard)
-    assert (done.reason, done.steps, done.cache.reused) == ("finished", 2, 1)
+    stream = post(engine.http, body({"steps": 2, "text": "return 1\n"}, n=2))
+    assert [type(event) for event in stream] == [Accepted, Found, Found, Done]
+    assert [event.candidate.texts for event in stream if isinstance(event, Found)] == [("return 1\n",)] * 2
+    last_event = last(stream)
+    assert (last_event.reason, last_event.steps, last_event.cache.reused) == ("finished", 2, 1)
 
 
 def test_drafts_are_streamed_only_on_request(engine: Running) -> None:
-    heard = post(engine.http, body({"steps": 2}, drafts=True))
-    assert Draft(("draft 1",), 1) in heard
+    stream = post(engine.http, body({"steps": 2}, drafts=True))
+    assert Draft(("draft 1",), 1) in stream
 
 
 def test_a_deadline_returns_unfinished_candidates(engine: Running) -> None:
-    heard = post(engine.http, body({"steps": 10_000, "pause_s": 0.005}, ms=50))
-    assert last(heard).reason == "deadline"
-    assert [event.candidate.finished for event in heard if isinstance(event, Found)] == [False]
+    stream = post(engine.http, body({"steps": 10_000, "pause_s": 0.005}, ms=50))
+    assert last(stream).reason == "deadline"
+    assert [event.candidate.finished for event in stream if isinstance(event, Found)] == [False]
 
 
 ENDLESS: dict[str, object] = {"steps": 10_000_000, "pause_s": 0.002}
@@ -68,8 +68,8 @@ def test_closing_the_response_cancels_the_job(engine: Running, tmp_path: Path) -
     journal, before = tmp_path / "journal", cancelled(engine)
     script = {**ENDLESS, "journal": str(journal), "name": "x"}
     with engine.http.stream("POST", "/v1/infill", json=body(script)) as response:
-        heard = events(response.iter_lines())
-        assert isinstance(next(heard), Accepted)
+        stream = events(response.iter_lines())
+        assert isinstance(next(stream), Accepted)
         wait_until(journal.exists)
     wait_until(lambda: cancelled(engine) == before + 1)
     n_steps = len(journal.read_text())
@@ -79,12 +79,12 @@ def test_closing_the_response_cancels_the_job(engine: Running, tmp_path: Path) -
 
 def test_a_client_that_disconnects_cancels_its_unstreamed_request(engine: Running) -> None:
     before = cancelled(engine)
-    sent = json.dumps({"prompt": json.dumps(ENDLESS)}).encode()
+    content = json.dumps({"prompt": json.dumps(ENDLESS)}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {engine.state.token}\r\n"
-    head += f"Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(engine.state.address)
-        client.sendall(head.encode() + sent)
+        client.sendall(head.encode() + content)
         wait_until(lambda: engine.info()["running"] == 1)
     wait_until(lambda: cancelled(engine) == before + 1)
 
@@ -93,25 +93,25 @@ def test_a_newer_request_of_the_same_document_replaces_the_older(engine: Running
     stop = gate(tmp_path)
     mine: dict[str, Any] = {"client": "me", "document": "a.py"}
     with engine.http.stream("POST", "/v1/infill", json=body({"gate": str(stop.path)}, **mine)) as response:
-        heard = events(response.iter_lines())
-        assert isinstance(next(heard), Accepted)
+        stream = events(response.iter_lines())
+        assert isinstance(next(stream), Accepted)
         wait_until(lambda: engine.info()["running"] == 1)
         with engine.http.stream("POST", "/v1/infill", json=body(**mine)) as newer:
             stop.let(1)
             assert last(list(events(newer.iter_lines()))).reason == "finished"
-        assert last(list(heard)).reason == "superseded"
+        assert last(list(stream)).reason == "superseded"
 
 
 def test_a_full_queue_refuses_at_once(engine: Running, tmp_path: Path) -> None:
     stop = gate(tmp_path)
     with contextlib.ExitStack() as stack:
         for _ in range(1 + 4):  # one in its step, and as many as may wait
-            sent = engine.http.stream("POST", "/v1/infill", json=body({"steps": 1, "gate": str(stop.path)}))
-            assert stack.enter_context(sent).status_code == 200
+            open_request = engine.http.stream("POST", "/v1/infill", json=body({"steps": 1, "gate": str(stop.path)}))
+            assert stack.enter_context(open_request).status_code == 200
             wait_until(lambda: engine.info()["running"] == 1)
-        refused = engine.http.post("/v1/infill", json=body())
-        assert error(refused) == (429, "the engine is busy: 4 requests are already waiting")
-        assert refused.headers["retry-after"] == "1"
+        refusal = engine.http.post("/v1/infill", json=body())
+        assert error(refusal) == (429, "the engine is busy: 4 requests are already waiting")
+        assert refusal.headers["retry-after"] == "1"
         stop.let(1)
     wait_until(lambda: (engine.info()["running"], engine.info()["waiting"]) == (0, 0))
 
@@ -146,8 +146,8 @@ def routes() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", "Basic TOKEN", "bearer\u00e9"])
 @pytest.mark.parametrize(("method", "path"), routes())
 def test_every_route_requires_the_token(engine: Running, method: str, path: str, header: str) -> None:
-    given = header.replace("TOKEN", engine.state.token).encode("latin-1")
-    response = engine.http.request(method, path, headers={b"Authorization": given})
+    header_value = header.replace("TOKEN", engine.state.token).encode("latin-1")
+    response = engine.http.request(method, path, headers={b"Authorization": header_value})
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"
     # Neither has a request had an effect, such as that of /v1/shutdown.
@@ -197,14 +197,14 @@ def test_two_thousand_malformed_requests_do_no_harm(engine: Running) -> None:
     rng = random.Random(7)
     whole = json.dumps(body()).encode()
     for number in range(2000):
-        sent = bytearray(whole)
+        content = bytearray(whole)
         for _ in range(rng.randint(1, 8)):
-            at = rng.randrange(len(sent))
-            sent[at : at + rng.randint(0, 9)] = rng.randbytes(rng.randint(0, 6))
+            at = rng.randrange(len(content))
+            content[at : at + rng.randint(0, 9)] = rng.randbytes(rng.randint(0, 6))
         path = ("/v1/infill", "/v1/completions", "/infill", "/v1/shutdown")[number % 4]
         if path == "/v1/shutdown":
-            sent[:1] = b"["
-        with engine.http.stream("POST", path, content=bytes(sent), headers=JSON) as response:
+            content[:1] = b"["
+        with engine.http.stream("POST", path, content=bytes(content), headers=JSON) as response:
             assert response.status_code in (200, 400)
     assert last(post(engine.http, body())).reason == "finished"
 
@@ -234,8 +234,8 @@ def test_info_and_models_describe_the_running_engine(engine: Running) -> None:
 
 def test_a_lease_counts_for_as_long_as_it_is_open(engine: Running) -> None:
     with engine.http.stream("GET", "/v1/lease") as response:
-        heard = events(response.iter_lines())
-        assert next(heard) == Status("ready", "", 1.0)
+        stream = events(response.iter_lines())
+        assert next(stream) == Status("ready", "", 1.0)
         assert engine.info()["leases"] == 1
     wait_until(lambda: engine.info()["leases"] == 0)
 
@@ -243,8 +243,8 @@ def test_a_lease_counts_for_as_long_as_it_is_open(engine: Running) -> None:
 @pytest.fixture(scope="module")
 def client(engine: Running) -> Iterator[openai.OpenAI]:
     """The `openai` package, which knows no Unix sockets."""
-    with openai.OpenAI(base_url=f"{engine.info()['url']}/v1", api_key=engine.state.token, max_retries=0) as made:
-        yield made
+    with openai.OpenAI(base_url=f"{engine.info()['url']}/v1", api_key=engine.state.token, max_retries=0) as openai_client:
+        yield openai_client
 
 
 def prompt(**script: object) -> str:
@@ -252,15 +252,17 @@ def prompt(**script: object) -> str:
 
 
 def test_openai_completes_with_a_suffix(client: openai.OpenAI) -> None:
-    made = client.completions.create(model="toy", prompt=prompt(text="return a + b"), suffix="\n", n=2, logprobs=1, seed=3)
-    assert [choice.text for choice in made.choices] == ["return a + b"] * 2
-    assert [choice.finish_reason for choice in made.choices] == ["stop"] * 2
-    logprobs = made.choices[0].logprobs
+    completion = client.completions.create(
+        model="toy", prompt=prompt(text="return a + b"), suffix="\n", n=2, logprobs=1, seed=3
+    )
+    assert [choice.text for choice in completion.choices] == ["return a + b"] * 2
+    assert [choice.finish_reason for choice in completion.choices] == ["stop"] * 2
+    logprobs = completion.choices[0].logprobs
     assert logprobs is not None
     assert logprobs.tokens == list("return a + b")
     assert logprobs.text_offset == list(range(12))
-    assert made.usage is not None
-    assert made.usage.completion_tokens == 24
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 24
 
 
 def test_openai_streams(client: openai.OpenAI) -> None:
@@ -275,13 +277,13 @@ def test_openai_streams(client: openai.OpenAI) -> None:
 
 def test_openai_truncates_and_echoes(client: openai.OpenAI) -> None:
     script = prompt(text="abcdef")
-    made = client.completions.create(model="toy", prompt=[script], max_tokens=3, echo=True)
-    assert (made.choices[0].text, made.choices[0].finish_reason) == (script + "abc", "length")
+    completion = client.completions.create(model="toy", prompt=[script], max_tokens=3, echo=True)
+    assert (completion.choices[0].text, completion.choices[0].finish_reason) == (script + "abc", "length")
 
 
 def test_a_lone_surrogate_is_returned_unchanged(engine: Running) -> None:
-    sent = json.dumps({"prompt": "\ud83d", "echo": True})
-    response = engine.http.post("/v1/completions", content=sent.encode(), headers=JSON)
+    content = json.dumps({"prompt": "\ud83d", "echo": True})
+    response = engine.http.post("/v1/completions", content=content.encode(), headers=JSON)
     assert response.status_code == 200, response.text
     assert response.json()["choices"][0]["text"].startswith("\ud83d")
 
@@ -302,15 +304,15 @@ def test_openai_lists_the_model(client: openai.OpenAI) -> None:
 
 
 def llama(engine: Running, **fields: object) -> dict[str, Any]:
-    found = engine.http.post("/infill", json=fields).json()
-    assert isinstance(found, dict)
-    return found
+    answer = engine.http.post("/infill", json=fields).json()
+    assert isinstance(answer, dict)
+    return answer
 
 
 def test_llama_fills_between_prefix_and_suffix(engine: Running) -> None:
     extra = [{"filename": "b.py", "text": "x = 1\n"}]
-    made = llama(engine, input_prefix=prompt(text="x\ny"), input_suffix="\n", input_extra=extra, seed=-1, n_predict=-1)
-    assert {name: made[name] for name in ("content", "stop", "stop_type", "tokens_predicted", "has_new_line")} == {
+    answer = llama(engine, input_prefix=prompt(text="x\ny"), input_suffix="\n", input_extra=extra, seed=-1, n_predict=-1)
+    assert {name: answer[name] for name in ("content", "stop", "stop_type", "tokens_predicted", "has_new_line")} == {
         "content": "x\ny",
         "stop": True,
         "stop_type": "eos",
@@ -320,23 +322,23 @@ def test_llama_fills_between_prefix_and_suffix(engine: Running) -> None:
 
 
 def test_llama_response_fields_select_fields_by_path(engine: Running) -> None:
-    made = llama(engine, input_prefix="a", input_suffix="", response_fields=["content", "timings/predicted_n", "no/such"])
-    assert made == {"content": "answer", "timings/predicted_n": 6}
+    answer = llama(engine, input_prefix="a", input_suffix="", response_fields=["content", "timings/predicted_n", "no/such"])
+    assert answer == {"content": "answer", "timings/predicted_n": 6}
     assert llama(engine, input_prefix="a", input_suffix="", n_predict=0, response_fields=[""]) == {}
 
 
 def test_llama_stops_and_token_limits_apply(engine: Running) -> None:
-    stopped = llama(engine, input_prefix=prompt(text="one\ntwo"), stop=["zero", "two"])
-    assert (stopped["content"], stopped["stop_type"], stopped["stopping_word"]) == ("one\n", "word", "two")
-    limited = llama(engine, input_prefix=prompt(text="abcdef"), n_predict=2)
-    assert (limited["content"], limited["stop_type"]) == ("ab", "limit")
+    at_stop_text = llama(engine, input_prefix=prompt(text="one\ntwo"), stop=["zero", "two"])
+    assert (at_stop_text["content"], at_stop_text["stop_type"], at_stop_text["stopping_word"]) == ("one\n", "word", "two")
+    at_token_limit = llama(engine, input_prefix=prompt(text="abcdef"), n_predict=2)
+    assert (at_token_limit["content"], at_token_limit["stop_type"]) == ("ab", "limit")
     late = llama(engine, input_prefix=prompt(steps=10_000, pause_s=0.005), t_max_predict_ms=1500)
     assert late["content"] == "answer"
 
 
 def test_other_clients_get_polished_texts(engine: Running) -> None:
-    repeated = llama(engine, input_prefix=prompt(text="x = 1\n\nfollowing()\n"), input_suffix="\n\nfollowing()\n")
-    assert repeated["content"] == "x = 1"
+    answer = llama(engine, input_prefix=prompt(text="x = 1\n\nfollowing()\n"), input_suffix="\n\nfollowing()\n")
+    assert answer["content"] == "x = 1"
     blank = llama(engine, input_prefix=prompt(text="  \n"), input_suffix="\n")
     assert blank["content"] == ""
 

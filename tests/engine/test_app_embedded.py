@@ -71,21 +71,21 @@ def check(infilled: str) -> None:
 def test_code_from_the_openai_package_parses(embedded: Embedded) -> None:
     url = embedded.engine.info()["url"]
     with openai.OpenAI(base_url=f"{url}/v1", api_key=embedded.engine.state.token, max_retries=0) as client:
-        made = client.completions.create(model="embedded", prompt=PREFIX, suffix=SUFFIX, n=2, logprobs=1)
-        check(made.choices[0].text)
+        completion = client.completions.create(model="embedded", prompt=PREFIX, suffix=SUFFIX, n=2, logprobs=1)
+        check(completion.choices[0].text)
         streamed = client.completions.create(model="embedded", prompt=PREFIX, suffix=SUFFIX, stream=True)
         check("".join(choice.text for chunk in streamed for choice in chunk.choices))
 
 
 def test_code_from_the_llama_route_parses(embedded: Embedded) -> None:
-    sent = {"input_prefix": PREFIX, "input_suffix": SUFFIX, "prompt": "", "n_predict": 64, "input_extra": []}
+    fields = {"input_prefix": PREFIX, "input_suffix": SUFFIX, "prompt": "", "n_predict": 64, "input_extra": []}
     key = f"Authorization: Bearer {embedded.engine.state.token}"
     command = ["curl", "--silent", "--fail", "--header", key, "--header", "Content-Type: application/json"]
-    command += ["--data", json.dumps(sent), f"{embedded.engine.info()['url']}/infill"]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
-    told = json.loads(done.stdout)
-    assert told["stop"] is True
-    check(told["content"])
+    command += ["--data", json.dumps(fields), f"{embedded.engine.info()['url']}/infill"]
+    process = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    answer = json.loads(process.stdout)
+    assert answer["stop"] is True
+    check(answer["content"])
 
 
 @pytest.mark.slow
@@ -98,11 +98,11 @@ def test_fills_of_held_out_files_add_no_syntax_error(embedded: Embedded) -> None
         for position in positions.positions(60, seed=7):
             if guess.language(position.before, position.after) != "python":
                 continue
-            sent = {"prompt": position.before, "suffix": position.after, "n": 3}
-            choices = http.post("/v1/completions", json=sent).raise_for_status().json()["choices"]
+            fields = {"prompt": position.before, "suffix": position.after, "n": 3}
+            choices = http.post("/v1/completions", json=fields).raise_for_status().json()["choices"]
             texts = [choice["text"] for choice in choices if choice["text"]]
-            sent = {"input_prefix": position.before, "input_suffix": position.after}
-            content = http.post("/infill", json=sent).raise_for_status().json()["content"]
+            fields = {"input_prefix": position.before, "input_suffix": position.after}
+            content = http.post("/infill", json=fields).raise_for_status().json()["content"]
             assert content == choices[0]["text"]
             assert [text for text in texts if "syntax" in positions.faults(position, text)] == []
             n_texts += len(texts)
@@ -188,13 +188,13 @@ def test_a_thousand_closed_responses_cancel_their_work_within_a_step(embedded: E
     wait_until(lambda: is_idle(engine))
     assert len(outcome.closed) + outcome.n_answered == 1000
     steps, cancels = steps_and_cancels(embedded.journal)
-    worked = [number for number in outcome.closed if number in steps]
-    assert len(worked) > 300, "many of these requests were to be cancelled in the midst of their work"
-    after_cancel = [sum(at > cancels[number] for at in steps[number]) for number in worked]
+    interrupted = [number for number in outcome.closed if number in steps]
+    assert len(interrupted) > 300, "many of these requests were to be cancelled in the midst of their work"
+    after_cancel = [sum(at > cancels[number] for at in steps[number]) for number in interrupted]
     assert set(after_cancel) <= {0, 1}
     # Until the engine hears that a connection is closed, a busy machine may let another step begin, but not as a rule.
-    after_close = [sum(at > outcome.closed[number] for at in steps[number]) for number in worked]
-    assert sum(after_close) <= len(worked)
+    after_close = [sum(at > outcome.closed[number] for at in steps[number]) for number in interrupted]
+    assert sum(after_close) <= len(interrupted)
     memory_now, *others = kept(engine)
     assert memory_now <= 1.05 * memory
     assert others == [n_files, n_threads]

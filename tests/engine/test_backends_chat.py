@@ -42,8 +42,8 @@ class ChatServer:
     `hold` keeps back all but the first part. `sent` counts the parts that left.
     """
 
-    def __init__(self, *answers: str, refused: Sequence[str] = (), **settings: Any) -> None:
-        self.answers, self.refused = answers, tuple(refused)
+    def __init__(self, *answers: str, refused_fields: Sequence[str] = (), **settings: Any) -> None:
+        self.answers, self.refused = answers, tuple(refused_fields)
         self.settings = settings
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -126,12 +126,12 @@ class Served:
 
 def test_a_chat_server_gets_the_instruct_layouts_prompt() -> None:
     configured = Config(keys={"127.0.0.1": "secret"})
-    with Served(FENCED, configured=configured) as served:
+    with Served(FENCED, configured=configured) as setup:
         related = (Snippet("b.py", "b = 1\n"), Snippet("a.py", "a = 1\n"))
         hole = Hole(Span(0, 0), "cursor", instruction="add them")
         infill_request = request(PREFIX, SUFFIX, hole, path="c.py", language="python", related=related)
-        [candidate] = finish(served.filler.start(infill_request)).candidates()
-        [body] = served.server.bodies
+        [candidate] = finish(setup.filler.start(infill_request)).candidates()
+        [body] = setup.server.bodies
         assert body == {
             "model": "a-model",
             "messages": [{"role": "user", "content": body["messages"][0]["content"]}],
@@ -140,7 +140,7 @@ def test_a_chat_server_gets_the_instruct_layouts_prompt() -> None:
             "logprobs": True,
             "stream": True,
         }
-        assert served.server.headers[0]["authorization"] == "Bearer secret"
+        assert setup.server.headers[0]["authorization"] == "Bearer secret"
         assert candidate.texts == ("a + b",)
     vocabulary = Vocabulary(gemma_like_tokenizer())
     sheet = Instruct(Profile(), vocabulary).lay_out(infill_request)
@@ -151,9 +151,9 @@ def test_a_chat_server_gets_the_instruct_layouts_prompt() -> None:
 
 
 def test_a_block_has_more_room() -> None:
-    with Served("```\n    return 1\n```") as served:
-        served.fill("def f():\n    ", "\n", BODY)
-        assert served.server.bodies[0]["max_tokens"] == BLOCK_TOKENS
+    with Served("```\n    return 1\n```") as setup:
+        setup.fill("def f():\n    ", "\n", BODY)
+        assert setup.server.bodies[0]["max_tokens"] == BLOCK_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_a_block_has_more_room() -> None:
 )
 @pytest.mark.parametrize("tells", [True, False])
 def test_an_answer_is_read_in_every_format(settings: dict[str, Any], tells: bool) -> None:
-    with Served(FENCED, tells=tells, **settings) as served:
-        [candidate] = served.fill()
+    with Served(FENCED, tells=tells, **settings) as setup:
+        [candidate] = setup.fill()
         assert (candidate.texts, candidate.finished) == (("a + b",), True)
         assert [len(row) for row in candidate.confidences] == ([len("a + b")] if tells else [])
 
@@ -171,8 +171,8 @@ def test_a_message_in_parts_is_one_text() -> None:
     def parts(text: str) -> list[dict[str, str]]:
         return [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": text[:9]}, {"type": "text", "text": text[9:]}]
 
-    with Served(FENCED, streams=False, content=parts) as served:
-        assert served.fill()[0].texts == ("a + b",)
+    with Served(FENCED, streams=False, content=parts) as setup:
+        assert setup.fill()[0].texts == ("a + b",)
 
 
 LINES = "def add(a, b):\n    return "
@@ -200,8 +200,8 @@ AFTER = "\n\n\nprint(add(1, 2))\n"
     ],
 )
 def test_the_missing_code_is_found_in_any_answer(answer: str) -> None:
-    with Served(answer) as served:
-        [candidate] = served.fill()
+    with Served(answer) as setup:
+        [candidate] = setup.fill()
         assert candidate.texts == ("a + b",)
 
 
@@ -252,8 +252,8 @@ def test_the_rest_of_a_line_is_left_to_the_filters() -> None:
 
 @pytest.mark.parametrize("answer", ["I can't help with that.", "<think>never ends"])
 def test_unmarked_text_is_doubted(answer: str) -> None:
-    with Served(answer, FENCED) as served:
-        first, second = served.fill(n=2)
+    with Served(answer, FENCED) as setup:
+        first, second = setup.fill(n=2)
         assert (first.texts[0], first.confidence) == ("a + b", Ranked(0))
         assert second.confidence == Ranked(1, doubted=True)
 
@@ -261,34 +261,34 @@ def test_unmarked_text_is_doubted(answer: str) -> None:
 def test_reading_ends_where_the_answer_does() -> None:
     long = "def add(first_number, second_number):\n    return "
     answer = f"```python\n{long}first_number{AFTER}" + "print(add(1, 2))\n" * 500
-    with Served(answer, hold=threading.Event(), held_at=200) as served:
-        [candidate] = served.fill(f"import os\n\n\n{long}", SUFFIX)
+    with Served(answer, hold=threading.Event(), held_at=200) as setup:
+        [candidate] = setup.fill(f"import os\n\n\n{long}", SUFFIX)
         assert candidate.texts == ("first_number",)
-        wait_until(lambda: served.server.n_dropped == 1)
-        assert served.server.n_sent < 60
+        wait_until(lambda: setup.server.n_dropped == 1)
+        assert setup.server.n_sent < 60
 
 
 def test_a_closed_fence_ends_the_reading() -> None:
-    with Served("```python\n    return 1\n```\n" + "Because. " * 500, hold=threading.Event(), held_at=60) as served:
-        assert served.fill("def f():\n    ", "\n", BODY)[0].texts == ("return 1",)
-        wait_until(lambda: served.server.n_dropped == 1)
+    with Served("```python\n    return 1\n```\n" + "Because. " * 500, hold=threading.Event(), held_at=60) as setup:
+        assert setup.fill("def f():\n    ", "\n", BODY)[0].texts == ("return 1",)
+        wait_until(lambda: setup.server.n_dropped == 1)
 
 
 def test_received_text_is_a_draft_until_the_answer_ends() -> None:
     hold = threading.Event()
     answer = "Here it is:\n```python\ndef add(a, b):\n    return a + b"
-    with Served(answer, hold=hold, held_at=len(answer) - 2, size=1) as served:
-        task = served.filler.start(request(PREFIX, SUFFIX))
-        seen = set[str]()
+    with Served(answer, hold=hold, held_at=len(answer) - 2, size=1) as setup:
+        task = setup.filler.start(request(PREFIX, SUFFIX))
+        drafts = set[str]()
 
         def has_begun() -> bool:
             task.step()
-            seen.add(task.drafts()[0])
-            return "a +" in seen
+            drafts.add(task.drafts()[0])
+            return "a +" in drafts
 
         wait_until(has_begun)
         # Neither the prose nor the repeated lines were ever part of a draft.
-        assert {each.strip() for each in seen} <= {"", "a", "a +"}
+        assert {each.strip() for each in drafts} <= {"", "a", "a +"}
         [candidate] = task.candidates()
         assert (candidate.texts[0].strip(), candidate.finished) == ("a +", False)
         hold.set()
@@ -297,39 +297,39 @@ def test_received_text_is_a_draft_until_the_answer_ends() -> None:
 
 
 def test_a_task_that_is_dropped_closes_its_stream() -> None:
-    with Served(FENCED * 50, hold=threading.Event(), held_at=5) as served:
-        task = served.filler.start(request(PREFIX, SUFFIX, n=2))
-        wait_until(lambda: task.step() and served.server.n_sent == 2)
+    with Served(FENCED * 50, hold=threading.Event(), held_at=5) as setup:
+        task = setup.filler.start(request(PREFIX, SUFFIX, n=2))
+        wait_until(lambda: task.step() and setup.server.n_sent == 2)
         task.close()
-        wait_until(lambda: served.server.n_dropped == 2)
+        wait_until(lambda: setup.server.n_dropped == 2)
 
 
 def test_an_answer_cut_by_the_token_limit_is_doubted() -> None:
-    cut = "```python\ndef f():\n    a = 1\n    b ="
-    with Served(cut, "```python\n    a = 1\n```", finish_reason="length") as served:
-        candidates = served.fill("def f():\n    ", "\n", BODY, n=2)
+    cut_text = "```python\ndef f():\n    a = 1\n    b ="
+    with Served(cut_text, "```python\n    a = 1\n```", finish_reason="length") as setup:
+        candidates = setup.fill("def f():\n    ", "\n", BODY, n=2)
         assert [candidate.texts[0] for candidate in candidates] == ["a = 1", "a = 1\n    b ="]
         assert candidates[1].confidence == Ranked(1, doubted=True)
 
 
 def test_several_candidates_have_several_temperatures() -> None:
-    with Served(FENCED) as served:
-        served.fill(n=3)
-        assert sorted(body["temperature"] for body in served.server.bodies) == [0.0, SAMPLING_TEMPERATURE, SAMPLING_TEMPERATURE]
-        served.server.bodies.clear()
-        served.fill(n=64)
-        assert len(served.server.bodies) == MAX_ANSWERS
+    with Served(FENCED) as setup:
+        setup.fill(n=3)
+        assert sorted(body["temperature"] for body in setup.server.bodies) == [0.0, SAMPLING_TEMPERATURE, SAMPLING_TEMPERATURE]
+        setup.server.bodies.clear()
+        setup.fill(n=64)
+        assert len(setup.server.bodies) == MAX_ANSWERS
 
 
 def test_several_holes_are_filled_one_after_another() -> None:
-    with Served("```\nf(a\n```", "```\nf(a, b\n```") as served:
-        [candidate] = served.fill("f(", ")\n", LINE, LINE, between=(", ",))
+    with Served("```\nf(a\n```", "```\nf(a, b\n```") as setup:
+        [candidate] = setup.fill("f(", ")\n", LINE, LINE, between=(", ",))
         assert candidate.texts == ("a", "b")
-        assert "f(a, \n" in served.server.bodies[1]["messages"][0]["content"]
+        assert "f(a, \n" in setup.server.bodies[1]["messages"][0]["content"]
 
 
 @pytest.mark.parametrize(
-    ("refused", "refusal"),
+    ("refused_fields", "refusal"),
     [
         (["logprobs"], lambda name: (422, {"detail": f"Unsupported fields in the request: {{'{name}'}}"})),
         (["temperature"], lambda name: (400, error_body(f"Unsupported value: '{name}' does not support 0 with this model."))),
@@ -339,39 +339,39 @@ def test_several_holes_are_filled_one_after_another() -> None:
         (["logprobs", "stream"], lambda _: (400, error_body("Extra inputs are not permitted"))),
     ],
 )  # fmt: skip
-def test_a_refused_field_is_sent_once(refused: list[str], refusal: Any) -> None:
-    with Served(FENCED, refused=refused, refusal=refusal) as served:
-        assert served.fill()[0].texts == ("a + b",)
-        served.server.bodies.clear()
-        assert served.fill()[0].texts == ("a + b",)
-        [body] = served.server.bodies
-        assert not set(refused) & set(body)
+def test_a_refused_field_is_sent_once(refused_fields: list[str], refusal: Any) -> None:
+    with Served(FENCED, refused_fields=refused_fields, refusal=refusal) as setup:
+        assert setup.fill()[0].texts == ("a + b",)
+        setup.server.bodies.clear()
+        assert setup.fill()[0].texts == ("a + b",)
+        [body] = setup.server.bodies
+        assert not set(refused_fields) & set(body)
         assert {"model", "messages", "max_tokens"} <= set(body)
 
 
 def test_a_model_that_thinks_first_has_room_for_it() -> None:
     message = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-    with Served(FENCED, refused=["max_tokens"], refusal=lambda _: (400, error_body(message))) as served:
-        assert served.fill()[0].texts == ("a + b",)
-        assert served.server.bodies[-1]["max_completion_tokens"] == THOUGHT_TOKENS
+    with Served(FENCED, refused_fields=["max_tokens"], refusal=lambda _: (400, error_body(message))) as setup:
+        assert setup.fill()[0].texts == ("a + b",)
+        assert setup.server.bodies[-1]["max_completion_tokens"] == THOUGHT_TOKENS
 
 
 def test_a_refusal_of_no_field_is_final() -> None:
     message = "This model's maximum context length is 512 tokens. However, you requested 900 tokens."
-    with Served(FENCED, refused=["model"], refusal=lambda _: (400, error_body(message))) as served:
+    with Served(FENCED, refused_fields=["model"], refusal=lambda _: (400, error_body(message))) as setup:
         with pytest.raises(RemoteError, match="maximum context length is 512 tokens"):
-            served.fill()
-        assert len(served.server.bodies) == 1
+            setup.fill()
+        assert len(setup.server.bodies) == 1
 
 
 def test_a_field_that_was_not_refused_after_all_is_sent_again() -> None:
-    with Served(FENCED, refused=["model"], refusal=lambda _: (400, {})) as served:
+    with Served(FENCED, refused_fields=["model"], refusal=lambda _: (400, {})) as setup:
         with pytest.raises(RemoteError, match=r"refuses the request \(400\)"):
-            served.fill()
-        assert len(served.server.bodies) == 2
-        served.server.refused = ()
-        served.fill()
-        assert "temperature" in served.server.bodies[-1]
+            setup.fill()
+        assert len(setup.server.bodies) == 2
+        setup.server.refused = ()
+        setup.fill()
+        assert "temperature" in setup.server.bodies[-1]
 
 
 def raw(data: bytes, media_type: str = "text/event-stream") -> str:
@@ -383,9 +383,9 @@ def raw(data: bytes, media_type: str = "text/event-stream") -> str:
     with serving({"POST /v1/chat/completions": answer}) as url:
         filler = chat.connect(url, "m", Config(), {})
         try:
-            with pytest.raises(RemoteError) as raised:
+            with pytest.raises(RemoteError) as error:
                 finish(filler.start(request("secret_code(", ")")))
-            return str(raised.value).replace(filler.client.server.host, "HOST")
+            return str(error.value).replace(filler.client.server.host, "HOST")
         finally:
             filler.close()
 
@@ -424,10 +424,10 @@ def test_a_malformed_answer_is_reported(data: bytes, sentence: str) -> None:
     ],
 )
 def test_a_refusal_gives_advice(status: int, sentence: str) -> None:
-    with Served(FENCED, refused=["model"], refusal=lambda _: (status, error_body("no"))) as served:
+    with Served(FENCED, refused_fields=["model"], refusal=lambda _: (status, error_body("no"))) as setup:
         with pytest.raises(RemoteError, match=sentence):
-            served.fill()
-        assert len(served.server.bodies) == 1
+            setup.fill()
+        assert len(setup.server.bodies) == 1
 
 
 def test_one_event_may_come_in_any_pieces() -> None:
@@ -493,11 +493,11 @@ def test_a_default_key_goes_only_to_its_default_server() -> None:
 
 
 def test_files_that_stay_local_are_not_sent() -> None:
-    with Served(FENCED, configured=Config(Settings(local_only=("vault/",)))) as served:
+    with Served(FENCED, configured=Config(Settings(local_only=("vault/",)))) as setup:
         related = (Snippet("vault/a.py", "hidden = 1\n"), Snippet("b.py", "shown = 1\n"))
-        served.fill(PREFIX, SUFFIX, path="c.py", related=related)
-        content = served.server.bodies[0]["messages"][0]["content"]
+        setup.fill(PREFIX, SUFFIX, path="c.py", related=related)
+        content = setup.server.bodies[0]["messages"][0]["content"]
         assert "shown" in content
         assert "hidden" not in content
         with pytest.raises(ValueError, match=r"vault/b\.py is for local models only"):
-            served.filler.start(request(PREFIX, SUFFIX, path="vault/b.py"))
+            setup.filler.start(request(PREFIX, SUFFIX, path="vault/b.py"))

@@ -79,12 +79,12 @@ def test_a_server_that_fails_is_left_out_and_tried_again_later() -> None:
 
 def test_a_server_that_is_not_there_is_left_out_longer_each_time() -> None:
     with Servers(Recorder([OK]), away=1) as servers:
-        gone = servers.client.replicas[0]
+        unreachable = servers.client.replicas[0]
         pauses = []
         for _ in range(8):
             servers.client.ask(CALL)
-            pauses.append(gone.back_at - servers.now)
-            servers.now = gone.back_at
+            pauses.append(unreachable.back_at - servers.now)
+            servers.now = unreachable.back_at
             # The other server was used less recently than the one that is back.
             servers.client.replicas[1].last_used += 10
         assert pauses == sorted(pauses)
@@ -158,13 +158,13 @@ def test_a_short_pause_is_not_waited_out_with_a_long_one() -> None:
     with serving({"POST /v1/completions": recorder.answer}) as url:
         client = Replicas([Server(url), Server("http://127.0.0.1:1")])
         try:
-            busy, gone = client.replicas
-            busy.admits, gone.back_at = 1, time.monotonic() + replicas.LONGEST_PAUSE_S
-            sent, waiting = client.send(CALL), client.send(CALL)
+            busy, unreachable = client.replicas
+            busy.admits, unreachable.back_at = 1, time.monotonic() + replicas.LONGEST_PAUSE_S
+            first, second = client.send(CALL), client.send(CALL)
             wait_until(lambda: len(recorder.bodies) == 1)
             assert recorder.hold
             recorder.hold.set()
-            assert sent.result(30).values == waiting.result(30).values == OK
+            assert first.result(30).values == second.result(30).values == OK
         finally:
             client.close()
 
@@ -174,10 +174,10 @@ def test_a_cancelled_call_is_dropped_in_every_state() -> None:
     with Servers(Recorder([OK], hold=hold)) as servers:
         [replica] = servers.client.replicas
         replica.admits = 1
-        sent, waiting = servers.client.send(CALL), servers.client.send(CALL)
+        first, second = servers.client.send(CALL), servers.client.send(CALL)
         wait_until(lambda: servers.counts == [1])
-        assert waiting.cancel()
-        assert sent.cancel()
+        assert second.cancel()
+        assert first.cancel()
         wait_until(lambda: servers.recorders[0].dropped == 1)
         hold.set()
         assert servers.client.ask(CALL).values == OK

@@ -62,7 +62,7 @@ def judge(request: pytest.FixtureRequest) -> Iterator[Judge]:
 
 
 @pytest.fixture
-def opened(folder: Path, vocabulary: Vocabulary) -> Opened:
+def open_remote(folder: Path, vocabulary: Vocabulary) -> Opened:
     @contextlib.contextmanager
     def open_(judge: Judge = rules, *, configured: Config | None = None, model: str = "", **settings: Any) -> Iterator[Any]:
         filler = StandIn(vocabulary, judge, **settings)
@@ -80,9 +80,9 @@ def texts(remote: RemoteFiller, *arguments: Any, **more: Any) -> list[tuple[str,
     return [candidate.texts for candidate in finish(remote.start(request(*arguments, **more))).candidates()]
 
 
-def test_the_answer_that_fits_its_gap_comes_first(opened: Opened, judge: Judge, vocabulary: Vocabulary) -> None:
+def test_the_answer_that_fits_its_gap_comes_first(open_remote: Opened, judge: Judge, vocabulary: Vocabulary) -> None:
     assert len(vocabulary.encode("x + y")) + 1 == 5  # the space before is healed, so it is not part of the gap
-    with opened(judge, answers=["x +y"]) as (remote, server):
+    with open_remote(judge, answers=["x +y"]) as (remote, server):
         candidates = finish(remote.start(request(PREFIX, SUFFIX, language="python"))).candidates()
         assert candidates[0].texts == ("x +y",)
         assert candidates[0].finished
@@ -95,8 +95,8 @@ def test_the_answer_that_fits_its_gap_comes_first(opened: Opened, judge: Judge, 
         assert server.refused == ["diffusion_seed_canvas must hold exactly 64 ids, got 1."] or judge is not rules
 
 
-def test_nothing_is_sent_that_the_server_refuses(opened: Opened, judge: Judge) -> None:
-    with opened(judge) as (remote, server):
+def test_nothing_is_sent_that_the_server_refuses(open_remote: Opened, judge: Judge) -> None:
+    with open_remote(judge) as (remote, server):
         n_refused = len(server.refused)
         finish(remote.start(request(PREFIX, SUFFIX, BODY, n=8, seed=7)))
         finish(remote.start(request(PREFIX, SUFFIX, LINE, BODY, between=("\n    ",))))
@@ -113,8 +113,8 @@ def test_nothing_is_sent_that_the_server_refuses(opened: Opened, judge: Judge) -
             assert body["logprobs"] == 1
 
 
-def test_held_text_stands_around_free_noise(opened: Opened, vocabulary: Vocabulary) -> None:
-    with opened() as (remote, server):
+def test_held_text_stands_around_free_noise(open_remote: Opened, vocabulary: Vocabulary) -> None:
+    with open_remote() as (remote, server):
         finish(remote.start(request("x = (a, ", ")\ny = 1\n")))
         for body in server.asked:
             seed, pinned = body["vllm_xargs"]["diffusion_seed_canvas"], body["vllm_xargs"]["diffusion_pinned"]
@@ -127,32 +127,32 @@ def test_held_text_stands_around_free_noise(opened: Opened, vocabulary: Vocabula
             assert vocabulary.decode(body["prompt"]).endswith("```\nx = (a,")
 
 
-def test_the_same_seed_draws_the_same_noise(opened: Opened) -> None:
-    with opened() as (remote, server):
+def test_the_same_seed_draws_the_same_noise(open_remote: Opened) -> None:
+    with open_remote() as (remote, server):
         for seed in (1, 1, 2):
             finish(remote.start(request(PREFIX, SUFFIX, seed=seed)))
         bodies = [sorted(str(body["vllm_xargs"]) for body in server.asked[idx : idx + 3]) for idx in (0, 3, 6)]
         assert bodies[0] == bodies[1] != bodies[2]
 
 
-def test_more_candidates_are_more_canvases_within_a_bound(opened: Opened) -> None:
-    with opened() as (remote, server):
-        for wanted, sent in ((1, 3), (5, 5), (60, MAX_ROWS)):
+def test_more_candidates_are_more_canvases_within_a_bound(open_remote: Opened) -> None:
+    with open_remote() as (remote, server):
+        for n_candidates, n_canvases in ((1, 3), (5, 5), (60, MAX_ROWS)):
             server.asked.clear()
-            finish(remote.start(request(PREFIX, SUFFIX, n=wanted)))
-            assert len(server.asked) == sent
-            assert len({str(body["vllm_xargs"]["diffusion_seed_canvas"]) for body in server.asked}) == sent
+            finish(remote.start(request(PREFIX, SUFFIX, n=n_candidates)))
+            assert len(server.asked) == n_canvases
+            assert len({str(body["vllm_xargs"]["diffusion_seed_canvas"]) for body in server.asked}) == n_canvases
 
 
-def test_a_budget_of_steps_is_the_servers_cap(opened: Opened) -> None:
-    with opened() as (remote, server):
-        asked = request(PREFIX, SUFFIX)
-        finish(remote.start(replace(asked, budget=replace(asked.budget, steps=3))))
+def test_a_budget_of_steps_is_the_servers_cap(open_remote: Opened) -> None:
+    with open_remote() as (remote, server):
+        infill_request = request(PREFIX, SUFFIX)
+        finish(remote.start(replace(infill_request, budget=replace(infill_request.budget, steps=3))))
         assert {body["vllm_xargs"]["diffusion_max_steps"] for body in server.asked} == {3}
 
 
-def test_the_default_steps_reach_the_end_of_the_documented_temperature_schedule(opened: Opened) -> None:
-    with opened() as (remote, server):
+def test_the_default_steps_reach_the_end_of_the_documented_temperature_schedule(open_remote: Opened) -> None:
+    with open_remote() as (remote, server):
         for hole, steps in ((LINE, SERVED_STEPS), (BODY, Sampling().block_steps)):
             server.asked.clear()
             finish(remote.start(request(PREFIX, SUFFIX, hole)))
@@ -163,17 +163,19 @@ def test_the_default_steps_reach_the_end_of_the_documented_temperature_schedule(
     ("canvas", "hole", "width"),
     [(32, LINE, 32), (64, LINE, 64), (64, BODY, 64), (256, LINE, 32), (256, BODY, 48), (80, BODY, 80)],
 )
-def test_the_rows_of_a_request_are_as_wide_as_the_servers_graphs(opened: Opened, canvas: int, hole: Hole, width: int) -> None:
+def test_the_rows_of_a_request_are_as_wide_as_the_servers_graphs(
+    open_remote: Opened, canvas: int, hole: Hole, width: int
+) -> None:
     """All have the same width: the served one unless it is much too wide, because other batches run without full graphs."""
-    with opened(canvas=canvas) as (remote, server):
+    with open_remote(canvas=canvas) as (remote, server):
         finish(remote.start(request(PREFIX, SUFFIX, hole, n=4)))
         assert len(server.asked) > 2
         assert {len(body["vllm_xargs"]["diffusion_seed_canvas"]) for body in server.asked} == {width}
 
 
-def test_a_canvas_is_filled_up_as_vllm_does(opened: Opened, vocabulary: Vocabulary) -> None:
+def test_a_canvas_is_filled_up_as_vllm_does(open_remote: Opened, vocabulary: Vocabulary) -> None:
     end, pad = vocabulary.id("<turn|>"), vocabulary.id("<pad>")
-    with opened() as (remote, server):
+    with open_remote() as (remote, server):
         finish(remote.start(request("x = (a, ", ")\ny = 1\n" + "z = 2\n" * 40)))
         finish(remote.start(request("x = (a, ", ")\n")))
         for body in server.asked:
@@ -192,9 +194,9 @@ def test_a_canvas_is_filled_up_as_vllm_does(opened: Opened, vocabulary: Vocabula
     ("max_rows", "n", "gaps"), [(2, 1, {3, 9}), (1, 1, {9}), (4, 8, {3, 5, 9}), (0, 60, {3, 5, 9}), (64, 60, {3, 5, 9})]
 )
 def test_no_more_canvases_are_sent_than_the_server_steps_together(
-    opened: Opened, max_rows: int, n: int, gaps: set[int]
+    open_remote: Opened, max_rows: int, n: int, gaps: set[int]
 ) -> None:
-    with opened(max_rows=max_rows) as (remote, server):
+    with open_remote(max_rows=max_rows) as (remote, server):
         finish(remote.start(request(PREFIX, SUFFIX, n=n)))
         assert len(server.asked) == min(max(3, n), MAX_ROWS, max_rows or MAX_ROWS)
         frees = [
@@ -207,23 +209,23 @@ def test_no_more_canvases_are_sent_than_the_server_steps_together(
         assert facts.get("rows", 0) == max_rows
 
 
-def test_a_line_ends_with_its_line_and_a_block_does_not(opened: Opened) -> None:
-    with opened(answers=["a\nb"]) as (remote, _):
+def test_a_line_ends_with_its_line_and_a_block_does_not(open_remote: Opened) -> None:
+    with open_remote(answers=["a\nb"]) as (remote, _):
         assert texts(remote, PREFIX, SUFFIX)[0] == ("a",)
         assert texts(remote, PREFIX, SUFFIX, Hole(Span(0, 0), "selection", block=True))[0][0].startswith("a\nb")
 
 
-def test_several_holes_share_a_canvas(opened: Opened, vocabulary: Vocabulary) -> None:
-    with opened(answers=["abc", "xyz"], canvas=128) as (remote, server):
-        asked = request("f(", ")\n", LINE, LINE, between=(", ",))
-        candidates = finish(remote.start(asked)).candidates()
+def test_several_holes_share_a_canvas(open_remote: Opened, vocabulary: Vocabulary) -> None:
+    with open_remote(answers=["abc", "xyz"], canvas=128) as (remote, server):
+        infill_request = request("f(", ")\n", LINE, LINE, between=(", ",))
+        candidates = finish(remote.start(infill_request)).candidates()
         assert candidates[0].texts == ("abc", "xyz")
         assert len(candidates[0].confidences) == 2
         assert len(server.asked) == 3
 
 
-def test_more_holes_than_a_canvas_takes_are_filled_one_after_another(opened: Opened) -> None:
-    with opened(answers=["abc"]) as (remote, server):
+def test_more_holes_than_a_canvas_takes_are_filled_one_after_another(open_remote: Opened) -> None:
+    with open_remote(answers=["abc"]) as (remote, server):
         task = remote.start(request("f(", ")\n", *[LINE] * 5, between=(", ",) * 4))
         [candidate] = finish(task).candidates()
         assert candidate.texts == ("abc",) * 5
@@ -233,32 +235,35 @@ def test_more_holes_than_a_canvas_takes_are_filled_one_after_another(opened: Ope
 
 def test_a_closing_token_ends_the_answer(vocabulary: Vocabulary) -> None:
     end, letters = vocabulary.id("<turn|>"), vocabulary.encode("abc")
-    written = [(letters[0], 0.9), (end or 0, 0.9), (letters[1], 0.9)]
-    assert [token for token, _ in answer_tokens(vocabulary, written)] == [letters[0]]
+    chosen_tokens = [(letters[0], 0.9), (end or 0, 0.9), (letters[1], 0.9)]
+    assert [token for token, _ in answer_tokens(vocabulary, chosen_tokens)] == [letters[0]]
 
 
-def test_a_longer_context_than_the_window_is_cut(opened: Opened, vocabulary: Vocabulary) -> None:
+def test_a_longer_context_than_the_window_is_cut(open_remote: Opened, vocabulary: Vocabulary) -> None:
     long = "".join(f"value_{number} = {number}\n" for number in range(200))
     related = (Snippet("other.py", long),)
-    with opened(max_model_len=1024) as (remote, server):
+    with open_remote(max_model_len=1024) as (remote, server):
         finish(remote.start(request(long + PREFIX, SUFFIX + long, related=related)))
         assert server.asked
         assert all(len(body["prompt"]) + 64 <= 1024 for body in server.asked)
         assert "value_199" in vocabulary.decode(server.asked[0]["prompt"])
-    with opened(max_model_len=128) as (remote, _), pytest.raises(RemoteError, match="larger --max-model-len"):
+    with open_remote(max_model_len=128) as (remote, _), pytest.raises(RemoteError, match="larger --max-model-len"):
         finish(remote.start(request(long + PREFIX, SUFFIX)))
 
 
-def test_holes_with_more_text_between_than_a_canvas_takes_are_filled_one_after_another(opened: Opened) -> None:
-    with opened(answers=["abc"]) as (remote, server):
+def test_holes_with_more_text_between_than_a_canvas_takes_are_filled_one_after_another(open_remote: Opened) -> None:
+    with open_remote(answers=["abc"]) as (remote, server):
         between = "\n" + "value = 1\n" * 8
         [candidate] = finish(remote.start(request("f(", ")\n", LINE, LINE, between=(between,)))).candidates()
         assert candidate.texts == ("abc", "abc")
         assert len(server.asked) == 6
 
 
-def test_a_canvas_too_short_for_any_answer_is_reported(opened: Opened) -> None:
-    with opened(canvas=4) as (remote, _), pytest.raises(RemoteError, match=r"canvases of 4 tokens, too short .* canvas_length"):
+def test_a_canvas_too_short_for_any_answer_is_reported(open_remote: Opened) -> None:
+    with (
+        open_remote(canvas=4) as (remote, _),
+        pytest.raises(RemoteError, match=r"canvases of 4 tokens, too short .* canvas_length"),
+    ):
         finish(remote.start(request("f(", ")\n")))
 
 
@@ -272,19 +277,19 @@ def test_a_canvas_too_short_for_any_answer_is_reported(opened: Opened) -> None:
         ({"key": "secret"}, r"requires an API key \(401\); add it to the configuration"),
     ],
 )
-def test_a_server_that_cannot_infill_is_reported_at_once(opened: Opened, settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(RemoteError, match=sentence), opened(**settings):
+def test_a_server_that_cannot_infill_is_reported_at_once(open_remote: Opened, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RemoteError, match=sentence), open_remote(**settings):
         pass
 
 
 @pytest.mark.parametrize("version", ["0.33.0", "0.34.1+cu130", "1.0", "v0.33", "0.1.dev20+gabc", ""])
-def test_versions_that_may_infill_are_tried(opened: Opened, version: str) -> None:
-    with opened(version=version) as (remote, _):
+def test_versions_that_may_infill_are_tried(open_remote: Opened, version: str) -> None:
+    with open_remote(version=version) as (remote, _):
         assert remote.about()["remote"] == {"model": "tiny-diffusion", "canvas": 64, "vllm": version}
 
 
-def test_canvases_without_their_held_text_are_not_answers(opened: Opened) -> None:
-    with opened(heedless=True) as (remote, _), pytest.raises(RemoteError, match="without their held text"):
+def test_canvases_without_their_held_text_are_not_answers(open_remote: Opened) -> None:
+    with open_remote(heedless=True) as (remote, _), pytest.raises(RemoteError, match="without their held text"):
         finish(remote.start(request(PREFIX, SUFFIX)))
 
 
@@ -298,8 +303,8 @@ def test_canvases_without_their_held_text_are_not_answers(opened: Opened) -> Non
         (None, "can't be understood: choices is empty"),
     ],
 )
-def test_an_answer_of_another_shape_is_reported(opened: Opened, choice: Any, sentence: str) -> None:
-    with opened() as (remote, server):
+def test_an_answer_of_another_shape_is_reported(open_remote: Opened, choice: Any, sentence: str) -> None:
+    with open_remote() as (remote, server):
         body = {"choices": [choice] if choice else []}
 
         async def odd(_: Request) -> Response:
@@ -311,12 +316,12 @@ def test_an_answer_of_another_shape_is_reported(opened: Opened, choice: Any, sen
                 finish(remote.start(request(PREFIX, SUFFIX)))
 
 
-def test_tokens_may_be_named_by_their_ids(opened: Opened) -> None:
-    with opened(answers=["x +y"]) as (remote, server):
+def test_tokens_may_be_named_by_their_ids(open_remote: Opened) -> None:
+    with open_remote(answers=["x +y"]) as (remote, server):
         write = server._completions
 
-        async def without(asked: Request) -> Response:
-            response = await write(asked)
+        async def without(http_request: Request) -> Response:
+            response = await write(http_request)
             return Response(bytes(response.body).replace(b'"token_ids"', b'"others"'), media_type="application/json")
 
         with serving({"POST /v1/completions": without}) as url:
@@ -324,28 +329,28 @@ def test_tokens_may_be_named_by_their_ids(opened: Opened) -> None:
             assert texts(remote, PREFIX, SUFFIX)[0] == ("x +y",)
 
 
-def test_the_configured_key_is_sent_to_the_server(opened: Opened) -> None:
-    with opened(key="secret", configured=Config(keys={"127.0.0.1": "secret"})) as (remote, _):
+def test_the_configured_key_is_sent_to_the_server(open_remote: Opened) -> None:
+    with open_remote(key="secret", configured=Config(keys={"127.0.0.1": "secret"})) as (remote, _):
         assert "secret" not in repr(remote.client.server)
         assert texts(remote, PREFIX, SUFFIX)
     with (
         pytest.raises(RemoteError, match=r"refuses the API key \(401\)"),
-        opened(key="secret", configured=Config(keys={"127.0.0.1": "no"})),
+        open_remote(key="secret", configured=Config(keys={"127.0.0.1": "no"})),
     ):
         pass
 
 
-def test_a_missing_tokenizer_is_reported(opened: Opened, tmp_path: Path) -> None:
+def test_a_missing_tokenizer_is_reported(open_remote: Opened, tmp_path: Path) -> None:
     for model, sentence in ((str(tmp_path), "has no tokenizer.json"), ("/none/such", "is not available here; name the served")):
-        with pytest.raises(RemoteError, match=sentence), opened(model=model):
+        with pytest.raises(RemoteError, match=sentence), open_remote(model=model):
             pass
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(RemoteError, match=r"the tokenizer and profile in .* can't be read"), opened(model=str(tmp_path)):
+    with pytest.raises(RemoteError, match=r"the tokenizer and profile in .* can't be read"), open_remote(model=str(tmp_path)):
         pass
 
 
-def test_files_that_stay_local_are_not_sent(opened: Opened, vocabulary: Vocabulary) -> None:
-    with opened(configured=Config(Settings(local_only=("vault/",)))) as (remote, server):
+def test_files_that_stay_local_are_not_sent(open_remote: Opened, vocabulary: Vocabulary) -> None:
+    with open_remote(configured=Config(Settings(local_only=("vault/",)))) as (remote, server):
         related = (Snippet("vault/a.py", "hidden = 1\n"), Snippet("b.py", "shown = 1\n"))
         finish(remote.start(request(PREFIX, SUFFIX, path="c.py", related=related)))
         prompt = vocabulary.decode(server.asked[0]["prompt"])
@@ -355,10 +360,10 @@ def test_files_that_stay_local_are_not_sent(opened: Opened, vocabulary: Vocabula
             remote.start(request(PREFIX, SUFFIX, path="vault/b.py"))
 
 
-def test_a_task_that_is_dropped_closes_its_connections(opened: Opened) -> None:
+def test_a_task_that_is_dropped_closes_its_connections(open_remote: Opened) -> None:
     hold = threading.Event()
     recorder = Recorder([{}], hold=hold)
-    with opened() as (remote, server), serving({**server.routes(), "POST /v1/completions": recorder.answer}) as url:
+    with open_remote() as (remote, server), serving({**server.routes(), "POST /v1/completions": recorder.answer}) as url:
         object.__setattr__(remote.client.server, "url", url)
         task = remote.start(request(PREFIX, SUFFIX))
         assert task.step()
@@ -372,17 +377,17 @@ def test_a_task_that_is_dropped_closes_its_connections(opened: Opened) -> None:
             gc.enable()
 
 
-def test_a_step_never_waits_long_and_answers_so_far_count(opened: Opened, vocabulary: Vocabulary) -> None:
+def test_a_step_never_waits_long_and_answers_so_far_count(open_remote: Opened, vocabulary: Vocabulary) -> None:
     late = threading.Event()
-    with opened(answers=["x +y"]) as (remote, server):
-        write, seen = server._completions, []
+    with open_remote(answers=["x +y"]) as (remote, server):
+        write, bodies = server._completions, []
 
-        async def slow(asked: Request) -> Response:
-            seen.append(await asked.json())
-            if len(seen) > 1:
-                while not late.is_set() and not await asked.is_disconnected():
+        async def slow(http_request: Request) -> Response:
+            bodies.append(await http_request.json())
+            if len(bodies) > 1:
+                while not late.is_set() and not await http_request.is_disconnected():
                     await asyncio.sleep(0.005)
-            return await write(asked)
+            return await write(http_request)
 
         with serving({"POST /v1/completions": slow}) as url:
             object.__setattr__(remote.client.server, "url", url)
@@ -397,8 +402,8 @@ def test_a_step_never_waits_long_and_answers_so_far_count(opened: Opened, vocabu
     assert STEP_S <= 0.05
 
 
-def test_a_closed_filler_fails_its_tasks(opened: Opened) -> None:
-    with opened() as (remote, _):
+def test_a_closed_filler_fails_its_tasks(open_remote: Opened) -> None:
+    with open_remote() as (remote, _):
         task = remote.start(request(PREFIX, SUFFIX))
         remote.close()
         with pytest.raises(RemoteError, match="connection to the server is closed"):
@@ -417,12 +422,12 @@ def test_a_name_is_enough_to_fill_remotely(
     monkeypatch.setenv("DG_LSP_CONFIG", str(tmp_path / "config.toml"))
     (tmp_path / "config.toml").write_text("[keys]\n'127.0.0.1' = 'secret'")
     server = StandIn(vocabulary, rules, answers=["x +y"], key="secret")
-    heard: list[str] = []
+    messages: list[str] = []
     with serving(server.routes()) as url:
-        filler: Any = backends.load_filler(f"vllm:{url}#{folder}", say=lambda text, _: heard.append(text))
+        filler: Any = backends.load_filler(f"vllm:{url}#{folder}", say=lambda text, _: messages.append(text))
         assert texts(filler, PREFIX, SUFFIX)[0] == ("x +y",)
         filler.close()
-    assert heard[-1] == "ready"
+    assert messages[-1] == "ready"
 
 
 def test_the_served_models_own_folder_has_its_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:

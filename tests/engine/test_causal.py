@@ -22,8 +22,8 @@ BANNED, STOPS, END = [0, 1, 3, 4], {2, 36}, 2
 
 @pytest.fixture(params=[Passes, PackedPasses], ids=["plain", "packed"])
 def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
-    made: Passes = request.param(with_experts)
-    return made
+    result: Passes = request.param(with_experts)
+    return result
 
 
 def drafted(passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10) -> tuple[list[Draft], int]:
@@ -56,10 +56,10 @@ def one_at_a_time(passes: Passes, file: FileModel | None, *, first: tuple[int, .
                     mixed[token] += guess.weight * share
         return mixed
 
-    begun = chances([])
+    first_chances = chances([])
     if first:
-        begun = torch.zeros_like(begun).index_copy(0, torch.tensor(first), begun[list(first)])
-    rows = [[token] for token in begun.topk(3).indices.tolist() if begun[token] > 0]
+        first_chances = torch.zeros_like(first_chances).index_copy(0, torch.tensor(first), first_chances[list(first)])
+    rows = [[token] for token in first_chances.topk(3).indices.tolist() if first_chances[token] > 0]
     for row in rows:
         while len(row) < most and row[-1] not in STOPS:
             row.append(int(chances(row).argmax()))
@@ -73,24 +73,24 @@ def one_at_a_time(passes: Passes, file: FileModel | None, *, first: tuple[int, .
 @pytest.mark.slow
 def test_drafts_equal_those_written_one_token_at_a_time(passes: Passes, first: tuple[int, ...], full: float, most: int) -> None:
     file = FileModel(PREFIX, AFTER, full=full) if full else None
-    found, _ = drafted(passes, file, first=first, most=most)
-    assert [draft.ids for draft in found] == one_at_a_time(passes, file, first=first, most=most)
+    drafts, _ = drafted(passes, file, first=first, most=most)
+    assert [draft.ids for draft in drafts] == one_at_a_time(passes, file, first=first, most=most)
 
 
 @torch.no_grad()
 def test_file_predictions_save_passes(passes: Passes) -> None:
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
-    found, n_passes = drafted(passes, file, first=(32,))
-    assert found[0].ids == [32, 33, 34, 35]
-    assert n_passes < len(found[0].ids)
+    drafts, n_passes = drafted(passes, file, first=(32,))
+    assert drafts[0].ids == [32, 33, 34, 35]
+    assert n_passes < len(drafts[0].ids)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("full", [0.0, 0.98])
 def test_log_probabilities_equal_one_pass_over_the_whole_draft(passes: Passes, full: float) -> None:
-    found, _ = drafted(passes, FileModel(PREFIX, AFTER, full=full, half_at=0.1) if full else None, first=(32, 30, 50))
+    drafts, _ = drafted(passes, FileModel(PREFIX, AFTER, full=full, half_at=0.1) if full else None, first=(32, 30, 50))
     kv = crop(passes.encode(torch.tensor([PREFIX]))[1], len(PREFIX) - 1)
-    for draft in found:
+    for draft in drafts:
         ids = [PREFIX[-1], *draft.ids]
         logps = passes.logits(passes.encode(torch.tensor([ids]), kv)[0][0]).log_softmax(-1)
         expected = [float(logps[place, token]) for place, token in enumerate(draft.ids)]
@@ -134,9 +134,9 @@ def test_matches_equal_a_search_of_every_place(seed: int) -> None:
     after = [chance.randrange(3) for _ in range(chance.choice([0, 5, 300]))] + before[:20]
     file = FileModel(before, after, full=0.9)
     for n_written in range(4):
-        written = [chance.randrange(3) for _ in range(n_written)]
-        tail = [*before, *written][-16:]
-        guess = file.guess(written)
+        new_tokens = [chance.randrange(3) for _ in range(n_written)]
+        tail = [*before, *new_tokens][-16:]
+        guess = file.guess(new_tokens)
         matches: list[tuple[int, int]] = []
         for side in (before, after):
             for place in range(len(side) - 1):

@@ -48,15 +48,15 @@ TEMPLATE = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A chat model's folder."""
-    made = tmp_path_factory.mktemp("chat")
-    asked = request(PREFIX, SUFFIX, language="python")
-    turn = question.ask(asked, PREFIX, SUFFIX, "", "python")
+    path = tmp_path_factory.mktemp("chat")
+    infill_request = request(PREFIX, SUFFIX, language="python")
+    turn = question.ask(infill_request, PREFIX, SUFFIX, "", "python")
     tokenizer = _tokenizer([turn, ANSWER])
     messages = [{"role": "user", "content": turn}]
     prompt = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    _taught(tokenizer, prompt, f"{ANSWER}<end>").save_pretrained(made)
-    tokenizer.save_pretrained(made)
-    return made
+    _taught(tokenizer, prompt, f"{ANSWER}<end>").save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
 
 
 def _tokenizer(texts: list[str]) -> Any:
@@ -98,7 +98,7 @@ def _taught(tokenizer: Any, prompt: str, answer: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def served(folder: Path) -> Iterator[str]:
+def server_url(folder: Path) -> Iterator[str]:
     """The URL of `transformers serve` with that model."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -124,18 +124,18 @@ def served(folder: Path) -> Iterator[str]:
             process.wait(60)
 
 
-def test_transformers_serve_gives_the_missing_code(served: str, folder: Path) -> None:
-    filler = chat.connect(served, str(folder), Config(), {})
+def test_transformers_serve_gives_the_missing_code(server_url: str, folder: Path) -> None:
+    filler = chat.connect(server_url, str(folder), Config(), {})
     try:
         task = filler.start(request(PREFIX, SUFFIX, language="python"))
-        [found] = finish(task).candidates()
-        assert (found.texts, found.finished) == (("a + b",), True)
+        [candidate] = finish(task).candidates()
+        assert (candidate.texts, candidate.finished) == (("a + b",), True)
     finally:
         filler.close()
 
 
-def test_transformers_serve_answers_several_times_and_what_it_was_not_taught(served: str, folder: Path) -> None:
-    filler = chat.connect(served, str(folder), Config(), {})
+def test_transformers_serve_answers_several_times_and_what_it_was_not_taught(server_url: str, folder: Path) -> None:
+    filler = chat.connect(server_url, str(folder), Config(), {})
     try:
         task = filler.start(request(PREFIX, SUFFIX, language="python", n=2))
         assert ("a + b",) in [candidate.texts for candidate in finish(task).candidates()]
@@ -146,8 +146,8 @@ def test_transformers_serve_answers_several_times_and_what_it_was_not_taught(ser
         filler.close()
 
 
-def test_transformers_serve_says_that_it_serves_another_model(served: str) -> None:
-    filler = chat.connect(served, "another", Config(), {})
+def test_transformers_serve_says_that_it_serves_another_model(server_url: str) -> None:
+    filler = chat.connect(server_url, "another", Config(), {})
     try:
         with pytest.raises(RemoteError, match=r"refuses the request \(400\): Server is pinned to"):
             finish(filler.start(request(PREFIX, SUFFIX)))

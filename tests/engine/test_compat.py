@@ -25,17 +25,17 @@ LENGTHS = (5, 5, 7, 7, 3, 4, 6, len(WRITTEN) - 37)
 def choice(candidate: Candidate, **more: object) -> dict[str, object]:
     """The one choice in OpenAI's answer to a request with these fields."""
     wish = compat.from_openai(Fields({"prompt": PREFIX, "suffix": SUFFIX, **more}))
-    told = compat.to_openai(wish, Outcome((candidate,), Done()), {}, lambda text: (text,))
-    choices = told["choices"]
+    answer = compat.to_openai(wish, Outcome((candidate,), Done()), {}, lambda text: (text,))
+    choices = answer["choices"]
     assert isinstance(choices, list)
-    return {**choices[0], "usage": told["usage"]}
+    return {**choices[0], "usage": answer["usage"]}
 
 
 @pytest.mark.parametrize("lengths", [(LENGTHS,), ()], ids=["lengths", "no lengths"])
 def test_max_tokens_counts_the_polished_tokens(lengths: tuple[tuple[int, ...], ...]) -> None:
-    made = choice(Candidate((WRITTEN,), Calibrated(0.5), (tuple([0.9] * len(LENGTHS)),), lengths=lengths), max_tokens=4)
-    assert (made["text"], made["finish_reason"]) == ("price", "stop")
-    usage = made["usage"]
+    first_choice = choice(Candidate((WRITTEN,), Calibrated(0.5), (tuple([0.9] * len(LENGTHS)),), lengths=lengths), max_tokens=4)
+    assert (first_choice["text"], first_choice["finish_reason"]) == ("price", "stop")
+    usage = first_choice["usage"]
     assert isinstance(usage, dict)
     assert usage["completion_tokens"] == 1
 
@@ -48,15 +48,15 @@ def test_confidences_are_those_of_the_polished_tokens() -> None:
     assert logs["token_logprobs"] == pytest.approx([-0.6931], abs=1e-4)
 
 
-@pytest.mark.parametrize(("sent", "wanted"), [(0, True), (5, True), (True, True), (False, False), (None, False)])
-def test_logprobs_are_sent_only_on_request(sent: object, wanted: bool) -> None:
-    assert compat.from_openai(Fields({"prompt": "", "logprobs": sent})).logprobs is wanted
+@pytest.mark.parametrize(("value", "is_sent"), [(0, True), (5, True), (True, True), (False, False), (None, False)])
+def test_logprobs_are_sent_only_on_request(value: object, is_sent: bool) -> None:
+    assert compat.from_openai(Fields({"prompt": "", "logprobs": value})).logprobs is is_sent
 
 
-@pytest.mark.parametrize("sent", ["five", -3, 1.5, []])
-def test_an_invalid_logprobs_value_is_named(sent: object) -> None:
+@pytest.mark.parametrize("value", ["five", -3, 1.5, []])
+def test_an_invalid_logprobs_value_is_named(value: object) -> None:
     with pytest.raises(WireError, match="logprobs must "):
-        compat.from_openai(Fields({"prompt": "", "logprobs": sent}))
+        compat.from_openai(Fields({"prompt": "", "logprobs": value}))
 
 
 def asked(kind: str, before: str, after: str) -> compat.Wish:
@@ -66,9 +66,9 @@ def asked(kind: str, before: str, after: str) -> compat.Wish:
     return compat.from_llama(Fields({"input_prefix": before, "input_suffix": after}))
 
 
-def text_of(wish: compat.Wish, written: str) -> object:
+def text_of(wish: compat.Wish, answer_text: str) -> object:
     """What the client gets where the model wrote this."""
-    answer = Outcome((Candidate((written,), Calibrated(0.5)),), Done())
+    answer = Outcome((Candidate((answer_text,), Calibrated(0.5)),), Done())
     if wish.ask.client == "llama.cpp":
         return compat.to_llama(wish, answer, "embedded")["content"]
     choices = compat.to_openai(wish, answer, {}, lambda text: (text,))["choices"]
@@ -93,11 +93,13 @@ def test_answers_are_polished_by_the_grammar_of_the_text(name: str, kind: str) -
     wish = asked(kind, before, after)
     request = wish.ask.request
     assert request.language == name
-    for written in ENDS[name]:
+    for answer_text in ENDS[name]:
         document = Document("", name, before + after)
-        polished = polish.to_edits(Candidate((written,), Calibrated(0.5)), request.holes, document, syntax=syntax.of(document))
-        assert text_of(wish, written) == "".join(edit.text for edit in polished.edits)
-    assert [text_of(wish, written) for written in ENDS[name]] == [ENDS[name][0], ""]
+        polished = polish.to_edits(
+            Candidate((answer_text,), Calibrated(0.5)), request.holes, document, syntax=syntax.of(document)
+        )
+        assert text_of(wish, answer_text) == "".join(edit.text for edit in polished.edits)
+    assert [text_of(wish, answer_text) for answer_text in ENDS[name]] == [ENDS[name][0], ""]
 
 
 @pytest.mark.parametrize("kind", ["openai", "llama"])
@@ -108,26 +110,26 @@ def test_answers_in_an_unknown_language_are_kept(name: str, kind: str) -> None:
     assert text_of(wish, "price + (1") == "price + (1"
 
 
-@pytest.mark.parametrize("written", ["price", "price + )"])
-def test_a_long_text_is_parsed_only_near_the_cursor(written: str) -> None:
+@pytest.mark.parametrize("answer_text", ["price", "price + )"])
+def test_a_long_text_is_parsed_only_near_the_cursor(answer_text: str) -> None:
     before, after = cut(CODE["python"])
     other = f"{before}0{after}\n\n" * 600
     wish = asked("openai", other + before, f"{after}\n\n{other}")
     tree = compat._syntax(Document("", "python", wish.ask.request.prefix + wish.ask.request.suffix), len(other + before))
     assert tree is not None
     assert 0 < len(tree.parsed) < 20_000 < len(tree.text)
-    assert text_of(wish, written) == ("price" if written == "price" else "")
+    assert text_of(wish, answer_text) == ("price" if answer_text == "price" else "")
 
 
 def test_the_best_useful_candidate_is_sent() -> None:
     before, after = cut(CODE["python"])
-    candidates = tuple(Candidate((written,), Calibrated(0.5)) for written in ("price * (1", "price", "price + 1", "2"))
+    candidates = tuple(Candidate((answer_text,), Calibrated(0.5)) for answer_text in ("price * (1", "price", "price + 1", "2"))
     for kind, n in (("openai", 1), ("openai", 2), ("llama", 1)):
         wish = replace(asked(kind, before, after), n=n)
         assert wish.ask.request.budget.candidates > 1
-        told = compat.to_openai(wish, Outcome(candidates, Done()), {}, lambda text: (text,))["choices"]
-        assert isinstance(told, list)
-        assert [each["text"] for each in told] == ["price", "price + 1"][:n]
+        choices = compat.to_openai(wish, Outcome(candidates, Done()), {}, lambda text: (text,))["choices"]
+        assert isinstance(choices, list)
+        assert [each["text"] for each in choices] == ["price", "price + 1"][:n]
 
 
 def test_the_paths_of_extra_files_help_to_guess_the_language() -> None:

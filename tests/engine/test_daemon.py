@@ -26,13 +26,13 @@ from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, i
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with home(monkeypatch) as made:
-        yield made
+    with home(monkeypatch) as path:
+        yield path
 
 
-def moment(**changed: object) -> Moment:
+def moment(**fields: object) -> Moment:
     usual: dict[str, object] = {"state": "ready", "n_leases": 0, "n_jobs": 0, "last_lease": 0.0, "last_used": 0.0}
-    return Moment(**{**usual, **changed})  # type: ignore[arg-type]
+    return Moment(**{**usual, **fields})  # type: ignore[arg-type]
 
 
 NEVER = EngineSettings(unload_after_s=0, exit_after_s=0)
@@ -81,19 +81,19 @@ def test_files_are_private_and_removed_at_the_end(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_second_engine_of_the_same_kind_does_not_start(folder: Path) -> None:
     with running() as engine:
-        told = command("run", *OPTIONS, code=2)
-        assert told == f"dg-lsp engine: an engine for toy is already running (process {engine.process.pid})\n"
+        output = command("run", *OPTIONS, code=2)
+        assert output == f"dg-lsp engine: an engine for toy is already running (process {engine.process.pid})\n"
         with running(model="other"):
             assert len(meeting.all_engine_files()) == 2
 
 
 def test_files_of_a_killed_engine_do_not_block_the_next(folder: Path) -> None:
-    with running() as killed:
-        killed.process.kill()
-        killed.process.wait()
-        assert killed.files.state.exists()
+    with running() as engine:
+        engine.process.kill()
+        engine.process.wait()
+        assert engine.files.state.exists()
     with running() as fresh:
-        assert fresh.state.token != killed.state.token
+        assert fresh.state.token != engine.state.token
         assert post(fresh.http, body())
 
 
@@ -223,8 +223,8 @@ def test_shutdown_when_idle_waits_for_the_users(folder: Path) -> None:
 
 def test_shutdown_now_stops_during_work(folder: Path) -> None:
     with running() as engine:
-        sent = body({"steps": 10_000, "pause_s": 0.005})
-        with engine.http.stream("POST", "/v1/infill", json=sent) as response:
+        fields = body({"steps": 10_000, "pause_s": 0.005})
+        with engine.http.stream("POST", "/v1/infill", json=fields) as response:
             lines = response.iter_lines()
             next(lines)
             engine.http.post("/v1/shutdown", json={"when": "now"})
@@ -244,10 +244,10 @@ def test_state_is_read_whole_or_not_at_all(folder: Path) -> None:
 
 def test_a_lock_has_one_holder_until_it_is_released(folder: Path) -> None:
     path = folder / "x.lock"
-    held = meeting.hold(path)
-    assert held is not None
+    lock = meeting.hold(path)
+    assert lock is not None
     assert meeting.hold(path) is None
-    held.release()
+    lock.release()
     assert not path.exists()
     again = meeting.hold(path)
     assert again is not None
@@ -298,12 +298,12 @@ for model in ("embedded", "vllm:http://127.0.0.1:9"):
 
 
 def test_a_remote_model_needs_no_engine_packages_and_a_local_one_names_them() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_ENGINE], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert done.stdout.splitlines() == [
+    process = subprocess.run([sys.executable, "-c", WITHOUT_ENGINE], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert process.stdout.splitlines() == [
         "RemoteFiller",
         "torch is not installed; install the engine's parts with: pip install '/path/to/dg-lsp[engine]'",
         "tokenizers is not installed; install the engine's parts with: pip install '/path/to/dg-lsp[engine]'",
-    ], done
+    ], process
 
 
 def test_errors_are_logged_without_their_messages() -> None:
@@ -311,10 +311,10 @@ def test_errors_are_logged_without_their_messages() -> None:
         raise ValueError("def secret(): pass")
     except ValueError:
         record = logging.LogRecord("x", logging.ERROR, "", 0, "a request failed", None, sys.exc_info())
-    told = Discreet("%(message)s").format(record)
-    assert told.startswith("a request failed\n  ")
-    assert told.endswith("ValueError")
-    assert "secret" not in told
+    log_text = Discreet("%(message)s").format(record)
+    assert log_text.startswith("a request failed\n  ")
+    assert log_text.endswith("ValueError")
+    assert "secret" not in log_text
 
 
 OPTIONS = ["--model=toy", f"--filler={FILLER}"]
@@ -322,33 +322,33 @@ NO_TOKEN = "dg-lsp engine: no engine for toy is running; start one with: dg-lsp 
 
 
 def command(*arguments: str, code: int = 0) -> str:
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "dg_lsp.engine.commands", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60
     )
-    assert found.returncode == code, found
-    return found.stdout + found.stderr
+    assert process.returncode == code, process
+    return process.stdout + process.stderr
 
 
 def test_the_commands_start_show_and_stop_an_engine(folder: Path) -> None:
     assert json.loads(command("status", "--json", *OPTIONS, code=1))["state"] == "absent"
     assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
     assert command("start", *OPTIONS).startswith("The engine for toy is ready (process ")
-    told = json.loads(command("status", "--json", *OPTIONS))
-    assert list(told)[:6] == ["pid", "state", "model", "device", "leases", "memory"]
-    assert (told["state"], told["model"], told["device"], told["leases"]) == ("ready", "toy", "toy", 0)
-    assert command("start", *OPTIONS) == f"The engine for toy is ready (process {told['pid']}).\n"
-    assert command("status", "--all").startswith(f"toy: ready, process {told['pid']}, device toy, 0 users, ")
+    status = json.loads(command("status", "--json", *OPTIONS))
+    assert list(status)[:6] == ["pid", "state", "model", "device", "leases", "memory"]
+    assert (status["state"], status["model"], status["device"], status["leases"]) == ("ready", "toy", "toy", 0)
+    assert command("start", *OPTIONS) == f"The engine for toy is ready (process {status['pid']}).\n"
+    assert command("status", "--all").startswith(f"toy: ready, process {status['pid']}, device toy, 0 users, ")
     assert "model ready" in command("logs", *OPTIONS)
-    assert command("logs", "--path", *OPTIONS).strip() == told["log"]
-    assert command("stop", *OPTIONS) == f"Process {told['pid']} has stopped.\n"
-    wait_until(lambda: is_gone(told["pid"]))
+    assert command("logs", "--path", *OPTIONS).strip() == status["log"]
+    assert command("stop", *OPTIONS) == f"Process {status['pid']} has stopped.\n"
+    wait_until(lambda: is_gone(status["pid"]))
     assert command("stop", *OPTIONS) == "No engine is running.\n"
 
 
 def test_start_with_a_port_prints_the_url_and_the_token_command(folder: Path) -> None:
-    told = command("start", "--port=0", *OPTIONS)
+    output = command("start", "--port=0", *OPTIONS)
     url = json.loads(command("status", "--json", *OPTIONS))["url"]
-    assert told.endswith(f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints.\n")
+    assert output.endswith(f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints.\n")
     bearer = {"Authorization": f"Bearer {command('token', *OPTIONS).strip()}"}
     assert httpx.get(f"{url}/health", headers=bearer).json()["status"] == "ok"
     command("stop", *OPTIONS)
@@ -356,18 +356,18 @@ def test_start_with_a_port_prints_the_url_and_the_token_command(folder: Path) ->
 
 
 def test_a_used_port_is_reported(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        told = command("run", f"--port={port}", *OPTIONS, code=2)
-    assert told.endswith(f"\ndg-lsp engine: port {port} of this machine can't be used: Address already in use\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        output = command("run", f"--port={port}", *OPTIONS, code=2)
+    assert output.endswith(f"\ndg-lsp engine: port {port} of this machine can't be used: Address already in use\n")
     assert [path.suffix for path in folder.iterdir()] == [".log"]
 
 
 def refusal(*arguments: str) -> str:
     """The one sentence with which a command ends, its own name and the log's lines left out."""
-    told = command(*arguments, code=2).splitlines()
-    assert not any("Traceback" in line for line in told), told
-    return told[-1].removeprefix("dg-lsp engine: ")
+    lines = command(*arguments, code=2).splitlines()
+    assert not any("Traceback" in line for line in lines), lines
+    return lines[-1].removeprefix("dg-lsp engine: ")
 
 
 @pytest.mark.parametrize("kind", ["lock", "json", "sock"])
@@ -377,7 +377,7 @@ def test_an_unwritable_file_is_named(folder: Path, kind: str) -> None:
     assert refusal("run", *OPTIONS) == (
         f"{path} can't be used: Is a directory; set {meeting.RUNTIME_DIR_VARIABLE} to another directory"
     )
-    assert {found.suffix for found in folder.iterdir()} <= {f".{kind}", ".log"}
+    assert {path.suffix for path in folder.iterdir()} <= {f".{kind}", ".log"}
 
 
 @pytest.mark.parametrize(("name", "kind"), [("run", "log"), ("start", "starting"), ("start", "log")])
@@ -403,8 +403,8 @@ def test_every_command_refuses_a_runtime_folder_of_another_user(folder: Path, na
 def test_a_runtime_folder_that_is_a_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = folder / "file"
     file.touch()
-    with monkeypatch.context() as changed:
-        changed.setenv(meeting.RUNTIME_DIR_VARIABLE, str(file))
+    with monkeypatch.context() as context:
+        context.setenv(meeting.RUNTIME_DIR_VARIABLE, str(file))
         assert refusal("start", *OPTIONS) == (
             f"{file} can't be used: File exists; set {meeting.RUNTIME_DIR_VARIABLE} to another directory"
         )
@@ -421,21 +421,21 @@ def test_stop_waits_for_users_unless_now_is_given(folder: Path) -> None:
 
 
 def test_start_reports_why_a_model_fails_to_load(folder: Path) -> None:
-    told = command("start", "--model=fails", f"--filler={FILLER}", code=2)
-    assert told.startswith("dg-lsp engine: the model could not be loaded: there is no checkpoint of that name")
-    told = command("start", "--model=toy", "--filler=nowhere:load", code=2)
-    assert "nowhere is not installed; install the engine's parts with: pip install '/path/to/dg-lsp[engine]'" in told
+    output = command("start", "--model=fails", f"--filler={FILLER}", code=2)
+    assert output.startswith("dg-lsp engine: the model could not be loaded: there is no checkpoint of that name")
+    output = command("start", "--model=toy", "--filler=nowhere:load", code=2)
+    assert "nowhere is not installed; install the engine's parts with: pip install '/path/to/dg-lsp[engine]'" in output
 
 
 @pytest.mark.slow
 def test_two_failing_starts_both_report_the_reason(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        start = [sys.executable, "-m", "dg_lsp.engine.commands", "start", f"--port={taken.getsockname()[1]}", *OPTIONS]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        start = [sys.executable, "-m", "dg_lsp.engine.commands", "start", f"--port={listener.getsockname()[1]}", *OPTIONS]
         both = [subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
-        told = [process.communicate(timeout=60)[1] for process in both]
+        errors = [process.communicate(timeout=60)[1] for process in both]
     assert [process.returncode for process in both] == [2, 2]
-    assert all(each.startswith("dg-lsp engine: the engine ended while starting; ") for each in told)
-    assert all("can't be used: Address already in use" in each for each in told)
+    assert all(each.startswith("dg-lsp engine: the engine ended while starting; ") for each in errors)
+    assert all("can't be used: Address already in use" in each for each in errors)
 
 
 def test_start_reports_an_engine_killed_while_loading(folder: Path) -> None:
@@ -445,9 +445,9 @@ def test_start_reports_an_engine_killed_while_loading(folder: Path) -> None:
         state = wait_until(lambda: meeting.read_state(meeting.engine_files(engine_id(model))))
         wait_until(lambda: "model loading" in "".join(meeting.log_tail(meeting.engine_files(engine_id(model)))))
         os.kill(state.pid, signal.SIGKILL)
-        told = process.communicate(timeout=60)[1]
+        error = process.communicate(timeout=60)[1]
     assert process.returncode == 2
-    assert told.startswith("dg-lsp engine: the engine ended while starting; the end of its log:\n")
+    assert error.startswith("dg-lsp engine: the engine ended while starting; the end of its log:\n")
 
 
 def test_start_reports_a_running_engine_without_the_requested_port(folder: Path) -> None:
@@ -470,7 +470,7 @@ def test_an_unresponsive_engine_is_reported(folder: Path) -> None:
         pid = engine.process.pid
         os.kill(pid, signal.SIGSTOP)
         try:
-            asked = [
+            processes = [
                 subprocess.Popen(
                     [sys.executable, "-m", "dg_lsp.engine.commands", name, *OPTIONS],
                     stdout=subprocess.PIPE,
@@ -480,12 +480,12 @@ def test_an_unresponsive_engine_is_reported(folder: Path) -> None:
                 )
                 for name in ("status", "stop", "token", "start")
             ]
-            told = [process.communicate(timeout=60)[0] for process in asked]
+            outputs = [process.communicate(timeout=60)[0] for process in processes]
         finally:
             os.kill(pid, signal.SIGCONT)
     silence = f"process {pid} does not respond; end it with: kill -9 {pid}\n"
-    assert told == [f"toy: {silence}", *[f"dg-lsp engine: {silence}"] * 3]
-    assert [process.returncode for process in asked] == [1, 2, 2, 2]
+    assert outputs == [f"toy: {silence}", *[f"dg-lsp engine: {silence}"] * 3]
+    assert [process.returncode for process in processes] == [1, 2, 2, 2]
 
 
 def test_commands_without_an_engine_say_so(folder: Path) -> None:
@@ -501,12 +501,12 @@ def test_a_process_that_reuses_a_killed_engines_pid_is_left_alone(folder: Path) 
     with running() as engine:
         os.kill(engine.process.pid, signal.SIGKILL)
         wait_until(lambda: is_gone(engine.process.pid))
-        told = json.loads(engine.files.state.read_text())
+        state = json.loads(engine.files.state.read_text())
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-            engine.files.state.write_text(json.dumps({**told, "pid": other.pid}))
+            engine.files.state.write_text(json.dumps({**state, "pid": other.pid}))
             doctor = [sys.executable, "-m", "dg_lsp", "doctor", "--no-sample"]
-            found = subprocess.run(doctor, capture_output=True, text=True, cwd=ROOT, timeout=60)
-            assert "ok  running engines: none; " in found.stdout
+            process = subprocess.run(doctor, capture_output=True, text=True, cwd=ROOT, timeout=60)
+            assert "ok  running engines: none; " in process.stdout
             engine.files.state.unlink()
             other.communicate(b"\n")
 

@@ -32,16 +32,16 @@ class Toy:
         dense = torch.zeros(*ids.shape[:2], VOCABULARY)
         return dense.scatter_add(2, ids, probabilities)
 
-    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, wanted: Tensor) -> Tensor:
+    def logits(self, canvas: Tensor, soft: Tensor, used: Tensor, selected: Tensor) -> Tensor:
         rows = []
         for row in range(len(canvas)):
             there = used[row].nonzero()[:, 0]
             ids, hints = canvas[row][there], soft[row][there]
-            left, right = self.table[0][ids.roll(1)], self.table[1][ids.roll(-1)]
+            from_left, from_right = self.table[0][ids.roll(1)], self.table[1][ids.roll(-1)]
             scores = torch.zeros(len(used[row]), VOCABULARY)
-            scores[there] = self.table[2][ids] * 0.5 + left + right + hints @ self.table[2]
+            scores[there] = self.table[2][ids] * 0.5 + from_left + from_right + hints @ self.table[2]
             rows.append(scores)
-        return torch.stack(rows)[wanted]
+        return torch.stack(rows)[selected]
 
 
 limits = st.builds(
@@ -100,11 +100,13 @@ def test_held_tokens_never_change(many: list[Row], limit: TokenLimits, seed: int
         denoiser.step(Toy(seed, 2.0))
         for index, row in enumerate(many):
             reading = denoiser.read(index)
-            held = [place for place, free in enumerate(row.free) if not free]
-            assert {place: token for place, token in zip(reading.places, reading.ids, strict=True) if place in held} == {
-                place: row.ids[place] for place in held
+            held_places = [place for place, free in enumerate(row.free) if not free]
+            assert {place: token for place, token in zip(reading.places, reading.ids, strict=True) if place in held_places} == {
+                place: row.ids[place] for place in held_places
             }
-            assert [int(denoiser.canvas.ids[index, place]) for place in held] == [row.ids[place] for place in held]
+            assert [int(denoiser.canvas.ids[index, place]) for place in held_places] == [
+                row.ids[place] for place in held_places
+            ]
 
 
 def test_unlikely_draft_tokens_start_as_noise_and_their_probabilities_condition_the_first_step() -> None:

@@ -51,8 +51,8 @@ def test_the_embedded_model_is_loaded_without_transformers_and_torchs_compiler()
         "import sys; from dg_lsp.engine import local; local.load_local(device='cpu'); "
         "print(sorted(name for name in ('transformers', 'torch', 'torch._dynamo', 'sympy') if name in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['torch']"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "['torch']"
 
 
 def test_other_checkpoints_are_loaded_by_the_library(embedded: Path, tmp_path: Path) -> None:

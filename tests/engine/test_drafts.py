@@ -14,8 +14,8 @@ from dg_lsp.engine.drafts import Copy, copies
 
 def first(text: str, *, block: bool = False, indent: str = "") -> str | None:
     prefix, suffix = textwrap.dedent(text).split("$0")
-    found = copies(prefix, suffix, block=block, indent=indent)
-    return found[0].text if found else None
+    all_copies = copies(prefix, suffix, block=block, indent=indent)
+    return all_copies[0].text if all_copies else None
 
 
 @pytest.mark.parametrize(
@@ -104,39 +104,39 @@ def test_a_draft_of_a_line_ends_with_the_line(draft: str, suffix: str, line: str
 
 def every_copy(prefix: str, suffix: str, *, block: bool, indent: str) -> list[Copy]:
     """What `copies` is to find, place by place: the definition that it is faster than."""
-    found: dict[str, Copy] = {}
+    copy_by_text: dict[str, Copy] = {}
     anchor, remainder = suffix.lstrip("\n")[:80].split("\n", 1)[0], suffix.split("\n", 1)[0].rstrip()
     for source in (prefix, suffix):
         for at in range(3, len(source)):
             if len(prefix) < 3 or source[at - 3 : at] != prefix[-3:]:
                 continue
-            left = next((n for n in range(min(at, len(prefix), 240)) if source[at - 1 - n] != prefix[-1 - n]), None)
-            left = min(at, len(prefix), 240) if left is None else left
+            n_before = next((n for n in range(min(at, len(prefix), 240)) if source[at - 1 - n] != prefix[-1 - n]), None)
+            n_before = min(at, len(prefix), 240) if n_before is None else n_before
             copy: Copy | None = None
             if not block:
                 line = source[at : at + 200].split("\n")[0]
                 sizes = [n for n in sorted({len(remainder), 16, 8, 4, 2, 1}, reverse=True) if n <= len(remainder)]
                 stops = ((line.find(remainder[:n]), n) for n in sizes)
-                cut = next((Copy(line[:stop], left, n) for stop, n in stops if stop >= 0), None)
-                copy = cut if remainder else Copy(line.rstrip(), left, 1)
+                shortened = next((Copy(line[:stop], n_before, n) for stop, n in stops if stop >= 0), None)
+                copy = shortened if remainder else Copy(line.rstrip(), n_before, 1)
             elif suffix.startswith(("\n", "\r")) or not suffix:
-                taken, *lines = source[at : at + 1500].split("\n")
+                text_so_far, *lines = source[at : at + 1500].split("\n")
                 for line in lines[:11]:
                     if line.strip() and (not line.startswith(indent) or not indent or line == anchor):
                         break
-                    taken += "\n" + line
-                rest = lines[taken.count("\n") :]
-                copy = Copy(taken.rstrip(), left, len(anchor) if rest[:1] == [anchor] else 0)
+                    text_so_far += "\n" + line
+                rest = lines[text_so_far.count("\n") :]
+                copy = Copy(text_so_far.rstrip(), n_before, len(anchor) if rest[:1] == [anchor] else 0)
             else:
                 text = source[at : at + 1500]
                 stop = text.find("\n" + anchor) if anchor.strip() else -1
                 if stop >= 0:
-                    copy = Copy(text[: stop + 1], left, len(anchor))
+                    copy = Copy(text[: stop + 1], n_before, len(anchor))
                 elif "\n" in text:
-                    copy = Copy(text.split("\n")[0] + "\n", left, 0)
-            if copy and copy.text.strip() and (copy.text not in found or rank(copy) > rank(found[copy.text])):
-                found[copy.text] = copy
-    return sorted(found.values(), key=rank, reverse=True)
+                    copy = Copy(text.split("\n")[0] + "\n", n_before, 0)
+            if copy and copy.text.strip() and (copy.text not in copy_by_text or rank(copy) > rank(copy_by_text[copy.text])):
+                copy_by_text[copy.text] = copy
+    return sorted(copy_by_text.values(), key=rank, reverse=True)
 
 
 def rank(copy: Copy) -> tuple[int, int, int]:

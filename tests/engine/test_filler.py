@@ -29,7 +29,7 @@ PREFIX, SUFFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = 
 
 
 @pytest.fixture(scope="module")
-def trained(trained_layout: Path) -> LocalFiller:
+def trained_filler(trained_layout: Path) -> LocalFiller:
     return local.load_local(str(trained_layout), device="cpu")
 
 
@@ -44,63 +44,63 @@ def finish(task: InfillTask) -> InfillTask:
     return task
 
 
-@pytest.mark.parametrize("which", ["trained", "instruct"])
+@pytest.mark.parametrize("which", ["trained_filler", "instruct"])
 def test_a_request_ends_with_ranked_candidates(request: pytest.FixtureRequest, which: str) -> None:
     model: LocalFiller = request.getfixturevalue(which)
-    found = finish(model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), language="python"))).candidates()
-    assert found
-    assert len({candidate.texts for candidate in found}) == len(found)
-    assert all(candidate.finished for candidate in found)
-    chances = [confidence.probability(candidate.confidence) for candidate in found]
-    if which == "trained":  # its profile has a calibration
+    candidates = finish(model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), language="python"))).candidates()
+    assert candidates
+    assert len({candidate.texts for candidate in candidates}) == len(candidates)
+    assert all(candidate.finished for candidate in candidates)
+    chances = [confidence.probability(candidate.confidence) for candidate in candidates]
+    if which == "trained_filler":  # its profile has a calibration
         assert chances == sorted((chance or 0 for chance in chances), reverse=True)
         assert all(0 < (chance or 0) < 1 for chance in chances)
     else:
-        assert [candidate.confidence for candidate in found] == [Ranked(place) for place in range(len(found))]
-    assert all(0 <= chance <= 1 for candidate in found for row in candidate.confidences for chance in row)
-    for candidate in found:
+        assert [candidate.confidence for candidate in candidates] == [Ranked(place) for place in range(len(candidates))]
+    assert all(0 <= chance <= 1 for candidate in candidates for row in candidate.confidences for chance in row)
+    for candidate in candidates:
         # Each token's part of the text, though the first may have begun before the cursor.
         assert len(candidate.lengths[0]) == len(candidate.confidences[0])
         assert sum(candidate.lengths[0]) == len(candidate.texts[0])
 
 
-@pytest.mark.parametrize("which", ["trained", "instruct"])
+@pytest.mark.parametrize("which", ["trained_filler", "instruct"])
 def test_a_hole_in_a_line_stays_in_it(request: pytest.FixtureRequest, which: str) -> None:
     model: LocalFiller = request.getfixturevalue(which)
     for seed in range(4):
-        found = finish(model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
-        assert not any("\n" in candidate.texts[0] for candidate in found if candidate.row == "noise")
+        candidates = finish(model.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
+        assert not any("\n" in candidate.texts[0] for candidate in candidates if candidate.row == "noise")
 
 
-def test_the_same_seed_gives_the_same_candidates(trained: LocalFiller) -> None:
+def test_the_same_seed_gives_the_same_candidates(trained_filler: LocalFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (LINE,), seed=3, budget=Budget(candidates=6))
-    first = finish(trained.start(request)).candidates()
-    trained.cache.clear()
-    assert finish(trained.start(request)).candidates() == first
+    first = finish(trained_filler.start(request)).candidates()
+    trained_filler.cache.clear()
+    assert finish(trained_filler.start(request)).candidates() == first
 
 
-def test_typed_characters_are_not_written_again(trained: LocalFiller) -> None:
-    for typed in ("re", "ret", "return", "    ret", "x = a +"):
-        found = finish(trained.start(InfillRequest(f"def f(a):\n    {typed}", "\n", (LINE,)))).candidates()
-        assert found
+def test_typed_characters_are_not_written_again(trained_filler: LocalFiller) -> None:
+    for typed_text in ("re", "ret", "return", "    ret", "x = a +"):
+        candidates = finish(trained_filler.start(InfillRequest(f"def f(a):\n    {typed_text}", "\n", (LINE,)))).candidates()
+        assert candidates
 
 
-def test_the_step_budget_is_respected(trained: LocalFiller) -> None:
-    task = finish(trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(steps=1))))
+def test_the_step_budget_is_respected(trained_filler: LocalFiller) -> None:
+    task = finish(trained_filler.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(steps=1))))
     assert all(candidate.steps <= 2 for candidate in task.candidates())  # two are a draft's
 
 
-def test_several_holes_share_a_canvas_up_to_the_checkpoints_number(trained: LocalFiller) -> None:
+def test_several_holes_share_a_canvas_up_to_the_checkpoints_number(trained_filler: LocalFiller) -> None:
     two = InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=("\n\n\ndef g():\n    ",))
     three = InfillRequest("def f():\n    ", "\n", (BODY,) * 3, between=("\n\n\ndef g():\n    ", "\n\n\ndef h():\n    "))
-    assert len(finish(trained.start(two)).candidates()[0].texts) == 2
-    task = finish(trained.start(three))
+    assert len(finish(trained_filler.start(two)).candidates()[0].texts) == 2
+    task = finish(trained_filler.start(three))
     assert [len(candidate.texts) for candidate in task.candidates()] == [3]
     assert task.drafts() == task.candidates()[0].texts
 
 
-def test_an_answer_before_the_end_is_marked_unfinished(trained: LocalFiller) -> None:
-    task = trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,)))
+def test_an_answer_before_the_end_is_marked_unfinished(trained_filler: LocalFiller) -> None:
+    task = trained_filler.start(InfillRequest(PREFIX, SUFFIX, (LINE,)))
     assert task.candidates() == ()
     while not any(task.drafts()):
         assert task.step()
@@ -109,49 +109,50 @@ def test_an_answer_before_the_end_is_marked_unfinished(trained: LocalFiller) -> 
     assert task.drafts() in {candidate.texts for candidate in task.candidates()}
 
 
-def test_a_keystroke_encodes_only_its_new_tokens(trained: LocalFiller) -> None:
-    trained.cache.clear()
-    finish(trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,))))
-    asked, reused = trained.cache.asked_tokens, trained.cache.reused_tokens
-    finish(trained.start(InfillRequest(PREFIX + "y", SUFFIX, (LINE,))))
-    new = (trained.cache.asked_tokens - asked) - (trained.cache.reused_tokens - reused)
+def test_a_keystroke_encodes_only_its_new_tokens(trained_filler: LocalFiller) -> None:
+    trained_filler.cache.clear()
+    finish(trained_filler.start(InfillRequest(PREFIX, SUFFIX, (LINE,))))
+    asked_tokens, reused = trained_filler.cache.asked_tokens, trained_filler.cache.reused_tokens
+    finish(trained_filler.start(InfillRequest(PREFIX + "y", SUFFIX, (LINE,))))
+    new = (trained_filler.cache.asked_tokens - asked_tokens) - (trained_filler.cache.reused_tokens - reused)
     assert new <= 2
 
 
-def test_the_cache_changes_no_answer(trained: LocalFiller) -> None:
+def test_the_cache_changes_no_answer(trained_filler: LocalFiller) -> None:
     request = InfillRequest(PREFIX + "x", SUFFIX, (LINE,), seed=1)
-    trained.cache.clear()
-    fresh = finish(trained.start(request))
-    finish(trained.start(InfillRequest(PREFIX + "y = y", SUFFIX, (LINE,))))
-    warm = finish(trained.start(request))
+    trained_filler.cache.clear()
+    fresh = finish(trained_filler.start(request))
+    finish(trained_filler.start(InfillRequest(PREFIX + "y = y", SUFFIX, (LINE,))))
+    warm = finish(trained_filler.start(request))
     assert [c.texts for c in warm.candidates()] == [c.texts for c in fresh.candidates()]
     assert [confidence.probability(c.confidence) for c in warm.candidates()] == pytest.approx(
         [confidence.probability(c.confidence) for c in fresh.candidates()], abs=1e-4
     )
 
 
-def test_parts_can_be_disabled(trained_layout: Path, trained: LocalFiller) -> None:
+def test_parts_can_be_disabled(trained_layout: Path, trained_filler: LocalFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (LINE,))
-    only_copy = LocalFiller(trained.loaded, Switches(noise=False, causal=False))
+    only_copy = LocalFiller(trained_filler.loaded, Switches(noise=False, causal=False))
     assert {candidate.row for candidate in finish(only_copy.start(request)).candidates()} <= {"copy"}
     bare = LocalFiller(
-        trained.loaded, Switches(held_suffix=False, conditioning=False, copy=False, causal=False, delete=False, scorer=False)
+        trained_filler.loaded,
+        Switches(held_suffix=False, conditioning=False, copy=False, causal=False, delete=False, scorer=False),
     )
     assert {candidate.row for candidate in finish(bare.start(request)).candidates()} == {"noise"}
 
 
-def test_the_rest_of_an_earlier_answer_is_a_draft_if_the_canvas_corrects_drafts(trained: LocalFiller) -> None:
+def test_the_rest_of_an_earlier_answer_is_a_draft_if_the_canvas_corrects_drafts(trained_filler: LocalFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (LINE,), language="python", previous="x = y\nand more")
-    kinds = [row.row for row in finish(trained.start(request)).rows()]
+    kinds = [row.row for row in finish(trained_filler.start(request)).rows()]
     # The draft as it came, and what the canvas made of it.
     assert kinds.count("previous") == 2
-    assert any(row.text == "x = y" for row in finish(trained.start(request)).rows() if row.row == "previous")
-    without = finish(trained.start(replace(request, previous=""))).rows()
+    assert any(row.text == "x = y" for row in finish(trained_filler.start(request)).rows() if row.row == "previous")
+    without = finish(trained_filler.start(replace(request, previous=""))).rows()
     assert "previous" not in [row.row for row in without]
 
 
-def test_an_empty_file_has_an_answer(trained: LocalFiller) -> None:
-    assert finish(trained.start(InfillRequest("", "", (LINE,)))).candidates()
+def test_an_empty_file_has_an_answer(trained_filler: LocalFiller) -> None:
+    assert finish(trained_filler.start(InfillRequest("", "", (LINE,)))).candidates()
 
 
 @pytest.mark.parametrize(
@@ -189,8 +190,8 @@ def test_the_cache_drops_the_least_recently_used_first() -> None:
     assert cache.bytes <= 700
 
 
-def test_about_reports_device_dtype_and_reasons(trained: LocalFiller) -> None:
-    about = trained.about()
+def test_about_reports_device_dtype_and_reasons(trained_filler: LocalFiller) -> None:
+    about = trained_filler.about()
     assert (about["device"], about["dtype"]) == ("cpu", "float32")
     assert isinstance(about["device_bytes"], int)
 
@@ -202,160 +203,160 @@ def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) ->
 
 
 @pytest.mark.parametrize("text", ["def f(a):\n    return a", "日本 😀", ""])
-def test_pieces_join_to_the_text(trained: LocalFiller, text: str) -> None:
-    assert "".join(trained.pieces(text)) == text
+def test_pieces_join_to_the_text(trained_filler: LocalFiller, text: str) -> None:
+    assert "".join(trained_filler.pieces(text)) == text
 
 
-def test_before_the_end_the_drafts_count_as_well(trained: LocalFiller) -> None:
-    task = trained.start(InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,)))
+def test_before_the_end_the_drafts_count_as_well(trained_filler: LocalFiller) -> None:
+    task = trained_filler.start(InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,)))
     while not any(candidate.row == "noise" for candidate in task.candidates()):
         assert task.step()
-    found = task.candidates()
-    assert found[0].row in ("copy", "causal")
-    assert "ta + gamma" in {candidate.texts[0] for candidate in found}
-    assert not any(candidate.finished for candidate in found)
+    candidates = task.candidates()
+    assert candidates[0].row in ("copy", "causal")
+    assert "ta + gamma" in {candidate.texts[0] for candidate in candidates}
+    assert not any(candidate.finished for candidate in candidates)
 
 
 @pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 2**60, -1])
-def test_any_seed_is_accepted(trained: LocalFiller, seed: int) -> None:
-    assert finish(trained.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
+def test_any_seed_is_accepted(trained_filler: LocalFiller, seed: int) -> None:
+    assert finish(trained_filler.start(InfillRequest(PREFIX, SUFFIX, (LINE,), seed=seed))).candidates()
 
 
 def test_a_checkpoint_without_delete_tokens_returns_many_candidates_up_to_the_row_limit(instruct: LocalFiller) -> None:
     task = instruct.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(candidates=500, steps=4)))
-    found = finish(task).candidates()
+    candidates = finish(task).candidates()
     drafts = [row for row in task.rows() if row.entropy is None]
     assert len(task.rows()) - len(drafts) <= local.MAX_ROWS  # on the canvas, corrected drafts among them
     # What the search has written, and what its open canvas reads beyond that.
     assert len(drafts) <= instruct.loaded.profile.copy_rows + Speculate().rows + 1
-    assert sum(candidate.row == "noise" for candidate in found) > 2
+    assert sum(candidate.row == "noise" for candidate in candidates) > 2
 
 
-def test_distant_holes_are_filled_in_sequence(trained: LocalFiller) -> None:
+def test_distant_holes_are_filled_in_sequence(trained_filler: LocalFiller) -> None:
     apart = "\n".join(f"x{n} = {n}" for n in range(40))
-    task = finish(trained.start(InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=(f"\n\n{apart}\n\n",))))
+    task = finish(trained_filler.start(InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=(f"\n\n{apart}\n\n",))))
     assert [len(candidate.texts) for candidate in task.candidates()] == [2]
 
 
-def test_the_text_of_a_control_token_stays_text(trained: LocalFiller) -> None:
-    vocabulary = trained.loaded.vocabulary
+def test_the_text_of_a_control_token_stays_text(trained_filler: LocalFiller) -> None:
+    vocabulary = trained_filler.loaded.vocabulary
     for name in ("<pre>", "<delete>", "<eos>", "<turn|>", "<path>"):
         ids = vocabulary.encode(f"a {name} b")
         assert vocabulary.decode(ids) == f"a {name} b"
         assert not set(ids) & vocabulary.special
-        task = trained.start(InfillRequest(f'html = "{name}', f'{name}"\n', (LINE,)))
+        task = trained_filler.start(InfillRequest(f'html = "{name}', f'{name}"\n', (LINE,)))
         assert finish(task).candidates()
 
 
 REPEATED = InfillRequest("alpha = beta + gamma\nx = 1\nalpha = be", "\n", (LINE,))
 
 
-def test_the_best_so_far_is_scored_early_and_changes_no_answer(trained: LocalFiller) -> None:
-    expected = finish(trained.start(REPEATED)).candidates()
-    trained.cache.clear()
-    task = trained.start(REPEATED)
+def test_the_best_so_far_is_scored_early_and_changes_no_answer(trained_filler: LocalFiller) -> None:
+    expected = finish(trained_filler.start(REPEATED)).candidates()
+    trained_filler.cache.clear()
+    task = trained_filler.start(REPEATED)
     task.hurry()
-    seen: list[Candidate] = []
+    early_candidates: list[Candidate] = []
     more = True
     while more:
         more = task.step()
-        if (early := task.early()) is not None and (not seen or seen[-1] != early):
+        if (early := task.early()) is not None and (not early_candidates or early_candidates[-1] != early):
             assert more
-            seen.append(early)
-    assert seen[0].row == "copy"
-    assert not any(one.finished for one in seen)
-    assert all(0 < (confidence.probability(one.confidence) or 0) < 1 and one.confidences[0] for one in seen)
-    found = task.candidates()
-    assert [(one.texts, one.row, one.steps) for one in found] == [(one.texts, one.row, one.steps) for one in expected]
-    assert [confidence.probability(one.confidence) for one in found] == pytest.approx(
+            early_candidates.append(early)
+    assert early_candidates[0].row == "copy"
+    assert not any(one.finished for one in early_candidates)
+    assert all(0 < (confidence.probability(one.confidence) or 0) < 1 and one.confidences[0] for one in early_candidates)
+    candidates = task.candidates()
+    assert [(one.texts, one.row, one.steps) for one in candidates] == [(one.texts, one.row, one.steps) for one in expected]
+    assert [confidence.probability(one.confidence) for one in candidates] == pytest.approx(
         [confidence.probability(one.confidence) for one in expected], abs=1e-5
     )
-    assert {one.texts for one in seen} <= {one.texts for one in found}
+    assert {one.texts for one in early_candidates} <= {one.texts for one in candidates}
 
 
-def test_early_scoring_needs_a_request_and_a_single_hole(trained: LocalFiller) -> None:
-    task = trained.start(REPEATED)
+def test_early_scoring_needs_a_request_and_a_single_hole(trained_filler: LocalFiller) -> None:
+    task = trained_filler.start(REPEATED)
     while task.step():
         assert task.early() is None
-    two = trained.start(InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=("\n\n\ndef g():\n    ",)))
+    two = trained_filler.start(InfillRequest("def f():\n    ", "\n", (BODY, BODY), between=("\n\n\ndef g():\n    ",)))
     two.hurry()
     while two.step():
         assert two.early() is None
 
 
-def started(trained: LocalFiller, request: InfillRequest) -> InfillTask:
+def started(trained_filler: LocalFiller, request: InfillRequest) -> InfillTask:
     """Start a request as one who types asks for it."""
-    trained.expect(request)
-    return trained.start(request)
+    trained_filler.expect(request)
+    return trained_filler.start(request)
 
 
-def reused(trained: LocalFiller, request: InfillRequest) -> tuple[int, int]:
-    task = trained.start(request)
+def reused(trained_filler: LocalFiller, request: InfillRequest) -> tuple[int, int]:
+    task = trained_filler.start(request)
     while not task.cache()["tokens"]:
         assert task.step()
     return task.cache()["tokens"], task.cache()["reused"]
 
 
-def foresee(trained: LocalFiller) -> int:
+def foresee(trained_filler: LocalFiller) -> int:
     n_units = 1
-    while trained.foresee():
+    while trained_filler.foresee():
         n_units += 1
     return n_units
 
 
-def test_the_prefix_of_a_cancelled_request_is_encoded_while_idle(trained: LocalFiller) -> None:
+def test_the_prefix_of_a_cancelled_request_is_encoded_while_idle(trained_filler: LocalFiller) -> None:
     request = InfillRequest(PREFIX + "x = " + "1 + " * 25, SUFFIX, (LINE,))
-    trained.cache.clear()
-    started(trained, request)  # and nothing of it is done
-    assert foresee(trained) > 1  # a little at a time
-    n_tokens, n_reused = reused(trained, request)
+    trained_filler.cache.clear()
+    started(trained_filler, request)  # and nothing of it is done
+    assert foresee(trained_filler) > 1  # a little at a time
+    n_tokens, n_reused = reused(trained_filler, request)
     assert n_tokens == n_reused > AHEAD_CHUNK
 
 
-def test_a_dropped_prefix_is_encoded_again_while_idle(trained: LocalFiller) -> None:
-    task = started(trained, REPEATED)
+def test_a_dropped_prefix_is_encoded_again_while_idle(trained_filler: LocalFiller) -> None:
+    task = started(trained_filler, REPEATED)
     assert task.step()
-    trained.trim()
-    foresee(trained)
-    n_tokens, n_reused = reused(trained, REPEATED)
+    trained_filler.trim()
+    foresee(trained_filler)
+    n_tokens, n_reused = reused(trained_filler, REPEATED)
     assert n_tokens == n_reused
 
 
-def test_the_accepted_answer_is_encoded_while_idle_and_not_counted(trained: LocalFiller) -> None:
-    trained.cache.clear()
-    best = finish(started(trained, REPEATED)).candidates()[0].texts[0]
-    asked = trained.cache.asked_tokens
-    foresee(trained)
-    assert trained.cache.asked_tokens == asked
-    n_tokens, n_reused = reused(trained, replace(REPEATED, prefix=REPEATED.prefix + best))
+def test_the_accepted_answer_is_encoded_while_idle_and_not_counted(trained_filler: LocalFiller) -> None:
+    trained_filler.cache.clear()
+    best = finish(started(trained_filler, REPEATED)).candidates()[0].texts[0]
+    asked_tokens = trained_filler.cache.asked_tokens
+    foresee(trained_filler)
+    assert trained_filler.cache.asked_tokens == asked_tokens
+    n_tokens, n_reused = reused(trained_filler, replace(REPEATED, prefix=REPEATED.prefix + best))
     assert n_tokens == n_reused
 
 
-def test_only_the_newest_expected_request_is_prepared_and_only_once(trained: LocalFiller) -> None:
-    older = started(trained, REPEATED)
-    started(trained, InfillRequest(PREFIX, SUFFIX, (LINE,)))
+def test_only_the_newest_expected_request_is_prepared_and_only_once(trained_filler: LocalFiller) -> None:
+    older = started(trained_filler, REPEATED)
+    started(trained_filler, InfillRequest(PREFIX, SUFFIX, (LINE,)))
     finish(older)
-    foresee(trained)
-    n_tokens, n_reused = reused(trained, InfillRequest(PREFIX, SUFFIX, (LINE,)))
+    foresee(trained_filler)
+    n_tokens, n_reused = reused(trained_filler, InfillRequest(PREFIX, SUFFIX, (LINE,)))
     assert n_tokens == n_reused
-    foresee(trained)
-    trained.cache.clear()
-    assert not trained.foresee()
-    assert not trained.cache.bytes
+    foresee(trained_filler)
+    trained_filler.cache.clear()
+    assert not trained_filler.foresee()
+    assert not trained_filler.cache.bytes
 
 
-def test_failed_preparation_is_not_retried(trained: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_preparation_is_not_retried(trained_filler: LocalFiller, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    trained.cache.clear()
-    started(trained, REPEATED)
+    trained_filler.cache.clear()
+    started(trained_filler, REPEATED)
     with monkeypatch.context() as patched:
-        patched.setattr(trained.resources.prefixes, "encode", fail)
+        patched.setattr(trained_filler.resources.prefixes, "encode", fail)
         with pytest.raises(MemoryError):
-            trained.foresee()
-    assert not trained.foresee()
-    assert not trained.cache.bytes
+            trained_filler.foresee()
+    assert not trained_filler.foresee()
+    assert not trained_filler.cache.bytes
 
 
 def test_a_prefix_that_differs_in_a_short_end_is_not_kept_twice() -> None:

@@ -74,10 +74,10 @@ def test_an_open_canvas_is_the_text_that_follows_and_holds_nothing() -> None:
 
 def test_a_canvas_with_delete_tokens_holds_the_suffix_behind_them() -> None:
     batch = training.Sampler(1, delete=True).batch(6, 1)
-    for clean, noisy, gap, used in zip(batch.clean, batch.noisy, batch.gap, batch.used, strict=True):
-        held = clean[used & ~gap]
-        assert 0 < len(held) <= HELD
-        assert DELETE not in held
+    for clean, noisy, gap, used_places in zip(batch.clean, batch.noisy, batch.gap, batch.used, strict=True):
+        held_tokens = clean[used_places & ~gap]
+        assert 0 < len(held_tokens) <= HELD
+        assert DELETE not in held_tokens
         np.testing.assert_array_equal(noisy[~gap], clean[~gap])
         answer = clean[gap & (clean != DELETE)]
         assert len(answer)
@@ -86,12 +86,12 @@ def test_a_canvas_with_delete_tokens_holds_the_suffix_behind_them() -> None:
 
 def test_a_checkpoint_is_kept_by_what_it_was_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "PLAN", Plan(open_steps=1, cut_steps=1, cooled_steps=0, rows=2, is_compiled=False))
-    said: list[str] = []
-    folder = training.made(tmp_path, delete=False, say=said.append)
-    assert training.made(tmp_path, delete=False, say=said.append) == folder
-    assert sum(line.startswith("training") for line in said) == 1
+    messages: list[str] = []
+    folder = training.made(tmp_path, delete=False, say=messages.append)
+    assert training.made(tmp_path, delete=False, say=messages.append) == folder
+    assert sum(line.startswith("training") for line in messages) == 1
     monkeypatch.setattr(training, "SHAPE", replace(training.SHAPE, layers=1))
-    assert training.made(tmp_path, delete=False, say=said.append) != folder
+    assert training.made(tmp_path, delete=False, say=messages.append) != folder
 
 
 def test_the_shipped_checkpoint_is_made_as_the_code_says() -> None:

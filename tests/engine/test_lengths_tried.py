@@ -36,14 +36,14 @@ def reading(text: str, alphabet: str, sure: float = 0.9) -> Tensor:
 
 @given(canvases, heads)
 def test_head_scores_equal_the_reference(shape: tuple[int, int, float], head: list[int]) -> None:
-    said = logps(shape)
-    assert tried.head_scores(said, head).tolist() == pytest.approx(tried_reference.head_scores(said.tolist(), head), abs=1e-3)
+    logs = logps(shape)
+    assert tried.head_scores(logs, head).tolist() == pytest.approx(tried_reference.head_scores(logs.tolist(), head), abs=1e-3)
 
 
 @given(canvases, st.sets(tokens, max_size=3))
 def test_none_before_equals_the_reference(shape: tuple[int, int, float], some: set[int]) -> None:
-    said = logps(shape)
-    assert tried.none_before(said, some).tolist() == pytest.approx(tried_reference.none_before(said.tolist(), some), abs=1e-3)
+    logs = logps(shape)
+    assert tried.none_before(logs, some).tolist() == pytest.approx(tried_reference.none_before(logs.tolist(), some), abs=1e-3)
 
 
 @given(canvases, st.integers(1, 5), st.sampled_from([0.5, 0.9, 2.0]))
@@ -56,22 +56,22 @@ def test_likely_starts_equal_the_reference(shape: tuple[int, int, float], most: 
 
 @given(canvases, heads, st.sampled_from([0.1, 0.5]))
 def test_overlap_equals_the_reference(shape: tuple[int, int, float], head: list[int], sure: float) -> None:
-    said = logps(shape)
-    assert tried.overlap(said, head, sure) == tried_reference.overlap(said.exp().tolist(), head, sure)
+    logs = logps(shape)
+    assert tried.overlap(logs, head, sure) == tried_reference.overlap(logs.exp().tolist(), head, sure)
 
 
 def test_the_suffix_is_found_where_the_canvas_reads_as_its_head() -> None:
     alphabet = "abcdef;)"
-    said = reading("abcabc);ef", alphabet)
+    logs = reading("abcabc);ef", alphabet)
     head = [alphabet.index(character) for character in ");e"]
-    assert int(tried.head_scores(said, head).argmax()) == 6
+    assert int(tried.head_scores(logs, head).argmax()) == 6
 
 
-def test_a_head_that_recurs_is_found_where_more_of_it_stands() -> None:
+def test_a_repeated_head_is_found_at_its_longest_match() -> None:
     alphabet = "abcdef;)"
-    said = reading("ab);ab);ef", alphabet)
+    logs = reading("ab);ab);ef", alphabet)
     head = [alphabet.index(character) for character in ");ef"]
-    assert int(tried.head_scores(said, head).argmax()) == 6
+    assert int(tried.head_scores(logs, head).argmax()) == 6
 
 
 def test_one_token_that_both_sides_share_does_not_shrink_a_gap() -> None:
@@ -89,7 +89,7 @@ def test_a_gap_is_short_where_its_end_alone_stays_uncertain() -> None:
 
 @given(st.integers(1, 9), st.integers(0, 5), st.lists(tokens, min_size=1, max_size=5))
 @settings(max_examples=40, deadline=None)
-def test_a_snapped_canvas_holds_the_suffix_and_goes_on_with_what_it_had(start: int, n_steps: int, tail: list[int]) -> None:
+def test_a_snapped_canvas_holds_the_suffix_and_keeps_its_other_state(start: int, n_steps: int, tail: list[int]) -> None:
     limits, sampling = TokenLimits(tuple(range(VOCABULARY))), Sampling(conditioning_tokens=3)
     denoiser = Denoiser([Row((0,) * 10, (True,) * 10, 8)], limits, sampling, VOCABULARY)
     for n in range(n_steps):
@@ -132,14 +132,14 @@ snaps = st.builds(
 
 @given(gaps, snaps, st.integers(0, 30), st.sampled_from([0.3, 0.7, 1.1]))  # sharper: equal scores, in no order
 @settings(max_examples=80, deadline=None)
-def test_a_search_writes_what_the_readable_one_writes(gap: Gap, snap: Snap, seed: int, sharpness: float) -> None:
+def test_a_search_equals_the_reference(gap: Gap, snap: Snap, seed: int, sharpness: float) -> None:
     toy, sampling = Toy(seed, sharpness), Sampling(entropy_bound=0.5, stop_entropy=0.3, conditioning_tokens=4)
     search = Search(gap, sampling, len(toy.table[0]), snap)
     while not search.done:
         denoiser = search.denoiser
         rows = denoiser.live
-        asked = denoiser.ask(rows)
-        search.take(rows, toy.logits(asked.ids, toy.soft(asked.top_ids, asked.top_chances), asked.used, asked.free))
+        inputs = denoiser.ask(rows)
+        search.take(rows, toy.logits(inputs.ids, toy.soft(inputs.top_ids, inputs.top_chances), inputs.used, inputs.free))
         if search.is_trial_over:
             search.keep(scored([list(answer) for answer in search.answers()]))
     assert [list(answer) for answer in search.answers()] == tried_reference.search(gap, sampling, snap, toy, scored)
@@ -151,12 +151,12 @@ def scored(answers: list[list[int]]) -> list[float]:
     return [sum(token * (place + 1) % 5 for place, token in enumerate(answer)) / 3 - len(answer) for answer in answers]
 
 
-def test_a_grown_gap_keeps_what_it_had_and_adds_noise_that_nothing_is_known_of() -> None:
+def test_a_grown_gap_keeps_its_tokens_and_adds_noise_without_conditioning() -> None:
     state = tried.State(
         torch.tensor([3, 4, 5]), torch.tensor([True, True, False]), torch.zeros(3, 2, dtype=torch.long), torch.ones(3, 2)
     )
-    grown = tried.grown(state, 5, TokenLimits((1, 2)), seed=3)
-    assert grown.ids[:2].tolist() == [3, 4]
-    assert set(grown.ids[2:].tolist()) <= {1, 2}
-    assert grown.free.all()
-    assert grown.top_chances.tolist() == [[1, 1], [1, 1], [0, 0], [0, 0], [0, 0]]
+    new_state = tried.grown(state, 5, TokenLimits((1, 2)), seed=3)
+    assert new_state.ids[:2].tolist() == [3, 4]
+    assert set(new_state.ids[2:].tolist()) <= {1, 2}
+    assert new_state.free.all()
+    assert new_state.top_chances.tolist() == [[1, 1], [1, 1], [0, 0], [0, 0], [0, 0]]

@@ -26,8 +26,8 @@ RING = {"text": "def total(prices):\n    return 0\n", "time": [412, 731_902_114]
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Running]:
-    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--port=0") as made:
-        yield made
+    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--port=0") as process:
+        yield process
 
 
 def scripted(text: str) -> str:
@@ -37,7 +37,7 @@ def scripted(text: str) -> str:
 
 def llama_vim(prefix: str, prompt: str = "", **more: object) -> dict[str, object]:
     """What llama.vim sends as one types."""
-    sent: dict[str, object] = {
+    fields: dict[str, object] = {
         "id_slot": 0,
         "input_prefix": prefix,
         "input_suffix": "\n\n\ndef other():\n    return 1\n",
@@ -56,17 +56,17 @@ def llama_vim(prefix: str, prompt: str = "", **more: object) -> dict[str, object
         "response_fields": ["content", *TIMINGS, "truncated", "tokens_cached"],
         "model": "",
     }
-    return sent | more
+    return fields | more
 
 
 def test_llama_vim_gets_the_answer_and_the_timings_it_shows(engine: Running) -> None:
     response = engine.http.post("/infill", json=llama_vim(scripted("price = 1")))
     assert response.status_code == 200
     assert LLAMA_VIM_TAKES.match(response.text), response.text
-    made = response.json()
-    assert made["content"] == "price = 1"
-    assert set(made) == {"content", *TIMINGS, "truncated", "tokens_cached"}
-    assert all(isinstance(made[name], int | float) for name in TIMINGS)
+    answer = response.json()
+    assert answer["content"] == "price = 1"
+    assert set(answer) == {"content", *TIMINGS, "truncated", "tokens_cached"}
+    assert all(isinstance(answer[name], int | float) for name in TIMINGS)
 
 
 def test_llama_vim_warms_the_cache_without_an_answer(engine: Running) -> None:
@@ -79,8 +79,8 @@ def test_llama_vim_warms_the_cache_without_an_answer(engine: Running) -> None:
 def minuet(engine: Running, **more: object) -> httpx.Response:
     """Ask as minuet-ai.nvim does."""
     before = '# language: python\n# indentation: use 4 spaces for a tab\n"""Money."""\n'
-    sent = {"model": "embedded", "stream": True, "prompt": before, "suffix": "\n\n\ndef other():\n    return 1\n", **more}
-    return engine.http.post("/v1/completions", json=sent, headers={"Accept": "application/json"})
+    fields = {"model": "embedded", "stream": True, "prompt": before, "suffix": "\n\n\ndef other():\n    return 1\n", **more}
+    return engine.http.post("/v1/completions", json=fields, headers={"Accept": "application/json"})
 
 
 def streamed(response: httpx.Response) -> list[dict[str, Any]]:
@@ -101,8 +101,8 @@ def test_minuet_reads_an_unstreamed_answer(engine: Running) -> None:
 
 def continues(stop: list[str] | None = None, suffix: str = "\n    return result\n") -> dict[str, object]:
     """What Continue's package sends for a completion, with each of its providers that send a suffix."""
-    sent = {"model": "embedded", "prompt": scripted("x = 1\n\ny = 2"), "suffix": suffix, "stream": True}
-    return {**sent, "max_tokens": 256, "temperature": 0.01, **({} if stop is None else {"stop": stop})}
+    fields = {"model": "embedded", "prompt": scripted("x = 1\n\ny = 2"), "suffix": suffix, "stream": True}
+    return {**fields, "max_tokens": 256, "temperature": 0.01, **({} if stop is None else {"stop": stop})}
 
 
 def test_continue_reads_completions_with_its_provider_inception(engine: Running) -> None:
@@ -111,9 +111,9 @@ def test_continue_reads_completions_with_its_provider_inception(engine: Running)
 
 
 def test_continues_marker_for_no_suffix_is_an_empty_suffix() -> None:
-    marked, empty = (compat.from_openai(Fields(continues(suffix=suffix))).ask.request for suffix in ("<|endoftext|>", ""))
-    assert marked == empty
-    assert marked.holes[0].block
+    with_marker, empty = (compat.from_openai(Fields(continues(suffix=suffix))).ask.request for suffix in ("<|endoftext|>", ""))
+    assert with_marker == empty
+    assert with_marker.holes[0].block
 
 
 def test_continue_reads_completions_in_mistrals_shape(engine: Running) -> None:
@@ -123,14 +123,14 @@ def test_continue_reads_completions_in_mistrals_shape(engine: Running) -> None:
 
 
 def test_mistral_completions_work_unstreamed_and_with_random_seed(engine: Running) -> None:
-    sent = continues(suffix="\nz = 3\n") | {"stream": False, "random_seed": 5, "min_tokens": 0}
-    made = engine.http.post("/v1/fim/completions", json=sent).json()
-    assert made["object"] == "chat.completion"
-    [choice] = made["choices"]
+    fields = continues(suffix="\nz = 3\n") | {"stream": False, "random_seed": 5, "min_tokens": 0}
+    answer = engine.http.post("/v1/fim/completions", json=fields).json()
+    assert answer["object"] == "chat.completion"
+    [choice] = answer["choices"]
     assert choice["message"] == {"role": "assistant", "content": "x = 1\n\ny = 2"}
     assert (choice["index"], choice["finish_reason"]) == (0, "stop")
-    assert made["usage"]["completion_tokens"] == len("x = 1\n\ny = 2")
-    assert compat.from_openai(Fields(sent)).ask.request.seed == 5
+    assert answer["usage"]["completion_tokens"] == len("x = 1\n\ny = 2")
+    assert compat.from_openai(Fields(fields)).ask.request.seed == 5
 
 
 @pytest.mark.parametrize("name", ["openai", "mercury", "codestral", "llama"])
@@ -139,4 +139,4 @@ def test_an_engine_can_serve_another_engine(engine: Running, name: str) -> None:
     question = fim.Query("embedded", scripted("x = 1"), "\ny = 2\n", 64)
     response = engine.http.post(dialect.path, json=dialect.build(question))
     assert response.status_code == 200, response.text
-    assert [written.text for written in dialect.parse(parse(response.content))] == ["x = 1"]
+    assert [candidate.text for candidate in dialect.parse(parse(response.content))] == ["x = 1"]

@@ -18,8 +18,8 @@ CANVAS = torch.tensor([[11, 50, 60, 70, 33, 20], [12, 13, 14, 15, 16, 17]])
 @pytest.fixture(params=[Passes, PackedPasses], ids=["plain", "packed"])
 def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
     """The passes over one model, computed plainly and on packed weights."""
-    made: Passes = request.param(with_experts)
-    return made
+    result: Passes = request.param(with_experts)
+    return result
 
 
 @torch.no_grad()
@@ -48,12 +48,12 @@ def test_the_decoder_equals_the_librarys(with_experts: Any, passes: Passes, leng
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("cut", [1, 7, 8, 20, 39])
-def test_a_cropped_and_extended_prefix_equals_a_new_one(passes: Passes, cut: int) -> None:
+@pytest.mark.parametrize("n_kept", [1, 7, 8, 20, 39])
+def test_a_cropped_and_extended_prefix_equals_a_new_one(passes: Passes, n_kept: int) -> None:
     hidden, whole = passes.encode(IDS)
-    again, grown = passes.encode(IDS[:, cut:], crop(whole, cut))
-    torch.testing.assert_close(again, hidden[:, cut:], atol=1e-5, rtol=1e-4)
-    for (keys, values), (new_keys, new_values) in zip(whole, grown, strict=True):
+    again, longer = passes.encode(IDS[:, n_kept:], crop(whole, n_kept))
+    torch.testing.assert_close(again, hidden[:, n_kept:], atol=1e-5, rtol=1e-4)
+    for (keys, values), (new_keys, new_values) in zip(whole, longer, strict=True):
         torch.testing.assert_close(new_keys, keys, atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(new_values, values, atol=1e-5, rtol=1e-4)
 
@@ -63,16 +63,16 @@ def test_continuations_in_one_pass_equal_separate_passes(passes: Passes) -> None
     """Two continuations that share a token, longer together with the prefix than the window."""
     prefix, kv = 12, passes.encode(IDS[:, :12])[1]
     tokens, parents = [30, 31, 32, 40, 41], [-1, 0, 1, 0, 3]  # 30 31 32 and 30 40 41
-    depths, seen = [0, 1, 2, 1, 2], torch.zeros(5, prefix + 5, dtype=torch.bool)
-    seen[:, :prefix] = True
+    depths, mask = [0, 1, 2, 1, 2], torch.zeros(5, prefix + 5, dtype=torch.bool)
+    mask[:, :prefix] = True
     for node in range(5):
         above = node
         while above >= 0:
-            seen[node, prefix + above] = True
+            mask[node, prefix + above] = True
             above = parents[above]
     room = [(torch.cat([k, k[:, :, :5]], 2), torch.cat([v, v[:, :, :5]], 2)) for k, v in kv]
     positions = torch.tensor(depths) + prefix
-    hidden = passes.extend(torch.tensor(tokens), positions, room, seen, torch.cat([torch.arange(prefix), positions]))
+    hidden = passes.extend(torch.tensor(tokens), positions, room, mask, torch.cat([torch.arange(prefix), positions]))
     for nodes in ([0, 1, 2], [0, 3, 4]):
         alone, _ = passes.encode(torch.tensor([[tokens[node] for node in nodes]]), kv)
         torch.testing.assert_close(hidden[nodes], alone[0], atol=1e-5, rtol=1e-4)

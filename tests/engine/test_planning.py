@@ -76,21 +76,21 @@ def with_clock(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> Timed:
     time, passes = Timed(loaded), loaded.passes
     decode, encode, extend = passes.decode, passes.encode, passes.extend
 
-    def timed_decode(canvas: Any, *rest: Any, **named: Any) -> Any:
+    def timed_decode(canvas: Any, *rest: Any, **options: Any) -> Any:
         time.did.append("step")
         time.now_s += time.step_s + time.row_s * len(canvas) + time.position_s * canvas.numel()
-        return decode(canvas, *rest, **named)
+        return decode(canvas, *rest, **options)
 
-    def timed_encode(ids: Any, *rest: Any, **named: Any) -> Any:
+    def timed_encode(ids: Any, *rest: Any, **options: Any) -> Any:
         time.did.append("pass")
         time.now_s += PASS_S
-        return encode(ids, *rest, **named)
+        return encode(ids, *rest, **options)
 
-    def timed_extend(ids: Any, *rest: Any, **named: Any) -> Any:
+    def timed_extend(ids: Any, *rest: Any, **options: Any) -> Any:
         is_token = len(ids) == 1
         time.did.append("token" if is_token else "pass")
         time.now_s += time.token_s if is_token else PASS_S
-        return extend(ids, *rest, **named)
+        return extend(ids, *rest, **options)
 
     monkeypatch.setattr(passes, "decode", timed_decode)
     monkeypatch.setattr(passes, "encode", timed_encode)

@@ -31,8 +31,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(saved: Path, tmp_path: Path) -> Iterator[Hub]:
-    with serving(NAME, shutil.copytree(saved, tmp_path / "hub")) as served:
-        yield served
+    with serving(NAME, shutil.copytree(saved, tmp_path / "hub")) as hub_server:
+        yield hub_server
 
 
 def pull(hub: Hub, home: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
@@ -40,25 +40,25 @@ def pull(hub: Hub, home: Path, *arguments: str, code: int = 0) -> tuple[str, str
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
     environment |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "5"}
     command = [sys.executable, "-m", "dg_lsp.engine.commands", "pull", *(arguments or (NAME,))]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert process.returncode == code, process.stderr
+    assert "Traceback" not in process.stderr
+    return process.stdout, process.stderr
 
 
 def test_a_model_is_fetched_once_and_loads(hub: Hub, tmp_path: Path) -> None:
-    told, said = pull(hub, tmp_path / "home")
-    folder = Path(told.removeprefix(f"{NAME} is in ").strip())
+    output, messages = pull(hub, tmp_path / "home")
+    folder = Path(output.removeprefix(f"{NAME} is in ").strip())
     names = {path.name for path in folder.rglob("*") if path.is_file()}
     assert "model.safetensors.index.json" in names
     assert not names & {"README.md", "pytorch_model.bin", "model.safetensors"}
-    assert all(line.startswith(f"downloading {NAME}: ") for line in said.splitlines())
-    assert said
+    assert all(line.startswith(f"downloading {NAME}: ") for line in messages.splitlines())
+    assert messages
     assert model.load_model(str(folder), device="cpu", threads=1).passes.kinds
     bodies = [path for method, path, _ in hub.asked if method == "GET" and path.endswith(".safetensors")]
     assert len(bodies) == len(set(bodies)) > 2
     hub.asked.clear()
-    assert pull(hub, tmp_path / "home")[0] == told
+    assert pull(hub, tmp_path / "home")[0] == output
     assert not [path for method, path, _ in hub.asked if method == "GET" and path.endswith(".safetensors")]
 
 
@@ -66,8 +66,8 @@ def test_a_model_is_fetched_once_and_loads(hub: Hub, tmp_path: Path) -> None:
 def test_an_interrupted_fetch_does_not_fetch_complete_files_again(hub: Hub, tmp_path: Path) -> None:
     sizes = sorted(path.stat().st_size for path in hub.folder.glob("model-*.safetensors"))
     hub.break_after = sizes[-2]  # all but the largest come through
-    said = pull(hub, tmp_path / "home", code=2)[1]
-    assert f"dg-lsp engine: {NAME} can't be fetched from the hub (" in said
+    messages = pull(hub, tmp_path / "home", code=2)[1]
+    assert f"dg-lsp engine: {NAME} can't be fetched from the hub (" in messages
     hub.break_after = None
     hub.asked.clear()
     pull(hub, tmp_path / "home")
@@ -76,18 +76,18 @@ def test_an_interrupted_fetch_does_not_fetch_complete_files_again(hub: Hub, tmp_
 
 def test_an_unsupported_model_is_not_fetched(hub: Hub, tmp_path: Path) -> None:
     (hub.folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    said = pull(hub, tmp_path / "home", code=2)[1]
-    assert said == f"dg-lsp engine: {NAME} is a 'llama', not a diffusion_gemma, so it was not fetched\n"
+    messages = pull(hub, tmp_path / "home", code=2)[1]
+    assert messages == f"dg-lsp engine: {NAME} is a 'llama', not a diffusion_gemma, so it was not fetched\n"
     assert not [path for _, path, _ in hub.asked if path.endswith(".safetensors")]
 
 
 def test_a_missing_hub_model_is_reported(hub: Hub, tmp_path: Path) -> None:
-    said = pull(hub, tmp_path / "home", "nobody/nothing", code=2)[1]
-    assert "dg-lsp engine: nobody/nothing can't be fetched from the hub (" in said
+    messages = pull(hub, tmp_path / "home", "nobody/nothing", code=2)[1]
+    assert "dg-lsp engine: nobody/nothing can't be fetched from the hub (" in messages
 
 
 @pytest.mark.parametrize("name", ["embedded", "./folder", "vllm:http://localhost:8000", "word"])
 def test_only_hub_ids_can_be_fetched(hub: Hub, tmp_path: Path, name: str) -> None:
-    said = pull(hub, tmp_path / "home", name, code=2)[1]
-    assert said == f"dg-lsp engine: {name} can't be fetched; give a hub id (OWNER/NAME)\n"
+    messages = pull(hub, tmp_path / "home", name, code=2)[1]
+    assert messages == f"dg-lsp engine: {name} can't be fetched; give a hub id (OWNER/NAME)\n"
     assert not hub.asked

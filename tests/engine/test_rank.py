@@ -16,11 +16,11 @@ from dg_lsp.engine.rank import RowResult, evidence, features
 def test_rows_that_agree_count_for_each_other() -> None:
     copy = RowResult("x", "copy", tokens=(-1.0, -3.0), left=9, right=2)
     causal, noise = RowResult("x", "causal", tokens=(-1.0, -3.0)), RowResult("y", "noise", entropy=0.5)
-    named = features(causal, [copy, causal, noise])
-    assert named["agree"] == pytest.approx(0.693, abs=1e-3)
-    assert (named["copied"], named["causal"], named["noise"]) == (1.0, 1.0, 0.0)
-    assert named["left"] == pytest.approx(2.303, abs=1e-3)
-    assert (named["sum"], named["mean"], named["least"]) == (-4.0, -2.0, -3.0)
+    value_by_name = features(causal, [copy, causal, noise])
+    assert value_by_name["agree"] == pytest.approx(0.693, abs=1e-3)
+    assert (value_by_name["copied"], value_by_name["causal"], value_by_name["noise"]) == (1.0, 1.0, 0.0)
+    assert value_by_name["left"] == pytest.approx(2.303, abs=1e-3)
+    assert (value_by_name["sum"], value_by_name["mean"], value_by_name["least"]) == (-4.0, -2.0, -3.0)
 
 
 def test_lines_near_the_hole_count_as_repeated() -> None:
@@ -40,28 +40,28 @@ ITEMS = [
 
 
 def test_each_text_appears_once_best_first() -> None:
-    ranked = calibration.to_candidates(evidence(ITEMS), Calibration(0.0, {"mean": 1.0}))
-    assert [(item.texts, item.row) for item in ranked] == [(("b",), "causal"), (("a",), "noise")]
-    assert all(isinstance(item.confidence, Calibrated) for item in ranked)
-    assert [confidence.probability(item.confidence) for item in ranked] == pytest.approx([0.269, 0.119], abs=1e-3)
+    candidates = calibration.to_candidates(evidence(ITEMS), Calibration(0.0, {"mean": 1.0}))
+    assert [(item.texts, item.row) for item in candidates] == [(("b",), "causal"), (("a",), "noise")]
+    assert all(isinstance(item.confidence, Calibrated) for item in candidates)
+    assert [confidence.probability(item.confidence) for item in candidates] == pytest.approx([0.269, 0.119], abs=1e-3)
 
 
 def test_without_a_calibration_there_is_an_order_and_no_probability() -> None:
-    ranked = calibration.to_candidates(evidence(ITEMS), None)
-    assert [(item.texts, item.confidence) for item in ranked] == [(("b",), Ranked(0)), (("a",), Ranked(1))]
+    candidates = calibration.to_candidates(evidence(ITEMS), None)
+    assert [(item.texts, item.confidence) for item in candidates] == [(("b",), Ranked(0)), (("a",), Ranked(1))]
 
 
 def test_without_a_calibration_a_sum_ranks_answers_of_different_lengths() -> None:
-    repeated = RowResult("abab", "noise", tokens=(-1.0, -1.0, -0.1, -0.1), after_sum=-4.0)
+    repeating = RowResult("abab", "noise", tokens=(-1.0, -1.0, -0.1, -0.1), after_sum=-4.0)
     short = RowResult("ab", "noise", tokens=(-1.0, -1.0), after_sum=-0.5)
-    ranked = calibration.to_candidates(evidence([repeated, short]), None)
-    assert [item.texts for item in ranked] == [("ab",), ("abab",)]
+    candidates = calibration.to_candidates(evidence([repeating, short]), None)
+    assert [item.texts for item in candidates] == [("ab",), ("abab",)]
 
 
 def test_doubted_candidates_rank_last_and_are_marked() -> None:
     first, *rest = evidence(ITEMS[1:])
-    ranked = calibration.to_candidates([replace(first, doubted=True), *rest], None)
-    assert [(item.texts, item.confidence) for item in ranked] == [(("a",), Ranked(0)), (("b",), Ranked(1, doubted=True))]
+    candidates = calibration.to_candidates([replace(first, doubted=True), *rest], None)
+    assert [(item.texts, item.confidence) for item in candidates] == [(("a",), Ranked(0)), (("b",), Ranked(1, doubted=True))]
 
 
 def test_a_probability_stays_within_bounds() -> None:

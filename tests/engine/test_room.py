@@ -76,9 +76,9 @@ def test_free_memory_is_the_systems_or_what_the_containers_limit_leaves(
 def test_free_memory_of_a_gpu_counts_what_the_allocator_keeps() -> None:
     before = room.free_bytes("cuda")
     assert before is not None
-    held = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    tensor = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
     during = room.free_bytes("cuda")
-    del held
+    del tensor
     after = room.free_bytes("cuda")
     assert during is not None
     assert after is not None
@@ -121,20 +121,22 @@ def test_short_memory_limits_a_pass_and_changes_no_answer(monkeypatch: pytest.Mo
 
 
 def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
-    asked = replace(a_request(), budget=Budget(candidates=8))
-    expected = finish(LocalFiller(local.load_local(str(trained_layout), device="cpu").loaded).start(asked)).candidates()
+    infill_request = replace(a_request(), budget=Budget(candidates=8))
+    expected = finish(
+        LocalFiller(local.load_local(str(trained_layout), device="cpu").loaded).start(infill_request)
+    ).candidates()
     bounded = local.load_local(str(trained_layout), device="cpu", rows=2)
-    seen: list[int] = []
+    row_counts: list[int] = []
     decode = bounded.loaded.passes.decode
 
-    def counted(canvas: torch.Tensor, *others: object, **named: object) -> torch.Tensor:
-        seen.append(len(canvas))
-        return decode(canvas, *others, **named)  # type: ignore[arg-type]
+    def counted(canvas: torch.Tensor, *others: object, **options: object) -> torch.Tensor:
+        row_counts.append(len(canvas))
+        return decode(canvas, *others, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(bounded.loaded.passes, "decode", counted)
-    found = finish(bounded.start(asked)).candidates()
-    assert max(seen) == 2
-    assert [one.texts for one in found] == [one.texts for one in expected]
+    candidates = finish(bounded.start(infill_request)).candidates()
+    assert max(row_counts) == 2
+    assert [one.texts for one in candidates] == [one.texts for one in expected]
 
 
 def test_a_burst_takes_no_more_rows_than_fit(monkeypatch: pytest.MonkeyPatch, model: LocalFiller) -> None:

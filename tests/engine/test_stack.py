@@ -48,10 +48,10 @@ def test_logits_in_a_shared_pass_equal_those_alone(with_experts: Any, lengths: t
     prefixes = [a_prefix(passes, length) for length in lengths]
     denoisers = [Denoiser(canvases(number), LIMITS, SAMPLING, 120) for number in range(len(lengths))]
     for _ in range(2):  # at the second step conditioning and deletions differ from row to row
-        asked = [denoiser.ask(denoiser.live) for denoiser in denoisers]
-        alone = [logits(passes, kv, one) for kv, one in zip(prefixes, asked, strict=True)]
-        whole = joined(asked)
-        parts = [PrefixRows(kv, len(one.ids)) for kv, one in zip(prefixes, asked, strict=True)]
+        decoder_inputs = [denoiser.ask(denoiser.live) for denoiser in denoisers]
+        alone = [logits(passes, kv, one) for kv, one in zip(prefixes, decoder_inputs, strict=True)]
+        whole = joined(decoder_inputs)
+        parts = [PrefixRows(kv, len(one.ids)) for kv, one in zip(prefixes, decoder_inputs, strict=True)]
         together = Stack(parts, whole.ids.shape[1]).logits(passes, whole, conditioned=True)
         torch.testing.assert_close(together, torch.cat(alone), atol=1e-4, rtol=1e-3)
         for denoiser, own in zip(denoisers, alone, strict=True):
@@ -74,11 +74,11 @@ def test_rows_that_join_and_leave_write_the_same_as_alone(with_experts: Any) -> 
         parties = [number for number in range(min(turn + 1, 3)) if not together[number].done]
         if not parties:
             break
-        asked = [together[number].ask(together[number].live) for number in parties]
-        whole = joined(asked)
-        parts = [PrefixRows(prefixes[number], len(one.ids)) for number, one in zip(parties, asked, strict=True)]
+        decoder_inputs = [together[number].ask(together[number].live) for number in parties]
+        whole = joined(decoder_inputs)
+        parts = [PrefixRows(prefixes[number], len(one.ids)) for number, one in zip(parties, decoder_inputs, strict=True)]
         answers = Stack(parts, whole.ids.shape[1]).logits(passes, whole, conditioned=True)
-        for number, own in zip(parties, torch.split(answers, [int(one.free.sum()) for one in asked]), strict=True):
+        for number, own in zip(parties, torch.split(answers, [int(one.free.sum()) for one in decoder_inputs]), strict=True):
             together[number].take(together[number].live, own)
     assert all(denoiser.done for denoiser in together)
     for denoiser, readings in zip(together, alone, strict=True):
@@ -88,32 +88,32 @@ def test_rows_that_join_and_leave_write_the_same_as_alone(with_experts: Any) -> 
             assert beside.chances == pytest.approx(reading.chances, abs=1e-4)
 
 
-def logits(passes: Passes, kv: KV, asked: DecoderInput) -> torch.Tensor:
+def logits(passes: Passes, kv: KV, decoder_input: DecoderInput) -> torch.Tensor:
     """What the decoder says to rows that step alone, by the passes that are held equal to the library's."""
     n_past = kv[0][0].shape[2]
-    seen = torch.cat([torch.ones(len(asked.ids), n_past, dtype=torch.bool), asked.used], 1)
+    mask = torch.cat([torch.ones(len(decoder_input.ids), n_past, dtype=torch.bool), decoder_input.used], 1)
     hidden = passes.decode(
-        asked.ids,
+        decoder_input.ids,
         kv,
-        passes.soft(asked.top_ids, asked.top_chances),
-        positions=n_past + (asked.used.cumsum(1) - 1).clamp(min=0),
-        mask=seen[:, None, None].expand(-1, 1, asked.ids.shape[1], -1),
+        passes.soft(decoder_input.top_ids, decoder_input.top_chances),
+        positions=n_past + (decoder_input.used.cumsum(1) - 1).clamp(min=0),
+        mask=mask[:, None, None].expand(-1, 1, decoder_input.ids.shape[1], -1),
     )
-    return passes.logits(hidden[asked.free])
+    return passes.logits(hidden[decoder_input.free])
 
 
 @torch.no_grad()
 def test_rows_that_step_in_slices_write_the_same(with_experts: Any) -> None:
     passes = Passes(with_experts)
     kv, rows = a_prefix(passes, 30), [*canvases(0), *canvases(1)]
-    read = []
+    readings = []
     for most in (0, 1, 4):
         denoiser = Denoiser(rows, LIMITS, SAMPLING, 120)
         decoder = LocalDecoder(passes, kv)
         while not denoiser.done:
             denoiser.step(decoder, most)
-        read.append([denoiser.read(index).ids for index in range(len(rows))])
-    assert read[1:] == read[:1] * 2
+        readings.append([denoiser.read(index).ids for index in range(len(rows))])
+    assert readings[1:] == readings[:1] * 2
 
 
 @torch.no_grad()
@@ -152,18 +152,18 @@ def model(folder: Path, *, joins: bool) -> LocalFiller:
 
 
 def alone(folder: Path) -> list[tuple[Candidate, ...]]:
-    made, found = model(folder, joins=False), []
+    filler, answers = model(folder, joins=False), []
     for request in REQUESTS:
-        task = made.start(request)
+        task = filler.start(request)
         while task.step():
             pass
-        found.append(task.candidates())
-    return found
+        answers.append(task.candidates())
+    return answers
 
 
-def check_same(found: tuple[Candidate, ...], expected: tuple[Candidate, ...]) -> None:
-    assert [(one.texts, one.row, one.steps) for one in found] == [(one.texts, one.row, one.steps) for one in expected]
-    assert [confidence.probability(one.confidence) for one in found] == pytest.approx(
+def check_same(candidates: tuple[Candidate, ...], expected: tuple[Candidate, ...]) -> None:
+    assert [(one.texts, one.row, one.steps) for one in candidates] == [(one.texts, one.row, one.steps) for one in expected]
+    assert [confidence.probability(one.confidence) for one in candidates] == pytest.approx(
         [confidence.probability(one.confidence) for one in expected], abs=1e-4
     )
 
@@ -176,57 +176,57 @@ def test_requests_in_shared_passes_get_the_same_answers(
 ) -> None:
     """Each begins two turns after the one before, so that they are at different steps; one may be cancelled midway."""
     folder = request.getfixturevalue(layout)
-    expected, made = alone(folder), model(folder, joins=True)
+    expected, filler = alone(folder), model(folder, joins=True)
     under_way: dict[int, InfillTask] = {}
-    found: dict[int, tuple[Candidate, ...]] = {}
-    waiting, shared, turn = list(enumerate(REQUESTS)), 0, 0
+    answers: dict[int, tuple[Candidate, ...]] = {}
+    waiting, n_shared, turn = list(enumerate(REQUESTS)), 0, 0
     while waiting or under_way:
         if waiting and turn % 2 == 0:
-            place, asked = waiting.pop(0)
-            under_way[place] = made.start(asked)
+            place, infill_request = waiting.pop(0)
+            under_way[place] = filler.start(infill_request)
         turn += 1
         order = list(under_way)
         order = order[turn % len(order) :] + order[: turn % len(order)]
-        chosen = made.predict_together([under_way[place] for place in order], 32)
-        shared += len(chosen) > 1
-        for place in [order[index] for index in chosen] or order[:1]:
+        joined_places = filler.predict_together([under_way[place] for place in order], 32)
+        n_shared += len(joined_places) > 1
+        for place in [order[index] for index in joined_places] or order[:1]:
             task = under_way[place]
             if not task.step():
-                found[place] = under_way.pop(place).candidates()
-            elif place == cut_off and len(chosen) > 1:
+                answers[place] = under_way.pop(place).candidates()
+            elif place == cut_off and len(joined_places) > 1:
                 under_way.pop(place)  # its rows are gone from the next pass
-    assert shared > 2
-    assert sorted(found) == [place for place in range(len(REQUESTS)) if place != cut_off]
-    for place, candidates in found.items():
+    assert n_shared > 2
+    assert sorted(answers) == [place for place in range(len(REQUESTS)) if place != cut_off]
+    for place, candidates in answers.items():
         check_same(candidates, expected[place])
 
 
 def test_a_single_or_a_not_denoising_request_shares_no_pass(trained_layout: Path) -> None:
-    made = model(trained_layout, joins=True)
-    first, second = made.start(REQUESTS[0]), made.start(REQUESTS[1])
-    assert made.predict_together([first, second], 32) == ()
+    filler = model(trained_layout, joins=True)
+    first, second = filler.start(REQUESTS[0]), filler.start(REQUESTS[1])
+    assert filler.predict_together([first, second], 32) == ()
     while first.asking() is None:
         assert first.step()
-    assert made.predict_together([first], 32) == ()
-    assert made.predict_together([second, first], 32) == ()
-    assert made.predict_together([first, second], 32) == ()
+    assert filler.predict_together([first], 32) == ()
+    assert filler.predict_together([second, first], 32) == ()
+    assert filler.predict_together([first, second], 32) == ()
     while second.asking() is None:
         assert second.step()
-    assert made.predict_together([first, second], 1) == ()
-    assert made.predict_together([first, second], 32) == (0, 1)
+    assert filler.predict_together([first, second], 1) == ()
+    assert filler.predict_together([first, second], 32) == (0, 1)
 
 
 def test_canvases_of_different_widths_step_separately(trained_layout: Path) -> None:
-    made = model(trained_layout, joins=True)
-    tasks = [made.start(REQUESTS[place]) for place in (1, 4, 0)]
+    filler = model(trained_layout, joins=True)
+    tasks = [filler.start(REQUESTS[place]) for place in (1, 4, 0)]
     for task in tasks:
         while task.asking() is None:
             assert task.step()
-    assert made.predict_together(tasks, 32) == (0, 2)
+    assert filler.predict_together(tasks, 32) == (0, 2)
 
 
 def test_a_stack_is_built_once_for_a_set_of_rows(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
-    made = model(trained_layout, joins=True)
+    filler = model(trained_layout, joins=True)
     stacks: list[weakref.ReferenceType[Stack]] = []
 
     def noted(parts: list[PrefixRows], width: int) -> Stack:
@@ -235,7 +235,7 @@ def test_a_stack_is_built_once_for_a_set_of_rows(monkeypatch: pytest.MonkeyPatch
         return stack
 
     monkeypatch.setattr(shared_stack, "Stack", noted)
-    tasks = [made.start(asked) for asked in REQUESTS[:3]]
+    tasks = [filler.start(infill_request) for infill_request in REQUESTS[:3]]
     for task in tasks:
         while task.asking() is None:
             assert task.step()
@@ -243,7 +243,7 @@ def test_a_stack_is_built_once_for_a_set_of_rows(monkeypatch: pytest.MonkeyPatch
     n_reused = 0
     while True:
         n_stacks, n_rows = len(stacks), [canvas.n_live if (canvas := task.asking()) else 0 for task in tasks]
-        if len(made.predict_together(tasks, 32)) < len(tasks):
+        if len(filler.predict_together(tasks, 32)) < len(tasks):
             break
         assert len(stacks) == n_stacks + (n_rows != before)
         n_reused += n_rows == before
@@ -257,20 +257,20 @@ def test_a_stack_is_built_once_for_a_set_of_rows(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_shared_stack_is_dropped_when_one_of_its_canvases_ends_or_is_closed(trained_layout: Path) -> None:
-    made = model(trained_layout, joins=True)
-    tasks = [made.start(asked) for asked in REQUESTS[:3]]
+    filler = model(trained_layout, joins=True)
+    tasks = [filler.start(infill_request) for infill_request in REQUESTS[:3]]
     for task in tasks:
         while task.asking() is None:
             assert task.step()
     bystander = tasks.pop()
-    assert made.predict_together(tasks, 32) == (0, 1)
-    assert made.resources.shared_stack.bytes > 0
+    assert filler.predict_together(tasks, 32) == (0, 1)
+    assert filler.resources.shared_stack.bytes > 0
     bystander.close()
-    assert made.resources.shared_stack.bytes > 0
+    assert filler.resources.shared_stack.bytes > 0
     tasks[0].close()
-    assert made.resources.shared_stack.bytes == 0
+    assert filler.resources.shared_stack.bytes == 0
     assert tasks[1].step()  # by the logits it was given
-    assert made.predict_together([tasks[1], bystander], 32) == (0, 1)
+    assert filler.predict_together([tasks[1], bystander], 32) == (0, 1)
     while tasks[1].step():
         pass
-    assert made.resources.shared_stack.bytes == 0
+    assert filler.resources.shared_stack.bytes == 0

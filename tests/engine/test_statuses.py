@@ -23,23 +23,23 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with home(monkeypatch) as made:
-        yield made
+    with home(monkeypatch) as path:
+        yield path
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Running]:
-    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--queued=1") as made:
-        yield made
+    with pytest.MonkeyPatch.context() as monkeypatch, home(monkeypatch), running("--queued=1") as process:
+        yield process
 
 
 def error(response: httpx.Response) -> Answered:
     """The status and the code; the body has the shape of all errors, and a sentence."""
-    told = response.json()["error"]
-    assert told["type"] == told["code"]
-    assert re.fullmatch(r"\S.*\S", told["message"])
-    assert "Traceback" not in told["message"]
-    return response.status_code, told["code"]
+    problem = response.json()["error"]
+    assert problem["type"] == problem["code"]
+    assert re.fullmatch(r"\S.*\S", problem["message"])
+    assert "Traceback" not in problem["message"]
+    return response.status_code, problem["code"]
 
 
 def documented() -> set[Answered]:
@@ -66,13 +66,13 @@ MALFORMED = (
 def bad_request(engine: Running) -> Answered:
     paths = ("/v1/infill", "/v1/completions", "/infill", "/v1/shutdown")
     wrong = [posted(engine, b'{"prompt": 1, "input_prefix": 1, "when": 1, "request": 1}', path) for path in paths]
-    found = {posted(engine, content, path) for content in MALFORMED[:6] for path in paths} | set(wrong)
-    found |= {posted(engine, content) for content in MALFORMED[6:]}
-    assert len(found) == 1
+    answers = {posted(engine, content, path) for content in MALFORMED[:6] for path in paths} | set(wrong)
+    answers |= {posted(engine, content) for content in MALFORMED[6:]}
+    assert len(answers) == 1
     # An unknown field may have any value.
     newer = engine.http.post("/v1/infill", json={**body(), "surprise": [{}]})
     assert newer.status_code == 200
-    return found.pop()
+    return answers.pop()
 
 
 def protocol(engine: Running) -> Answered:
@@ -80,16 +80,16 @@ def protocol(engine: Running) -> Answered:
 
 
 def without_token(engine: Running) -> Answered:
-    given = ["", "Bearer", "Bearer wrong", f"Basic {engine.state.token}", f"Bearer {engine.state.token[:-1]}"]
-    (found,) = {posted(engine, b"{}", Authorization=header) for header in given}
-    return found
+    headers = ["", "Bearer", "Bearer wrong", f"Basic {engine.state.token}", f"Bearer {engine.state.token[:-1]}"]
+    (answer,) = {posted(engine, b"{}", Authorization=header) for header in headers}
+    return answer
 
 
 def from_elsewhere(engine: Running) -> Answered:
     origins = [{"Origin": origin} for origin in ("http://localhost", "null", "https://evil.example")]
     hosts = [{"Host": host} for host in ("evil.example", "localhost.evil.example:80", "127.0.0.1.evil.example", "")]
-    (found,) = {posted(engine, b"{}", **headers) for headers in (*origins, *hosts)}
-    return found
+    (answer,) = {posted(engine, b"{}", **headers) for headers in (*origins, *hosts)}
+    return answer
 
 
 def nowhere(engine: Running) -> Answered:
@@ -102,10 +102,10 @@ def other_method(engine: Running) -> Answered:
 
 def large(engine: Running) -> Answered:
     three_mb = b" " * 3_000_000
-    announced = posted(engine, three_mb)
+    answer = posted(engine, three_mb)
     chunked = error(engine.http.post("/v1/infill", content=iter([three_mb[:1_500_000]] * 2), headers=JSON))
-    assert announced == chunked
-    return announced
+    assert answer == chunked
+    return answer
 
 
 def no_json(engine: Running) -> Answered:
@@ -114,21 +114,21 @@ def no_json(engine: Running) -> Answered:
 
 def busy(engine: Running) -> Answered:
     def under_way() -> tuple[object, object]:
-        told = engine.info()
-        return told["running"], told["waiting"]
+        info = engine.info()
+        return info["running"], info["waiting"]
 
     stop = gate(Path(engine.files.directory), "busy")
-    held = body({"steps": 1, "gate": str(stop.path)})
+    waiting_body = body({"steps": 1, "gate": str(stop.path)})
     with contextlib.ExitStack() as stack:
         # One in its step, and as many as may wait.
-        assert stack.enter_context(engine.http.stream("POST", "/v1/infill", json=held)).status_code == 200
+        assert stack.enter_context(engine.http.stream("POST", "/v1/infill", json=waiting_body)).status_code == 200
         wait_until(lambda: under_way() == (1, 0))
-        assert stack.enter_context(engine.http.stream("POST", "/v1/infill", json=held)).status_code == 200
-        refused = engine.http.post("/v1/infill", json=body())
+        assert stack.enter_context(engine.http.stream("POST", "/v1/infill", json=waiting_body)).status_code == 200
+        refusal = engine.http.post("/v1/infill", json=body())
         stop.let(1)
-    assert refused.headers["retry-after"] == "1"
+    assert refusal.headers["retry-after"] == "1"
     wait_until(lambda: under_way() == (0, 0))
-    return error(refused)
+    return error(refusal)
 
 
 def failing(engine: Running) -> Answered:
@@ -168,22 +168,22 @@ def test_every_row_of_the_page_is_tested() -> None:
 
 
 def test_an_engine_without_its_model_says_so(folder: Path) -> None:
-    with running(model="fails", wait_for="failed") as failed:
-        assert error(failed.http.post("/v1/infill", json=body())) == (503, "not_loaded")
-        assert error(failed.http.post("/infill", json={"input_prefix": "a"})) == (503, "not_loaded")
+    with running(model="fails", wait_for="failed") as engine:
+        assert error(engine.http.post("/v1/infill", json=body())) == (503, "not_loaded")
+        assert error(engine.http.post("/infill", json={"input_prefix": "a"})) == (503, "not_loaded")
 
 
 def test_a_stopping_engine_says_so(folder: Path, tmp_path: Path) -> None:
     with running() as ending:
-        sent = {"prompt": '{"steps": 10000, "pause_s": 0.005}'}
+        fields = {"prompt": '{"steps": 10000, "pause_s": 0.005}'}
 
         async def scenario() -> httpx.Response:
             transport = httpx.AsyncHTTPTransport(uds=ending.state.address)
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=ending.http.headers) as http:
-                asked = asyncio.ensure_future(http.post("/v1/completions", json=sent, timeout=30))
+                pending = asyncio.ensure_future(http.post("/v1/completions", json=fields, timeout=30))
                 await asyncio.to_thread(wait_until, lambda: ending.info()["running"] == 1)
                 await http.post("/v1/shutdown", json={"when": "now"})
-                return await asked
+                return await pending
 
         assert error(asyncio.run(scenario())) == (503, "stopping")
         assert ending.process.wait(30) == 0

@@ -70,11 +70,11 @@ def finish(task: InfillTask) -> InfillTask:
 def n_new(filler: LocalFiller, request: InfillRequest) -> int:
     """Return how many tokens a request's prefix has that the cache does not, and put them there."""
     ids = filler.layout.lay_out(request).kv
-    known, kv = filler.cache.longest(ids)
-    n_tokens = len(ids) - known
+    n_known, kv = filler.cache.longest(ids)
+    n_tokens = len(ids) - n_known
     with torch.inference_mode():
-        while known < len(ids):
-            known, kv = filler.resources.prefixes.encode(ids, known, kv, 512)
+        while n_known < len(ids):
+            n_known, kv = filler.resources.prefixes.encode(ids, n_known, kv, 512)
     return n_tokens
 
 
@@ -94,8 +94,8 @@ def test_a_keystroke_encodes_few_tokens_beyond_the_repeated_lines(instruct: Loca
         if (
             text.endswith("\n") and n_lines % REPEATED_LINES == 0
         ):  # the user's turn shows more lines, and the answer repeats them
-            repeated = "".join(f"{line}\n" for line in text.split("\n")[n_lines - REPEATED_LINES : n_lines])
-            new -= 2 * len(encode(repeated))
+            repeated_lines = "".join(f"{line}\n" for line in text.split("\n")[n_lines - REPEATED_LINES : n_lines])
+            new -= 2 * len(encode(repeated_lines))
         costs.append(new)
     assert max(costs) < 32
     assert sorted(costs)[len(costs) * 9 // 10] <= 3
@@ -107,9 +107,9 @@ def test_a_keystroke_encodes_few_tokens_beyond_the_repeated_lines(instruct: Loca
 
 def reading(fill: Fill, text: str, length: int) -> tuple[rows.PlannedRow, Reading]:
     """Return a row of noise whose gap reads as a text, with something behind it."""
-    planned = next(row for row in rows.planned(fill, []) if sum(row.row.free) == length)
-    ids = [*fill.vocabulary.encode(text), *planned.row.ids][: len(planned.row.ids)]
-    return planned, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1)
+    plan = next(row for row in rows.planned(fill, []) if sum(row.row.free) == length)
+    ids = [*fill.vocabulary.encode(text), *plan.row.ids][: len(plan.row.ids)]
+    return plan, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1)
 
 
 def test_a_line_hole_may_write_a_line_end_and_its_answer_is_cut_there(instruct: LocalFiller) -> None:
@@ -124,12 +124,12 @@ def test_a_line_hole_may_write_a_line_end_and_its_answer_is_cut_there(instruct: 
 def test_each_of_several_holes_is_truncated_at_its_line_with_its_confidences(instruct: LocalFiller) -> None:
     request = InfillRequest("x = 1\n", SUFFIX, (LINE, LINE), between=("\nb = ",))
     fill = filled(instruct, request)
-    planned = rows.planned(fill, [])[0]
-    n_gap = sum(gap == 0 for gap in planned.gaps)
+    plan = rows.planned(fill, [])[0]
+    n_gap = sum(gap == 0 for gap in plan.gaps)
     first, newline = fill.vocabulary.encode("ab\n")[:2], fill.vocabulary.encode("\n")[0]
-    ids = list(planned.row.ids)
+    ids = list(plan.row.ids)
     ids[:3] = [*first, newline]
-    evidence = rows.evidence(fill, planned, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1), 1)
+    evidence = rows.evidence(fill, plan, Reading(tuple(range(len(ids))), tuple(ids), (0.5,) * len(ids), 0.1), 1)
     assert evidence.candidate.texts[0] == "ab"
     assert len(evidence.candidate.confidences[0]) == 2 < n_gap
 
@@ -172,12 +172,12 @@ def test_no_draft_continues_into_the_suffix(
     monkeypatch.setattr(causal, "drafts", scripted)
     filler = LocalFiller(instruct.loaded, Switches(gap=8))
     request = InfillRequest("def f():\n    ", SUFFIX, (hole,), language="python", previous=draft)
-    seen = finish(filler.start(request)).rows()
-    assert next(row.text for row in seen if row.row == "causal") == answer
-    assert next(row.text for row in seen if row.row == "previous") == answer
-    assert not any(row.text.endswith("pass\n") for row in seen if row.row != "noise")
+    results = finish(filler.start(request)).rows()
+    assert next(row.text for row in results if row.row == "causal") == answer
+    assert next(row.text for row in results if row.row == "previous") == answer
+    assert not any(row.text.endswith("pass\n") for row in results if row.row != "noise")
     n_tokens = len(instruct.loaded.vocabulary.encode(answer))
-    assert all(len(row.tokens) == n_tokens for row in seen if row.text == answer)  # scored as it was cut
+    assert all(len(row.tokens) == n_tokens for row in results if row.text == answer)  # scored as it was cut
 
 
 def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,20 +193,20 @@ def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatc
         return [Draft(ids, stop=eom), Draft(ids)]
 
     monkeypatch.setattr(causal, "drafts", scripted)
-    seen = finish(filler.start(InfillRequest("def f():\n    ", SUFFIX, (BODY,)))).rows()
-    assert [row.text for row in seen if row.row == "causal"][:2] == [draft, "x = 1"]
+    results = finish(filler.start(InfillRequest("def f():\n    ", SUFFIX, (BODY,)))).rows()
+    assert [row.text for row in results if row.row == "causal"][:2] == [draft, "x = 1"]
 
 
 def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: LocalFiller) -> None:
     fill = filled(instruct, InfillRequest("x = 1\n", SUFFIX, (BODY,)))
-    scored = RowResult("abc", "causal", tokens=(-0.01, -3.0, -0.2))
-    [planned] = rows.corrected(fill, [scored], 5)
+    result = RowResult("abc", "causal", tokens=(-0.01, -3.0, -0.2))
+    [plan] = rows.corrected(fill, [result], 5)
     n_tail = len(fill.tail)
-    assert planned.row.draft
-    assert planned.row.noisy == (False, True, False, *[False] * n_tail)
-    assert planned.row.chances[:3] == pytest.approx((0.990, 0.050, 0.819), abs=1e-3)
-    assert planned.row.ids[3:] == fill.tail
-    [unscored] = rows.corrected(fill, [replace(scored, tokens=())], 5)
+    assert plan.row.draft
+    assert plan.row.noisy == (False, True, False, *[False] * n_tail)
+    assert plan.row.chances[:3] == pytest.approx((0.990, 0.050, 0.819), abs=1e-3)
+    assert plan.row.ids[3:] == fill.tail
+    [unscored] = rows.corrected(fill, [replace(result, tokens=())], 5)
     assert (unscored.row.chances, unscored.row.noisy) == ((), ())
 
 
@@ -215,11 +215,11 @@ def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: LocalFi
 
 def scripted_canvases(fill: Fill, texts: Sequence[list[int]], prefixes: list[int]) -> longer.Settle:
     """Return what settles each canvas to the next of some ids, and notes how long its prefix was."""
-    left = list(texts)
+    texts_left = list(texts)
 
     def settle(denoiser: Denoiser, decoder: LocalDecoder) -> Generator[bool, None, None]:
         prefixes.append(decoder.kv[0][0].shape[2])
-        ids, width = left.pop(0), denoiser.canvas.ids.shape[1]
+        ids, width = texts_left.pop(0), denoiser.canvas.ids.shape[1]
         filler = fill.vocabulary.encode("~")
         denoiser.canvas.best[0] = torch.tensor([*ids, *filler * width][:width])
         denoiser.drop(0)
@@ -341,8 +341,8 @@ def test_templates_are_compared_with_the_layouts_own_turns(instruct: LocalFiller
         for token in kv
     )
     question = text.removeprefix("<bos><|turn>user\n").partition("<turn|>")[0]
-    turns, thought = layout.chat_turns(question)
-    assert text.startswith(turns + thought)
+    turns, thought_turn = layout.chat_turns(question)
+    assert text.startswith(turns + thought_turn)
 
 
 def test_older_profiles_keep_their_measured_settings(trained_layout: Path) -> None:

@@ -50,11 +50,11 @@ def load_weights(folder: Path, dtype: str = "") -> Loaded:
 
 
 def refusal(folder: Path, dtype: str = "") -> str:
-    with pytest.raises(LoadError) as caught:
+    with pytest.raises(LoadError) as error:
         load_weights(folder, dtype)
-    told = str(caught.value)
-    assert "\n" not in told
-    return told.replace(str(folder), "FOLDER")
+    message = str(error.value)
+    assert "\n" not in message
+    return message.replace(str(folder), "FOLDER")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -62,9 +62,9 @@ def test_loaded_weights_equal_the_librarys_without_the_vision_tower(whole: Path,
     ours = load_weights(whole, dtype).passes.model
     theirs: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(whole, dtype=reading.wide_dtype(dtype))  # type: ignore[arg-type]
     expected = theirs.state_dict()
-    found = ours.state_dict()
-    assert {name for name in expected if name not in found} == {name for name in expected if "vision" in name}
-    for name, tensor in found.items():
+    state = ours.state_dict()
+    assert {name for name in expected if name not in state} == {name for name in expected if "vision" in name}
+    for name, tensor in state.items():
         assert tensor.dtype is expected[name].dtype
         assert torch.equal(tensor, expected[name]), name
     buffers = dict(theirs.named_buffers())
@@ -103,10 +103,10 @@ def check_fills(folder: Path, dtype: str) -> None:
     assert loaded.dtype == dtype
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("fp8", 0.04), pytest.param("int4", 0.12, marks=needs_bitsandbytes)])
-def test_narrow_weights_are_near_the_wide_ones(one_file: Path, dtype: str, bound: float) -> None:
+@pytest.mark.parametrize(("dtype", "max_error"), [("fp8", 0.04), pytest.param("int4", 0.12, marks=needs_bitsandbytes)])
+def test_narrow_weights_are_near_the_wide_ones(one_file: Path, dtype: str, max_error: float) -> None:
     wide, narrow = load_weights(one_file, "bfloat16").passes.model, load_weights(one_file, dtype).passes.model
-    compared = 0
+    n_compared = 0
     for name, module in narrow.model.decoder.named_modules():
         if isinstance(module, quantised.NarrowLinear):
             pairs: list[tuple[Any, Any]] = [(module.narrow, wide.model.decoder.get_submodule(name).weight)]
@@ -117,9 +117,10 @@ def test_narrow_weights_are_near_the_wide_ones(one_file: Path, dtype: str, bound
             continue
         for weight, expected in pairs:
             dense = weight.dense(torch.bfloat16).float()
-            assert float((dense - expected).norm() / expected.float().norm()) < bound
-            compared += 1
-    assert compared == 6 * (3 + 3 + 2) + 5  # each layer's attention, feed-forward and banks; values of its own but in the last
+            assert float((dense - expected).norm() / expected.float().norm()) < max_error
+            n_compared += 1
+    # Each layer's attention, feed-forward and banks; values of its own but in the last.
+    assert n_compared == 6 * (3 + 3 + 2) + 5
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("fp8", 0.53), pytest.param("int4", 0.258, marks=needs_bitsandbytes)])
@@ -170,8 +171,8 @@ def test_scales_of_blocks_are_read(folder: Path) -> None:
     weights |= {name: narrow, name.replace(".weight", ".weight_scale_inv"): scales}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     real_geometry.configure(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [32, 32]})
-    read = load_weights(folder).passes.model.model.decoder.layers[0].mlp.up_proj.narrow.dense(torch.float32)
-    torch.testing.assert_close(read, narrow.float() * scales.repeat_interleave(32, 0).repeat_interleave(32, 1))
+    dense_weights = load_weights(folder).passes.model.model.decoder.layers[0].mlp.up_proj.narrow.dense(torch.float32)
+    torch.testing.assert_close(dense_weights, narrow.float() * scales.repeat_interleave(32, 0).repeat_interleave(32, 1))
 
 
 def test_an_unsupported_quantisation_gets_the_vllm_command(folder: Path) -> None:
@@ -183,7 +184,7 @@ def test_an_unsupported_quantisation_gets_the_vllm_command(folder: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("lost", "said"),
+    ("missing_name", "expected_message"),
     [
         ("experts.3.up_proj.weight", "is stored as 15 matrices, not the 16 that config.json describes"),
         ("experts.3.up_proj.weight_scale", "is stored in 8 bits without a scale"),
@@ -191,14 +192,14 @@ def test_an_unsupported_quantisation_gets_the_vllm_command(folder: Path) -> None
         ("mlp.up_proj.weight", "is missing; only its scale is stored"),
     ],
 )
-def test_an_8_bit_checkpoint_that_lacks_a_piece_is_refused(folder: Path, lost: str, said: str) -> None:
+def test_an_8_bit_checkpoint_that_lacks_a_piece_is_refused(folder: Path, missing_name: str, expected_message: str) -> None:
     real_geometry.as_published_in_8_bits(folder)
     weights = load_file(folder / "model.safetensors")
-    del weights[f"model.decoder.layers.1.{lost}"]
+    del weights[f"model.decoder.layers.1.{missing_name}"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    told = refusal(folder)
-    assert told.startswith("model.decoder.layers.1.")
-    assert told.endswith(f"in FOLDER {said}")
+    message = refusal(folder)
+    assert message.startswith("model.decoder.layers.1.")
+    assert message.endswith(f"in FOLDER {expected_message}")
 
 
 def test_a_weight_in_an_unknown_type_is_refused(folder: Path) -> None:
@@ -213,9 +214,9 @@ def test_a_truncated_shard_is_refused(whole: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(whole, tmp_path / "model")
     last = sorted(folder.glob("*.safetensors"))[-1]
     last.write_bytes(last.read_bytes()[:-10])
-    told = refusal(folder)
-    assert told.startswith(f"FOLDER/{last.name} is not a complete safetensors file (")
-    assert told.endswith("); download it again")
+    message = refusal(folder)
+    assert message.startswith(f"FOLDER/{last.name} is not a complete safetensors file (")
+    assert message.endswith("); download it again")
 
 
 def test_a_missing_shard_is_refused(whole: Path, tmp_path: Path) -> None:
@@ -229,9 +230,9 @@ def test_too_little_memory_is_reported_before_reading(folder: Path, monkeypatch:
     monkeypatch.setattr(room, "free_bytes", lambda _device: 5_000_000)
     monkeypatch.setattr(reading, "fill", lambda *_: pytest.fail("weights were read"))
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
-    needed = fit.needs(shape, "float32", fit.Use(7168, 256))
+    needs = fit.needs(shape, "float32", fit.Use(7168, 256))
     assert refusal(folder) == (
-        f"{folder} needs {fit.size(needed.total)} at 32 bits ({fit.size(needed.weights)} of weights), and 5 MB are free on "
+        f"{folder} needs {fit.size(needs.total)} at 32 bits ({fit.size(needs.weights)} of weights), and 5 MB are free on "
         "this machine. Choose the embedded model, or a server (engine.model = vllm:URL)."
     ).replace(str(folder), "FOLDER")
 
@@ -275,41 +276,43 @@ def test_the_host_holds_one_shard_at_a_time(one_file: Path, tmp_path: Path) -> N
     shards = [path.stat().st_size for path in folder.glob("*.safetensors")]
     assert len(shards) >= 5
     run = [sys.executable, "-c", PEAK, str(folder), str(one_file)]
-    told = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    assert int(told.split()[-1]) < max(shards) + 64_000_000
+    output = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert int(output.split()[-1]) < max(shards) + 64_000_000
 
 
 def test_reading_reports_bytes(whole: Path) -> None:
-    told: list[tuple[str, float]] = []
-    model.load_model(str(whole), device="cpu", threads=1, say=lambda text, share: told.append((text, share)))
-    reading_told = [text for text, _ in told if text.startswith("reading the weights: ")]
+    reports: list[tuple[str, float]] = []
+    model.load_model(str(whole), device="cpu", threads=1, say=lambda text, share: reports.append((text, share)))
+    reading_told = [text for text, _ in reports if text.startswith("reading the weights: ")]
     n_bytes = reading_told[-1].partition(" of ")[2].split(",")[0]
     assert reading_told[-1].startswith(f"reading the weights: {n_bytes} of {n_bytes}, ")
-    shares = [share for _, share in told]
+    shares = [share for _, share in reports]
     assert shares == sorted(shares)
     assert shares[-1] == 1
 
 
 def test_progress_reports_bytes_rate_and_time_left() -> None:
-    now, told = [0.0], []
-    meter = Meter("reading", 10_000_000_000, lambda text, share: told.append((text, share)), low=0.5, clock=lambda: now[0])
+    now, reports = [0.0], []
+    meter = Meter("reading", 10_000_000_000, lambda text, share: reports.append((text, share)), low=0.5, clock=lambda: now[0])
     for _ in range(4):
         now[0] += 0.25
         meter.add(500_000_000)
-    assert told == [
+    assert reports == [
         ("reading: 0.5 GB of 10.0 GB, 2.0 GB/s, 5 s left", 0.525),
         ("reading: 1.5 GB of 10.0 GB, 2.0 GB/s, 5 s left", 0.575),
     ]
 
 
 def test_cached_bytes_do_not_count_in_the_rate() -> None:
-    now, told = [0.0], []
-    meter = Meter("downloading", 10_000, lambda text, _share: told.append(text), done=8_000, clock=lambda: now[0])
+    now, messages = [0.0], []
+    meter = Meter("downloading", 10_000, lambda text, _share: messages.append(text), done=8_000, clock=lambda: now[0])
     now[0] = 1
     meter.add(1_000)
-    assert told == ["downloading: 9 kB of 10 kB, 1 kB/s, 1 s left"]
+    assert messages == ["downloading: 9 kB of 10 kB, 1 kB/s, 1 s left"]
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5399, "90 min"), (9000, "2.5 h")])
-def test_durations_are_rounded_up(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5399, "90 min"), (9000, "2.5 h")]
+)
+def test_durations_are_rounded_up(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected

@@ -16,21 +16,23 @@ HOLES = {kind: list(islice(language.holes(7, kind), 400)) for kind in ("line", "
 
 def fillings(hole: Hole) -> set[str]:
     """All that can stand in a hole so that the whole counts as its declaration says."""
-    opened = "(" if hole.kind == "line" else "{"
-    begin = max(match.end() for match in re.finditer(rf"^(?:=\d)?\{opened}", hole.prefix, re.MULTILINE))
+    bracket = "(" if hole.kind == "line" else "{"
+    begin = max(match.end() for match in re.finditer(rf"^(?:=\d)?\{bracket}", hole.prefix, re.MULTILINE))
     end = min(match.start() for match in re.finditer(r"\.[A-P][)}](?:>\d)?;\n", hole.suffix))
     behind = re.match(r"...>(\d)", hole.suffix[end:])
-    declared = re.search(rf"#{behind[1] if behind else hole.prefix[begin - 2]}(.)(.)\n", hole.prefix)
-    assert declared
-    cycle = next(index for index, letters in enumerate(CYCLES) if declared[1] in letters)
-    left, right = hole.prefix[begin:], hole.suffix[: end + 2]
-    found = set()
+    declaration = re.search(rf"#{behind[1] if behind else hole.prefix[begin - 2]}(.)(.)\n", hole.prefix)
+    assert declaration
+    cycle = next(index for index, letters in enumerate(CYCLES) if declaration[1] in letters)
+    head, tail = hole.prefix[begin:], hole.suffix[: end + 2]
+    possible = set()
     for n_letters in range(3, 45):
-        body, last = language.counted(cycle, CYCLES[cycle].index(declared[1]), COUNTS.index(declared[2]), n_letters, hole.kind)
+        body, last = language.counted(
+            cycle, CYCLES[cycle].index(declaration[1]), COUNTS.index(declaration[2]), n_letters, hole.kind
+        )
         whole = f"{body}.{last}"
-        if whole.startswith(left) and whole.endswith(right) and len(whole) > len(left) + len(right):
-            found.add(whole[len(left) : len(whole) - len(right)])
-    return {filling for filling in found if len(filling) <= MAX_ANSWER[hole.kind]}
+        if whole.startswith(head) and whole.endswith(tail) and len(whole) > len(head) + len(tail):
+            possible.add(whole[len(head) : len(whole) - len(tail)])
+    return {filling for filling in possible if len(filling) <= MAX_ANSWER[hole.kind]}
 
 
 @pytest.mark.parametrize("kind", ["line", "block"])

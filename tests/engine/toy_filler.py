@@ -74,13 +74,13 @@ class ToyFiller(Filler):
 
     def predict_together(self, tasks: Sequence[Task], max_rows: int) -> Sequence[int]:
         scripts = [task.script for task in tasks if isinstance(task, ToyTask)]
-        chosen = [place for place, script in enumerate(scripts) if script.get("joins")][:max_rows]
-        if len(chosen) < 2 or chosen[0]:
+        joining = [place for place, script in enumerate(scripts) if script.get("joins")][:max_rows]
+        if len(joining) < 2 or joining[0]:
             return ()
-        self.passes.append(([scripts[place]["name"] for place in chosen], max_rows))
+        self.passes.append(([scripts[place]["name"] for place in joining], max_rows))
         if self.pass_error is not None:
             raise self.pass_error
-        return chosen
+        return joining
 
     def has_room(self) -> bool:
         return self.has_memory

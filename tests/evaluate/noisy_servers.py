@@ -50,8 +50,8 @@ class Draw:
 
 
 def number_in(text: str) -> int:
-    found = re.findall(r"f_(\d+)\(", text)
-    return int(found[-1])
+    numbers = re.findall(r"f_(\d+)\(", text)
+    return int(numbers[-1])
 
 
 @contextlib.contextmanager
@@ -63,9 +63,9 @@ def openai(*, logprobs: bool = True) -> Iterator[str]:
         number = number_in(body["prompt"])
         choices: list[dict[str, Any]] = []
         for choice in range(body["n"]):
-            drawn = Draw.of(number, choice, 4)
-            text = f"a - {number}" if drawn.right else f"a * {number}"
-            stated = {"tokens": ["a", " +", " ", str(number)], "token_logprobs": list(drawn.logs)} if logprobs else None
+            draw = Draw.of(number, choice, 4)
+            text = f"a - {number}" if draw.right else f"a * {number}"
+            stated = {"tokens": ["a", " +", " ", str(number)], "token_logprobs": list(draw.logs)} if logprobs else None
             choices.append({"text": text, "finish_reason": "stop", "logprobs": stated})
         return JSONResponse({"choices": choices})
 
@@ -76,17 +76,17 @@ def openai(*, logprobs: bool = True) -> Iterator[str]:
 class NoisyVllm(StandIn):
     """A vLLM server whose model is right as often as its log-probabilities say."""
 
-    def _write(self, made: dict[str, Any], xargs: dict[str, Any]) -> tuple[list[int], list[float]]:
+    def _write(self, parameters: dict[str, Any], xargs: dict[str, Any]) -> tuple[list[int], list[float]]:
         if "diffusion_pinned" not in xargs:
-            return super()._write(made, xargs)
+            return super()._write(parameters, xargs)
         seed, pinned = list(xargs["diffusion_seed_canvas"]), set(xargs["diffusion_pinned"])
         number = number_in(self.vocabulary.decode(self.asked[-1]["prompt"]))
-        drawn = Draw.of(number, sum(seed) % 1000, len(seed))
-        answer = self.vocabulary.encode(f"a - {number}" if drawn.right else f"a * {number}")
+        draw = Draw.of(number, sum(seed) % 1000, len(seed))
+        answer = self.vocabulary.encode(f"a - {number}" if draw.right else f"a * {number}")
         free = [place for place in range(len(seed)) if place not in pinned]
         for place, token in zip(free, answer, strict=True):
             seed[place] = token
-        return seed, [SUREST if place in pinned else drawn.logs[place] for place in range(len(seed))]
+        return seed, [SUREST if place in pinned else draw.logs[place] for place in range(len(seed))]
 
 
 @contextlib.contextmanager
@@ -95,8 +95,8 @@ def openai_that_knows(sources: dict[str, str]) -> Iterator[str]:
 
     async def answer(request: Request) -> Response:
         body = await request.json()
-        known = [text for text in sources.values() if text.startswith(body["prompt"]) and text.endswith(body["suffix"])]
-        text = known[0][len(body["prompt"]) : len(known[0]) - len(body["suffix"])] if known else "nothing"
+        matches = [text for text in sources.values() if text.startswith(body["prompt"]) and text.endswith(body["suffix"])]
+        text = matches[0][len(body["prompt"]) : len(matches[0]) - len(body["suffix"])] if matches else "nothing"
         draw = random.Random(body["prompt"])
         right = draw.random() < 0.5
         logs = [-0.1 - draw.random() / 2 - (not right)] * 2

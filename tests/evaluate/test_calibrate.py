@@ -76,10 +76,10 @@ def vllm_filler(folder: Path) -> Iterator[Filler]:
 @pytest.mark.parametrize("which", ["fim", "vllm"])
 def test_a_fitted_backend_is_calibrated_on_unseen_holes(which: str, tmp_path: Path) -> None:
     with fim_filler() if which == "fim" else vllm_filler(tmp_path) as filler:
-        fitted = calibrate.fitted(calibrate.samples(filler, numbered(1000, N_FITTED)))
+        fit_result = calibrate.fitted(calibrate.samples(filler, numbered(1000, N_FITTED)))
         unseen = calibrate.samples(filler, numbered(1000 + N_FITTED, N_JUDGED))
-    assert fitted.n_answered == N_FITTED
-    judged = fit.judge(unseen, fitted.calibration)
+    assert fit_result.n_answered == N_FITTED
+    judged = fit.judge(unseen, fit_result.calibration)
     figures = reliability.measure(judged)
     assert figures.n == N_JUDGED
     assert figures.calibration_error.value < 0.05
@@ -97,16 +97,16 @@ def test_a_server_without_log_probabilities_ranks_until_it_is_calibrated() -> No
     with openai(logprobs=False) as url:
         filler = fim.connect("openai", url, "a-model", Config(), {})
         try:
-            made = calibrate.samples(filler, numbered(1000, 60))
-            fitted = calibrate.fitted(made)
+            sample_list = calibrate.samples(filler, numbered(1000, 60))
+            fit_result = calibrate.fitted(sample_list)
             [task] = numbered(5000, 1)
             assert best(filler, task) == Ranked(0)
             filler.calibrations.watch(ModelId("fim:x", "m"))
-            calibration_store.write(ModelId("fim:x", "m"), fitted.calibration, {})
+            calibration_store.write(ModelId("fim:x", "m"), fit_result.calibration, {})
             confidence = best(filler, task)
         finally:
             filler.close()
-    share = sum(sample.right[0] for sample in made) / len(made)
+    share = sum(sample.right[0] for sample in sample_list) / len(sample_list)
     assert isinstance(confidence, Calibrated)
     assert confidence.probability == pytest.approx(share, abs=0.15)
 
@@ -158,9 +158,9 @@ def test_the_engine_uses_the_calibration_that_the_command_wrote(
         assert (code, f"holes is sent to {name}" in err) == (0, True), err
         assert isinstance(best(running, task), Calibrated)
         assert isinstance(best(backends.load_filler(name), task), Calibrated)
-        code, checked, err = run("--model", name, "--repo", str(folder), "--holes", "80", "--seed", "5", "--json", "--check")
-        assert (code, json.loads(checked)["file"]) == (0, None), err
-        assert json.loads(checked)["auc"]["value"] > 0.75
+        code, json_text, err = run("--model", name, "--repo", str(folder), "--holes", "80", "--seed", "5", "--json", "--check")
+        assert (code, json.loads(json_text)["file"]) == (0, None), err
+        assert json.loads(json_text)["auc"]["value"] > 0.75
         code, _, err = run("--model", name, "--forget")
         assert (code, "is removed" in err) == (0, True)
         assert isinstance(best(running, task), Ranked)
@@ -171,9 +171,9 @@ def test_the_engine_uses_the_calibration_that_the_command_wrote(
     assert 60 < stated["answered"] <= stated["holes"] <= 120
     assert stated["auc"]["low"] <= stated["auc"]["value"] <= stated["auc"]["high"]
     assert Path(stated["file"]).parent == own_folder
-    drawn = plot.read_text()
-    assert ElementTree.fromstring(drawn).tag.endswith("svg")
-    assert "href" not in drawn
+    svg_text = plot.read_text()
+    assert ElementTree.fromstring(svg_text).tag.endswith("svg")
+    assert "href" not in svg_text
 
 
 def test_local_only_files_are_not_sent(repo: tuple[Path, dict[str, str]]) -> None:
@@ -286,9 +286,9 @@ def test_a_file_in_another_format_is_not_a_calibration(own_folder: Path) -> None
 def test_every_third_hole_gets_a_short_context() -> None:
     before, after = "".join(f"a{n} = 1\n" for n in range(60)), "".join(f"\nb{n} = 2" for n in range(60))
     tasks = [Task(f"line/x/{n}", before + "c = ", after, "3") for n in range(9)]
-    cut = calibrate.with_small_files(tasks, 1)
-    assert [one == other for one, other in zip(tasks, cut, strict=True)] == [True, True, False] * 3
-    for task in cut[2::3]:
+    shorter_tasks = calibrate.with_small_files(tasks, 1)
+    assert [one == other for one, other in zip(tasks, shorter_tasks, strict=True)] == [True, True, False] * 3
+    for task in shorter_tasks[2::3]:
         assert before.endswith(task.prompt.removesuffix("c = "))
         assert after.startswith(task.suffix)
         assert 2 <= task.prompt.count("\n") <= 20

@@ -33,20 +33,20 @@ def programs(tmp_path: Path) -> Path:
 
 
 def test_expected_answers_pass_every_test_and_empty_ones_none(programs: Path) -> None:
-    done = call(programs, "--baselines-only", "--baseline", "answer", "--baseline", "empty", "--execute", "--json")
-    assert done.exit_code == 0, done.output
-    stated = json.loads(done.stdout)
+    result = call(programs, "--baselines-only", "--baseline", "answer", "--baseline", "empty", "--execute", "--json")
+    assert result.exit_code == 0, result.output
+    stated = json.loads(result.stdout)
     perfect = {"value": 1, "low": 1, "high": 1}
     assert {name: stated["methods"]["answer"][name] for name in MEASURES} == dict.fromkeys(MEASURES, perfect)
     assert stated["methods"]["empty"]["pass_at_1"]["value"] == 0
     assert stated["methods"]["answer"]["exact_match_gain"]["empty"]["value"] == 1
-    assert "running generated programs of 3 tasks, with " in done.stderr
+    assert "running generated programs of 3 tasks, with " in result.stderr
 
 
 def test_the_json_has_the_full_engine_s_figures_at_the_top_level(programs: Path, trained_layout: Path) -> None:
-    done = call(programs, "--model", trained_layout, "--device", "cpu", "--threads", "1", "--baseline", "copy", "--json")
-    assert done.exit_code == 0, done.output
-    stated = json.loads(done.stdout)
+    result = call(programs, "--model", trained_layout, "--device", "cpu", "--threads", "1", "--baseline", "copy", "--json")
+    assert result.exit_code == 0, result.output
+    stated = json.loads(result.stdout)
     assert stated["method"] == "full"
     assert stated["n"] == 3
     assert stated["pass_at_1"] is None
@@ -57,18 +57,20 @@ def test_the_json_has_the_full_engine_s_figures_at_the_top_level(programs: Path,
     assert stated["steps_p50"] > 0
     assert set(stated["kinds"]) == {"SingleLineInfilling", "MultiLineInfilling", "RandomSpanInfilling"}
     assert stated["methods"]["copy, told the length"]["n"] == 1
-    assert "--execute runs them" in done.stderr
+    assert "--execute runs them" in result.stderr
 
 
 def test_the_table_compares_methods(programs: Path, trained_layout: Path) -> None:
-    done = call(programs, "--model", trained_layout, "--device", "cpu", "--threads", "1", "--baseline", "copy", "--limit", "2")
-    assert done.exit_code == 0, done.output
-    head, *lines = done.stdout.splitlines()
+    result = call(
+        programs, "--model", trained_layout, "--device", "cpu", "--threads", "1", "--baseline", "copy", "--limit", "2"
+    )
+    assert result.exit_code == 0, result.output
+    head, *lines = result.stdout.splitlines()
     assert head.split()[:3] == ["kind", "method", "n"]
     assert [line.split()[:2] for line in lines if line.startswith("all")] == [["all", "full"]]
     assert "pass@1" not in head
-    assert "chosen answers by starting point: " in done.stdout
-    assert "exact match of full minus copy, task by task: " in done.stdout
+    assert "chosen answers by starting point: " in result.stdout
+    assert "exact match of full minus copy, task by task: " in result.stdout
 
 
 def test_the_csv_is_sorted_and_has_no_times(programs: Path, tmp_path: Path) -> None:
@@ -89,9 +91,9 @@ def test_the_csv_is_sorted_and_has_no_times(programs: Path, tmp_path: Path) -> N
 def test_the_ablation_is_a_markdown_table(tmp_path: Path, trained_layout: Path) -> None:
     own = [drawn("def f(a):\n    return ⟦a⟧\n", "rest-of-line", "1"), drawn("x = fo⟦o⟧(1)\n", "span", "2")]
     tasks.write(tmp_path / "t.jsonl", own)
-    done = call(tmp_path / "t.jsonl", "--ablation", "--model", trained_layout, "--device", "cpu", "--threads", "1")
-    assert done.exit_code == 0, done.output
-    head, rule, *lines = done.stdout.splitlines()
+    result = call(tmp_path / "t.jsonl", "--ablation", "--model", trained_layout, "--device", "cpu", "--threads", "1")
+    assert result.exit_code == 0, result.output
+    head, rule, *lines = result.stdout.splitlines()
     assert head.startswith("|  | rest-of-line | span | all | edit similarity | parse rate | ms p50 |")
     assert set(rule) == set("| -:")
     names = [line.split("|")[1].strip() for line in lines]
@@ -104,9 +106,9 @@ def test_tasks_are_made_from_a_folder(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text(PYTHON)
     (tmp_path / "src" / "b.go").write_text(GO)
-    done = call("--make", tmp_path / "src", "--out", tmp_path / "t.jsonl.gz", "--n", "10", "--seed", "3")
-    assert done.exit_code == 0, done.output
-    assert "10 tasks from 2 files" in done.stderr
+    result = call("--make", tmp_path / "src", "--out", tmp_path / "t.jsonl.gz", "--n", "10", "--seed", "3")
+    assert result.exit_code == 0, result.output
+    assert "10 tasks from 2 files" in result.stderr
     assert len(tasks.read(tmp_path / "t.jsonl.gz")) == 10
     short = call("--make", tmp_path / "src", "--out", tmp_path / "t.jsonl", "--n", "9999")
     assert "(fewer than 9999, because the files have no more)" in short.stderr
@@ -116,8 +118,8 @@ def test_tasks_are_made_from_a_folder(tmp_path: Path) -> None:
 def test_a_file_with_an_undecodable_name_is_cut_too(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / os.fsdecode(b"caf\xe9.py")).write_text(PYTHON)
-    done = call("--make", tmp_path / "src", "--out", tmp_path / "t.jsonl", "--n", "5")
-    assert done.exit_code == 0, done.output
+    result = call("--make", tmp_path / "src", "--out", tmp_path / "t.jsonl", "--n", "5")
+    assert result.exit_code == 0, result.output
     assert {task.path for task in tasks.read(tmp_path / "t.jsonl")} == {"caf\\udce9.py"}
 
 
@@ -138,11 +140,11 @@ def test_a_file_with_an_undecodable_name_is_cut_too(tmp_path: Path) -> None:
     ],
 )
 def test_an_impossible_request_is_reported_in_one_sentence(programs: Path, arguments: tuple[str, ...], sentence: str) -> None:
-    done = call(*(str(programs) if argument == "FILE" else argument for argument in arguments))
-    assert done.exit_code == 2
-    assert done.stdout == ""
-    assert sentence in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    result = call(*(str(programs) if argument == "FILE" else argument for argument in arguments))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert sentence in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -161,23 +163,23 @@ def test_an_impossible_benchmark_is_reported_in_one_sentence(
         shutil.copytree(instruct_layout, model)
         (model / "dg_lsp.json").write_text(json.dumps({"layout": layout}))
     tasks.write(tmp_path / "t.jsonl", [drawn(text)])
-    done = CliRunner().invoke(bench, [str(tmp_path / "t.jsonl"), "--model", str(model), "--threads", "1"])
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert sentence in done.stderr.splitlines()[-1]
-    assert done.stderr.startswith("dg-lsp bench: ")
+    result = CliRunner().invoke(bench, [str(tmp_path / "t.jsonl"), "--model", str(model), "--threads", "1"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert sentence in result.stderr.splitlines()[-1]
+    assert result.stderr.startswith("dg-lsp bench: ")
 
 
 def test_execute_without_tests_is_an_error(tmp_path: Path) -> None:
     tasks.write(tmp_path / "t.jsonl", [drawn("x = ⟦1⟧\n")])
-    done = call(tmp_path / "t.jsonl", "--execute", "--baselines-only", "--baseline", "copy")
-    assert done.exit_code == 2
-    assert "no task has a test and an entry_point" in done.stderr
+    result = call(tmp_path / "t.jsonl", "--execute", "--baselines-only", "--baseline", "copy")
+    assert result.exit_code == 2
+    assert "no task has a test and an entry_point" in result.stderr
 
 
 def test_more_workers_than_cores_are_not_used(programs: Path) -> None:
-    done = call(programs, "--workers", "10000", "--baselines-only", "--baseline", "copy", "--json")
-    assert done.exit_code == 0, done.output
-    assert "workers instead of 10000: this machine has no more cores" in done.stderr
+    result = call(programs, "--workers", "10000", "--baselines-only", "--baseline", "copy", "--json")
+    assert result.exit_code == 0, result.output
+    assert "workers instead of 10000: this machine has no more cores" in result.stderr
 
 
 def test_help_says_that_generated_code_is_run() -> None:
@@ -194,9 +196,9 @@ def test_an_unnamed_kind_is_called_other() -> None:
 @pytest.mark.slow
 def test_bench_times_the_real_geometry_with_random_weights_stage_by_stage() -> None:
     """All parts of the real configuration, as small as can be: unequal heads, both kinds of layer, experts."""
-    done = CliRunner().invoke(bench, ["--size", "tiny", "--device", "cpu", "--threads", "1", "--json"])
-    assert done.exit_code == 0, done.stderr
-    figures = json.loads(done.stdout)
+    result = CliRunner().invoke(bench, ["--size", "tiny", "--device", "cpu", "--threads", "1", "--json"])
+    assert result.exit_code == 0, result.stderr
+    figures = json.loads(result.stdout)
     assert figures["speedup_equal_steps"] > 0
     assert figures["speedup_default"] > 0
     assert [stage["name"] for stage in figures["stages"]] == [
@@ -211,23 +213,23 @@ def test_bench_times_the_real_geometry_with_random_weights_stage_by_stage() -> N
 
 
 @pytest.mark.parametrize("size", ["huge", "0", "31", "-1"])
-def test_bench_of_a_size_that_there_is_not_says_which_there_are(size: str) -> None:
-    done = CliRunner().invoke(bench, ["--size", size])
-    assert done.exit_code == 2
-    assert size in done.stderr
-    assert "full, tiny, or a number of layers" in done.stderr
+def test_bench_of_an_unknown_size_names_the_known_ones(size: str) -> None:
+    result = CliRunner().invoke(bench, ["--size", size])
+    assert result.exit_code == 2
+    assert size in result.stderr
+    assert "full, tiny, or a number of layers" in result.stderr
 
 
 def test_bench_without_tasks_says_what_to_name() -> None:
-    done = CliRunner().invoke(bench, [])
-    assert done.exit_code == 2
-    assert "no tasks given" in done.stderr
+    result = CliRunner().invoke(bench, [])
+    assert result.exit_code == 2
+    assert "no tasks given" in result.stderr
 
 
 def test_ratios_of_a_bench_are_those_of_its_own_lines() -> None:
     names = {"dg-lsp": 20.0, "dg-lsp, prefix known": 10.0, "dg-lsp, one canvas alone": 30.0}
     times = {**names, "generate, 4 steps": 90.0, "generate, 48 steps": 400.0}
     lines = tuple(Line(name, 3, ms, ms, 400 / ms, 0.5, 0.5) for name, ms in times.items())
-    compared = Comparison(lines, 4, 48)
-    assert compared.speedup_equal_steps == 3.0
-    assert compared.speedup_default == 20.0
+    comparison = Comparison(lines, 4, 48)
+    assert comparison.speedup_equal_steps == 3.0
+    assert comparison.speedup_default == 20.0

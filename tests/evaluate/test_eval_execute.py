@@ -51,10 +51,10 @@ def test_a_program_can_write_only_in_its_own_folder(tmp_path: Path) -> None:
 
 def elsewhere(folder: Path) -> tuple[str, ...]:
     """Programs that change something in another folder."""
-    new, kept = str(folder / "new"), str(folder / "kept")
+    new, kept_file = str(folder / "new"), str(folder / "kept")
     return (
         f"open({new!r}, 'w')",
-        f"import os; os.remove({kept!r})",
+        f"import os; os.remove({kept_file!r})",
         f"import sqlite3; sqlite3.connect({new!r}).execute('create table t (x)')",
         f"import dbm.gnu; dbm.gnu.open({new!r}, 'c')",
         f"import dbm.ndbm; dbm.ndbm.open({new!r}, 'c')",
@@ -112,9 +112,9 @@ def test_verdicts_come_in_order() -> None:
 
 
 def test_the_sandbox_describes_itself() -> None:
-    found = execute.sandbox()
-    assert ("read-only but for its folder" in found.words) == found.mounts
-    assert ("Landlock" in found.words) == ("landlock" in found.layers)
+    sandbox = execute.sandbox()
+    assert ("read-only but for its folder" in sandbox.words) == sandbox.mounts
+    assert ("Landlock" in sandbox.words) == ("landlock" in sandbox.layers)
     assert execute.Sandbox().words == "no namespace of its own; sockets and processes are refused by an audit hook alone"
 
 

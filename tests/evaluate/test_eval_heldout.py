@@ -28,7 +28,7 @@ COMMAND = (
 HELD_OUT = tasks.read(FOLDER / "heldout.jsonl.gz")
 
 
-def test_there_are_sixty_of_each_kind() -> None:
+def test_the_held_out_set_has_sixty_tasks_of_each_kind() -> None:
     assert Counter(task.kind for task in HELD_OUT) == dict.fromkeys(make.KINDS, 60)
     assert len({task.cluster for task in HELD_OUT}) > 100
 
@@ -50,15 +50,15 @@ def test_tasks_are_bounded() -> None:
 @pytest.mark.slow
 def test_polish_keeps_expected_answers() -> None:
     """A filter that cuts or drops a right answer costs exact match. The known exceptions are cut at a closing bracket."""
-    lost = []
+    lost_ids = []
     for task in HELD_OUT:
         document = task.document
         polished = polish.to_edits(
             Candidate((task.answer,), Calibrated(0.5)), (task.hole,), document, syntax=syntax.of(document)
         )
         if polished.dropped or not score.is_exact(polished.edits[0].text, task.answer):
-            lost.append(task.task_id)
-    assert len(lost) <= 6, lost
+            lost_ids.append(task.task_id)
+    assert len(lost_ids) <= 6, lost_ids
 
 
 @pytest.mark.slow
@@ -66,11 +66,11 @@ def test_the_copy_baseline_scores_as_expected() -> None:
     """The baseline that a model must beat: about a fifth of line ends, and a third of spans with a known length."""
     rows = run.run(HELD_OUT, Setup(methods.BASELINES["copy"]))
     rest = score.measure([row for row in rows if row.kind == "rest-of-line"], lambda row: row.exact)
-    told = score.measure([row for row in rows if row.method == methods.TOLD_COPY.name], lambda row: row.exact)
+    with_length = score.measure([row for row in rows if row.method == methods.TOLD_COPY.name], lambda row: row.exact)
     assert rest is not None
-    assert told is not None
+    assert with_length is not None
     assert 0.12 <= rest.value <= 0.28
-    assert 0.28 <= told.value <= 0.44
+    assert 0.28 <= with_length.value <= 0.44
 
 
 def again() -> list[tasks.Task]:
@@ -87,24 +87,24 @@ with_a_model = pytest.mark.skipif(not STATED and not SHIPPED.exists(), reason="n
 def test_the_results_are_complete() -> None:
     assert STATED, f"{RESULTS.name} is missing or empty; {COMMAND}"
     assert tuple(STATED[0]) == report.COLUMNS
-    found = {(line["task_id"], line["method"]) for line in STATED}
-    wanted = {(task.task_id, name) for task in HELD_OUT for name in ("full", "copy", "ar")}
-    assert wanted <= found, f"{len(wanted - found)} results are missing; {COMMAND}"
+    stated_pairs = {(line["task_id"], line["method"]) for line in STATED}
+    expected_pairs = {(task.task_id, name) for task in HELD_OUT for name in ("full", "copy", "ar")}
+    assert expected_pairs <= stated_pairs, f"{len(expected_pairs - stated_pairs)} results are missing; {COMMAND}"
 
 
 @with_a_model
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [methods.FULL, methods.AR, methods.COPY], ids=lambda method: method.name)
 def test_answers_are_those_of_the_committed_results(method: Method) -> None:
-    wanted = {line["task_id"]: line for line in STATED if line["method"] == method.name}
-    assert wanted, f"{RESULTS.name} states no answer of {method.name}; {COMMAND}"
+    expected_lines = {line["task_id"]: line for line in STATED if line["method"] == method.name}
+    assert expected_lines, f"{RESULTS.name} states no answer of {method.name}; {COMMAND}"
     # A baseline without a model is fast, so all of its rows are compared.
-    chosen = again() if method.by == "model" else HELD_OUT
-    rows = run.run(chosen, Setup((method,), device="cpu", threads=1))
-    moved = {
+    task_list = again() if method.by == "model" else HELD_OUT
+    rows = run.run(task_list, Setup((method,), device="cpu", threads=1))
+    changed_answers = {
         row.task_id: row.text
         for row in rows
-        if (wanted[row.task_id]["text_sha256"], wanted[row.task_id]["exact"])
+        if (expected_lines[row.task_id]["text_sha256"], expected_lines[row.task_id]["exact"])
         != (report.fingerprint(row.text), str(int(row.exact)))
     }
-    assert moved == {}, f"{len(moved)} of {len(rows)} answers moved; {COMMAND}"
+    assert changed_answers == {}, f"{len(changed_answers)} of {len(rows)} answers moved; {COMMAND}"

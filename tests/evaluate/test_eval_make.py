@@ -149,17 +149,17 @@ def test_blocks_are_the_lines_indented_more_than_their_statement(path: str, text
 )
 def test_lines_and_spans_contain_only_code(path: str, text: str) -> None:
     for kind in ("rest-of-line", "whole-line", "span"):
-        found = cuts(path, text, kind)
-        assert found
-        assert not any("\n" in answer or "#" in answer or "//" in answer or '"""' in answer for answer in found)
-        assert all(sum(map(str.isalnum, answer)) >= 2 for answer in found if kind == "span")
+        answers = cuts(path, text, kind)
+        assert answers
+        assert not any("\n" in answer or "#" in answer or "//" in answer or '"""' in answer for answer in answers)
+        assert all(sum(map(str.isalnum, answer)) >= 2 for answer in answers if kind == "span")
 
 
 def test_whole_lines_are_those_of_functions_and_classes() -> None:
-    found = cuts("a.py", PYTHON, "whole-line")
-    assert "total = start" in found
-    assert "import collections" not in found
-    assert "limit = 100  # enough" not in found
+    answers = cuts("a.py", PYTHON, "whole-line")
+    assert "total = start" in answers
+    assert "import collections" not in answers
+    assert "limit = 100  # enough" not in answers
 
 
 def test_a_licence_at_the_top_is_removed() -> None:
@@ -217,12 +217,12 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_a_folder_gives_tasks_of_every_kind_and_language(tree: Path) -> None:
-    made = make.tasks(tree, 20, seed=1)
-    assert Counter(task.kind for task in made) == dict.fromkeys(make.KINDS, 4)
-    assert {task.language for task in made} == {"python", "go", "typescript", "lua", "ruby"}
-    assert not any("same" in task.path or "node_modules" in task.path or "secret" in task.path for task in made)
-    assert len({task.task_id for task in made}) == 20
-    assert all(languages.get(task.language) for task in made)
+    task_list = make.tasks(tree, 20, seed=1)
+    assert Counter(task.kind for task in task_list) == dict.fromkeys(make.KINDS, 4)
+    assert {task.language for task in task_list} == {"python", "go", "typescript", "lua", "ruby"}
+    assert not any("same" in task.path or "node_modules" in task.path or "secret" in task.path for task in task_list)
+    assert len({task.task_id for task in task_list}) == 20
+    assert all(languages.get(task.language) for task in task_list)
 
 
 def test_the_same_seed_cuts_the_same_tasks(tree: Path) -> None:
@@ -231,10 +231,10 @@ def test_the_same_seed_cuts_the_same_tasks(tree: Path) -> None:
 
 
 def test_asking_for_too_many_tasks_gives_each_one_once(tree: Path) -> None:
-    made = make.tasks(tree, 10_000, seed=1)
-    assert 50 < len(made) < 1000
-    assert len({(task.kind, task.prompt, task.answer) for task in made}) == len(made)
-    assert max(Counter((task.kind, task.answer) for task in made).values()) <= make.MAX_SAME
+    task_list = make.tasks(tree, 10_000, seed=1)
+    assert 50 < len(task_list) < 1000
+    assert len({(task.kind, task.prompt, task.answer) for task in task_list}) == len(task_list)
+    assert max(Counter((task.kind, task.answer) for task in task_list).values()) <= make.MAX_SAME
 
 
 def test_files_with_their_answers_put_back_parse(tree: Path) -> None:
@@ -265,6 +265,6 @@ def test_a_place_without_sources_is_named(tmp_path: Path) -> None:
 
 
 def test_cut_tasks_are_read_back(tree: Path, tmp_path: Path) -> None:
-    made: list[Task] = make.tasks(tree, 25, seed=1)
-    tasks.write(tmp_path / "t.jsonl.gz", made)
-    assert tasks.read(tmp_path / "t.jsonl.gz") == made
+    task_list: list[Task] = make.tasks(tree, 25, seed=1)
+    tasks.write(tmp_path / "t.jsonl.gz", task_list)
+    assert tasks.read(tmp_path / "t.jsonl.gz") == task_list

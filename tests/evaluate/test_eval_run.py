@@ -70,9 +70,9 @@ def test_copies_come_from_the_file() -> None:
     bench = Bench(Setup(BASELINES["copy"]), None)
     (row,) = bench.rows(drawn("for item in items:\n    pass\nfor item in ⟦items:⟧\n    pass\n", kind="rest-of-line"))
     assert (row.text, row.source, row.steps) == ("items:", "copy", 0)
-    untold, told = bench.rows(SPAN)
-    assert (untold.method, told.method) == ("copy", "copy, told the length")
-    assert told.text == "e, tw"
+    without_length, with_length = bench.rows(SPAN)
+    assert (without_length.method, with_length.method) == ("copy", "copy, told the length")
+    assert with_length.text == "e, tw"
 
 
 def test_a_copy_is_also_found_after_the_hole() -> None:
@@ -83,8 +83,8 @@ def test_a_copy_is_also_found_after_the_hole() -> None:
 
 @pytest.fixture(scope="module")
 def bench(trained_layout: Path) -> Bench:
-    wanted = (FULL, *BASELINES["copy"], *BASELINES["ar"], methods.ORACLE_LENGTH, methods.NO_SUFFIX)
-    return run.load_bench(Setup(wanted, str(trained_layout), device="cpu", threads=1))
+    method_list = (FULL, *BASELINES["copy"], *BASELINES["ar"], methods.ORACLE_LENGTH, methods.NO_SUFFIX)
+    return run.load_bench(Setup(method_list, str(trained_layout), device="cpu", threads=1))
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.kind)
@@ -108,10 +108,10 @@ def test_an_answer_depends_on_its_seed_alone(bench: Bench) -> None:
 def test_a_known_length_is_the_number_of_answer_tokens(bench: Bench) -> None:
     bench.answer(BODY, methods.ORACLE_LENGTH)
     filler = local.LocalFiller
-    found = bench._fillers[methods.ORACLE_LENGTH]
-    assert isinstance(found, filler)
-    assert found.switches.gap == len(found.loaded.vocabulary.encode(BODY.answer))
-    assert not found.switches.delete
+    known_length_filler = bench._fillers[methods.ORACLE_LENGTH]
+    assert isinstance(known_length_filler, filler)
+    assert known_length_filler.switches.gap == len(known_length_filler.loaded.vocabulary.encode(BODY.answer))
+    assert not known_length_filler.switches.delete
 
 
 def test_every_switched_off_part_exists(trained_layout: Path) -> None:
@@ -126,10 +126,10 @@ def test_every_switched_off_part_exists(trained_layout: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_are_in_task_order_with_any_number_of_workers(trained_layout: Path, workers: int) -> None:
     setup = Setup((FULL, *BASELINES["copy"]), str(trained_layout), device="cpu", threads=1)
-    heard: list[int] = []
-    rows = run.run(TASKS, setup, workers=workers, done=heard.append)
+    counts: list[int] = []
+    rows = run.run(TASKS, setup, workers=workers, done=counts.append)
     assert [row.task_id for row in rows] == ["1", "1", "2", "2", "3", "3", "3"]
-    assert heard == [1, 1, 1]
+    assert counts == [1, 1, 1]
     assert [row.text for row in rows] == [row.text for task in TASKS for row in run.load_bench(setup).rows(task)]
 
 
@@ -157,12 +157,12 @@ def test_another_layout_than_the_checkpoint_s_can_be_measured(instruct_layout: P
 def test_the_instruct_layout_comes_with_its_own_gap_lengths(trained_layout: Path) -> None:
     loaded = local.load_local(str(trained_layout), device="cpu").loaded
     assert run.with_layout(loaded, "") is loaded
-    changed = run.with_layout(loaded, "instruct").profile
-    assert (changed.layout, len(changed.line_gaps) > 1) == ("instruct", True)
+    profile = run.with_layout(loaded, "instruct").profile
+    assert (profile.layout, len(profile.line_gaps) > 1) == ("instruct", True)
 
 
 def test_answers_to_tasks_with_a_test_are_executed() -> None:
     own = [*PROGRAMS, LINE]
     rows = run.run(own, Setup(BASELINES["answer"]))
-    done = run.executed(rows, own, workers=2)
-    assert [row.passed for row in done] == [True, True, True, None]
+    executed_rows = run.executed(rows, own, workers=2)
+    assert [row.passed for row in executed_rows] == [True, True, True, None]

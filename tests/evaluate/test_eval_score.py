@@ -92,10 +92,10 @@ def test_an_interval_contains_its_mean_and_narrows_with_more_tasks() -> None:
     few, many = ([row(n, exact=draw.random() < 0.3) for n in range(size)] for size in (40, 640))
     widths = []
     for rows in (few, many):
-        found = score.measure(rows, lambda row: row.exact)
-        assert found is not None
-        assert found.low <= found.value <= found.high
-        widths.append(found.high - found.low)
+        share = score.measure(rows, lambda row: row.exact)
+        assert share is not None
+        assert share.low <= share.value <= share.high
+        widths.append(share.high - share.low)
     assert widths[1] < widths[0] / 2
 
 

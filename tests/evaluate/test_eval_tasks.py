@@ -53,9 +53,9 @@ def test_lines_of_humaneval_infilling_are_read(tmp_path: Path) -> None:
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
     (tmp_path / "t.jsonl").write_text(json.dumps(LINE) + "\n" + line + "\n")
-    with pytest.raises(EvalError, match=r"t\.jsonl, ") as caught:
+    with pytest.raises(EvalError, match=r"t\.jsonl, ") as error:
         tasks.read(tmp_path / "t.jsonl")
-    assert sentence in str(caught.value)
+    assert sentence in str(error.value)
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", gzip.compress(b"{}", mtime=0)[:-9], BROKEN, b"\n \n"])

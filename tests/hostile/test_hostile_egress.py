@@ -40,9 +40,9 @@ class Wire:
 
     seen: list[str] = field(default_factory=list)
 
-    async def answer(self, asked: Request) -> Response:
-        body = (await asked.body()).decode()
-        self.seen.append(f"{asked.method} {asked.url.path}\n{dict(asked.headers)}\n{body}")
+    async def answer(self, request: Request) -> Response:
+        body = (await request.body()).decode()
+        self.seen.append(f"{request.method} {request.url.path}\n{dict(request.headers)}\n{body}")
         choice = {"text": "1", "message": {"content": "1"}, "finish_reason": "stop"}
         return JSONResponse({"content": "1", "response": "1", "choices": [choice]})
 
@@ -67,8 +67,8 @@ class Route:
 
 
 def infill(path: str) -> Route:
-    asked = request(f"{CODE_TEXT} = ", "\n", path=path)
-    return Route("/v1/infill", messages.encode_ask(Ask(asked)), path, streams=True)
+    infill_request = request(f"{CODE_TEXT} = ", "\n", path=path)
+    return Route("/v1/infill", messages.encode_ask(Ask(infill_request)), path, streams=True)
 
 
 OPENAI = {"prompt": f"{CODE_TEXT} = ", "suffix": "\n", "max_tokens": 5}
@@ -186,10 +186,10 @@ def test_nothing_leaves_the_engine_that_should_stay(
         for variable in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(variable, proxy)
         state = "ready" if any(map(case.lets_out, ROUTES)) else "failed"
-        with engine(url, state, model) as asked:
+        with engine(url, state, model) as running_engine:
             for route in ROUTES:
                 before = len(wire.seen)
-                status = ask(asked, route)
+                status = ask(running_engine, route)
                 new = wire.seen[before:]
                 assert bool(new) == case.lets_out(route), (route, status)
                 assert all(CODE_TEXT in each and KEY in each for each in new)
@@ -203,28 +203,28 @@ def test_a_pattern_counts_as_soon_as_it_is_written(tmp_path: Path, monkeypatch: 
     wire, users = Wire(), tmp_path / "config.toml"
     users.write_text("")
     monkeypatch.setenv(config.FILE_VARIABLE, str(users))
-    with recorded(wire) as url, engine(url, "ready") as asked:
-        assert ask(asked, ROUTES[0]) == 200
+    with recorded(wire) as url, engine(url, "ready") as running_engine:
+        assert ask(running_engine, ROUTES[0]) == 200
         assert wire.seen
         for text in ("privacy.local_only = ['*']", "privacy.local_only = 3", "[privacy"):
             users.write_text(text)
             wire.seen.clear()
             for route in ROUTES:
-                ask(asked, route)
+                ask(running_engine, route)
             assert wire.seen == []
 
 
 @contextlib.contextmanager
 def engine(url: str, state: str, model: str = "fim:llama:{url}") -> Iterator[Running]:
     """An engine on a remote model, with a user, so that it stays though it could not load."""
-    started = running("--port=0", model=model.format(url=url), filler="", wait_for=state)
-    with started as asked, asked.http.stream("GET", "/v1/lease"):
-        yield asked
+    start = running("--port=0", model=model.format(url=url), filler="", wait_for=state)
+    with start as running_engine, running_engine.http.stream("GET", "/v1/lease"):
+        yield running_engine
 
 
-def ask(asked: Running, route: Route) -> int:
+def ask(running_engine: Running, route: Route) -> int:
     """Ask, and read the answer to its end."""
-    with asked.http.stream("POST", route.address, json=route.body) as response:
+    with running_engine.http.stream("POST", route.address, json=route.body) as response:
         response.read()
         return response.status_code
 
@@ -271,8 +271,8 @@ def test_what_an_editor_says_sends_nothing_elsewhere(tmp_path: Path, monkeypatch
             await client.suggestions(0, len(CODE_TEXT) + 3)
             problems = (await client.status())["problems"]
             assert [problem for problem in problems if f'add "{evil[7:]}" to engine.allow in {users}' in problem]
-            shown = [each["message"] for each in client.said("window/showMessage") if "engine.allow" in each["message"]]
-            assert len(shown) == 1
+            messages = [each["message"] for each in client.said("window/showMessage") if "engine.allow" in each["message"]]
+            assert len(messages) == 1
             client.notify("workspace/didChangeConfiguration", {"settings": None})
             await client.suggestions(0, len(CODE_TEXT) + 3)
             assert len([each for each in client.said("window/showMessage") if "engine.allow" in each["message"]]) == 1
@@ -304,7 +304,7 @@ def test_a_key_goes_to_its_host_alone(
     (tmp_path / "config.toml").write_text(f"engine.model = 'fim:openai:https://other.example#m'\n[keys]\n{keys}\n")
     monkeypatch.setenv(config.FILE_VARIABLE, str(tmp_path / "config.toml"))
     monkeypatch.setenv(config.KEY_VARIABLE, environ)
-    with recorded(wire) as url, engine(url, "ready") as asked:
-        ask(asked, infill("a.py"))
+    with recorded(wire) as url, engine(url, "ready") as running_engine:
+        ask(running_engine, infill("a.py"))
     assert wire.holds(CODE_TEXT)
     assert wire.holds(KEY) == sends

@@ -107,11 +107,11 @@ def test_many_ignore_files_share_the_time_of_a_request_and_of_a_walk(tmp_path: P
     # The next request has its own time.
     assert ignore.renewed().reason(paths[0]) == ""
     before = next(clock)
-    *filled, skipped = discover.files([tmp_path])
+    *files, skipped_file = discover.files([tmp_path])
     assert next(clock) - before < 3 * ignoring.WALK_BUDGET_S
-    assert 0 < len(filled) < len(paths)
-    assert isinstance(skipped, discover.Skipped)
-    assert skipped.reason == "has ignore files that together take too long to read, so the rest of it is left out"
+    assert 0 < len(files) < len(paths)
+    assert isinstance(skipped_file, discover.Skipped)
+    assert skipped_file.reason == "has ignore files that together take too long to read, so the rest of it is left out"
 
 
 def test_as_many_wildcards_as_may_be_are_matched_at_once() -> None:
@@ -132,9 +132,9 @@ def test_brackets_mean_bytes_as_in_git(tmp_path: Path) -> None:
     text = "*.py\n!?.py\n[é].txt\n!é?.py\n"
     (tmp_path / ".gitignore").write_text(text)
     command = ["git", "-C", str(tmp_path), "check-ignore", "-z", "--stdin"]
-    asked = subprocess.run(command, input="\0".join(names), capture_output=True, text=True, check=True)
+    process = subprocess.run(command, input="\0".join(names), capture_output=True, text=True, check=True)
     rules = gitignore.parse(text)
-    assert [name for name in names if gitignore.verdict(rules, (name,), is_folder=False)] == asked.stdout.split("\0")[:-1]
+    assert [name for name in names if gitignore.verdict(rules, (name,), is_folder=False)] == process.stdout.split("\0")[:-1]
 
 
 def test_a_run_of_stars_is_one_star() -> None:
@@ -155,15 +155,15 @@ def test_patterns_of_the_configuration_can_not_hang_either() -> None:
 def test_a_private_pattern_that_can_never_match_keeps_every_file_here(tmp_path: Path, pattern: str) -> None:
     assert stays_local("x.py", ("other/", pattern)) is True
     (tmp_path / config.WORKSPACE_FILE).write_text(f"privacy.local_only = ['{pattern}']\n")
-    read, [problem] = config.read(tmp_path, environ={})
+    config_read, [problem] = config.read(tmp_path, environ={})
     assert "privacy.local_only" in problem
-    assert read.settings.local_only == EVERYTHING
+    assert config_read.settings.local_only == EVERYTHING
 
 
 def check_refused(root: Path, reason: str) -> None:
-    read, problems = in_time(lambda: config.read(root, environ={}))
+    config_read, problems = in_time(lambda: config.read(root, environ={}))
     assert problems == (f"{root / config.WORKSPACE_FILE} {reason}",)
-    assert read.settings.local_only == EVERYTHING
+    assert config_read.settings.local_only == EVERYTHING
 
 
 def test_a_workspace_s_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_a_workspace_s_configuration_that_is_a_link_is_not_followed(tmp_path: Pa
 def test_the_user_s_own_configuration_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "dotfiles.toml").write_text("engine.threads = 3\n")
     (tmp_path / "config.toml").symlink_to("dotfiles.toml")
-    read, problems = config.read(file=tmp_path / "config.toml", environ={})
-    assert (read.settings.threads, problems) == (3, ())
+    config_read, problems = config.read(file=tmp_path / "config.toml", environ={})
+    assert (config_read.settings.threads, problems) == (3, ())
 
 
 # tomllib takes hours for the first two, which is no time for an editor to wait in.
@@ -237,7 +237,7 @@ def test_the_event_loop_goes_on_while_a_hostile_folder_is_looked_up(tmp_path: Pa
     assert not is_on_the_loop
 
 
-def test_what_was_not_looked_up_is_refused(tmp_path: Path) -> None:
+def test_a_file_is_refused_before_it_has_been_looked_up(tmp_path: Path) -> None:
     nearby = Nearby(lambda: 0.0)
     nearby.set_roots([tmp_path.as_uri()])
     assert nearby.refused((tmp_path / "a.py").as_uri()) == "has not been looked up yet"
@@ -316,14 +316,14 @@ def test_git_agrees_on_generated_trees(repositories: Path, tree: list[str], igno
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             continue
         paths.append(path)
-    listed = git(root, "check-ignore", "--no-index", "-z", "--stdin", stdin="".join(f"{path}\0" for path in paths).encode())
-    ignored = set(listed.decode().split("\0")) - {""}
+    output = git(root, "check-ignore", "--no-index", "-z", "--stdin", stdin="".join(f"{path}\0" for path in paths).encode())
+    ignored_paths = set(output.decode().split("\0")) - {""}
     ignore = Ignore.for_root(root)
     for path in paths:
         reason = ignore.reason(root / path)
         # What can't be understood is closed whatever git says.
         if not reason.startswith("is below a .gitignore that "):
-            assert (reason == "is ignored by .gitignore") == (path in ignored), (path, ignores)
+            assert (reason == "is ignored by .gitignore") == (path in ignored_paths), (path, ignores)
 
 
 @settings(deadline=None, max_examples=300)

@@ -29,11 +29,11 @@ def folder(trained_layout: Path, tmp_path: Path) -> Path:
 
 
 def refusal(folder: Path) -> str:
-    with pytest.raises(LoadError) as caught:
+    with pytest.raises(LoadError) as error:
         model.load_model(str(folder), device="cpu", threads=1)
-    told = str(caught.value)
-    assert "\n" not in told
-    return told.replace(str(folder), "FOLDER")
+    message = str(error.value)
+    assert "\n" not in message
+    return message.replace(str(folder), "FOLDER")
 
 
 def change(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -57,9 +57,9 @@ def test_a_whole_folder_is_loaded(folder: Path) -> None:
 def test_a_missing_weight_is_named(folder: Path) -> None:
     names = [name for name in load_file(folder / "model.safetensors") if name.endswith("layers.1.mlp.up_proj.weight")]
     change(folder, lambda weights: [weights.pop(name) for name in names])
-    told = refusal(folder)
-    assert told.startswith("FOLDER lacks 1 of the ")
-    assert told.endswith("layers.1.mlp.up_proj.weight; download it again, or correct it")
+    message = refusal(folder)
+    assert message.startswith("FOLDER lacks 1 of the ")
+    assert message.endswith("layers.1.mlp.up_proj.weight; download it again, or correct it")
 
 
 def test_a_weight_too_many_is_named(folder: Path) -> None:
@@ -80,9 +80,9 @@ def test_a_download_that_was_cut_off_is_refused(folder: Path) -> None:
     data = place.read_bytes()
     for size in (0, 5, 100, len(data) // 2, len(data) - 1):
         place.write_bytes(data[:size])
-        told = refusal(folder)
-        assert told.startswith("FOLDER/model.safetensors is not a complete safetensors file (")
-        assert told.endswith("); download it again")
+        message = refusal(folder)
+        assert message.startswith("FOLDER/model.safetensors is not a complete safetensors file (")
+        assert message.endswith("); download it again")
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ for path, flags in ((b"/", 0x8000), (PATH.encode(), 0)):
 def attack(source: str, layers: tuple[str, ...] | None = None) -> tuple[int, str]:
     """Return the exit code and the last word of code that runs in the sandbox, without the audit hook."""
     sandbox = execute.sandbox()
-    applied = list(sandbox.layers if layers is None else layers)
+    layers_used = list(sandbox.layers if layers is None else layers)
     run = subprocess.run(
-        [*sandbox.command, sys.executable, "-I", "-S", "-B", "-c", SETUP.replace("LAYERS", repr(applied)) + source],
+        [*sandbox.command, sys.executable, "-I", "-S", "-B", "-c", SETUP.replace("LAYERS", repr(layers_used)) + source],
         input=Path(cell.__file__).read_text(),
         capture_output=True,
         text=True,
@@ -62,30 +62,30 @@ needs_seccomp = pytest.mark.skipif("seccomp" not in execute.sandbox().layers, re
 @pytest.mark.parametrize("without", ["none", "landlock and seccomp"])
 def test_read_only_mounts_stay_read_only(tmp_path: Path, without: str) -> None:
     layers = ("mounts", "capabilities") if without != "none" else None
-    code, said = attack(REMOUNT.replace("PATH", repr(str(tmp_path))) + f"open({str(tmp_path / 'new')!r}, 'w')", layers)
+    code, output = attack(REMOUNT.replace("PATH", repr(str(tmp_path))) + f"open({str(tmp_path / 'new')!r}, 'w')", layers)
     assert code
-    assert said.startswith(("OSError: [Errno 30] Read-only file system", "PermissionError"))
+    assert output.startswith(("OSError: [Errno 30] Read-only file system", "PermissionError"))
     assert not list(tmp_path.iterdir())
 
 
 @needs_mounts
 def test_with_the_capability_the_mounts_would_be_writable_again(tmp_path: Path) -> None:
     # So the test above is about what it says: this is the escape that was found.
-    code, said = attack(REMOUNT.replace("PATH", repr(str(tmp_path))) + f"open({str(tmp_path / 'new')!r}, 'w')", ("mounts",))
-    assert (code, said) == (0, "")
+    code, output = attack(REMOUNT.replace("PATH", repr(str(tmp_path))) + f"open({str(tmp_path / 'new')!r}, 'w')", ("mounts",))
+    assert (code, output) == (0, "")
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 @needs_capabilities
 def test_no_capability_is_left_and_none_comes_back() -> None:
     names = ("CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs")
-    left = f"print([line.split()[1] for line in open('/proc/self/status') if line.startswith({names})])"
+    status_script = f"print([line.split()[1] for line in open('/proc/self/status') if line.startswith({names})])"
     layers = tuple(layer for layer in execute.sandbox().layers if layer in ("mounts", "capabilities"))
-    assert attack(left, layers) == (0, str(["0" * 16] * 4 + ["1"]))
-    again = f"os.execv(sys.executable, [sys.executable, '-S', '-c', {left!r}])"
-    code, said = attack(again, layers)
+    assert attack(status_script, layers) == (0, str(["0" * 16] * 4 + ["1"]))
+    again = f"os.execv(sys.executable, [sys.executable, '-S', '-c', {status_script!r}])"
+    code, output = attack(again, layers)
     assert code == 0
-    assert "'0000000000000000', '0000000000000000', '0000000000000000'" in said
+    assert "'0000000000000000', '0000000000000000', '0000000000000000'" in output
     assert attack("os.chroot('.')", layers)[1].startswith("PermissionError")
 
 
@@ -101,9 +101,9 @@ def test_landlock_alone_keeps_files_and_processes_apart(tmp_path: Path) -> None:
         f"open('/proc/{os.getpid()}/environ')",
         "os.kill(os.getppid(), 0)" if not execute.sandbox().command else "open('/proc/1/environ')",
     ):
-        code, said = attack(source, ("landlock",))
+        code, output = attack(source, ("landlock",))
         assert code, source
-        assert said.startswith("PermissionError"), source
+        assert output.startswith("PermissionError"), source
     assert (tmp_path / "key").read_text() == "secret"
 
 
@@ -132,9 +132,9 @@ def test_seccomp_refuses_sockets_of_the_machine(tmp_path: Path) -> None:
         listener.bind(place)
         listener.listen()
         connect = f"import socket\nsocket.socket(socket.AF_UNIX).connect({place!r})"
-        code, said = attack(connect, ("seccomp",))
+        code, output = attack(connect, ("seccomp",))
         assert code
-        assert said.startswith("PermissionError")
+        assert output.startswith("PermissionError")
         assert attack(connect, ())[0] == 0
     for call in ("libc.unshare(0x10000000)", "libc.ptrace(0, 0, 0, 0)", "libc.syscall(ctypes.c_long(425), 1, None)"):
         assert attack(f"assert {call} == -1 and ctypes.get_errno() == 1", ("seccomp",)) == (0, "")

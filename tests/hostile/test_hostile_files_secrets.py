@@ -119,8 +119,8 @@ def test_files_of_code_are_not_taken_for_secrets(path: str) -> None:
 @pytest.mark.parametrize("token", TOKENS)
 @pytest.mark.parametrize("text", ['call("{}")\n', "header: {}\n", "# it is {}, really\n", "x = f({})"])
 def test_tokens_are_masked(token: str, text: str) -> None:
-    masked = secrets.mask(text.format(token))
-    assert masked == text.format(secrets.MASK)
+    masked_text = secrets.mask(text.format(token))
+    assert masked_text == text.format(secrets.MASK)
 
 
 VALUE = some(32)
@@ -143,9 +143,9 @@ VALUE = some(32)
     ],
 )  # fmt: skip
 def test_random_values_of_telling_names_are_masked(text: str) -> None:
-    masked = secrets.mask(text.format(VALUE))
-    assert VALUE not in masked
-    assert masked == text.format(secrets.MASK)
+    masked_text = secrets.mask(text.format(VALUE))
+    assert VALUE not in masked_text
+    assert masked_text == text.format(secrets.MASK)
 
 
 @pytest.mark.parametrize(
@@ -181,32 +181,32 @@ def test_this_very_program_holds_nothing_to_mask() -> None:
 )
 def test_private_keys_are_masked_and_what_is_around_them_is_not(kind: str) -> None:
     text = f"before = 1\nKEY = '''-----BEGIN {kind}-----\n{BODY}\n-----END {kind}-----'''\nafter = 2\n"
-    masked = secrets.mask(text)
-    assert masked == f"before = 1\nKEY = '''-----BEGIN {kind}-----{secrets.MASK}-----END {kind}-----'''\nafter = 2\n"
+    masked_text = secrets.mask(text)
+    assert masked_text == f"before = 1\nKEY = '''-----BEGIN {kind}-----{secrets.MASK}-----END {kind}-----'''\nafter = 2\n"
 
 
 def test_half_a_private_key_is_masked() -> None:
     begin, end = PEM[: len(PEM) // 2], PEM[len(PEM) // 2 :]
     for part in (begin, "x = 1\n" + begin, end, end + "x = 1\n", begin.replace("\n", "\\n")):
-        masked = secrets.mask(part)
-        assert not any(line in masked for line in BODY.split("\n"))
+        masked_text = secrets.mask(part)
+        assert not any(line in masked_text for line in BODY.split("\n"))
     assert secrets.mask(begin + "def f(x):\n    return g(x)[0]\n").endswith("[0]\n")
 
 
-@given(cut=st.integers(0, len(PEM)), other=st.sampled_from(TOKENS), at=st.floats(0, 1))
-def test_a_hole_in_a_secret_hides_neither_half(cut: int, other: str, at: float) -> None:
+@given(cut_at=st.integers(0, len(PEM)), other=st.sampled_from(TOKENS), at=st.floats(0, 1))
+def test_a_hole_in_a_secret_hides_neither_half(cut_at: int, other: str, at: float) -> None:
     line = f'value = "{other}"\n'
     middle = len('value = "') + round(at * len(other))
-    for text, place, secret in ((PEM, cut, BODY), (line, middle, other)):
-        left, right = secrets.mask_pieces((text[:place], text[place:]))
+    for text, place, secret in ((PEM, cut_at, BODY), (line, middle, other)):
+        left_part, right_part = secrets.mask_pieces((text[:place], text[place:]))
         whole = {secret[i : i + 12] for i in range(len(secret) - 12)}
-        assert not any(part in left or part in right for part in whole)
+        assert not any(part in left_part or part in right_part for part in whole)
 
 
 @given(pieces=st.lists(st.text(alphabet=string.printable, max_size=40), min_size=1, max_size=4))
 def test_pieces_stay_pieces_and_a_mask_is_not_masked_again(pieces: list[str]) -> None:
-    masked = secrets.mask_pieces(pieces)
-    assert len(masked) == len(pieces)
+    masked_pieces = secrets.mask_pieces(pieces)
+    assert len(masked_pieces) == len(pieces)
     assert secrets.mask("".join(pieces)) == secrets.mask(secrets.mask("".join(pieces)))
 
 
@@ -216,8 +216,8 @@ def test_every_text_of_a_request_is_masked() -> None:
     request = InfillRequest(
         f"a {token} ", f" {token}\n", two, (f" {token} ",), related=(Snippet("b.py", token),), previous=token
     )
-    masked = secrets.mask_request(request)
-    assert token not in repr(masked)
+    masked_request = secrets.mask_request(request)
+    assert token not in repr(masked_request)
     assert {field.name for field in fields(InfillRequest)} == {
         # What follows the comment has no text of the user's file; a new field has to be looked at here.
         "prefix", "suffix", "holes", "between", "related", "previous",

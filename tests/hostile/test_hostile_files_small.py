@@ -35,7 +35,7 @@ FILLS = (Fill(Edit(HOLE.span, "return 1"), Calibrated(0.5), 7),)
 
 @pytest.mark.parametrize("field", ["probability", "steps"])
 @pytest.mark.parametrize("value", ["1e999", "-1e999", "NaN", "Infinity", '"x"', "[]", "{}", "null", "9" * 5000])
-def test_a_journal_line_with_a_number_that_is_none_is_left_out(tmp_path: Path, field: str, value: str) -> None:
+def test_a_journal_line_with_an_invalid_number_is_skipped(tmp_path: Path, field: str, value: str) -> None:
     path = tmp_path / "journal"
     with Journal(path) as journal:
         journal.add(DOCUMENT, HOLE, FILLS)
@@ -55,8 +55,8 @@ def test_a_journal_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None
         pytest.skip("this system has no /dev/full")
     # Reading either would never end.
     code = "import sys; from pathlib import Path; from dg_lsp.batch.journal import Journal; Journal(Path(sys.argv[1]))"
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr.rstrip().endswith(f"{path} is not a regular file; name a new file for the answers")
+    process = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
+    assert process.stderr.rstrip().endswith(f"{path} is not a regular file; name a new file for the answers")
 
 
 @pytest.mark.parametrize("room", [0, 20])
@@ -107,7 +107,7 @@ def test_names_of_files_give_no_orders_to_a_terminal(tmp_path: Path, name: str) 
         stderr=theirs,
     )
     os.close(theirs)
-    shown = bytearray()
+    output = bytearray()
     while True:
         try:
             part = os.read(ours, 4096)
@@ -115,10 +115,10 @@ def test_names_of_files_give_no_orders_to_a_terminal(tmp_path: Path, name: str) 
             break
         if not part:
             break
-        shown += part
+        output += part
     os.close(ours)
     process.wait(60)
-    text = shown.decode("utf-8", "replace").replace("\r\n", "\n")
+    text = output.decode("utf-8", "replace").replace("\r\n", "\n")
     assert "evil" in text
     assert not any(char in text for char in "\x1b\x07\x9b\r\u202e")
 
@@ -131,9 +131,9 @@ def test_values_of_settings_and_lines_of_logs_give_no_orders_to_a_terminal(tmp_p
     environment = {**os.environ, "DG_LSP_RUNTIME_DIR": str(runtime), "PYTHONPATH": str(Path(cli.__file__).parents[1])}
     for arguments in (["doctor", "--no-sample"], ["engine", "logs"]):
         command = [sys.executable, "-m", "dg_lsp", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
-        assert b"evil" in done.stdout
-        assert b"\x1b" not in done.stdout + done.stderr
+        process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+        assert b"evil" in process.stdout
+        assert b"\x1b" not in process.stdout + process.stderr
 
 
 @pytest.mark.slow
@@ -153,14 +153,14 @@ def test_a_line_break_in_a_model_s_name_begins_no_line_of_its_own(tmp_path: Path
     ):
         (tmp_path / "a.py").write_text("def f():\n    pass\n")
         command = [sys.executable, "-m", "dg_lsp", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        lines = (done.stdout + done.stderr).splitlines()
+        process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        lines = (process.stdout + process.stderr).splitlines()
         assert lines
         assert not [line for line in lines if line.startswith("forged")], arguments
 
 
 def test_the_menu_of_a_long_file_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    documents, told = Documents(), list[str]()
+    documents, messages = Documents(), list[str]()
     documents.open("file:///a.py", "python", 1, "x = 1\n" * 100)
     monkeypatch.setattr(when, "MAX_FILE_CHARS", 500)
     monkeypatch.setattr(OpenDocument, "syntax", lambda _self: pytest.fail("all of the file was parsed"))
@@ -169,7 +169,7 @@ def test_the_menu_of_a_long_file_holds_up_nothing(monkeypatch: pytest.MonkeyPatc
         return ""
 
     async def tell(message: str) -> None:
-        told.append(message)
+        messages.append(message)
 
     server: Any = SimpleNamespace(
         documents=documents,
@@ -182,7 +182,7 @@ def test_the_menu_of_a_long_file_holds_up_nothing(monkeypatch: pytest.MonkeyPatc
         context = lsp.CodeActionContext([], trigger_kind=kind)
         params = lsp.CodeActionParams(lsp.TextDocumentIdentifier("file:///a.py"), lsp.Range(start, start), context)
         assert asyncio.run(running.menu(server, params)) == []
-    assert told == ["no code actions: the file has more than 500 characters"]
+    assert messages == ["no code actions: the file has more than 500 characters"]
 
 
 @pytest.mark.parametrize(

@@ -103,16 +103,16 @@ def test_a_run_killed_at_any_step_leaves_whole_files_and_the_next_one_ends(tmp_p
     journal = str(tmp_path / "journal")
     arguments = ["infill", ".", "--all", "--write", *(each.replace("JOURNAL", journal) for each in extra)]
     command = [sys.executable, "-c", KILLED, str(tmp_path), STUB, *arguments]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    attempts = [json.loads(line) for line in done.stdout.splitlines()]
-    assert attempts, done.stderr
-    filled = attempts[-1][3]
-    assert len(filled) == 2
-    assert STUB not in filled.values()
-    for code, left, next_code, ended in attempts:
+    process = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    attempts = [json.loads(line) for line in process.stdout.splitlines()]
+    assert attempts, process.stderr
+    filled_texts = attempts[-1][3]
+    assert len(filled_texts) == 2
+    assert STUB not in filled_texts.values()
+    for code, texts_left, next_code, final_texts in attempts:
         assert code in (0, 2, -signal.SIGXFSZ, -signal.SIGKILL)
-        assert {name: text in (STUB, filled[name]) for name, text in left.items()} == {"a.py": True, "b.py": True}
-        assert (next_code, ended) == (0, filled)
+        assert {name: text in (STUB, filled_texts[name]) for name, text in texts_left.items()} == {"a.py": True, "b.py": True}
+        assert (next_code, final_texts) == (0, filled_texts)
     codes = [code for code, _, _, _ in attempts]
     assert codes.count(0) == 2
     # A limit within the new text ends the run; one within a line of the journal is a full disk, which it reports.

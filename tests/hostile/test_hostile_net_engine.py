@@ -28,8 +28,8 @@ from tests.engine.engine_kit import ROOT, body, engine_id, home, post, running, 
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with home(monkeypatch) as found:
-        yield found
+    with home(monkeypatch) as path:
+        yield path
 
 
 @contextlib.contextmanager
@@ -138,7 +138,7 @@ def is_closed(caller: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "request_bytes",
     [
         b"",
         b"GET / HT",
@@ -147,11 +147,11 @@ def is_closed(caller: socket.socket) -> bool:
         b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx",
     ],
 )  # fmt: skip
-def test_a_request_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+def test_a_request_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, request_bytes: bytes) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 0.05)
     monkeypatch.setattr(connections, "BODY_S", 0.05)
     with serving(Budgets(Budget(9), Budget(9))) as port, socket.create_connection(("127.0.0.1", port)) as caller:
-        caller.sendall(sent)
+        caller.sendall(request_bytes)
         assert is_closed(caller)
 
 
@@ -173,10 +173,10 @@ def test_between_requests_a_client_may_take_its_time(monkeypatch: pytest.MonkeyP
     with serving(budgets) as port, socket.create_connection(("127.0.0.1", port)) as caller:
         for _ in range(2):
             caller.sendall(GET)
-            told = b""
-            while not told.endswith(b"fine"):
-                told += caller.recv(4096)
-            assert told.startswith(b"HTTP/1.1 200 OK")
+            reply = b""
+            while not reply.endswith(b"fine"):
+                reply += caller.recv(4096)
+            assert reply.startswith(b"HTTP/1.1 200 OK")
             wait_until(lambda: all(member._timer is None for member in budgets.port.members))
         # It makes room for the next one all the same.
         with socket.create_connection(("127.0.0.1", port)) as other:

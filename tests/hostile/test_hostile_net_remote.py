@@ -30,10 +30,10 @@ BODY = {"model": "some-model-name-of-theirs", "prompt": CODE, "suffix": "\n\nunr
 def talking(talk: Callable[[socket.socket], None]) -> Iterator[str]:
     """The URL of a server that says whatever it likes."""
     listener = socket.create_server(("127.0.0.1", 0))
-    stopped = threading.Event()
+    stop = threading.Event()
 
     def serve() -> None:
-        while not stopped.is_set():
+        while not stop.is_set():
             try:
                 caller, _ = listener.accept()
             except OSError:
@@ -47,16 +47,16 @@ def talking(talk: Callable[[socket.socket], None]) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        stopped.set()
+        stop.set()
         listener.close()
 
 
 def refused(url: str, key: str = KEY) -> str:
     line = ServerClient(Server(url, key))
     try:
-        with pytest.raises(RemoteError) as caught:
+        with pytest.raises(RemoteError) as error:
             line.ask(Call("/infill", BODY))
-        return str(caught.value)
+        return str(error.value)
     finally:
         line.close()
 
@@ -64,7 +64,7 @@ def refused(url: str, key: str = KEY) -> str:
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"])
 def test_a_byte_now_and_then_is_not_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
     monkeypatch.setattr(http_client, "ANSWER_S", 0.4)
-    gone = threading.Event()
+    disconnected = threading.Event()
 
     def drip(caller: socket.socket) -> None:
         caller.sendall(head)
@@ -74,11 +74,11 @@ def test_a_byte_now_and_then_is_not_listened_to_for_ever(monkeypatch: pytest.Mon
                 caller.sendall(b"H" if not head else b" ")
                 threading.Event().wait(0.02)
         except OSError:
-            gone.set()
+            disconnected.set()
 
     with talking(drip) as url:
         assert "did not respond within" in refused(url)
-        assert gone.wait(30)
+        assert disconnected.wait(30)
 
 
 def test_a_compressed_answer_is_not_unpacked() -> None:
@@ -110,7 +110,7 @@ ESCAPED = json.dumps(CODE)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "server_message",
     [
         f"wrong key {KEY} for you",
         f"wrong key {KEY[:14]}... for you",
@@ -125,28 +125,28 @@ ESCAPED = json.dumps(CODE)
     ],
 )
 @pytest.mark.parametrize("status", [400, 500])
-def test_what_was_sent_is_not_repeated(said: str, status: int) -> None:
-    recorder = Recorder([(status, {"error": {"message": said, "code": 1}})])
+def test_what_was_sent_is_not_repeated(server_message: str, status: int) -> None:
+    recorder = Recorder([(status, {"error": {"message": server_message, "code": 1}})])
     with serving({"POST /infill": recorder.answer}) as url:
-        told = refused(url)
-    assert MASK in told
+        message = refused(url)
+    assert MASK in message
     for piece in (KEY[:10], KEY[-8:], "transfer(account", "ledger", "unrelated_suffix", "AKIA7777"):
-        assert piece not in told
+        assert piece not in message
 
 
 def test_a_reason_phrase_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     head = f"HTTP/1.1 401 wrong key {KEY} for {CODE.splitlines()[0]}\r\nContent-Length: 0\r\n\r\n"
     with caplog.at_level("INFO"), talking(lambda caller: caller.sendall(head.encode())) as url:
-        told = refused(url)
-    assert "(401)" in told
-    assert not any(piece in told + caplog.text for piece in (KEY, "transfer(account"))
+        message = refused(url)
+    assert "(401)" in message
+    assert not any(piece in message + caplog.text for piece in (KEY, "transfer(account"))
 
 
-def test_what_helps_is_repeated() -> None:
-    said = "maximum context length is 4096 tokens, but 5000 were requested for some-model-name-of-theirs"
-    recorder = Recorder([(400, {"error": {"message": said}})])
+def test_an_error_repeats_a_message_without_key_and_code() -> None:
+    server_message = "maximum context length is 4096 tokens, but 5000 were requested for some-model-name-of-theirs"
+    recorder = Recorder([(400, {"error": {"message": server_message}})])
     with serving({"POST /infill": recorder.answer}) as url:
-        assert refused(url).endswith(f"refuses the request (400): {said}")
+        assert refused(url).endswith(f"refuses the request (400): {server_message}")
 
 
 @given(key=st.text("abcdefgh0123456789-_", min_size=8, max_size=40), before=st.text(max_size=20), after=st.text(max_size=20))

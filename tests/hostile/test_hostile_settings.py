@@ -99,8 +99,8 @@ OWN, OTHERS = ("user", "environment"), ("workspace", "greeting", "editor", "edit
 @pytest.mark.parametrize("what", [*MODELS, *UNREADABLE])
 def test_no_source_but_the_users_own_chooses_a_model(clone: Clone, source: str, what: str) -> None:
     model = UNREADABLE.get(what) or MODELS[what][0]
-    found, problems = clone.settings(source, "engine.model", model)
-    assert found == Settings()
+    settings, problems = clone.settings(source, "engine.model", model)
+    assert settings == Settings()
     [problem] = problems
     assert "pass-word" not in problem
     assert "engine.model in " in problem
@@ -110,22 +110,22 @@ def test_no_source_but_the_users_own_chooses_a_model(clone: Clone, source: str, 
 @pytest.mark.parametrize("what", MODELS)
 def test_the_users_own_sources_choose_any_model_but_with_a_password(clone: Clone, source: str, what: str) -> None:
     model, is_fine = MODELS[what]
-    found, problems = clone.settings(source, "engine.model", model)
-    assert (found.model != DEFAULTS.model) == is_fine
+    settings, problems = clone.settings(source, "engine.model", model)
+    assert (settings.model != DEFAULTS.model) == is_fine
     assert bool(problems) != is_fine
-    assert "pass-word" not in repr((found, problems))
+    assert "pass-word" not in repr((settings, problems))
 
 
 @pytest.mark.parametrize("source", OTHERS)
 @pytest.mark.parametrize("what", [what for what, (_, is_fine) in MODELS.items() if is_fine])
-def test_what_a_problem_says_to_allow_is_what_has_to_be_allowed(clone: Clone, source: str, what: str) -> None:
+def test_allowing_what_a_problem_names_admits_the_model(clone: Clone, source: str, what: str) -> None:
     model, _ = MODELS[what]
     _, [problem] = clone.settings(source, "engine.model", model)
     entry = problem.partition('add "')[2].partition('" to engine.allow')[0]
     assert str(clone.users) in problem
     clone.allow(entry)
-    found, problems = clone.settings("nothing more" if source == "workspace" else source, "engine.model", model)
-    assert (found.model != DEFAULTS.model, problems) == (True, ())
+    settings, problems = clone.settings("nothing more" if source == "workspace" else source, "engine.model", model)
+    assert (settings.model != DEFAULTS.model, problems) == (True, ())
 
 
 @pytest.mark.parametrize(
@@ -151,30 +151,30 @@ def test_what_a_problem_says_to_allow_is_what_has_to_be_allowed(clone: Clone, so
 )
 def test_what_is_allowed_allows_nothing_else(clone: Clone, entry: str, model: str) -> None:
     clone.allow(entry)
-    found, problems = clone.settings("editor", "engine.model", model)
-    assert (found.model, len(problems)) == ("embedded", 1)
+    settings, problems = clone.settings("editor", "engine.model", model)
+    assert (settings.model, len(problems)) == ("embedded", 1)
 
 
 def test_a_link_in_an_allowed_folder_leads_nowhere_else(clone: Clone, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "link").symlink_to(clone.root / "model")
     clone.allow(str(tmp_path / "models"))
-    found, [problem] = clone.settings("workspace", "engine.model", str(tmp_path / "models" / "link"))
-    assert found.model == "embedded"
+    settings, [problem] = clone.settings("workspace", "engine.model", str(tmp_path / "models" / "link"))
+    assert settings.model == "embedded"
     assert str(clone.root / "model") in problem
 
 
 @pytest.mark.parametrize("source", OTHERS)
 def test_no_other_source_allows_anything(clone: Clone, source: str) -> None:
-    found, [problem] = clone.settings(source, "engine.allow", [EVIL, "/"])
-    assert found.allow == ()
+    settings, [problem] = clone.settings(source, "engine.allow", [EVIL, "/"])
+    assert settings.allow == ()
     assert "engine.allow" in problem
 
 
 def test_a_workspace_that_allows_itself_a_model_gets_none(clone: Clone) -> None:
     clone.settings("workspace", "engine.allow", [EVIL])
-    found, problems = clone.settings("workspace", "engine.model", f"fim:openai:https://{EVIL}#m")
-    assert (found.model, found.allow, len(problems)) == ("embedded", (), 2)
+    settings, problems = clone.settings("workspace", "engine.model", f"fim:openai:https://{EVIL}#m")
+    assert (settings.model, settings.allow, len(problems)) == ("embedded", (), 2)
 
 
 @pytest.mark.parametrize("source", ["workspace", "greeting", "editor"])
@@ -184,8 +184,8 @@ def test_no_other_source_has_a_key_or_gives_a_file_away(clone: Clone, source: st
     assert problems
     assert "sk-hush" not in str(problems)
     for patterns in ([], ["!vault/"]):
-        found, _ = clone.settings(source, "privacy.local_only", patterns)
-        assert "vault/" in found.local_only
+        settings, _ = clone.settings(source, "privacy.local_only", patterns)
+        assert "vault/" in settings.local_only
     assert not config.read(clone.root)[0].keys
 
 
@@ -212,9 +212,9 @@ def test_a_configuration_that_is_no_file_is_neither_waited_for_nor_read(clone: C
         path.symlink_to("/dev/zero")
     else:
         os.mknod(path, 0o020644, os.makedev(1, 5))  # /dev/zero
-    read, [problem] = config.read(clone.root)
+    config_read, [problem] = config.read(clone.root)
     assert str(path) in problem
-    assert read.settings.local_only == ("*",)
+    assert config_read.settings.local_only == ("*",)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
@@ -223,9 +223,9 @@ def test_a_configuration_of_another_user_does_not_count(clone: Clone, whose: str
     path = clone.users if whose == "user" else clone.root / config.WORKSPACE_FILE
     path.write_text("engine.threads = 7\nengine.allow = ['/']\n[keys]\n'a' = 'b'\n")
     os.chown(path, 4711, -1)
-    read, [problem] = config.read(clone.root)
+    config_read, [problem] = config.read(clone.root)
     assert f"{path} belongs to another user" in problem
-    assert (read.settings, dict(read.keys)) == (Settings(local_only=("*",)), {})
+    assert (config_read.settings, dict(config_read.keys)) == (Settings(local_only=("*",)), {})
 
 
 # Which source counts
@@ -257,8 +257,8 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
     for source in ("user", "workspace", "environment", "greeting", "editor"):
         possible = list(OF_EDITORS) if source in ("greeting", "editor") else FREE
         possible = [setting for setting in possible if setting.variable or source != "environment"]
-        chosen = data.draw(st.lists(st.sampled_from(possible), max_size=3, unique=True))
-        stated[source] = {setting.key: data.draw(values(setting)) for setting in chosen}
+        chosen_settings = data.draw(st.lists(st.sampled_from(possible), max_size=3, unique=True))
+        stated[source] = {setting.key: data.draw(values(setting)) for setting in chosen_settings}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(config.FILE_VARIABLE, str(place / "user.toml"))
         for source, path in (("user", place / "user.toml"), ("workspace", place / "root" / config.WORKSPACE_FILE)):
@@ -275,7 +275,7 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
         session.options = stated["greeting"]
         session.set_roots([(place / "root").as_uri()])
         session.set_editor_settings(stated["editor"])
-        found, problems = session.session, session.problems
+        settings, problems = session.session, session.problems
     assert problems == ()
     for setting in FREE:
         expected = setting.default
@@ -287,44 +287,44 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
             taken_back = source == "greeting" and setting.key in stated["editor"]
             if setting.key in stated[source] and not taken_back and stated[source][setting.key] != setting.default:
                 expected = stated[source][setting.key]
-        assert getattr(found, setting.field) == setting.parse(expected), setting.key
+        assert getattr(settings, setting.field) == setting.parse(expected), setting.key
 
 
 @given(st.text(max_size=40))
 def test_no_name_is_both_refused_and_without_a_reason(name: str) -> None:
     """Whatever a name is, it is the embedded model, or something that only the user's list can allow."""
-    admitted, problems = trust.admit({"model": name}, Settings(), "a place", Path("/users.toml"))
-    assert (admitted.get("model") in (None, "embedded")) or str(admitted["model"]).startswith("/")
-    assert bool(problems) == ("model" not in admitted)
+    admitted_settings, problems = trust.admit({"model": name}, Settings(), "a place", Path("/users.toml"))
+    assert (admitted_settings.get("model") in (None, "embedded")) or str(admitted_settings["model"]).startswith("/")
+    assert bool(problems) == ("model" not in admitted_settings)
 
 
 @pytest.mark.parametrize("command", ["run", "start", "status", "stop", "logs", "token"])
 def test_no_command_takes_a_password_that_a_process_list_would_show(command: str) -> None:
-    found = CliRunner().invoke(app, [command, "--model", "vllm:https://user:pass-word@gpu01"])
-    assert found.exit_code == 2
-    assert "must hold no user name or password" in found.stderr
-    assert "pass-word" not in found.output
+    result = CliRunner().invoke(app, [command, "--model", "vllm:https://user:pass-word@gpu01"])
+    assert result.exit_code == 2
+    assert "must hold no user name or password" in result.stderr
+    assert "pass-word" not in result.output
 
 
 @pytest.mark.parametrize("source", ["user", "environment"])
 def test_a_password_in_the_users_own_settings_is_refused_and_not_repeated(clone: Clone, source: str) -> None:
-    found, [problem] = clone.settings(source, "engine.model", "vllm:https://user:pass-word@gpu01")
-    assert found.model == "embedded"
+    settings, [problem] = clone.settings(source, "engine.model", "vllm:https://user:pass-word@gpu01")
+    assert settings.model == "embedded"
     assert "must hold no user name or password" in problem
     assert "pass-word" not in problem
 
 
 def test_no_front_end_tells_an_engine_a_password() -> None:
-    with pytest.raises(EngineError, match="must hold no user name or password") as raised:
+    with pytest.raises(EngineError, match="must hold no user name or password") as error:
         connect_options(Config(), command=("engine",), model="vllm:https://user:pass-word@gpu01")
-    assert "pass-word" not in str(raised.value)
+    assert "pass-word" not in str(error.value)
 
 
 @pytest.mark.parametrize("url", ["ftp://user:pass-word@gpu01", "https://user:pass-word@gpu01:99999", "https://user:pass-word@"])
 def test_a_url_that_is_wrong_is_told_without_its_password(url: str) -> None:
-    with pytest.raises(RemoteError) as raised:
+    with pytest.raises(RemoteError) as error:
         load_remote(f"vllm:{url}")
-    assert "pass-word" not in str(raised.value)
+    assert "pass-word" not in str(error.value)
 
 
 @pytest.mark.slow
@@ -338,8 +338,8 @@ def test_a_hub_id_never_loads_a_folder_of_that_name(clone: Clone) -> None:
         "except LoadError as error:\n    print(error)\n"
     )
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(clone.root / "no-cache")}
-    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
+    process = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    first, second = process.stdout.splitlines()
     assert first == "owner/name"
     assert second.startswith("owner/name can't be fetched from the hub")
     assert second.endswith("write a folder as a path: ./owner/name")

@@ -54,8 +54,8 @@ def test_a_completion_on_a_stopped_engine_is_answered_by_another_and_the_user_is
             await client.suggestions(6, 4, trigger=1)
         assert pid_of(str(trained_layout)) != before
         assert (await client.status())["state"] == "ready"
-        said = [message["message"] for message in client.said("window/showMessage")]
-        assert any(f"the engine does not respond (process {before})" in sentence for sentence in said), said
+        messages = [message["message"] for message in client.said("window/showMessage")]
+        assert any(f"the engine does not respond (process {before})" in sentence for sentence in messages), messages
         assert f"process {before}" in client.stderr.decode()
         client.stderr = b""
 
@@ -82,8 +82,8 @@ def test_infill_meets_a_stopped_engine_and_goes_on_with_another(tmp_path: Path, 
         # One that came up a moment ago would get more time, as it may still import what it needs.
         os.utime(files.state, (0, 0))
         with stopped(before):
-            done = infill(tmp_path / "a.py")
-        assert done.returncode in (0, 1)
-        assert f"the engine does not respond (process {before})" in done.stderr
-        assert "of 1 hole" in done.stderr
+            process = infill(tmp_path / "a.py")
+        assert process.returncode in (0, 1)
+        assert f"the engine does not respond (process {before})" in process.stderr
+        assert "of 1 hole" in process.stderr
         assert pid_of("embedded") != before

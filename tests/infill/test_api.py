@@ -38,7 +38,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Filling:
     return filling
 
 
-def test_there_are_examples() -> None:
+def test_the_page_has_three_examples() -> None:
     assert len(EXAMPLES) == 3
 
 
@@ -89,9 +89,9 @@ def test_improbable_or_unparsable_fills_stay_open() -> None:
     with infill.connect_sync(engine=Filling(lambda request: ("return 1",) * len(request.holes))) as session:
         assert session.fill_text(TWO, path="a.py").text == TWO.replace("...", "return 1")
         assert session.fill_text(TWO, path="a.py", kinds=["markers"]).text == TWO
-        filled = session.fill_text(TWO, language="python", min_probability=0.95)
-    assert (filled.text, filled.fills) == (TWO, ())
-    assert filled.open_holes == ((3, "its probability is below 0.95"), (208, "its probability is below 0.95"))
+        result = session.fill_text(TWO, language="python", min_probability=0.95)
+    assert (result.text, result.fills) == (TWO, ())
+    assert result.open_holes == ((3, "its probability is below 0.95"), (208, "its probability is below 0.95"))
 
 
 def test_holes_that_fail_together_are_asked_one_by_one() -> None:
@@ -136,11 +136,11 @@ def test_a_batch_has_a_patch_and_a_report(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_file_is_private_by_the_patterns_of_its_own_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = Filling("return 1")
+    engine = Filling("return 1")
 
     @contextlib.asynccontextmanager
     async def join(*_: Any, **__: Any) -> AsyncIterator[Filling]:
-        yield sent
+        yield engine
 
     monkeypatch.setattr(client, "connect", join)
     (tmp_path / "user.toml").write_text("engine.model = 'fim:mercury'\n")
@@ -155,6 +155,6 @@ def test_a_file_is_private_by_the_patterns_of_its_own_workspace(tmp_path: Path, 
         for private in ("here/ours/a.py", "there/theirs/a.py"):
             with pytest.raises(EngineError, match=r"^\w+/a\.py is for local models only"):
                 session.fill_file(tmp_path / private)
-        assert not sent.requests
-        for shared in ("here/theirs/a.py", "there/ours/a.py"):
-            assert len(session.fill_file(tmp_path / shared).fills) == 1
+        assert not engine.requests
+        for shared_name in ("here/theirs/a.py", "there/ours/a.py"):
+            assert len(session.fill_file(tmp_path / shared_name).fills) == 1

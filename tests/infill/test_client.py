@@ -31,8 +31,8 @@ from tests.engine.engine_kit import FILLER, Running, gate, home, is_gone, reques
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with home(monkeypatch) as made:
-        yield made
+    with home(monkeypatch) as path:
+        yield path
 
 
 def options(model: str = "toy", *, interactive: bool = True, autostart: bool = True) -> ConnectOptions:
@@ -93,15 +93,15 @@ def test_an_engine_is_started_with_the_bound_of_its_rows(folder: Path) -> None:
 
 def test_loading_progress_is_reported_while_waiting(folder: Path) -> None:
     async def scenario() -> None:
-        door, heard = folder / "door", asyncio.Event()
+        door, progress = folder / "door", asyncio.Event()
 
         def hear(state: State) -> None:
             if state == Loading(0.5, "reading weights"):
-                heard.set()
+                progress.set()
 
         async with connect(options(f"gate:{door}"), on_state=hear, wait=False) as engine:
             ready = asyncio.ensure_future(engine.ready())
-            await heard.wait()
+            await progress.wait()
             assert not ready.done()
             door.touch()
             await ready
@@ -222,12 +222,12 @@ def test_two_processes_that_start_at_the_same_moment_share_one_engine(folder: Pa
 def test_after_a_kill_the_next_fill_works_on_a_fresh_engine(folder: Path) -> None:
     async def scenario() -> None:
         async with connect(options()) as engine:
-            killed = await info(engine, "pid")
-            assert isinstance(killed, int)
-            os.kill(killed, signal.SIGKILL)
+            killed_pid = await info(engine, "pid")
+            assert isinstance(killed_pid, int)
+            os.kill(killed_pid, signal.SIGKILL)
             assert await text(engine, text="again") == "again"
-            assert await info(engine, "pid") != killed
-            await asyncio.to_thread(wait_until, lambda: is_gone(killed))
+            assert await info(engine, "pid") != killed_pid
+            await asyncio.to_thread(wait_until, lambda: is_gone(killed_pid))
 
     asyncio.run(scenario())
     assert len(pids()) == 1
@@ -237,12 +237,12 @@ def test_a_kill_under_a_hundred_requests_leaves_all_answered_and_nothing_behind(
     async def scenario() -> None:
         stop = gate(folder)
         async with connect(options(interactive=False)) as engine:
-            killed = await info(engine, "pid")
-            assert isinstance(killed, int)
+            killed_pid = await info(engine, "pid")
+            assert isinstance(killed_pid, int)
             script: dict[str, object] = {"steps": 2, "gate": str(stop.path)}
             filling = [asyncio.ensure_future(engine.fill(request(script))) for _ in range(100)]
             await until(lambda: info(engine, "waiting"))
-            os.kill(killed, signal.SIGKILL)
+            os.kill(killed_pid, signal.SIGKILL)
             stop.let(2)
             answers = await asyncio.gather(*filling, return_exceptions=True)
             assert all(isinstance(answer, tuple | EngineError) for answer in answers)
@@ -271,12 +271,12 @@ def test_a_start_goes_on_when_the_fill_that_needed_it_is_cancelled(folder: Path)
     async def scenario() -> None:
         files = meeting.engine_files(options().engine_id)
         async with connect(options(), wait=False) as engine:
-            typed = asyncio.ensure_future(engine.fill(request()))
+            fill = asyncio.ensure_future(engine.fill(request()))
             await until(lambda: asyncio.to_thread(started, folder))
             assert not files.state.exists(), "the engine is up too soon for this test"
-            typed.cancel()
+            fill.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await typed
+                await fill
             assert await text(engine, text="x") == "x"
             assert started(folder) == {await info(engine, "pid")}
         log = files.log.read_text()
@@ -302,10 +302,10 @@ def test_a_failed_start_without_a_waiting_request_logs_no_error(folder: Path) ->
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
         async with connect(options("fails"), wait=False) as engine:
-            typed = asyncio.ensure_future(engine.fill(request()))
+            fill = asyncio.ensure_future(engine.fill(request()))
             await until(lambda: asyncio.to_thread(started, folder))
-            typed.cancel()
-            await asyncio.wait([typed])
+            fill.cancel()
+            await asyncio.wait([fill])
             # Another one asks once that start has failed, and is told.
             await until(lambda: asyncio.to_thread(lambda: not started(folder)))
             with pytest.raises(EngineError, match="could not be loaded"):
@@ -441,13 +441,13 @@ def test_a_busy_engine_fails_interactive_requests_and_delays_batch_work(folder: 
             script = {"steps": 1, "gate": str(stop.path)}
             filling = [asyncio.ensure_future(batch.fill(request(script))) for _ in range(70)]
             await until(lambda: info(batch, "running"))
-            typed = [asyncio.ensure_future(typing.fill(request(script))) for _ in range(70)]
-            done, _ = await asyncio.wait(typed, return_when=asyncio.FIRST_COMPLETED)
-            assert all(isinstance(one.exception(), EngineBusyError) for one in done)
+            fills = [asyncio.ensure_future(typing.fill(request(script))) for _ in range(70)]
+            finished_fills, _ = await asyncio.wait(fills, return_when=asyncio.FIRST_COMPLETED)
+            assert all(isinstance(one.exception(), EngineBusyError) for one in finished_fills)
             stop.let(1)
             assert all(await asyncio.gather(*filling))
-            await asyncio.wait(typed)
-            assert [one.exception() for one in typed].count(None) > 0
+            await asyncio.wait(fills)
+            assert [one.exception() for one in fills].count(None) > 0
 
     asyncio.run(scenario())
 
@@ -488,8 +488,8 @@ def test_leftovers_of_another_protocol_do_not_block_a_start(folder: Path, has_so
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as other:
         address = str(meeting.socket_path(files))
         if has_socket:
-            with socket.socket(socket.AF_UNIX) as left:
-                left.bind(address)
+            with socket.socket(socket.AF_UNIX) as leftover_socket:
+                leftover_socket.bind(address)
         meeting.write_state(files, meeting.State(other.pid, address, "secret", "0", 0, 0, options().engine_id))
         asyncio.run(scenario())
     assert len(pids()) == 1

@@ -26,8 +26,8 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # A ping comes every five seconds; to miss one is enough here.
     monkeypatch.setattr(links, "SILENCE_S", links.PING_EVERY_S + 2)
     monkeypatch.setattr(joining, "SILENCE_S", links.PING_EVERY_S + 2)
-    with home(monkeypatch) as made:
-        yield made
+    with home(monkeypatch) as path:
+        yield path
 
 
 def options(*, interactive: bool = True) -> ConnectOptions:
@@ -81,26 +81,26 @@ def test_a_fill_on_an_engine_that_stops_is_answered_by_another(folder: Path) -> 
 
 
 def test_a_client_that_comes_to_a_stopped_engine_starts_another(folder: Path) -> None:
-    async def scenario(stopped: Running) -> None:
+    async def scenario(stopped_engine: Running) -> None:
         notes: list[str] = []
-        age(stopped.files)
-        os.kill(stopped.process.pid, signal.SIGSTOP)
+        age(stopped_engine.files)
+        os.kill(stopped_engine.process.pid, signal.SIGSTOP)
         async with connect(options(interactive=False), on_note=notes.append) as engine:
             assert await answer(engine, text="x") == "x"
-            assert await pid_of(engine) != stopped.process.pid
+            assert await pid_of(engine) != stopped_engine.process.pid
         assert len(notes) == 1
-        assert f"process {stopped.process.pid}" in notes[0]
+        assert f"process {stopped_engine.process.pid}" in notes[0]
 
-    with running() as stopped:
-        asyncio.run(asyncio.wait_for(scenario(stopped), 120))
+    with running() as stopped_engine:
+        asyncio.run(asyncio.wait_for(scenario(stopped_engine), 120))
 
 
 def test_a_process_that_only_has_the_number_of_a_stopped_engine_is_not_killed(folder: Path) -> None:
-    with running() as stopped:
-        state = meeting.State(os.getpid(), stopped.state.address, stopped.state.token, __version__)
+    with running() as stopped_engine:
+        state = meeting.State(os.getpid(), stopped_engine.state.address, stopped_engine.state.token, __version__)
         assert links.kill(state) is False
         assert links.kill(meeting.State(os.getpid(), str(folder / "nobody.sock"), "x", __version__)) is False
-        assert stopped.process.poll() is None
+        assert stopped_engine.process.poll() is None
 
 
 def test_an_overdue_request_is_cancelled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,10 +178,10 @@ def test_keys_that_cancel_each_other_while_a_killed_engine_restarts_do_not_keep_
                 while isinstance(engine.state, Ready) and engine.state.pid == before:
                     await asyncio.sleep(0.001)
                 while not isinstance(engine.state, Ready):
-                    typed = asyncio.ensure_future(engine.fill(request()))
+                    fill = asyncio.ensure_future(engine.fill(request()))
                     await asyncio.sleep(0.02)
-                    typed.cancel()
-                    await asyncio.wait((typed,))
+                    fill.cancel()
+                    await asyncio.wait((fill,))
             n_starts = sum(isinstance(state, Starting) for state in states)
             assert n_starts == 4
         (files,) = meeting.all_engine_files()

@@ -238,12 +238,12 @@ def test_an_invalid_local_only_keeps_everything_local(tmp_path: Path, user: str,
 
 
 @pytest.mark.parametrize(
-    ("path", "kept"),
+    ("path", "keeps_here"),
     [("vault/a.py", True), ("src/vault/a.py", True), ("src/a.py", False), ("a.pem", True), ("docs/x/y.md", True)],
 )
-def test_patterns_are_those_of_gitignore(path: str, kept: bool) -> None:
-    assert Privacy(("vault/", "*.pem", "/docs/**")).keeps(path) == kept
-    assert Privacy(("vault/", "*.pem", "/docs/**")).keeps(f"x/../{path}") == kept
+def test_patterns_are_those_of_gitignore(path: str, keeps_here: bool) -> None:
+    assert Privacy(("vault/", "*.pem", "/docs/**")).keeps(path) == keeps_here
+    assert Privacy(("vault/", "*.pem", "/docs/**")).keeps(f"x/../{path}") == keeps_here
 
 
 @pytest.mark.parametrize("path", ["", ".", "..", "../a.py", "/a.py", "a/../../a.py"])
@@ -340,8 +340,8 @@ def test_reading_the_configuration_imports_no_heavy_module() -> None:
         "import sys, dg_lsp.wire.config as c; c.read(); "
         "print(sorted({'httpx', 'torch', 'pathspec', 'pygls'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_a_file_outside_of_all_workspaces_is_judged_by_its_full_path(tmp_path: Path) -> None:

@@ -284,11 +284,11 @@ def test_whatever_happens_no_request_waits_for_ever_and_the_next_one_is_served(
     world.how_starts.clear()
     world.run(700)
     assert not world.waiting
-    served = world.served
+    n_served = world.served
     for _ in range(10):
         world.do("key")
         world.run(5)
-    assert world.served > served, world.life
+    assert world.served > n_served, world.life
     assert isinstance(world.life.state, Ready)
 
 

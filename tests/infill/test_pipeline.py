@@ -164,5 +164,5 @@ def test_holes_of_a_document_are_filled(language: str, text: str, answer: str, e
     document = Document("", language, text)
     tree = syntax.of(document)
     holes_of_document = holes.in_document(document, tree, frozenset({"bodies", "markers"}))
-    filled = asyncio.run(pipeline.infill(ScriptedEngine(answer), document, holes_of_document, RequestOptions(), syntax=tree))
-    assert apply(text, filled.suggestions[0].edits) == expected
+    result = asyncio.run(pipeline.infill(ScriptedEngine(answer), document, holes_of_document, RequestOptions(), syntax=tree))
+    assert apply(text, result.suggestions[0].edits) == expected

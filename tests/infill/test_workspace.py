@@ -148,11 +148,11 @@ def test_a_named_folder_is_read_unless_our_own_file_ignores_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("broken", "why"),
+    ("ignore_text", "why"),
     [("ok\n!\n", "has a ! without a pattern"), ("[z-a]\n", "has a pattern with the range z-a, which is empty")],
 )
-def test_an_invalid_ignore_file_closes_its_folder(tmp_path: Path, broken: str, why: str) -> None:
-    make(tmp_path, {"a.py": "", "sub/.dgignore": broken, "sub/b.py": "", "sub/deep/c.py": ""})
+def test_an_invalid_ignore_file_closes_its_folder(tmp_path: Path, ignore_text: str, why: str) -> None:
+    make(tmp_path, {"a.py": "", "sub/.dgignore": ignore_text, "sub/b.py": "", "sub/deep/c.py": ""})
     check_reason(tmp_path, "a.py", "")
     check_reason(tmp_path, "sub", "")
     check_reason(tmp_path, "sub/b.py", f"is below a .dgignore that {why}")
@@ -226,9 +226,9 @@ def test_verdicts_equal_those_of_git(tmp_path: Path) -> None:
     process = subprocess.run(
         ["git", "check-ignore", "--no-index", *paths], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
-    ignored = {line.strip('"') for line in process.stdout.split("\n") if line}
+    ignored_paths = {line.strip('"') for line in process.stdout.split("\n") if line}
     ignore = Ignore.for_root(tmp_path)
-    assert {path for path in paths if not ignore.allows(tmp_path / path)} == ignored
+    assert {path for path in paths if not ignore.allows(tmp_path / path)} == ignored_paths
 
 
 # --- Related files ----------------------------------------------------------------------------------------------------

@@ -104,8 +104,8 @@ def done(what: str, text: str, engine: Answering, language: str = "python") -> t
 
     attempts = actions.attempts(what, document, syntax, span)
     job = Job(document, syntax, pipeline.RequestOptions())
-    filled = asyncio.run(filling.fill(attempts, job, engine_for, lambda n_done, n: None, repairs=what == "repair"))
-    return values.apply(document.text, filled.edits), filled
+    result = asyncio.run(filling.fill(attempts, job, engine_for, lambda n_done, n: None, repairs=what == "repair"))
+    return values.apply(document.text, result.edits), result
 
 
 def test_a_body_is_filled() -> None:
@@ -124,8 +124,8 @@ def test_a_body_is_filled() -> None:
 )
 def test_an_uncertain_fill_has_a_caution(confidence: Confidence, caution: str) -> None:
     engine = Answering("return a", confidence=confidence)
-    _, filled = done("body", "def f(a):\n    $0raise NotImplementedError\n", engine)
-    assert filled.caution(Threshold(0.15, n_best=1)) == caution
+    _, result = done("body", "def f(a):\n    $0raise NotImplementedError\n", engine)
+    assert result.caution(Threshold(0.15, n_best=1)) == caution
     assert bool(caution) is not is_sure(confidence, Threshold(0.15, n_best=1))
 
 
@@ -138,13 +138,13 @@ def test_several_holes_of_one_window_are_one_request() -> None:
 
 def test_holes_that_fail_together_are_retried_one_by_one() -> None:
     engine = Answering(("return (", "return 2"), "return (", "return 2")
-    text, filled = done(
+    text, result = done(
         "all", "def f():\n    raise NotImplementedError$0\n\n\ndef g():\n    raise NotImplementedError\n", engine
     )
     assert text == "def f():\n    raise NotImplementedError\n\n\ndef g():\n    return 2\n"
-    assert len(filled.edits) == 1
-    assert filled.n_holes == 2
-    assert filled.reasons
+    assert len(result.edits) == 1
+    assert result.n_holes == 2
+    assert result.reasons
 
 
 def test_a_selection_is_regenerated() -> None:
@@ -158,9 +158,9 @@ def test_repair_keeps_only_answers_that_reduce_syntax_errors() -> None:
     syntax = syntaxes.of(document)
     assert syntax is not None
     assert syntax.n_errors == 0
-    _, filled = done("repair", "x = (1$0\ny = 2\n", Answering("(("))
-    assert filled.edits == ()
-    assert filled.reasons
+    _, result = done("repair", "x = (1$0\ny = 2\n", Answering("(("))
+    assert result.edits == ()
+    assert result.reasons
 
 
 @pytest.mark.parametrize(

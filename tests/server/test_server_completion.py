@@ -44,24 +44,24 @@ class Held:
 
 
 class _Bound:
-    def __init__(self, held: Held, document: str) -> None:
-        self._held, self._document = held, document
+    def __init__(self, engine: Held, document: str) -> None:
+        self._held, self._document = engine, document
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        held = self._held
-        held.asked.append((self._document, request, future))
-        if held.text is not None:
-            future.set_result(held.text)
+        engine = self._held
+        engine.asked.append((self._document, request, future))
+        if engine.text is not None:
+            future.set_result(engine.text)
         try:
             text = await future
         except asyncio.CancelledError:
-            held.cancelled.append(self._document)
+            engine.cancelled.append(self._document)
             raise
         n = request.budget.candidates
         texts = [text, *(f"{text}.n{idx}" for idx in range(1, n))]
         return tuple(
-            Candidate((each,), held.confidence, held.confidences, finished=held.finished, lengths=held.lengths)
+            Candidate((each,), engine.confidence, engine.confidences, finished=engine.finished, lengths=engine.lengths)
             for each in texts
         )
 
@@ -105,8 +105,8 @@ class Session:
             self.completer.typed(URI)
         return text.index("$0")
 
-    def ask(self, text: str, *, automatic: bool = True, selected: tuple[Span, str] | None = None) -> asyncio.Task[Reply]:
-        ask = SuggestionRequest(URI, self.opened(text), automatic=automatic, selected=selected)
+    def ask(self, text: str, *, automatic: bool = True, selection: tuple[Span, str] | None = None) -> asyncio.Task[Reply]:
+        ask = SuggestionRequest(URI, self.opened(text), automatic=automatic, selected=selection)
         return asyncio.ensure_future(self.completer.complete(ask))
 
     async def until_asked(self, n: int) -> None:
@@ -340,7 +340,7 @@ def test_an_accepted_part_is_counted() -> None:
 def test_the_item_selected_in_the_editors_list_is_part_of_the_text() -> None:
     async def test(session: Session) -> None:
         session.held.text = "(a)"
-        answer = await session.ask("x = os.pa$0\n", selected=(Span(7, 9), "path"))
+        answer = await session.ask("x = os.pa$0\n", selection=(Span(7, 9), "path"))
         assert texts(answer) == ["path(a)"]
         assert answer.replaced == Span(7, 9)
         assert session.held.asked[0][1].prefix == "x = os.path"
@@ -400,7 +400,7 @@ def test_an_answer_is_cut_before_its_first_uncertain_token_where_no_error_is_add
 
 
 @pytest.mark.parametrize(
-    ("marked", "lengths"),
+    ("marked_text", "lengths"),
     [
         # The parser takes `end = self.` and the line below for one statement; Python does not.
         ("def f(self):\n    end = $0\n    body = 1\n", (4, 1, 6)),
@@ -408,12 +408,12 @@ def test_an_answer_is_cut_before_its_first_uncertain_token_where_no_error_is_add
         ("def f(self):\n    x = $0\n    x = self.time\n", (9, 2)),
     ],
 )
-def test_an_invalid_cut_is_replaced_by_a_shorter_one(marked: str, lengths: tuple[int, ...]) -> None:
+def test_an_invalid_cut_is_replaced_by_a_shorter_one(marked_text: str, lengths: tuple[int, ...]) -> None:
     async def test(session: Session) -> None:
         session.held.text = "self.time()"
         session.held.confidences = ((*(0.9 for _ in lengths[1:]), 0.01),)
         session.held.lengths = (lengths,)
-        assert texts(await session.ask(marked)) == ["self"]
+        assert texts(await session.ask(marked_text)) == ["self"]
 
     run(test)
 

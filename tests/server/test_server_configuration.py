@@ -236,7 +236,7 @@ def test_a_remote_engine_receives_no_local_only_file(model: str) -> None:
         resident.start(Settings(model=model))
         engine = await resident.engine("file:///a/b.py", "ahead")
         await engine.fill(request("b.py"))
-        paths = [[snippet.path for snippet in sent.related] for sent in remote.shown]
+        paths = [[snippet.path for snippet in request.related] for request in remote.shown]
         if model == "embedded":
             assert paths == [["secret/a.py", "b.py"]]
         else:

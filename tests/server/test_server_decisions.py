@@ -21,7 +21,7 @@ from dg_lsp.server.when import Moment, Reason
 
 
 @pytest.mark.parametrize(
-    ("moment", "chosen", "code"),
+    ("moment", "settings", "code"),
     [
         (Moment(automatic=True), Settings(), None),
         (Moment(automatic=True), Settings(enable=False), "off"),
@@ -48,8 +48,8 @@ from dg_lsp.server.when import Moment, Reason
         (Moment(automatic=True, scope="string"), Settings(in_strings=True), None),
     ],
 )
-def test_when_not_to_suggest(moment: Moment, chosen: Settings, code: str | None) -> None:
-    reason = when.reason(moment, chosen)
+def test_when_not_to_suggest(moment: Moment, settings: Settings, code: str | None) -> None:
+    reason = when.reason(moment, settings)
     assert (reason.code if reason else None) == code
 
 
@@ -175,7 +175,7 @@ def at_cursor(text: str, uri: str = "a") -> Place:
 
 
 @pytest.mark.parametrize(
-    ("then", "offer", "now", "left"),
+    ("then", "offer", "now", "rest"),
     [
         ("def f():\n    $0\n", "return a + b", "def f():\n    $0\n", "return a + b"),
         ("def f():\n    $0\n", "return a + b", "def f():\n    ret$0\n", "urn a + b"),
@@ -191,15 +191,15 @@ def at_cursor(text: str, uri: str = "a") -> Place:
         ("$0\nx", "import os", "$0\nx", "import os"),
     ],
 )
-def test_typed_through(then: str, offer: str, now: str, left: str | None) -> None:
+def test_typed_through(then: str, offer: str, now: str, rest: str | None) -> None:
     cache = Cache()
     cache.keep(at_cursor(then), (Offer(offer, Calibrated(0.9)),), 1, 0.0)
     fit = cache.find(at_cursor(now), 1.0)
-    assert (fit.offers[0].text if fit else None) == left
+    assert (fit.offers[0].text if fit else None) == rest
 
 
 @pytest.mark.parametrize(
-    ("then", "offer", "now", "left"),
+    ("then", "offer", "now", "rest"),
     [
         ("x = $0\n", "foo(a, b)", "x = bar$0\n", "(a, b)"),
         ("x = $0\n", "foo(a, b)", "x = bar($0\n", "a, b)"),
@@ -214,10 +214,10 @@ def test_typed_through(then: str, offer: str, now: str, left: str | None) -> Non
         ("x = $0\n", "foo(a, b)", f"x = {'b' * 50}$0\n", ""),
     ],
 )
-def test_the_rest_of_an_offer_after_diverging_text(then: str, offer: str, now: str, left: str) -> None:
+def test_the_rest_of_an_offer_after_diverging_text(then: str, offer: str, now: str, rest: str) -> None:
     cache = Cache()
     cache.keep(at_cursor(then), (Offer(offer, Calibrated(0.9)),), 1, 0.0)
-    assert cache.left_over(at_cursor(now), 1.0) == left
+    assert cache.left_over(at_cursor(now), 1.0) == rest
     assert cache.left_over(at_cursor(now), reuse.FRESH_S + 1) == ""
 
 
@@ -307,8 +307,8 @@ def test_an_editors_own_bracket_is_no_rejection() -> None:
     ],
 )
 def test_a_late_answer_moves_with_what_was_typed(now: str, expected: tuple[int, str] | None) -> None:
-    moved = reuse.realigned("x = \n", 4, (Offer("f(a)", Calibrated(0.9)),), now)
-    assert (moved and (moved[0], moved[1][0].text)) == expected
+    place_and_offers = reuse.realigned("x = \n", 4, (Offer("f(a)", Calibrated(0.9)),), now)
+    assert (place_and_offers and (place_and_offers[0], place_and_offers[1][0].text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -329,10 +329,10 @@ def test_a_running_request_is_joined_when_it_may_still_fit(now: str, age_ms: flo
 
 
 def shown(
-    *offers: Offer, automatic: bool = True, rejections: Rejections | None = None, chosen: Settings | None = None
+    *offers: Offer, automatic: bool = True, rejections: Rejections | None = None, settings: Settings | None = None
 ) -> list[str]:
     visible_offers, reason = show.visible(
-        offers, at_cursor("x = $0"), rejections or Rejections(), chosen or Settings(), 10.0, automatic=automatic
+        offers, at_cursor("x = $0"), rejections or Rejections(), settings or Settings(), 10.0, automatic=automatic
     )
     return [offer.text for offer in visible_offers] if reason is None else [reason.code]
 
@@ -346,15 +346,15 @@ def test_unprompted_shows_one_offer_and_explicit_all() -> None:
 def test_an_uncertain_answer_is_shown_only_on_request() -> None:
     assert shown(Offer("a", Calibrated(0.1))) == ["unsure"]
     assert shown(Offer("a", Calibrated(0.1)), automatic=False) == ["a"]
-    assert shown(Offer("a", Calibrated(0.1)), chosen=Settings(threshold=0.05)) == ["a"]
+    assert shown(Offer("a", Calibrated(0.1)), settings=Settings(threshold=0.05)) == ["a"]
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.15, 1.0])
 def test_a_model_without_a_probability_shows_its_best_answer_whatever_the_threshold(threshold: float) -> None:
-    assert shown(Offer("a", Ranked(0)), chosen=Settings(threshold=threshold)) == ["a"]
-    assert shown(Offer("a", Ranked(1)), chosen=Settings(threshold=threshold)) == ["unsure"]
-    assert shown(Offer("a", Ranked(0, doubted=True)), chosen=Settings(threshold=threshold)) == ["unsure"]
-    assert shown(Offer("a", Ranked(0)), chosen=Settings(threshold=threshold, uncalibrated_best=0)) == ["unsure"]
+    assert shown(Offer("a", Ranked(0)), settings=Settings(threshold=threshold)) == ["a"]
+    assert shown(Offer("a", Ranked(1)), settings=Settings(threshold=threshold)) == ["unsure"]
+    assert shown(Offer("a", Ranked(0, doubted=True)), settings=Settings(threshold=threshold)) == ["unsure"]
+    assert shown(Offer("a", Ranked(0)), settings=Settings(threshold=threshold, uncalibrated_best=0)) == ["unsure"]
     assert shown() == ["noAnswer"]
 
 
@@ -509,7 +509,7 @@ def test_every_reason_is_a_sentence_for_people() -> None:
         lost=True,
     )
     all_off = Settings(enable=False, trigger="manual", disabled_languages=frozenset({""}))
-    reasons = [found for rule in when.RULES if isinstance(found := rule(everything, all_off), Reason)]
+    reasons = [reason for rule in when.RULES if isinstance(reason := rule(everything, all_off), Reason)]
     assert len(reasons) == len(when.RULES) - 1
     assert len({reason.code for reason in reasons}) == len(reasons)
     assert all(" " in reason.message for reason in reasons)

@@ -86,11 +86,11 @@ def test_local_syntax_in_text_that_is_not_ascii() -> None:
 
 def test_a_file_whose_parts_do_not_fit_is_parsed_in_whole() -> None:
     text = "#ifdef A\nvoid f() {\n#else\nvoid g() {\n#endif\n" + "  x();\n" * 8000 + "}\n"
-    found = OpenDocument("untitled:a.c", "c", 1, text)
-    found.near(0)
-    found.change(2, [Change("y", (4000, 3), (4000, 3))], "utf-32")
-    near = found.near(len(text) // 2)
+    document = OpenDocument("untitled:a.c", "c", 1, text)
+    document.near(0)
+    document.change(2, [Change("y", (4000, 3), (4000, 3))], "utf-32")
+    near = document.near(len(text) // 2)
     assert near is not None
-    whole = syntaxes.of(found.document)
+    whole = syntaxes.of(document.document)
     assert whole is not None
     assert len(near.errors) <= len(whole.errors)

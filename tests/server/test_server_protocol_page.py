@@ -28,15 +28,15 @@ def test_every_message_and_command_is_on_the_page_and_no_other() -> None:
 
 def test_every_setting_is_on_the_page_with_its_default() -> None:
     rows = re.findall(r"^\| (`.*?`) \| `(.*?)` \| ", PAGE, re.MULTILINE)
-    written = {key: default for keys, default in rows for key in re.findall(r"`([\w.]+)`", keys)}
-    assert set(written) == set(settings.KEYS)
-    for key, default in written.items():
+    defaults_by_key = {key: default for keys, default in rows for key in re.findall(r"`([\w.]+)`", keys)}
+    assert set(defaults_by_key) == set(settings.KEYS)
+    for key, default in defaults_by_key.items():
         data = {"true": True, "false": False, "[]": []}.get(default, default.strip('"') if '"' in default else default)
         value = data if not isinstance(data, str) or '"' in default else float(data)
-        changed = replace(Settings(), model="other", threshold=0.9, debounce=1, enable=False)
-        settings_read, problems = settings.read({key: value}, changed)
+        other_settings = replace(Settings(), model="other", threshold=0.9, debounce=1, enable=False)
+        settings_read, problems = settings.read({key: value}, other_settings)
         assert problems == ()
-        assert settings.read({key: None}, changed)[0] == settings_read
+        assert settings.read({key: None}, other_settings)[0] == settings_read
 
 
 def test_the_fields_of_each_message_are_on_the_page() -> None:
@@ -56,10 +56,10 @@ def test_the_fields_of_each_message_are_on_the_page() -> None:
 
 
 def test_every_reason_is_on_the_page() -> None:
-    listed = set(re.findall(r"`(\w+)`", re.search(r"codes of `suppressed`: (.*)\.", PAGE)[1]))  # type: ignore[index]
+    listed_codes = set(re.findall(r"`(\w+)`", re.search(r"codes of `suppressed`: (.*)\.", PAGE)[1]))  # type: ignore[index]
     sources = "".join(path.read_text() for path in Path(when.__file__).parent.glob("*.py"))
     codes = set(re.findall(r'Reason\(\s*"(\w+)"', sources))
-    assert listed == codes - {"superseded", "moved"}
+    assert listed_codes == codes - {"superseded", "moved"}
 
 
 def test_fill_parameters_survive_a_round_trip() -> None:

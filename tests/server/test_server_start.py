@@ -14,7 +14,7 @@ NOT_YET = ("typer", "rich", "httpx", "pathspec", "urllib.request", "dg_lsp.batch
 
 @pytest.mark.parametrize("arguments", [("serve",), ("serve", "--stdio")])
 def test_the_server_starts_with_no_more_than_it_needs(arguments: tuple[str, ...]) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "dg_lsp", *arguments],
         input=b"",
         cwd=ROOT,
@@ -22,14 +22,16 @@ def test_the_server_starts_with_no_more_than_it_needs(arguments: tuple[str, ...]
         check=False,
         timeout=120,
     )
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines() if line.startswith("import time")}
-    assert done.returncode == 1  # the editor left without a word
-    assert "dg_lsp.server.app" in imported
-    assert not imported.intersection(NOT_YET)
+    imports = {
+        line.rpartition("|")[2].strip() for line in process.stderr.decode().splitlines() if line.startswith("import time")
+    }
+    assert process.returncode == 1  # the editor left without a word
+    assert "dg_lsp.server.app" in imports
+    assert not imports.intersection(NOT_YET)
 
 
 def test_options_go_through_the_command_line() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "dg_lsp", "serve", "--stdio", "--tcp", "localhost:0"],
         cwd=ROOT,
         capture_output=True,
@@ -37,4 +39,4 @@ def test_options_go_through_the_command_line() -> None:
         check=False,
         timeout=120,
     )
-    assert (done.returncode, done.stderr) == (2, "dg-lsp: --stdio and --tcp can't be used together\n")
+    assert (process.returncode, process.stderr) == (2, "dg-lsp: --stdio and --tcp can't be used together\n")

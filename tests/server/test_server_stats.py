@@ -39,9 +39,9 @@ def test_broken_files_and_missing_folders_cost_nothing_else(tmp_path: Path) -> N
     (tmp_path / "2026-03-14-1-c.json").write_text('{"counts": [], "latencies": {"x": 1}}')
     assert stats.load_counts(tmp_path, DAY).numbers["shown"] == 2
     assert not stats.load_counts(tmp_path / "nowhere", DAY).numbers
-    blocked = Statistics(tmp_path / "2026-03-14-1-a.json" / "inside")
-    blocked.counts.add("shown")
-    blocked.write(DAY)
+    statistics = Statistics(tmp_path / "2026-03-14-1-a.json" / "inside")
+    statistics.counts.add("shown")
+    statistics.write(DAY)
 
 
 def test_old_statistics_are_deleted(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def random_change(dice: random.Random, text: str) -> Change:
 
 @settings(max_examples=N_SESSIONS, deadline=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**64), text=TEXTS, encoding=st.sampled_from(ENCODINGS))
-def replayed_session(counted: Counter[str], seed: int, text: str, encoding: Encoding) -> None:
+def replayed_session(n_by_encoding: Counter[str], seed: int, text: str, encoding: Encoding) -> None:
     dice = random.Random(seed)
     documents = Documents()
     documents.encoding = encoding
@@ -86,17 +86,17 @@ def replayed_session(counted: Counter[str], seed: int, text: str, encoding: Enco
         documents.change("file:///a.py", version, [change])
         text = naive.change(text, change, encoding)
         assert document.index.text == text
-        counted[encoding] += 1
+        n_by_encoding[encoding] += 1
     assert document.index == positions.lines(text)
     assert document.document == Document("file:///a.py", "python", text, N_EDITS)
 
 
 @pytest.mark.slow
 def test_a_hundred_thousand_edits_give_the_editors_text() -> None:
-    counted: Counter[str] = Counter()
-    replayed_session(counted)
-    assert sum(counted.values()) >= 100_000
-    assert set(counted) == set(ENCODINGS)
+    n_by_encoding: Counter[str] = Counter()
+    replayed_session(n_by_encoding)
+    assert sum(n_by_encoding.values()) >= 100_000
+    assert set(n_by_encoding) == set(ENCODINGS)
 
 
 @pytest.mark.parametrize("character", ["\f", "\v", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
@@ -144,15 +144,15 @@ def test_any_uri_opens_and_its_language_is_told_by_the_editor_or_the_name(uri: s
 def test_syntax_follows_the_text() -> None:
     documents = Documents()
     document = documents.open("file:///a.py", "python", 1, "def f(:\n")
-    broken = document.syntax()
-    assert broken is not None
-    assert broken.n_errors
-    assert document.syntax() is broken
+    broken_syntax = document.syntax()
+    assert broken_syntax is not None
+    assert broken_syntax.n_errors
+    assert document.syntax() is broken_syntax
     documents.change("file:///a.py", 2, [Change("", (0, 5), (0, 8)), Change("f(): pass", (0, 4), (0, 5))])
     assert document.document.text == "def f(): pass\n"
-    fixed = document.syntax()
-    assert fixed is not None
-    assert not fixed.n_errors
+    fixed_syntax = document.syntax()
+    assert fixed_syntax is not None
+    assert not fixed_syntax.n_errors
 
 
 def test_cells_know_those_before_them() -> None:

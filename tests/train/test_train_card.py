@@ -22,7 +22,7 @@ SOURCES = {
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def run_folder(tmp_path: Path) -> Path:
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "sources.json").write_text(json.dumps(SOURCES))
     (tmp_path / "curve.jsonl").write_text(json.dumps(LINE) + "\n")
@@ -38,8 +38,8 @@ def written(folder: Path) -> str:
     return card.write(folder, folder, results="RESULTS\n", ablation="ABLATION\n")
 
 
-def test_the_card_states_the_checkpoint_s_lengths(made: Path) -> None:
-    text = written(made)
+def test_the_card_states_the_checkpoint_s_lengths(run_folder: Path) -> None:
+    text = written(run_folder)
     assert "It reads 700 tokens before a hole and 150 after it, and its canvas has room for 72 tokens in one hole." in text
     assert text.index("RESULTS") < text.index("ABLATION") < text.index("## Limits")
     assert "| good | 1 | MIT | 2 | 3.00 |" in text
@@ -57,10 +57,12 @@ def test_the_card_states_the_checkpoint_s_lengths(made: Path) -> None:
         ),
     ],
 )
-def test_the_card_states_the_training_hardware_if_recorded(made: Path, legs: list[dict[str, Any]] | None, where: str) -> None:
+def test_the_card_states_the_training_hardware_if_recorded(
+    run_folder: Path, legs: list[dict[str, Any]] | None, where: str
+) -> None:
     if legs is not None:
-        (made / "plan.json").write_text(json.dumps({"legs": legs}))
-    assert f"It was trained from scratch{where}, in 25 minutes and 5.0 million tokens." in written(made)
+        (run_folder / "plan.json").write_text(json.dumps({"legs": legs}))
+    assert f"It was trained from scratch{where}, in 25 minutes and 5.0 million tokens." in written(run_folder)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_the_card_states_the_training_hardware_if_recorded(made: Path, legs: lis
         ("dg_lsp.json", "{", "is not a profile that this version can read"),
     ],
 )
-def test_an_unusable_file_is_named(made: Path, file: str, text: str, sentence: str) -> None:
-    (made / file).write_text(text)
+def test_an_unusable_file_is_named(run_folder: Path, file: str, text: str, sentence: str) -> None:
+    (run_folder / file).write_text(text)
     with pytest.raises(EvalError, match=sentence):
-        written(made)
+        written(run_folder)

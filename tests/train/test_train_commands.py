@@ -16,9 +16,9 @@ from tests.train.test_train_card import LINE, SOURCES
 
 
 def refused(folder: Path, *arguments: str) -> str:
-    done = CliRunner().invoke(app, [argument.replace("HERE", str(folder)) for argument in arguments])
-    assert (done.exit_code, done.stdout) == (2, ""), done.output
-    (line,) = done.stderr.splitlines()
+    result = CliRunner().invoke(app, [argument.replace("HERE", str(folder)) for argument in arguments])
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    (line,) = result.stderr.splitlines()
     assert line.startswith("dg-lsp train: ")
     return line.removeprefix("dg-lsp train: ").replace(str(folder), "HERE")
 
@@ -37,8 +37,8 @@ def refused(folder: Path, *arguments: str) -> str:
     ids=lambda arguments: arguments[0],
 )
 def test_a_missing_run_folder_is_named(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    told = refused(tmp_path, *arguments, "--run", "HERE/no")
-    assert told == "there is no folder HERE/no; `dg-lsp train corpus --run HERE/no` creates it"
+    message = refused(tmp_path, *arguments, "--run", "HERE/no")
+    assert message == "there is no folder HERE/no; `dg-lsp train corpus --run HERE/no` creates it"
 
 
 def test_a_skipped_stage_is_named(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_errors_of_other_parts_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_state_of_another_shape_is_reported_with_the_options_that_fit(tmp_path: Path) -> None:
-    made = tokenizer.train(["def f(a):\n    return a\n"] * 3, vocabulary=300)
-    made.save(str(tmp_path / "tokenizer.json"))
-    size = made.get_vocab_size()
+    new_tokenizer = tokenizer.train(["def f(a):\n    return a\n"] * 3, vocabulary=300)
+    new_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    size = new_tokenizer.get_vocab_size()
     model = build(Shape(hidden=64, layers=2, heads=1, feed_forward=96, vocabulary=size))
     torch.save({"model": model.state_dict(), "average": {}}, tmp_path / "state.pt")
     export = ("export", "--run", "HERE", "--out", "HERE/model")
@@ -70,13 +70,13 @@ def test_a_state_of_another_shape_is_reported_with_the_options_that_fit(tmp_path
             f"and a tokenizer of {size} tokens"
         )
     assert refused(tmp_path, *export, "--hidden", "100") == "--hidden must be a multiple of 64, the width of one head, not 100"
-    done = CliRunner().invoke(
+    result = CliRunner().invoke(
         app,
         [*(item.replace("HERE", str(tmp_path)) for item in export), "--hidden", "64", "--layers", "2", "--feed-forward", "96"],
     )
-    assert (done.exit_code, (tmp_path / "model" / "model.safetensors").exists()) == (0, True), done.output
-    for broken in (b"", b"no state", (tmp_path / "state.pt").read_bytes()[:999]):
-        (tmp_path / "state.pt").write_bytes(broken)
+    assert (result.exit_code, (tmp_path / "model" / "model.safetensors").exists()) == (0, True), result.output
+    for content in (b"", b"no state", (tmp_path / "state.pt").read_bytes()[:999]):
+        (tmp_path / "state.pt").write_bytes(content)
         assert refused(tmp_path, *export) == "HERE/state.pt is not the state of a training run; remove it and train again"
 
 

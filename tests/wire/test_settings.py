@@ -30,9 +30,9 @@ def test_a_page_that_differs_from_the_settings_is_out_of_date(tmp_path: Path, na
     for page in settings_pages.PAGES:
         (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / page).write_text((ROOT / page).read_text("utf-8"), "utf-8")
-    changed = tmp_path / name
-    changed.write_text(changed.read_text("utf-8").replace("900", "901", 1), "utf-8")
-    assert settings_pages.outdated(tmp_path) == {changed: (ROOT / name).read_text("utf-8")}
+    changed_page = tmp_path / name
+    changed_page.write_text(changed_page.read_text("utf-8").replace("900", "901", 1), "utf-8")
+    assert settings_pages.outdated(tmp_path) == {changed_page: (ROOT / name).read_text("utf-8")}
 
 
 def test_every_setting_says_what_it_does_and_when_to_change_it() -> None:
@@ -83,10 +83,10 @@ def test_the_editors_schema_accepts_exactly_the_valid_values(setting: Setting) -
     ],
 )
 def test_a_wrong_value_is_reported_with_the_valid_values(key: str, value: object, message: str) -> None:
-    with pytest.raises(BadValueError) as raised:
+    with pytest.raises(BadValueError) as error:
         by_key(key).parse(value)
-    assert str(raised.value).startswith(message)
-    assert len(str(raised.value)) < 120
+    assert str(error.value).startswith(message)
+    assert len(str(error.value)) < 120
 
 
 def test_the_settings_import_no_slow_library() -> None:

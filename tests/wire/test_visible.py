@@ -36,12 +36,12 @@ def test_a_log_line_has_no_terminal_escape_sequences(make: type[logging.Formatte
 
 @pytest.mark.parametrize("make", [LogFormatter, Discreet])
 def test_a_name_cannot_forge_a_log_line(make: type[logging.Formatter]) -> None:
-    log, written = logging.Logger("test"), io.StringIO()
-    handler = logging.StreamHandler(written)
+    log, log_text = logging.Logger("test"), io.StringIO()
+    handler = logging.StreamHandler(log_text)
     handler.setFormatter(make("%(levelname)s %(message)s"))
     log.addHandler(handler)
     log.warning("skipped %s", "a\nERROR b")
-    assert written.getvalue() == "WARNING skipped a\n  ERROR b\n"
+    assert log_text.getvalue() == "WARNING skipped a\n  ERROR b\n"
 
 
 @given(st.text())

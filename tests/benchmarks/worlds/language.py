@@ -74,17 +74,17 @@ def holes(seed: int, kind: Kind | None = None) -> Iterator[Hole]:
 def document(chance: random.Random) -> tuple[str, int, list[Body]]:
     """Return a document, how many of its characters declare, and where texts count in it."""
     names = chance.sample(DIGITS, chance.choice((1, 2)))
-    declared = {name: (chance.randrange(3), chance.randrange(2), chance.randrange(16)) for name in names}
-    text = "".join(f"#{name}{CYCLES[cycle][first]}{COUNTS[count]}\n" for name, (cycle, first, count) in declared.items())
+    declarations = {name: (chance.randrange(3), chance.randrange(2), chance.randrange(16)) for name in names}
+    text = "".join(f"#{name}{CYCLES[cycle][first]}{COUNTS[count]}\n" for name, (cycle, first, count) in declarations.items())
     n_declared, name = len(text), chance.choice(names)
     kind: Kind = "line" if chance.random() < 0.5 else "block"
-    opened, closed = ("(", ")") if kind == "line" else ("{", "}")
+    opening, closing = ("(", ")") if kind == "line" else ("{", "}")
     is_named_first = chance.random() < 0.5
-    text += f"={name}{opened}" if is_named_first else opened
+    text += f"={name}{opening}" if is_named_first else opening
     n_letters = chance.randint(4, 44) if kind == "line" else chance.randint(3, 28)
-    body, count = counted(*declared[name], n_letters, kind)
+    body, count = counted(*declarations[name], n_letters, kind)
     bodies = [Body(len(text), len(text) + len(body), kind)]
-    text += f"{body}.{count}{closed}" + (";\n" if is_named_first else f">{name};\n")
+    text += f"{body}.{count}{closing}" + (";\n" if is_named_first else f">{name};\n")
     return text, n_declared, bodies
 
 
@@ -127,4 +127,4 @@ def _is_ambiguous(text: str, body: Body, start: int, end: int) -> bool:
     places = range(body.start, body.end + 1)
     starts = [place for place in places if text[place - SEAM : place] == text[start - SEAM : start]]
     ends = [place for place in places if text[place : place + SEAM] == text[end : end + SEAM]]
-    return len({right - left for left in starts for right in ends if left < right}) > 1
+    return len({end - start for start in starts for end in ends if start < end}) > 1

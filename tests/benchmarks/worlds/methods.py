@@ -92,11 +92,11 @@ class Problem:
 
     def said(self, denoiser: Denoiser, decoder: LocalDecoder, rows: Sequence[int]) -> Tensor:
         """Return the logits [G, V] of one pass, and count it."""
-        asked = denoiser.ask(rows)
+        inputs = denoiser.ask(rows)
         self.cost.passes += 1
         self.cost.row_passes += len(rows)
         self.cost.positions += sum(len(denoiser.rows[row].ids) for row in rows)
-        return decoder.logits(asked.ids, decoder.soft(asked.top_ids, asked.top_chances), asked.used, asked.free)
+        return decoder.logits(inputs.ids, decoder.soft(inputs.top_ids, inputs.top_chances), inputs.used, inputs.free)
 
     def step(self, denoiser: Denoiser, decoder: LocalDecoder) -> Tensor:
         """Take one step and return its logits [G, V]."""
@@ -124,12 +124,12 @@ class Problem:
 
     def answers(self, denoiser: Denoiser, rows: Collection[int] | None = None) -> list[Ids]:
         """Return what stands in the gaps of rows."""
-        found = []
+        answers = []
         for index in range(len(denoiser.rows)) if rows is None else rows:
             reading = denoiser.read(index)
             free = denoiser.rows[index].free
-            found.append(tuple(token for place, token in zip(reading.places, reading.ids, strict=True) if free[place]))
-        return found
+            answers.append(tuple(token for place, token in zip(reading.places, reading.ids, strict=True) if free[place]))
+        return answers
 
     def best(self, answers: Sequence[Ids]) -> Ids:
         """Return the answer that a causal pass finds likeliest together with the suffix's head."""
@@ -303,8 +303,8 @@ class Draft:
             banned = [t for t in problem.limits.banned if t != problem.end]
             logits[banned] = -torch.inf
             if problem.limits.first and not draft:
-                allowed = list(problem.limits.first)
-                logits = torch.full_like(logits, -torch.inf).index_copy(0, torch.tensor(allowed), logits[allowed])
+                first_ids = list(problem.limits.first)
+                logits = torch.full_like(logits, -torch.inf).index_copy(0, torch.tensor(first_ids), logits[first_ids])
             token = int(logits.argmax())
             if token == problem.end:
                 break

@@ -80,11 +80,11 @@ def tokenizer() -> Tokenizer:
     """Return the language's tokenizer: control tokens, and one token for each character."""
     to_byte_level = {"\n": "Ċ", " ": "Ġ"}
     names = [*SPECIAL, *RESERVED, *(to_byte_level.get(character, character) for character in ALPHABET)]
-    made = Tokenizer(models.BPE({name: index for index, name in enumerate(names)}, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken(name, special=True) for name in (*SPECIAL, *RESERVED)])
-    return made
+    result = Tokenizer(models.BPE({name: index for index, name in enumerate(names)}, []))
+    result.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    result.decoder = decoders.ByteLevel()
+    result.add_special_tokens([AddedToken(name, special=True) for name in (*SPECIAL, *RESERVED)])
+    return result
 
 
 def encode(text: str) -> list[int]:
@@ -134,9 +134,9 @@ class Sampler:
     def batch(self, rows: int, canvases: int) -> CanvasBatch:
         """Return `rows` windows with `canvases` canvases each, of one of the sizes."""
         while not self._waiting:
-            drawn = list(islice(self._holes, rows * 8))
+            candidates = list(islice(self._holes, rows * 8))
             for size in SIZES:
-                fitting = [hole for hole in drawn if _size(hole) == size]
+                fitting = [hole for hole in candidates if _size(hole) == size]
                 whole = len(fitting) - len(fitting) % rows
                 self._waiting += [(size, fitting[first : first + rows]) for first in range(0, whole, rows)]
             self.random.shuffle(self._waiting)
@@ -161,17 +161,17 @@ class Sampler:
                 clean[index, : len(text)] = text
                 weights[index, : len(text)] = 1
             starts[index] = start
-        used = np.ones((n, width), np.bool_)
+        is_used = np.ones((n, width), np.bool_)
         if self.cut:  # canvases of all widths, as a gap and the held head behind it make them
             ends = np.where(self.random.random(n) < 0.7, self.random.integers(HELD + 1, width + 1, n), width)
-            used = np.arange(width)[None] < ends[:, None]
-            gap, weights = gap & used, weights * used
+            is_used = np.arange(width)[None] < ends[:, None]
+            gap, weights = gap & is_used, weights * is_used
         if self.delete:
-            used = clean != PAD
+            is_used = clean != PAD
         noisy = np.where(gap, self._noised(clean), clean)
         parts = np.zeros(ids[:, 1:].shape, np.uint8)  # only a run's curve tells them apart
         causal = CausalBatch(ids[:, :-1], ids[:, 1:], self._weights(holes, ids[:, 1:]), parts)
-        return CanvasBatch(causal, clean, noisy, gap, weights, used, starts, np.zeros(n, np.bool_))
+        return CanvasBatch(causal, clean, noisy, gap, weights, is_used, starts, np.zeros(n, np.bool_))
 
     def _weights(self, holes: list[Hole], targets: Any) -> Any:
         """Return what each target counts: declared names, and tokens of the suffix, can't be predicted."""
@@ -250,15 +250,15 @@ def _step(
 
 
 def _optimizers(model: Any, plan: Plan) -> Iterator[torch.optim.Optimizer]:
-    trained = [(name, item) for name, item in model.named_parameters() if item.requires_grad]
-    is_matrix = {name: item.ndim == 2 and "embed" not in name and "lm_head" not in name for name, item in trained}
+    parameters = [(name, item) for name, item in model.named_parameters() if item.requires_grad]
+    is_matrix = {name: item.ndim == 2 and "embed" not in name and "lm_head" not in name for name, item in parameters}
     yield torch.optim.Muon(
-        [item for name, item in trained if is_matrix[name]],
+        [item for name, item in parameters if is_matrix[name]],
         lr=plan.learning_rate,
         weight_decay=0.02,
         adjust_lr_fn="match_rms_adamw",
     )
-    rest = [item for name, item in trained if not is_matrix[name]]
+    rest = [item for name, item in parameters if not is_matrix[name]]
     yield torch.optim.AdamW(rest, lr=plan.embedding_rate, betas=(0.9, 0.98), weight_decay=0.0)
 
 

@@ -56,9 +56,9 @@ def none_before(logps: Tensor, tokens: Collection[int]) -> Tensor:
 def likely(scores: Tensor, most: int, mass: float = 1.0) -> list[tuple[int, float]]:
     """Return the likeliest starts with their shares of a softmax over all: as many as make up `mass`, `most` at most."""
     shares = scores.softmax(0)
-    ordered, order = shares.sort(descending=True, stable=True)  # of equal starts the first
+    sorted_shares, order = shares.sort(descending=True, stable=True)  # of equal starts the first
     starts, sum_before = [], 0.0
-    for start, share in zip(order[:most].tolist(), ordered[:most].tolist(), strict=True):
+    for start, share in zip(order[:most].tolist(), sorted_shares[:most].tolist(), strict=True):
         if sum_before >= mass:
             break
         starts.append((int(start), float(share)))
@@ -78,23 +78,23 @@ class State:
 
 def snapped(state: State, start: int, tail: Sequence[int]) -> State:
     """Return the canvas with `tail` held from `start` on, and nothing known of the free positions near that seam."""
-    held = torch.tensor(tail, dtype=torch.long, device=state.ids.device)
-    ids = torch.cat([state.ids[:start], held])
+    tail_ids = torch.tensor(tail, dtype=torch.long, device=state.ids.device)
+    ids = torch.cat([state.ids[:start], tail_ids])
     k = state.top_ids.shape[1]
-    certain = torch.zeros(len(held), k, device=held.device)
+    certain = torch.zeros(len(tail_ids), k, device=tail_ids.device)
     certain[:, 0] = 1
     top_chances = torch.cat([state.top_chances[:start], certain])
     top_chances[max(0, start - NEAR_SEAM) : start] = 0
-    free = torch.arange(len(ids), device=held.device) < start
-    return State(ids, free, torch.cat([state.top_ids[:start], held[:, None].expand(-1, k)]), top_chances)
+    free = torch.arange(len(ids), device=tail_ids.device) < start
+    return State(ids, free, torch.cat([state.top_ids[:start], tail_ids[:, None].expand(-1, k)]), top_chances)
 
 
 def grown(state: State, gap: int, limits: TokenLimits, seed: int) -> State:
     """Return the canvas with room for a gap of so many positions at its beginning: noise, of which nothing is known."""
     n_free = int(state.free.sum())
     noise = torch.Generator().manual_seed(seed)
-    drawn = torch.tensor(limits.regular)[torch.randint(len(limits.regular), (gap - n_free,), generator=noise)]
-    fresh = drawn.to(state.ids.device)
+    noise_ids = torch.tensor(limits.regular)[torch.randint(len(limits.regular), (gap - n_free,), generator=noise)]
+    fresh = noise_ids.to(state.ids.device)
     k = state.top_ids.shape[1]
     return State(
         torch.cat([state.ids[:n_free], fresh]),
@@ -247,17 +247,17 @@ def fit_probe(hidden: Tensor, n_tokens: Sequence[int], *, penalty: float = 1e-3,
     classes = [1]
     while classes[-1] < max(n_tokens):
         classes.append(classes[-1] + max(1, classes[-1] // 8))
-    wanted = torch.tensor([min(range(len(classes)), key=lambda index: abs(classes[index] - n)) for n in n_tokens])
-    given = hidden.float()
-    mean, spread = given.mean(0), given.std(0).clamp(min=1e-6)
-    scaled = (given - mean) / spread
-    weights = torch.zeros(given.shape[1] + 1, len(classes), requires_grad=True)
+    targets = torch.tensor([min(range(len(classes)), key=lambda index: abs(classes[index] - n)) for n in n_tokens])
+    states = hidden.float()
+    mean, spread = states.mean(0), states.std(0).clamp(min=1e-6)
+    scaled = (states - mean) / spread
+    weights = torch.zeros(states.shape[1] + 1, len(classes), requires_grad=True)
     optimizer = torch.optim.LBFGS([weights], max_iter=steps, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
         scores = scaled @ weights[:-1] + weights[-1]
-        value = torch.nn.functional.cross_entropy(scores, wanted) + penalty * weights[:-1].square().sum()
+        value = torch.nn.functional.cross_entropy(scores, targets) + penalty * weights[:-1].square().sum()
         value.backward()  # type: ignore[no-untyped-call]
         return value
 

@@ -73,14 +73,14 @@ def search(
         starts = likely([-math.inf, *scores[1:]], snap.rows, snap.mass)  # an answer is never empty
         if starts[0][1] >= snap.sure or is_last:
             break
-    held = [snapped(canvas, start, gap, number) for number, (start, _) in enumerate(starts)]
-    live = list(range(len(held)))
+    canvases = [snapped(canvas, start, gap, number) for number, (start, _) in enumerate(starts)]
+    live = list(range(len(canvases)))
     for n in range(gap.steps):
-        live = [i for i in live if not step(held[i], gap.held, sampling, decoder)[0]]
+        live = [i for i in live if not step(canvases[i], gap.held, sampling, decoder)[0]]
         if n + 1 == snap.trial and len(live) > 1 and n + 1 < gap.steps:
-            chances = score([canvas.best[:start] for canvas, (start, _) in zip(held, starts, strict=True)])
+            chances = score([canvas.best[:start] for canvas, (start, _) in zip(canvases, starts, strict=True)])
             live = [i for i in live if chances[i] >= max(chances) - snap.margin]
-    return [canvas.best[:start] for canvas, (start, _) in zip(held, starts, strict=True)]
+    return [canvas.best[:start] for canvas, (start, _) in zip(canvases, starts, strict=True)]
 
 
 def snapped(canvas: Canvas, start: int, gap: Gap, number: int) -> Canvas:
