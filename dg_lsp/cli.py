@@ -25,11 +25,11 @@ from dg_lsp.wire.command_group import command_group
 LATER = {
     "setup": ("Choose a model: what fits this machine, what it costs, how good it is.", "dg_lsp.batch.setup.command", ""),
     "serve": ("Run the language server, on standard input and output.", "dg_lsp.server.commands", ""),
-    "engine": ("Run, start, stop or look at the resident engine.", "dg_lsp.engine.commands", "engine"),
+    "engine": ("Run, start, stop or inspect the resident engine.", "dg_lsp.engine.commands", "engine"),
     "eval": ("Measure how good the fills of a model are.", "dg_lsp.evaluate.commands", "engine"),
     "bench": ("Measure how fast the fills of a model are.", "dg_lsp.evaluate.bench", "engine"),
     "calibrate": ("Measure how likely a model's answers are right, on your own code.", "dg_lsp.evaluate.calibrate_command", ""),
-    "stats": ("Show what became of suggestions, on this machine only.", "dg_lsp.server.stats_command", ""),
+    "stats": ("Show how many suggestions were shown and accepted.", "dg_lsp.server.stats_command", ""),
     "train": ("Train a small model of the same kind.", "dg_lsp.train.commands", "engine"),
 }
 

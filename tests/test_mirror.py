@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.core import languages
 from dg_lsp.server import methods, settings
 
 ROOT = Path(__file__).parents[1]
@@ -74,6 +75,14 @@ def test_the_settings_of_the_neovim_plugin_are_the_servers() -> None:
     block = text[text.index("---@class dg_lsp.Settings") : text.index("---@class dg_lsp.Config")]
     field_names = re.findall(r'---@field (?:\["([\w.]+)"\]|(\w+))\?', block)
     assert [dotted or plain for dotted, plain in field_names] == list(settings.KEYS)
+
+
+def test_the_neovim_plugin_starts_in_every_language_of_the_table() -> None:
+    text = (NVIM / "lua" / "dg_lsp" / "config.lua").read_text("utf-8")
+    filetypes = re.search(r"filetypes = \{(.*?)\}", text, re.DOTALL)
+    assert filetypes is not None
+    names = set(re.findall(r'"(\w+)"', filetypes[1]))
+    assert [language.name for language in languages.TABLE if not names & set(language.lsp_ids)] == []
 
 
 def test_the_messages_and_settings_of_the_emacs_package_are_the_servers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,16 @@ def test_no_file_names_a_path_of_one_machine() -> None:
         if MACHINE_PATHS.search(line) and not ALLOWED.search(line)
     ]
     assert offending_lines == []
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    required = [*project["dependencies"], *project["optional-dependencies"]["engine"]]
+    names = {re.split(r"[^\w.-]", each)[0].lower().replace("_", "-") for each in required}
+    for page in (ROOT / "constraints.txt", ROOT / "editors" / "vscode" / "server" / "requirements.txt"):
+        if page.exists():
+            pinned = re.findall(r"^([\w.-]+)==", page.read_text("utf-8"), re.MULTILINE)
+            assert names - {name.lower().replace("_", "-") for name in pinned} == set(), page.name
 
 
 def test_scripts_can_be_run() -> None:

@@ -94,7 +94,9 @@ async def run(check: Check, copy: Copy, path: Path, tests: Collection[str] = ())
     if not problem and process.returncode:
         lines = [line.strip() for line in tail.splitlines() if line.strip()]
         last_line = f": {lines[-1][:MAX_LINE_CHARS]}" if lines else ""
-        problem = f"the check ended with {process.returncode}{last_line}"
+        code = process.returncode
+        end = f"exited with status {code}" if code >= 0 else f"was ended by signal {-code}"
+        problem = f"the check {end}{last_line}"
     if _STOPPED.search(tail):
         reason = f"{problem} (pytest stops at a failure, so its tests can't be judged one by one: remove -x)"
         return Verdict(problem and reason, tail)

@@ -327,7 +327,7 @@ def _edit_text(text: str) -> str | None:
         if code == 0:
             edited = path.read_text("utf-8", "surrogateescape")
             return edited if text.endswith("\n") else edited.removesuffix("\n")
-        say(f"the editor ended with {code}")
+        say(f"the editor exited with status {code}")
     except (OSError, ValueError) as error:
         say(f"the editor {editor!r} can't be used: {error}")
     finally:

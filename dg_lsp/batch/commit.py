@@ -103,5 +103,5 @@ def _git(root: Path, *arguments: str) -> str:
         raise CommitError(f"git can't be run: {error.strerror}") from error
     if done.returncode:
         lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        raise CommitError(f"git {arguments[0]}: {lines[-1] if lines else f'ended with {done.returncode}'}")
+        raise CommitError(f"git {arguments[0]}: {lines[-1] if lines else f'exited with status {done.returncode}'}")
     return done.stdout

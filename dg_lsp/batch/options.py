@@ -41,8 +41,9 @@ Check = Annotated[
     str,
     typer.Option(
         metavar="COMMAND",
-        help="Accept a fill if this shell command proves it: run in a copy of the project, it fails while the hole raises an "
-        "error and passes with the fill. Rejected fills are dropped. {} is the file in the copy. Each pytest test counts.",
+        help="Accept a fill if this shell command proves it. The command runs in a copy of the project. It must fail while the "
+        "hole raises an error, and pass with the fill. A fill with which it fails is dropped. {} is the path of the file in "
+        "the copy. If the command runs pytest, each test is judged by its own result.",
     ),
 ]
 Jobs = Annotated[int, typer.Option(min=1, max=64, help="Number of checks that run at once, each in its own copy.")]

@@ -13,7 +13,7 @@ from dg_lsp.batch.plan import Fill, Plan
 from dg_lsp.core import confidence, syntax, values
 from dg_lsp.core.values import Hole
 
-BREAKS = "the fill does not parse together with the others of the file"
+BREAKS = "the file does not parse with this fill and its other fills"
 UNWRITABLE = "the fill contains characters that a source file can't contain"
 
 

@@ -17,9 +17,9 @@ from dg_lsp.batch.plan import Fill
 from dg_lsp.core.values import Edit, Hole
 
 UNREACHED = "no test that the check runs reaches the hole"
-BLOCKED = "every test that reaches the hole then runs into another open one"
-NO_PROOF = "the check passes also while the hole raises"
-UNRAISABLE = "the hole can't be made to raise, so the check proves nothing about it"
+BLOCKED = "every test that reaches the hole also reaches another open hole"
+NO_PROOF = "the check passes even if the hole raises an error, so it proves nothing"
+UNRAISABLE = "no statement that raises an error fits into the hole, so the check proves nothing"
 _MAX_LINE_CHARS = 300
 _FEW_TESTS = 4  # a hole's tests run alone first if at most one in so many tests is among them
 

@@ -44,7 +44,7 @@ class EngineCommands(typer.core.TyperGroup):
             _fail(f"the engine sent an invalid response: {error}; stop it with: dg-lsp engine stop --now")
 
 
-app = command_group(cls=EngineCommands, summary="The resident engine: one warm process for every editor.")
+app = command_group(cls=EngineCommands, summary="The resident engine: it keeps a model loaded for editors and commands.")
 
 T = TypeVar("T")
 
@@ -205,7 +205,7 @@ def stop(
     now: Annotated[bool, typer.Option("--now", help="Stop at once, even if it is in use.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Stop all engines, not only this model's.")] = False,
 ) -> None:
-    """Stop an engine once it is unused, or at once with --now."""
+    """Stop an engine when no client uses it any more, or at once with --now."""
     all_files = meeting.all_engine_files() if everything else (meeting.engine_files(engine_id),)
     reports = [inspect_engine(files) for files in all_files]
     running = [each for each in reports if each.info is not None and each.state is not None]

@@ -52,7 +52,7 @@ def evaluate(
         bool, typer.Option("--ablation", help="Measure without each part in turn; prints a Markdown table.")
     ] = False,
     baselines_only: Annotated[
-        bool, typer.Option("--baselines-only", help="Measure only what the other options name, not the full engine.")
+        bool, typer.Option("--baselines-only", help="Measure only the baselines and variants that other options name.")
     ] = False,
     layout: Annotated[
         str,
@@ -84,7 +84,7 @@ def evaluate(
     ] = None,
     make: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Only cut tasks from the source files in DIR (or a corpus .jsonl)."),
+        typer.Option(metavar="DIR", help="Only create tasks from the source files in DIR (or a corpus .jsonl)."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file that --make writes.")] = None,
     n: Annotated[int, typer.Option("--n", min=1, help="How many tasks --make cuts in total.")] = 300,

@@ -188,7 +188,7 @@ class _Text:
                 for hole in group:
                     self.reasons.pop(hole.span.start, None)
                 return True
-            reason = "the fill does not parse together with the others"
+            reason = "the text does not parse with this fill and its other fills"
         self.reasons |= {hole.span.start: reason for hole in group}
         return False
 

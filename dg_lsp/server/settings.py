@@ -53,5 +53,6 @@ def section(data: object) -> object:
 
 
 def restarts_engine(old: Settings, new: Settings) -> bool:
-    """Return whether the change requires another engine."""
-    return any(getattr(old, name) != getattr(new, name) for name in ("model", "dtype", "device", "threads", "unload_after"))
+    """Return whether an engine setting that editors offer has changed, which requires another engine."""
+    fields = [setting.field for setting in schema.OF_EDITORS if setting.key.startswith("engine.")]
+    return any(getattr(old, field) != getattr(new, field) for field in fields)

@@ -134,7 +134,7 @@ def start(
 def branch(
     run: Folder, out: Annotated[Path, typer.Option(help="The folder of the new run, which continues from this one's state.")]
 ) -> None:
-    """Copy a run, so that the copy can be cooled down and exported as a milestone while the run continues."""
+    """Copy a run. The copy can be finished and exported as a milestone while the run continues."""
     need(run, "tokenizer.json", "train.npz", "valid.npz", "state.pt", "curve.jsonl")
     out.mkdir(parents=True)
     for name in ("state.pt", "curve.jsonl", "plan.json", "tokenizer.json"):
@@ -151,18 +151,18 @@ def train(
     hidden: Hidden = 256,
     layers: Layers = 6,
     feed_forward: Width = 768,
-    causal_tokens: Annotated[float, typer.Option(help="Millions of tokens of the causal stage, in all legs together.")] = 100.0,
-    mixed_tokens: Annotated[float, typer.Option(help="Millions of tokens of the mixed stage, in all legs together.")] = 25.0,
+    causal_tokens: Annotated[float, typer.Option(help="Millions of tokens of the causal stage, over all runs.")] = 100.0,
+    mixed_tokens: Annotated[float, typer.Option(help="Millions of tokens of the mixed stage, over all runs.")] = 25.0,
     cool_tokens: Annotated[float, typer.Option(help="Millions of tokens over which the learning rate falls at the end.")] = 8.0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: one, and a second while another core is idle.")] = 1,
-    batch: Annotated[int, typer.Option(help="Multiplies the batch size, which suits a CPU; use 32 or more on a GPU.")] = 1,
+    batch: Annotated[int, typer.Option(help="Factor of the batch size. 1 suits a CPU; use 32 or more on a GPU.")] = 1,
     compiled: Annotated[
-        bool, typer.Option(help="Compile the model, which takes minutes and makes a CPU a third faster.")
+        bool, typer.Option(help="Compile the model. This takes minutes; training on a CPU is then a third faster.")
     ] = False,
     seed: int = 0,
 ) -> None:
-    """Train, resuming where the last leg stopped. You can interrupt it at any time."""
+    """Train, and continue where an interrupted run stopped. You can interrupt it at any time."""
     need(run, "tokenizer.json", "train.npz", "valid.npz")
     from dg_lsp.train import curve, loop
     from dg_lsp.train.schedule import Schedule

@@ -104,7 +104,7 @@ class Settings:
         Precision,
         About(
             "engine.dtype",
-            "How wide the weights are kept: `auto`, `float32`, `bfloat16`, `float16`, `fp8` (8 bits) or `int4` (4 bits).",
+            "The precision of the weights: `auto`, `float32`, `bfloat16`, `float16`, `fp8` (8 bits) or `int4` (4 bits).",
             "Change it to save memory for other programs, or to load a model that is refused; `dg-lsp doctor` says what fits.",
             choices=(
                 "the widest that fits",
@@ -190,7 +190,7 @@ class Settings:
         About(
             "completion.deadline",
             "Milliseconds after which the best answer so far is shown.",
-            "Raise it for a slow model; lower it when a late suggestion is of no use to you.",
+            "Raise it for a slow model; lower it if late suggestions distract you.",
         ),
     ] = 1500
     threshold: Annotated[
@@ -206,8 +206,8 @@ class Settings:
         Meta(ge=0, le=16),
         About(
             "completion.uncalibrated_best",
-            "For a model without a measured probability: how many of its best answers are sure enough to show unprompted, "
-            "unless something contradicts them.",
+            "For an uncalibrated model, whose answers have no probability: how many of its best answers may be shown "
+            "unprompted. An answer with signs of an error, such as one that was cut off, is not shown.",
             "Set 0 to see no unprompted suggestion of a model before `dg-lsp calibrate` has measured it.",
         ),
     ] = 1
@@ -216,7 +216,7 @@ class Settings:
         About(
             "completion.token_threshold",
             "Cut a suggestion before its first token that is less certain than this.",
-            "Lower it for longer suggestions, raise it for shorter and surer ones.",
+            "Lower it for longer suggestions, raise it for shorter ones with fewer errors.",
         ),
     ] = 0.1
     candidates: Annotated[
@@ -257,7 +257,7 @@ class Settings:
         bool,
         About(
             "completion.speculate",
-            "While a suggestion is shown, ask for what could follow it.",
+            "While a suggestion is shown, request in advance what could follow it.",
             "Turn it off to save power, or when a remote model bills by the request.",
         ),
     ] = True
@@ -266,7 +266,7 @@ class Settings:
         About(
             "completion.in_lists",
             "Offer suggestions in ordinary completion lists too; `auto` does so in editors without inline completion.",
-            "Set it when your editor has inline completion and you do not see it, or see both.",
+            "Set `true` if no suggestions appear in your editor; set `false` if you see each suggestion twice.",
         ),
     ] = None
     action_deadline: Annotated[
@@ -328,7 +328,8 @@ class Settings:
         tuple[Text, ...],
         About(
             "privacy.local_only",
-            "Files that no remote model ever sees, as in `.gitignore`; each source adds to those before.",
+            "Patterns, as in `.gitignore`, of files that are never sent to a remote model. A later source can add patterns, "
+            "but not remove them.",
             "Set it before you use a remote model.",
             items="patterns as in .gitignore",
             in_editors=False,

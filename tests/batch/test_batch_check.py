@@ -38,7 +38,7 @@ def verdict(root: Path, command: str, limits: Limits | None = None) -> Verdict:
 
 def test_a_check_knows_its_file_and_reports_its_last_line(project: Path) -> None:
     assert verdict(project, 'echo one; test {} = "$DG_LSP_FILE"; echo {}; exit 3').problem == (
-        f"the check ended with 3: {project / 'a.py'}"
+        f"the check exited with status 3: {project / 'a.py'}"
     )
 
 

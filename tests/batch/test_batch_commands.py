@@ -195,7 +195,7 @@ def test_a_check_decides_which_fills_are_accepted(project: Path) -> None:
     result = run(".", "--write", "--check", 'test "$(basename {})" = a.py')
     assert result.exit_code == 1
     assert ((project / "a.py").read_text(), (project / "b.py").read_text()) == (FILLED, STUB)
-    assert "b.py:3:5: not filled: the check ended with 1" in result.stderr
+    assert "b.py:3:5: not filled: the check exited with status 1" in result.stderr
 
 
 def test_an_unsure_hole_stays_open_with_its_candidates(project: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_check_runs_for_further_rounds(project: Path) -> None:
     command = f"{sys.executable} -c 'import a; assert a.f() == 3, a.f()'"
     engine = Filling(lambda request: (f"return {len(engine.requests)}",))
     [row] = report("a.py", "--check", command, "--retries", "1", engine=engine)["holes"]
-    assert (row["status"], row["reason"]) == ("failed", "the check ended with 1: AssertionError: 2")
+    assert (row["status"], row["reason"]) == ("failed", "the check exited with status 1: AssertionError: 2")
     engine = Filling(lambda request: (f"return {len(engine.requests)}",))
     [row] = report("a.py", "--check", command, engine=engine)["holes"]
     assert (row["status"], row["text"], row["verified"]) == ("filled", "return 3", "the check")

@@ -130,8 +130,8 @@ def test_a_submodule_is_filled_checked_and_committed_where_it_belongs(project: P
     [
         ("sleep 1000", "the check took longer than 0.5 s"),
         ("setsid sleep 1000 & sleep 1000", "the check took longer than 0.5 s"),
-        ("exit 126", "the check ended with 126"),
-        ("kill -9 $$", "the check ended with -9"),
+        ("exit 126", "the check exited with status 126"),
+        ("kill -9 $$", "the check was ended by signal 9"),
         ("no-such-command", "not found"),
         ('rm -rf "$PWD"', ""),
     ],

@@ -271,7 +271,7 @@ def test_a_key_offers_its_service_with_what_it_costs() -> None:
     offer = offers_by_model["fim:codestral"]
     assert (offer.is_ready, offer.is_recommended, offer.quality) == (True, False, "61% of 90 answers")
     assert "billed" in offer.cost
-    assert "is sent the code" in offer.where
+    assert "receives the code" in offer.where
     assert not any("openai" in model for model in offers_by_model), (
         "a service that needs a model's name can't be offered by its key alone"
     )

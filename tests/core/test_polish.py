@@ -43,6 +43,12 @@ def check_dropped(text: str, answer: str, reason: str, **how: Any) -> None:
     assert result.dropped == reason
 
 
+def test_every_filter_and_check_that_drops_has_a_reason() -> None:
+    """A filter that only changes a text begins with `cut_`, `restore_` or `trim_`; every other one drops."""
+    names = {step.__name__ for step in (*polish.FILTERS, *polish.CHECKS)}
+    assert {name for name in names if not name.startswith(("cut_", "restore_", "trim_"))} == set(polish.REASONS)
+
+
 # --- Good answers -----------------------------------------------------------------------------------------------------
 
 

@@ -21,9 +21,11 @@ from dg_lsp.engine.backends.fim import BLOCK_TOKENS, LINE_TOKENS, MAX_ANSWERS, S
 from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient, joined
 from dg_lsp.engine.backends.remote import NewAnswers, RemoteFiller
 from dg_lsp.wire.config import Config
+from dg_lsp.wire.model_names import USUAL_URLS
 from tests.engine.backends_kit import BODY, LINE, Recorder, finish, request, serving
 from tests.engine.engine_kit import wait_until
 
+DOCS = Path(__file__).parents[2] / "docs"
 PATHS = {dialect.name: dialect.path for dialect in fim.DIALECTS}
 COMPLETION = {"choices": [{"text": "x + y", "finish_reason": "stop"}]}
 MESSAGE = {"choices": [{"message": {"role": "assistant", "content": "x + y"}, "finish_reason": "stop"}]}
@@ -92,6 +94,14 @@ ASKED: dict[str, dict[str, Any]] = {
         "options": {"num_predict": LINE_TOKENS, "temperature": 0.0, "seed": 5, "stop": ["\n"]},
     },
 }
+
+
+def test_every_dialect_has_a_case_and_is_documented() -> None:
+    names = [dialect.name for dialect in fim.DIALECTS]
+    assert names == list(ANSWERS) == list(ASKED) == list(USUAL_URLS)
+    assert not [name for name in names if f"fim:{name}" not in (DOCS / "servers.md").read_text("utf-8")]
+    variables = [dialect.variable for dialect in fim.DIALECTS if dialect.variable]
+    assert not [name for name in variables if name not in (DOCS / "setup.md").read_text("utf-8")]
 
 
 @pytest.mark.parametrize("name", list(ASKED))

@@ -495,6 +495,9 @@ def test_whatever_an_editor_sends_as_settings_is_read(data: object) -> None:
 
 def test_only_engine_settings_restart_the_engine() -> None:
     assert settings.restarts_engine(Settings(), Settings(model="other"))
+    assert settings.restarts_engine(Settings(), Settings(unload_after=1))
+    # An editor can't set this one.
+    assert not settings.restarts_engine(Settings(), Settings(rows=1))
     assert not settings.restarts_engine(Settings(), Settings(threshold=0.9))
 
 

@@ -124,7 +124,7 @@ def _running(servers: Sequence[Server]) -> Iterator[Offer]:
         for model in server.models:
             if not model.fills:
                 continue
-            cost = f"{size(model.size)} of memory" if model.size else "the memory that it uses already"
+            cost = f"{size(model.size)} of memory" if model.size else "no more memory than the server already uses"
             if server.endpoint.kind == "chat":
                 cost += ", slower than a model that fills in the middle"
             where = HERE if _is_here(server.endpoint) else f"on {server.endpoint.url}"
@@ -148,7 +148,7 @@ def _remote(keys: Sequence[Key]) -> Iterator[Offer]:
             yield Offer(
                 f"fim:{key.dialect}",
                 f"{key.host}, with the key in {key.variable}",
-                f"at {key.host}, which is sent the code around the cursor",
+                f"at {key.host}, which receives the code around the cursor",
                 "each request is billed to the key's account",
             )
 

@@ -1,7 +1,7 @@
 """Turn a candidate's texts into edits: cut what follows the answer, apply the file's formatting, and drop useless answers.
 
 Each filter does one thing, and `FILTERS` defines their order. To add one, write it in the module for its purpose and
-add it to `FILTERS`. A filter that drops needs a reason in `_REASONS`. `shrinks` tells front ends when to ask before
+add it to `FILTERS`. A filter that drops needs a reason in `REASONS`. `shrinks` tells front ends when to ask before
 code is lost.
 
 This package does not know how a text was made. A text that was denoised between held tokens needs few of these filters;
@@ -45,7 +45,7 @@ from dg_lsp.core.polish.whole import Check, Whole
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole
 
-__all__ = ["CHECKS", "FILTERS", "SHRINKS", "Polished", "shrinks", "to_edits"]
+__all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "Polished", "shrinks", "to_edits"]
 
 SHRINKS = "replaces working code by less"
 
@@ -104,7 +104,7 @@ def to_edits(
                 fired.append(apply_filter.__name__)
             if result is None:
                 is_less = apply_filter is drop_shrunk
-                return Polished(fired=tuple(fired), dropped=_REASONS[apply_filter.__name__], shrinks=is_less)
+                return Polished(fired=tuple(fired), dropped=REASONS[apply_filter.__name__], shrinks=is_less)
             text = result
         is_shrunk = is_shrunk or shrinks(around.old, text, document.language)
         edits.insert(0, edit_of(text, hole, around.line_end))
@@ -114,7 +114,7 @@ def to_edits(
         whole = Whole(tuple(edits), holes, document, syntax, tree, is_file)
         for check in CHECKS:
             if not check(whole):
-                return Polished(fired=(*fired, check.__name__), dropped=_REASONS[check.__name__])
+                return Polished(fired=(*fired, check.__name__), dropped=REASONS[check.__name__])
         if not scope.is_certain(document.language):
             unbound = tuple(sorted(unbound_names(whole)))
     return Polished(tuple(edits), tuple(fired), unbound=unbound, shrinks=is_shrunk)
@@ -145,7 +145,7 @@ FILTERS: tuple[Filter, ...] = (
     drop_definitions,
 )
 CHECKS: tuple[Check, ...] = (parses, closes, compiles, binds)
-_REASONS = {
+REASONS = {
     "drop_unreadable": "has characters that are not text",
     "drop_blank": "is blank",
     "drop_unchanged": "changes nothing",
