@@ -25,6 +25,7 @@ from dg_lsp.core.values import InfillRequest, Snippet
 
 GRAM = 4  # tokens that must agree before a place; three find many more places and no better ones
 TAIL_CHARS = 400  # the text before the hole that is compared
+MIN_MATCH = 12  # a place with fewer agreeing characters before it, blanks aside, is common code of the language
 MAX_MATCH = 240  # more agreeing characters than this do not count
 MAX_RIGHT = 24
 # The most places of one hole to look at and to compare with it, so that a frequent phrase costs no more than a rare one.
@@ -42,6 +43,7 @@ _OFFSET_BITS = 24
 _TOKEN = re.compile(r"[^\S\n]*(?:\n\s*|\w+|[^\w\s])")
 _NAME = re.compile(r"(\.|->|::)?([^\W\d]\w{2,})")
 _LAST_WORD = re.compile(r"\w+\Z")
+_BLANK = re.compile(r"[ \t]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,7 @@ def _places(request: InfillRequest, repository: Repository) -> Iterator[tuple[in
         keys.append((_hash_before(tail[: typed.start()]), typed.group()))
     head = request.suffix[:TAIL_CHARS].lstrip("\n").split("\n", 1)[0].strip()[:MAX_RIGHT]
     is_line = not request.suffix.startswith("\n") and bool(head)
+    solid_tail = _BLANK.sub("", tail[-MAX_MATCH:])
     n_looked, n_compared = 0, 0
     seen = set[tuple[str, int]]()
     for file in repository.files.values():
@@ -212,10 +215,12 @@ def _places(request: InfillRequest, repository: Repository) -> Iterator[tuple[in
                 at = _behind(file.text, end, more)
                 if at is not None and (file.path, at) not in seen:
                     seen.add((file.path, at))
-                    left = _n_agreeing(file.text[max(at - MAX_MATCH, 0) : at], tail[-MAX_MATCH:])
+                    left = _n_agreeing(_BLANK.sub("", file.text[max(at - MAX_MATCH, 0) : at]), solid_tail)
+                    n_compared += 1
+                    if left < MIN_MATCH:
+                        continue
                     right = len(head) if head and _goes_on(file.text, at, head, is_line=is_line) else 0
                     yield left + right, left, file, at
-                    n_compared += 1
                 if n_looked == MAX_LOOKED or n_compared == MAX_PLACES:
                     return
 

@@ -45,6 +45,11 @@ def test_a_passage_is_found_inside_a_word_and_after_white_space() -> None:
         assert len(repository.passages(request(text), files)) == 1, text
 
 
+def test_code_that_any_file_has_is_no_passage() -> None:
+    files = repo(b_py="for change in (edit.changes())) {\n  change.ask = false;\n}\n")
+    assert repository.passages(request("for column in (this.columns())) {\n  $0\n}\n", block=True), files) == ()
+
+
 def test_a_passage_in_another_indentation_is_found() -> None:
     text = "if True:\n    def load(path):\n        with open(path, encoding='utf-8') as file:\n            $0\n"
     assert len(repository.passages(request(text, block=True), repo(b_py=OPENED))) == 1
@@ -152,7 +157,8 @@ def test_each_place_in_an_indexed_text_finds_itself_from_outside(text: str, at: 
     assert len(found) <= most
     assert all(snippet.text in text and snippet.text for snippet in found if snippet.text)
     n_tokens = len([token for token, _ in repository._tokens(text[:at].rstrip(" \t"))])
-    if most and n_tokens > repository.GRAM + 1 and text[at:].strip():
+    is_long = len(text[:at].replace(" ", "")) >= repository.MIN_MATCH
+    if most and n_tokens > repository.GRAM + 1 and is_long and text[at:].strip():
         assert found
 
 
