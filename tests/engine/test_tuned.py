@@ -175,16 +175,16 @@ def test_requests_on_other_weights_share_no_pass(trained_layout: Path, tmp_path:
 def test_weights_of_another_version_of_the_model_are_ignored_and_reported_once(
     filler: LocalFiller, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stored(filler, tmp_path / "mine", model=ModelId(filler.loaded.name, "older"))
+    stored(filler, tmp_path / "my code", model=ModelId(filler.loaded.name, "older"))
     with caplog.at_level(logging.WARNING, logger="dg_lsp.engine"):
-        assert not is_tuned(filler, tmp_path / "mine" / "a.py")
+        assert not is_tuned(filler, tmp_path / "my code" / "a.py")
         stored(filler, tmp_path / "other", model=ModelId("another model", "1"))
-        assert not is_tuned(filler, tmp_path / "mine" / "a.py")
+        assert not is_tuned(filler, tmp_path / "my code" / "a.py")
         assert not is_tuned(filler, tmp_path / "other" / "a.py")
     (line,) = caplog.messages
     assert line == (
-        f"the weights tuned on {tmp_path / 'mine'} belong to another version of the model {filler.loaded.name} and are not "
-        f"used; to tune this version, run: dg-lsp train tune {tmp_path / 'mine'}"
+        f"the weights tuned on {tmp_path / 'my code'} belong to another version of the model {filler.loaded.name} and are not "
+        f"used; to tune this version, run: dg-lsp train tune '{tmp_path / 'my code'}'"
     )
 
 
