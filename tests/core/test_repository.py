@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,7 +176,12 @@ def test_a_name_of_many_definitions_costs_no_more_than_a_rare_one(monkeypatch: p
     files = repo(**{f"f{n}_py": "def load():\n    pass\n" for n in range(repository.MAX_NAMESAKES + 1)})
     compared = list[str]()
     is_imported = context.is_imported
-    monkeypatch.setattr(context, "is_imported", lambda path, names: compared.append(path) or is_imported(path, names))
+
+    def noted(path: str, names: Iterable[str]) -> bool:
+        compared.append(path)
+        return is_imported(path, names)
+
+    monkeypatch.setattr(context, "is_imported", noted)
     assert repository.definitions(request("from f1 import load\nload($0"), files, 1_000) == ()
     assert not compared
     fewer = Repository(dict(list(files.files.items())[1:]))

@@ -113,8 +113,7 @@ def test_a_folder_that_is_added_again_is_indexed_at_once(tmp_path: Path) -> None
         nearby = Nearby(lambda: 0.0)
         for _ in range(2):
             nearby.set_roots([tmp_path.as_uri()])
-            async with asyncio.timeout(5):
-                await until_indexed(nearby, document, {"a.py"})
+            await until_indexed(nearby, document, {"a.py"})
             nearby.set_roots([])
         await nearby.close()
 
