@@ -230,9 +230,14 @@ def _not_json(_store: Path, entry: Tuned) -> None:
     (entry.folder / FACTS).write_text("[" * 30_000)
 
 
+def _infinite(_store: Path, entry: Tuned) -> None:
+    facts = (entry.folder / FACTS).read_text()
+    (entry.folder / FACTS).write_text(facts.replace(f'"holes": {AFTER.holes}', '"holes": Infinity'))
+
+
 @pytest.mark.parametrize(
     "change",
-    [_open_store, _open_entry, _linked_entry, _linked_weights, _pipe, _renamed, _other_root, _truncated, _not_json],
+    [_open_store, _open_entry, _linked_entry, _linked_weights, _pipe, _renamed, _other_root, _truncated, _not_json, _infinite],
 )
 def test_weights_that_others_may_have_written_or_that_are_broken_are_not_used(
     filler: LocalFiller, store: Path, tmp_path: Path, change: object
