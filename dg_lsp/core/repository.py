@@ -36,6 +36,7 @@ BEFORE_CHARS = 300  # of a passage, before the place: more than MAX_MATCH
 LINE_CHARS = 240  # of a passage, after the place
 BLOCK_CHARS = 1_600
 NEAR_LINES = 16  # names this close to the hole are looked up; the window moves in steps of as many lines
+MAX_NAMESAKES = 50  # definitions of one name to compare with the imports; a name with more of them is not looked up
 MAX_DEFINITIONS = 2  # of one name; a name with more of them in files that are not imported says little
 DEFINITION_SHARE = 4  # definitions take at most one in this many characters of the related text
 
@@ -145,7 +146,8 @@ def definitions(
     """Return the definitions, in other files, of the names used near the hole; at most `limit_chars`, one snippet per file.
 
     A name's definitions in imported files come first. A name that no imported file defines counts only if few files do.
-    Names nearer to the hole come first. A definition whose first line is in `related` is left out.
+    Names nearer to the hole come first. A definition whose first line is in `related` is left out, and so is a name with
+    more than `MAX_NAMESAKES` definitions.
     """
     imported = context.imports(f"{request.prefix}\n{request.suffix}", request.language)
     lines_by_path: dict[str, list[str]] = {}
@@ -163,9 +165,13 @@ def definitions(
 def _definitions(
     name: str, request: InfillRequest, repository: Repository, imported: Sequence[str], *, is_attribute: bool
 ) -> list[tuple[str, Symbol]]:
+    namesakes = repository.by_name.get(name, ())
+    # Comparing thousands of paths with the imports takes seconds, and requests are built between keystrokes.
+    if len(namesakes) > MAX_NAMESAKES:
+        return []
     places = [
         (path, symbol)
-        for path, symbol in repository.by_name.get(name, ())
+        for path, symbol in namesakes
         if path != request.path
         and repository.files[path].language == request.language
         # An indented definition is a member of something, so only an attribute can mean it.

@@ -192,7 +192,7 @@ def _read(place: Path) -> Tuned | None:
         model = ModelId(str(values["model"]["name"]), str(values["model"]["revision"]))
         root = str(values["root"])
         entry = Tuned(place, root, model, str(values["made"]), _figures(values["before"]), _figures(values["after"]))
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError, RecursionError, OverflowError):
         return None
     # A copied or renamed folder must not change which files its weights are used for.
     return entry if place == path(Path(root), model) else None

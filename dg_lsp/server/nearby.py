@@ -59,6 +59,7 @@ class Nearby:
         self._related.clear()
         for path in self._indexes.keys() - self._roots.keys():
             self._indexes.pop(path).stop()
+            self._next_update.pop(path, None)
         # Running look-ups belong to the old folders.
         for task in self._looking.values():
             task.cancel()
@@ -181,7 +182,9 @@ class Nearby:
                 is_complete = await asyncio.to_thread(index.update)
         finally:
             now = self._clock()
-            self._next_update[root] = now + max(FRESH_S, INDEX_SHARE * (now - start))
+            # The folder may have been removed, and added again with a new index, which is still empty.
+            if self._indexes.get(root) is index:
+                self._next_update[root] = now + max(FRESH_S, INDEX_SHARE * (now - start))
             self._updating.pop(root, None)
 
     def _root(self, path: Path) -> Path | None:

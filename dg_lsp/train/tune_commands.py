@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import typer
@@ -11,7 +12,7 @@ from dg_lsp.engine.tuned_store import Figures
 from dg_lsp.train import repository
 from dg_lsp.train.tune import Tuning
 from dg_lsp.wire import model_names
-from dg_lsp.wire.visible import visible
+from dg_lsp.wire.visible import visible_line
 
 
 def tune_repository(sources: Path, base: str, minutes: float, threads: int, seed: int) -> None:
@@ -32,18 +33,18 @@ def tune_repository(sources: Path, base: str, minutes: float, threads: int, seed
     )
     typer.echo(f"held-out files, before: {_figures(report.before)}")
     typer.echo(f"held-out files, after:  {_figures(report.after)}")
-    shown = visible(str(sources))
     if report.entry is None:
         typer.echo("The tuned model is not better, so it was not stored. The engine uses the same weights as before.")
         raise typer.Exit(1)
-    typer.echo(f"The engine now uses it for the files in {visible(report.entry.root)}. It is stored in {report.entry.folder}")
-    typer.echo(f"To remove it, run: dg-lsp train tune {shown} --remove")
+    shown_root, shown_folder = visible_line(report.entry.root), visible_line(str(report.entry.folder))
+    typer.echo(f"The engine now uses it for the files in {shown_root}. It is stored in {shown_folder}")
+    typer.echo(f"To remove it, run: {visible_line(shlex.join(('dg-lsp', 'train', 'tune', str(sources), '--remove')))}")
 
 
 def remove(sources: Path) -> None:
     """Remove what is stored for a repository, and print that."""
     n_removed = repository.remove(sources)
-    shown = visible(str(sources.resolve()))
+    shown = visible_line(str(sources.resolve()))
     if n_removed:
         typer.echo(f"The weights tuned on {shown} are removed. The engine uses the base model's weights from the next request.")
     else:

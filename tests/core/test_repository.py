@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.core import languages, repository, syntax
+from dg_lsp.core import context, languages, repository, syntax
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.symbols import symbols
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
@@ -173,6 +176,22 @@ def test_a_definition_in_the_related_text_is_not_repeated() -> None:
     related = [Snippet("a.py", "import x\n\ndef rounded(value):\n    pass\n")]
     result = repository.with_repository(request("y = rounded(counted(2), $0)\n"), related, files, 1_000)
     assert [snippet.path for snippet in result.related if not snippet.for_copying] == ["b.py", "a.py"]
+
+
+def test_a_name_of_many_definitions_costs_no_more_than_a_rare_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = repo(**{f"f{n}_py": "def load():\n    pass\n" for n in range(repository.MAX_NAMESAKES + 1)})
+    compared = list[str]()
+    is_imported = context.is_imported
+
+    def noted(path: str, names: Iterable[str]) -> bool:
+        compared.append(path)
+        return is_imported(path, names)
+
+    monkeypatch.setattr(context, "is_imported", noted)
+    assert repository.definitions(request("from f1 import load\nload($0"), files, 1_000) == ()
+    assert not compared
+    fewer = Repository(dict(list(files.files.items())[1:]))
+    assert texts(repository.definitions(request("from f1 import load\nload($0"), fewer, 1_000)) == ["def load():\n"]
 
 
 def test_special_methods_are_not_looked_up() -> None:

@@ -175,16 +175,16 @@ def test_requests_on_other_weights_share_no_pass(trained_layout: Path, tmp_path:
 def test_weights_of_another_version_of_the_model_are_ignored_and_reported_once(
     filler: LocalFiller, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stored(filler, tmp_path / "mine", model=ModelId(filler.loaded.name, "older"))
+    stored(filler, tmp_path / "my code", model=ModelId(filler.loaded.name, "older"))
     with caplog.at_level(logging.WARNING, logger="dg_lsp.engine"):
-        assert not is_tuned(filler, tmp_path / "mine" / "a.py")
+        assert not is_tuned(filler, tmp_path / "my code" / "a.py")
         stored(filler, tmp_path / "other", model=ModelId("another model", "1"))
-        assert not is_tuned(filler, tmp_path / "mine" / "a.py")
+        assert not is_tuned(filler, tmp_path / "my code" / "a.py")
         assert not is_tuned(filler, tmp_path / "other" / "a.py")
     (line,) = caplog.messages
     assert line == (
-        f"the weights tuned on {tmp_path / 'mine'} belong to another version of the model {filler.loaded.name} and are not "
-        f"used; to tune this version, run: dg-lsp train tune {tmp_path / 'mine'}"
+        f"the weights tuned on {tmp_path / 'my code'} belong to another version of the model {filler.loaded.name} and are not "
+        f"used; to tune this version, run: dg-lsp train tune '{tmp_path / 'my code'}'"
     )
 
 
@@ -230,9 +230,14 @@ def _not_json(_store: Path, entry: Tuned) -> None:
     (entry.folder / FACTS).write_text("[" * 30_000)
 
 
+def _infinite(_store: Path, entry: Tuned) -> None:
+    facts = (entry.folder / FACTS).read_text()
+    (entry.folder / FACTS).write_text(facts.replace(f'"holes": {AFTER.holes}', '"holes": Infinity'))
+
+
 @pytest.mark.parametrize(
     "change",
-    [_open_store, _open_entry, _linked_entry, _linked_weights, _pipe, _renamed, _other_root, _truncated, _not_json],
+    [_open_store, _open_entry, _linked_entry, _linked_weights, _pipe, _renamed, _other_root, _truncated, _not_json, _infinite],
 )
 def test_weights_that_others_may_have_written_or_that_are_broken_are_not_used(
     filler: LocalFiller, store: Path, tmp_path: Path, change: object

@@ -103,3 +103,18 @@ def test_the_files_of_a_folder_are_indexed_in_the_background_and_again_later(tmp
         await nearby.close()
 
     asyncio.run(test())
+
+
+def test_a_folder_that_is_added_again_is_indexed_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("a = 1\n")
+    document = Document((tmp_path / "a.py").as_uri(), "python", "a = 1\n")
+
+    async def test() -> None:
+        nearby = Nearby(lambda: 0.0)
+        for _ in range(2):
+            nearby.set_roots([tmp_path.as_uri()])
+            await until_indexed(nearby, document, {"a.py"})
+            nearby.set_roots([])
+        await nearby.close()
+
+    asyncio.run(test())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import shlex
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
@@ -106,7 +107,7 @@ class TunedModels:
             if entry.root not in current_roots:
                 self._report(
                     f"the weights tuned on {entry.root} belong to another version of the model {entry.model.name} and are not "
-                    f"used; to tune this version, run: dg-lsp train tune {entry.root}"
+                    f"used; to tune this version, run: dg-lsp train tune {shlex.quote(entry.root)}"
                 )
 
     def _load(self, entry: Tuned) -> Resources | None:
