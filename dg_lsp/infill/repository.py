@@ -18,6 +18,7 @@ from dg_lsp.core.repository import IndexedFile, Repository
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.workspace import name_of
 from dg_lsp.wire import files
+from dg_lsp.wire.config import WORKSPACE_FILE
 
 # Limits of one workspace's index. Indexing takes about half a second of CPU time per million characters.
 MAX_FILES = 2_000
@@ -120,7 +121,8 @@ def _readable(ignore: Ignore, max_files: int, is_over: Callable[[], bool]) -> It
         folder = folders.popleft()
         n_folders += 1
         entries = _entries(folder)
-        if any(entry.name == _ENVIRONMENT_FILE for entry in entries) and folder != ignore.root:
+        # Another workspace's settings may keep its files from remote models.
+        if folder != ignore.root and any(entry.name in (_ENVIRONMENT_FILE, WORKSPACE_FILE) for entry in entries):
             continue
         for entry in entries:
             if is_over():

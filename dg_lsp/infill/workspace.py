@@ -17,6 +17,7 @@ from dg_lsp.core import context, languages, secrets
 from dg_lsp.core.values import Document, Snippet
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.wire import files
+from dg_lsp.wire.config import WORKSPACE_FILE
 
 # Limits that keep the collection of context within a few milliseconds: files to read, bytes of each file, paths to try for
 # imports, and entries to list of a folder.
@@ -43,8 +44,9 @@ def related(
     """Return text from files below `root` that are related to the file at `path`, best first, at most `limit_chars` in all.
 
     Related files are those that it imports, then files of the same language in its folder. Ignored files, files that may
-    hold secrets, and files that are not UTF-8 text are left out; a workspace that can't be read yields nothing. Text that
-    looks like a secret is masked. `texts` holds the new texts of files that are about to be changed.
+    hold secrets, files with another workspace's settings, and files that are not UTF-8 text are left out; a workspace that
+    can't be read yields nothing. Text that looks like a secret is masked. `texts` holds the new texts of files that are
+    about to be changed.
     """
     if limit_chars <= 0:
         return ()
@@ -56,8 +58,9 @@ def related(
     if not here.is_relative_to(ignore.root):
         return ()
     files: dict[Path, None] = {}
+    settings = _settings_of(here, ignore.root)
     for place in (*_imported(ignore.root, here, document), *_siblings(here, document)):
-        if place not in files and place != here and ignore.allows(place):
+        if place not in files and place != here and ignore.allows(place) and _settings_of(place, ignore.root) == settings:
             files[place] = None
         if len(files) >= MAX_FILES:
             break
@@ -66,6 +69,15 @@ def related(
     # Mask before the text is cut, so that a key is recognized as a whole.
     snippets = [Snippet(name_of(place.relative_to(ignore.root)), secrets.mask(text)) for place, text in read if text]
     return context.rank_related(document, snippets, limit_chars)
+
+
+def _settings_of(path: Path, root: Path) -> Path | None:
+    """Return the folder below the root whose `.dg-lsp.toml` applies to the file; None for the root's own.
+
+    A folder with its own file may have other `privacy.local_only` patterns, which the root's requests do not apply.
+    """
+    inner = path.relative_to(root).parents if path.is_relative_to(root) else ()
+    return next((root / folder for folder in inner if folder.name and (root / folder / WORKSPACE_FILE).exists()), None)
 
 
 def _imported(root: Path, here: Path, document: Document) -> Iterator[Path]:

@@ -144,6 +144,8 @@ def folder_of(model: str, beside: Path | None = None) -> Path | None:
 
     A relative path starts at `beside`, or else at the current folder.
     """
+    if "\0" in model:
+        return None  # no path contains it
     path = expanded(model)
     if is_remote(model) or not (path.is_absolute() or model in (".", "..") or model.startswith(("./", "../"))):
         return None

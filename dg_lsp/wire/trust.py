@@ -51,7 +51,8 @@ def unallowed(model: str, allow: Sequence[str]) -> str | None:
     if folder is None:
         return None if model in allow else model
     # Only absolute entries: a relative one would depend on the folder that the command was started in.
-    folders = (Path(os.path.realpath(path)) for each in allow if (path := model_names.expanded(each)).is_absolute())
+    absolute = (path for each in allow if "\0" not in each and (path := model_names.expanded(each)).is_absolute())
+    folders = (Path(os.path.realpath(path)) for path in absolute)
     return None if any(folder.is_relative_to(each) for each in folders) else str(folder)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -291,6 +291,8 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
 
 
 @given(st.text(max_size=40))
+@example("/\0")
+@example("~\0")
 def test_no_name_is_both_refused_and_without_a_reason(name: str) -> None:
     """Whatever a name is, it is the embedded model, or something that only the user's list can allow."""
     admitted_settings, problems = trust.admit({"model": name}, Settings(), "a place", Path("/users.toml"))

@@ -174,3 +174,12 @@ def test_a_stopped_index_is_empty_and_reads_nothing(tmp_path: Path) -> None:
     index.stop()
     assert index.update()
     assert not index.repository.files
+
+
+def test_files_with_another_workspaces_settings_are_not_indexed(tmp_path: Path) -> None:
+    # Its `privacy.local_only` does not apply to requests of the outer workspace.
+    make(
+        tmp_path,
+        {".dg-lsp.toml": "", "a.py": "x = 1\n", "b/.dg-lsp.toml": "", "b/keep.py": "y = 2\n", "b/c/keep.py": "z = 3\n"},
+    )
+    assert indexed(tmp_path) == {"a.py"}

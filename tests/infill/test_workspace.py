@@ -327,3 +327,12 @@ def test_a_file_outside_the_root_has_no_related_text(tmp_path: Path) -> None:
     assert workspace.related(tmp_path / "in", tmp_path / "b.py", document, 1_000) == ()
     assert workspace.related(tmp_path / "in", tmp_path / "in/none/b.py", document, 1_000) == ()
     assert workspace.related(tmp_path / "none", tmp_path / "none/b.py", document, 1_000) == ()
+
+
+def test_a_file_with_another_workspaces_settings_is_not_related(tmp_path: Path) -> None:
+    names = {".dg-lsp.toml": "", "main.py": "", "b/.dg-lsp.toml": "", "b/keep.py": "secret = 1\n", "b/own.py": "other = 1\n"}
+    root = make(tmp_path, names)
+    text = "import b.keep\nfrom b import keep\nsecret = keep.secret\n"
+    assert workspace.related(root, root / "main.py", Document("", "python", text), 1_000) == ()
+    near = workspace.related(root, root / "b" / "own.py", Document("", "python", "import keep\nsecret\n"), 1_000)
+    assert [snippet.path for snippet in near] == ["b/keep.py"]
