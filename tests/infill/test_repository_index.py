@@ -15,14 +15,7 @@ from dg_lsp.infill import repository
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.repository import RepositoryIndex
 from dg_lsp.wire.privacy import shown
-
-
-def make(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        place = root / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-    return root
+from tests.infill.test_workspace import make
 
 
 def indexed(root: Path, **limits: int) -> set[str]:
