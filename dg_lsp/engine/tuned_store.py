@@ -58,7 +58,7 @@ class Tuned:
 
     def covers(self, file: str) -> bool:
         """Return whether a file with this absolute path is below the repository."""
-        return file.startswith(self.root.rstrip(os.sep) + os.sep)
+        return os.path.normpath(file).startswith(self.root.rstrip(os.sep) + os.sep)
 
 
 def folder() -> Path:
@@ -162,7 +162,12 @@ def write(
             with contextlib.suppress(FileNotFoundError):
                 target.rename(old)
             # The old entry moves with the new one, because one folder can't replace another that is not empty.
-            partial.rename(target)
+            try:
+                partial.rename(target)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    old.rename(target)
+                raise
             shutil.rmtree(target / "old", ignore_errors=True)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

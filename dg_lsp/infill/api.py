@@ -21,7 +21,6 @@ from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire.entry import ENGINE_COMMAND
 
 KINDS = ("bodies", "markers")
-MAX_RELATED_CHARS = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ class Session:
             session = replace(self, engine=Guarded(self.engine.inner, privacy))
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")
-        related = workspace.related(root, path, document, MAX_RELATED_CHARS)
+        related = workspace.related(root, path, document, pipeline.RELATED_CHARS)
         return await session.fill_text(
             document.text, path=name, kinds=kinds, min_probability=min_probability, related=related, file=str(path)
         )

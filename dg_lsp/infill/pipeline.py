@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 # A dropped candidate is replaced by the next one, so the engine also returns the worse ones that it has.
 SPARES = 8
 
-
 RELATED_CHARS = 8_000  # of other files in a request, if the user has no setting for it
 
 

@@ -82,8 +82,8 @@ def test_an_unsupported_model_is_not_fetched(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_a_missing_hub_model_is_reported(hub: Hub, tmp_path: Path) -> None:
-    messages = pull(hub, tmp_path / "home", "nobody/nothing", code=2)[1]
-    assert "dg-lsp engine: nobody/nothing can't be fetched from the hub (" in messages
+    messages = pull(hub, tmp_path / "home", "owner/missing", code=2)[1]
+    assert "dg-lsp engine: owner/missing can't be fetched from the hub (" in messages
 
 
 @pytest.mark.parametrize("name", ["embedded", "./folder", "vllm:http://localhost:8000", "word"])

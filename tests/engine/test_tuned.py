@@ -95,6 +95,29 @@ def test_a_tuned_model_equals_a_model_with_those_weights(filler: LocalFiller, tm
     assert resources.calibrations is filler.calibrations
 
 
+def test_a_path_that_leads_out_of_the_repository_is_not_in_it(filler: LocalFiller, tmp_path: Path) -> None:
+    stored(filler, tmp_path / "a")
+    assert is_tuned(filler, tmp_path / "a" / "x.py")
+    assert not is_tuned(filler, f"{tmp_path}/a/../x.py")
+
+
+def test_an_entry_that_can_not_be_moved_into_place_leaves_the_old_one(
+    filler: LocalFiller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = stored(filler, tmp_path / "a")
+    rename = Path.rename
+
+    def refused(source: Path, target: Path) -> Path:
+        if source.name.startswith(".partial-"):
+            raise OSError("the disk is full")
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(StoreError):
+        stored(filler, tmp_path / "a", scale=-2.0)
+    assert tuned_store.entries() == (old,)
+
+
 def test_the_innermost_repository_counts(filler: LocalFiller, tmp_path: Path) -> None:
     stored(filler, tmp_path / "outer", scale=0.5)
     stored(filler, tmp_path / "outer" / "inner", scale=-1.0)
