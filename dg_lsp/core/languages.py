@@ -9,6 +9,7 @@ A grammar is imported when it is first needed. This module knows nothing of docu
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import re
 from dataclasses import dataclass
@@ -373,6 +374,18 @@ def grammar(language: Language) -> tree_sitter.Language:
         return tree_sitter.Language(getattr(importlib.import_module(module), function)())
     except (ImportError, AttributeError, ValueError) as error:
         raise GrammarError(f"the grammar for {language.name} ({module}) can't be loaded: {error}") from error
+
+
+@cache
+def words(language: Language) -> frozenset[str]:
+    """Return the keywords of the language's grammar, and for Python also its builtins; nothing without a grammar."""
+    try:
+        parser = grammar(language)
+    except GrammarError:
+        return frozenset()
+    kinds = (parser.node_kind_for_id(number) or "" for number in range(parser.node_kind_count))
+    known = {kind for kind in kinds if kind.isidentifier()}
+    return frozenset(known | set(dir(builtins)) if language.name == "python" else known)
 
 
 @cache

@@ -7,7 +7,7 @@ Without one, they only rank the candidates. Pure. Knows nothing of backends, fil
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -54,9 +54,15 @@ def position(request: InfillRequest) -> HolePosition:
     return "end" if request.prefix.rpartition("\n")[2].strip() else "line"
 
 
-def for_position(features: Mapping[str, float], where: HolePosition) -> dict[str, float]:
-    """Return the features for a calibration: each under its own name, and again under a name with this position."""
-    return {**features, **{f"{where}: {name}": value for name, value in features.items()}, where: 1.0}
+def for_position(
+    features: Mapping[str, float], where: HolePosition, by_position: Collection[str] | None = None
+) -> dict[str, float]:
+    """Return the features for a calibration: each under its own name, and again under a name with this position.
+
+    Only the names in `by_position` are repeated, if it is given.
+    """
+    repeated = {name: value for name, value in features.items() if by_position is None or name in by_position}
+    return {**features, **{f"{where}: {name}": value for name, value in repeated.items()}, where: 1.0}
 
 
 def linear(features: Mapping[str, float], calibration: Calibration) -> float:

@@ -7,14 +7,21 @@ many rows agree. Knows numbers. Knows nothing of tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from dg_lsp.core.values import Candidate, RowKind
 from dg_lsp.engine import calibration
 from dg_lsp.engine.calibration import Calibration, Evidence, HolePosition
 
 NEAR_LINES = 3
+MOST_RIGHT = 24  # characters
+MOST_MARGIN = 10.0  # nats
+BY_POSITION = frozenset(
+    {"joint", "sum", "mean", "after", "copied", "causal", "noise", "left", "right", "length", "settled"}
+    | {"margin", "share", "new names"}
+)
+"""The features whose weight depends on the hole's position. With all of them, too few answers determine each weight."""
 ORDER = Calibration(0.0, {"joint": 1.0})
 """The ranking of candidates for a checkpoint without a calibration. It gives an order, not a probability.
 
@@ -29,7 +36,8 @@ class RowResult:
     `tokens` are the causal log-probabilities of the answer's tokens. `after` is that of the end token (infill-trained
     checkpoints) or the mean over the suffix's head; `after_sum` is the same as a sum. `entropy` is the canvas's mean in
     nats, None if not computed. `left` and `right` are those of a copy (`drafts.Copy`). `repeats` and `known` are shares of
-    the answer's lines (`repeated_lines`). `context` is the number of tokens that the model read.
+    the answer's lines (`repeated_lines`). `names` are the features of `names_in_text`. `context` is the number of tokens
+    that the model read.
     """
 
     text: str
@@ -43,7 +51,13 @@ class RowResult:
     position: HolePosition = "end"
     repeats: float = 0.0
     known: float = 0.0
+    names: Mapping[str, float] = field(default_factory=dict)
     context: int = 0
+
+    @property
+    def joint(self) -> float:
+        """The log-probability of the answer and the text after it."""
+        return sum(self.tokens) + self.after_sum
 
 
 def features(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
@@ -60,22 +74,48 @@ def features(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
         "mean": sum(item.tokens) / n_tokens,
         "least": min(item.tokens, default=0.0),
         "after": item.after,
-        "joint": sum(item.tokens) + item.after_sum,
+        "joint": item.joint,
         "length": math.log1p(len(item.tokens)),
         "agree": math.log1p(len(same)),
         "copied": float("copy" in rows),
         "causal": float("causal" in rows),
         "noise": float("noise" in rows),
         "left": math.log1p(left_chars),
-        "right": math.log1p(min(right_chars, 24)),
+        "right": _right(right_chars),
         "settled": -min(settled) if settled else 0.0,
         "blank": float(not item.text.strip()),
         "whole": float(right_chars > 0) * math.log1p(left_chars),
         "repeats": item.repeats,
         "known": item.known,
         "context": math.log1p(item.context),
+        **item.names,
+        **_compared(item, others),
     }
-    return calibration.for_position(values, item.position)
+    return calibration.for_position(values, item.position, BY_POSITION)
+
+
+def _compared(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
+    """Return the features that compare a row with all rows of its hole, itself included."""
+    joint_by_text = {item.text: item.joint}
+    for other in others:
+        joint_by_text[other.text] = max(joint_by_text.get(other.text, -math.inf), other.joint)
+    rest = [joint for text, joint in joint_by_text.items() if text != item.text]
+    most = max(joint_by_text.values())
+    total = most + math.log(sum(math.exp(joint - most) for joint in joint_by_text.values()))
+    values = {
+        "share": item.joint - total,
+        "margin": max(-MOST_MARGIN, min(MOST_MARGIN, item.joint - max(rest))) if rest else MOST_MARGIN,
+        "texts": math.log(len(joint_by_text)),
+    }
+    if item.row == "copy":
+        copies = [item, *others]
+        values["behind left"] = math.log1p(max(copy.left for copy in copies)) - math.log1p(item.left)
+        values["behind right"] = _right(max(copy.right for copy in copies)) - _right(item.right)
+    return values
+
+
+def _right(chars: int) -> float:
+    return math.log1p(min(chars, MOST_RIGHT))
 
 
 def repeated_lines(prefix: str, text: str, suffix: str) -> tuple[float, float]:

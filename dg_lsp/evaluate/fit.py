@@ -1,9 +1,10 @@
 """Fit the probability that an answer is right from the features that its backend reports.
 
-The fit has two stages, which combine into one logistic model. The first learns from every candidate. The second learns
-from the best candidate of each hole, scored by a first stage that has not seen that hole. It corrects two errors: the
-best of several candidates has a score that is too high, and a fit is too sure of the data that it was made from. Holes
-of one file are never split between the two.
+The fit has two stages, which combine into one logistic model. The first learns to choose among a hole's candidates, or
+none of them: the conditional logit of McFadden (1974), so candidates of one hole compete with each other and not with those
+of easier holes. The second learns from the best candidate of each hole, scored by a first stage that has not seen that
+hole. It corrects two errors: the best of several candidates has a score that is too high, and a fit is too sure of the data
+that it was made from. Holes of one file are never split between the two.
 
 This module is pure Python, so that calibrating a remote model needs no numerical library. It knows features and
 outcomes, and nothing of models or files.
@@ -20,7 +21,8 @@ from dg_lsp.engine import calibration
 from dg_lsp.engine.calibration import POSITIONS, Calibration
 
 FOLDS = 5
-PENALTY = 2.0  # on the squared weights of features with unit spread; as strong as a handful of holes
+# On the squared weights of features with unit spread. The choice has many features, so its penalty is larger.
+PENALTY, CHOICE_PENALTY = 2.0, 16.0
 ROUNDS = 30
 LEAST_GAIN = 1e-4
 LEAST_STEP = 1e-3
@@ -50,10 +52,10 @@ class Judged:
 
 def fit(samples: Sequence[Sample], seed: int = 0) -> Calibration:
     """Return the calibration fitted on all samples."""
-    first = _logistic(*_candidates(samples))
+    first = _choice(samples)
     unseen: list[tuple[Features, bool]] = []
     for rest, held_out in _folds(samples, seed):
-        part = _logistic(*_candidates(rest))
+        part = _choice(rest)
         for sample in held_out:
             at = best(sample, part)
             z = calibration.linear(sample.features[at], part)
@@ -93,11 +95,6 @@ def best(sample: Sample, fitted: Calibration) -> int:
     return chances.index(max(chances))
 
 
-def _candidates(samples: Sequence[Sample]) -> tuple[list[Features], list[bool]]:
-    rows = [features for sample in samples for features in sample.features]
-    return rows, [right for sample in samples for right in sample.right]
-
-
 def _folds(samples: Sequence[Sample], seed: int) -> list[tuple[list[Sample], list[Sample]]]:
     """Return the training part and the held-out part of each fold; a file's holes are all in one part."""
     clusters = sorted({sample.cluster for sample in samples})
@@ -112,31 +109,48 @@ def _folds(samples: Sequence[Sample], seed: int) -> list[tuple[list[Sample], lis
     return parts
 
 
+def _choice(samples: Sequence[Sample]) -> Calibration:
+    """Return the weights with which the softmax over a hole's candidates, and none with a score of 0, chooses a right one."""
+    scale = _Scale([features for sample in samples for features in sample.features])
+    holes = [_Hole([scale.row(features) for features in sample.features], sample.right) for sample in samples]
+    weights = _minimum(_Choice(holes, 1 + len(scale.names)), [0.0] * (1 + len(scale.names)))
+    return scale.calibration(weights)
+
+
 def _logistic(rows: Sequence[Features], right: Sequence[bool]) -> Calibration:
-    """Return the weights of a logistic regression with an L2 penalty, fitted by Newton's method."""
+    """Return the weights of a logistic regression with an L2 penalty."""
     n = len(rows)
     if not n:
         return Calibration(0.0)
-    spreads = {name: _spread([row.get(name, 0.0) for row in rows]) for name in sorted({name for row in rows for name in row})}
-    # A feature that never changes is left out. The others are scaled to unit spread, so that the penalty is the same for all.
-    names = [name for name, spread in spreads.items() if spread > 0]
-    inputs = [
-        [(0, 1.0), *((at, row[name] / spreads[name]) for at, name in enumerate(names, 1) if row.get(name))] for row in rows
-    ]
+    scale = _Scale(rows)
     share = (sum(right) + 0.5) / (n + 1)
-    weights = [math.log(share / (1 - share)), *([0.0] * len(names))]
-    loss = _loss(inputs, right, weights)
-    for _ in range(ROUNDS):
-        step, size = _newton_step(inputs, right, weights), 1.0
-        tried = [weight - change for weight, change in zip(weights, step, strict=True)]
-        while (new_loss := _loss(inputs, right, tried)) > loss and size > LEAST_STEP:
-            size /= 2
-            tried = [weight - size * change for weight, change in zip(weights, step, strict=True)]
-        if loss - new_loss < LEAST_GAIN:
-            break
-        weights, loss = tried, new_loss
-    plain = {name: weight / spreads[name] for name, weight in zip(names, weights[1:], strict=True)}
-    return Calibration(weights[0], plain)
+    start = [math.log(share / (1 - share)), *([0.0] * len(scale.names))]
+    # One candidate or none, each by itself: this is what logistic regression is.
+    holes = [_Hole([scale.row(row)], (is_right,)) for row, is_right in zip(rows, right, strict=True)]
+    return scale.calibration(_minimum(_Choice(holes, len(start), PENALTY), start))
+
+
+class _Scale:
+    """Scales features to unit spread, so that the penalty is the same for all; leaves out features that never change."""
+
+    def __init__(self, rows: Sequence[Features]) -> None:
+        spreads = {
+            name: _spread([row.get(name, 0.0) for row in rows]) for name in sorted({name for row in rows for name in row})
+        }
+        self._spreads = {name: spread for name, spread in spreads.items() if spread > 0}
+        self.names = list(self._spreads)
+
+    def row(self, features: Features) -> Row:
+        """Return the features as a row whose first column is the intercept."""
+        named = enumerate(self._spreads.items(), 1)
+        return [(0, 1.0), *((at, features[name] / spread) for at, (name, spread) in named if features.get(name))]
+
+    def calibration(self, weights: Sequence[float]) -> Calibration:
+        """Return the weights for features that are not scaled."""
+        spreads = self._spreads.items()
+        return Calibration(
+            weights[0], {name: weight / spread for (name, spread), weight in zip(spreads, weights[1:], strict=True)}
+        )
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -146,32 +160,81 @@ def _spread(values: Sequence[float]) -> float:
     return spread if spread > LEAST_SPREAD else 0.0
 
 
-def _loss(inputs: Sequence[Row], right: Sequence[bool], weights: Sequence[float]) -> float:
-    total = PENALTY / 2 * sum(weight * weight for weight in weights[1:])
-    for row, is_right in zip(inputs, right, strict=True):
-        z = sum([weights[at] * value for at, value in row])
-        z = -z if is_right else z
-        total += z + math.log1p(math.exp(-z)) if z > 0 else math.log1p(math.exp(z))
-    return total
+@dataclass(frozen=True, slots=True)
+class _Hole:
+    """The rows of one hole's candidates, and whether each is right."""
+
+    rows: list[Row]
+    right: Sequence[bool]
 
 
-def _newton_step(inputs: Sequence[Row], right: Sequence[bool], weights: Sequence[float]) -> list[float]:
-    """Return the step that Newton's method subtracts from the weights."""
-    size = len(weights)
-    slope = [0.0, *(PENALTY * weight for weight in weights[1:])]
-    curve = [[0.0] * size for _ in range(size)]
-    for row, is_right in zip(inputs, right, strict=True):
-        z = sum([weights[at] * value for at, value in row])
-        chance = 1 / (1 + math.exp(-max(-40.0, min(40.0, z))))
-        error, bend = chance - is_right, chance * (1 - chance)
-        for number, (at, value) in enumerate(row):
-            slope[at] += error * value
-            scaled, line = bend * value, curve[at]
-            for other, other_value in row[: number + 1]:
-                line[other] += scaled * other_value
-    for at in range(size):
-        curve[at][at] += PENALTY if at else LEAST_SPREAD
-    return _solved(curve, slope)
+class _Choice:
+    """The loss of weights on the choice among each hole's candidates, and the steps of Newton's method towards its minimum."""
+
+    def __init__(self, holes: Sequence[_Hole], size: int, penalty: float = CHOICE_PENALTY) -> None:
+        self._holes, self._size, self._penalty = holes, size, penalty
+
+    def loss(self, weights: Sequence[float]) -> float:
+        """Return the penalised negative log-likelihood of choosing a right candidate, or none if none is right."""
+        total = self._penalty / 2 * sum(weight * weight for weight in weights[1:])
+        for hole in self._holes:
+            scores = [sum([weights[at] * value for at, value in row]) for row in hole.rows]
+            right = [score for score, is_right in zip(scores, hole.right, strict=True) if is_right]
+            total += _log_sum([0.0, *scores]) - (_log_sum(right) if right else 0.0)
+        return total
+
+    def step(self, weights: Sequence[float]) -> list[float]:
+        """Return the step to subtract from the weights.
+
+        The curvature leaves out the part of holes with several right candidates, which would not be positive definite.
+        """
+        size = self._size
+        slope = [0.0, *(self._penalty * weight for weight in weights[1:])]
+        curve = [[0.0] * (at + 1) for at in range(size)]
+        for at in range(size):
+            curve[at][at] = self._penalty if at else LEAST_SPREAD
+        for hole in self._holes:
+            scores = [sum([weights[at] * value for at, value in row]) for row in hole.rows]
+            right = [score for score, is_right in zip(scores, hole.right, strict=True) if is_right]
+            total, of_right = _log_sum([0.0, *scores]), _log_sum(right) if right else 0.0
+            mean: dict[int, float] = {}
+            for row, score, is_right in zip(hole.rows, scores, hole.right, strict=True):
+                chance = math.exp(score - total)
+                error = chance - (math.exp(score - of_right) if is_right else 0.0)
+                for at, value in row:
+                    slope[at] += error * value
+                    mean[at] = mean.get(at, 0.0) + chance * value
+                _add_square(curve, row, chance)
+            _add_square(curve, sorted(mean.items()), -1.0)
+        return _solved(curve, slope)
+
+
+def _add_square(curve: list[list[float]], row: Row, factor: float) -> None:
+    """Add the product of a row with itself, times the factor, to the lower half of a matrix."""
+    for number, (at, value) in enumerate(row):
+        scaled, line = factor * value, curve[at]
+        for other, other_value in row[: number + 1]:
+            line[other] += scaled * other_value
+
+
+def _log_sum(scores: Sequence[float]) -> float:
+    most = max(scores)
+    return most + math.log(sum([math.exp(score - most) for score in scores]))
+
+
+def _minimum(choice: _Choice, weights: list[float]) -> list[float]:
+    """Return the weights of least loss, by Newton's method with shortened steps."""
+    loss = choice.loss(weights)
+    for _ in range(ROUNDS):
+        step, size = choice.step(weights), 1.0
+        tried = [weight - change for weight, change in zip(weights, step, strict=True)]
+        while (new_loss := choice.loss(tried)) > loss and size > LEAST_STEP:
+            size /= 2
+            tried = [weight - size * change for weight, change in zip(weights, step, strict=True)]
+        if loss - new_loss < LEAST_GAIN:
+            break
+        weights, loss = tried, new_loss
+    return weights
 
 
 def _solved(lower: list[list[float]], right_side: Sequence[float]) -> list[float]:

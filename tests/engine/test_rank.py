@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,31 @@ def test_rows_that_agree_count_for_each_other() -> None:
     assert (value_by_name["copied"], value_by_name["causal"], value_by_name["noise"]) == (1.0, 1.0, 0.0)
     assert value_by_name["left"] == pytest.approx(2.303, abs=1e-3)
     assert (value_by_name["sum"], value_by_name["mean"], value_by_name["least"]) == (-4.0, -2.0, -3.0)
+
+
+def test_rows_are_compared_with_the_other_rows_of_their_hole() -> None:
+    first = RowResult("x", "copy", tokens=(-1.0,), left=9, right=30)
+    same = RowResult("x", "causal", tokens=(-1.0,))
+    second = RowResult("y", "copy", tokens=(-2.0,), after_sum=-1.0, left=4, right=2)
+    rows = [first, same, second]
+    values, less = features(first, rows), features(second, rows)
+    assert (values["margin"], less["margin"], values["texts"]) == (2.0, -2.0, pytest.approx(0.693, abs=1e-3))
+    assert math.exp(values["share"]) + math.exp(less["share"]) == pytest.approx(1.0), "each text counts once"
+    assert (values["behind left"], values["behind right"]) == (0.0, 0.0)
+    assert less["behind left"] == pytest.approx(math.log(10 / 5))
+    assert less["behind right"] == pytest.approx(math.log(25 / 3)), "agreement on the right counts up to 24 characters"
+    assert "behind left" not in features(same, rows), "only copies agree with the text around them"
+
+
+def test_a_single_text_leads_by_the_most() -> None:
+    only = RowResult("x", "causal", tokens=(-1.0,))
+    assert (features(only, [only])["margin"], features(only, [only])["share"]) == (rank.MOST_MARGIN, 0.0)
+
+
+def test_only_some_features_depend_on_the_position() -> None:
+    values = features(RowResult("x", "copy", position="line"), [])
+    assert values["line"] == 1.0
+    assert {name.removeprefix("line: ") for name in values if name.startswith("line: ")} <= rank.BY_POSITION
 
 
 def test_lines_near_the_hole_count_as_repeated() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import re
-from functools import cache
 
 from dg_lsp.core import languages, literals
-from dg_lsp.core.languages import GrammarError, Language
+from dg_lsp.core.languages import Language
 from dg_lsp.core.polish.around import Around
 
 _NAME_AT_END = re.compile(r"(?<!\w)[^\W\d]\w*\Z")
@@ -54,7 +52,7 @@ def drop_glued(text: str, around: Around) -> str | None:
 
 
 def _is_known(name: str, around: Around, language: Language) -> bool:
-    return name in _words(language) or _n_places(name, around) > 0
+    return name in languages.words(language) or _n_places(name, around) > 0
 
 
 def _n_places(name: str, around: Around) -> int:
@@ -62,15 +60,3 @@ def _n_places(name: str, around: Around) -> int:
     text, span = around.document.text, around.hole.span
     matches = re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)
     return sum(match.end() != span.start and match.start() != span.end for match in matches)
-
-
-@cache
-def _words(language: Language) -> frozenset[str]:
-    """Return the keywords of the language's grammar, and for Python also its builtins."""
-    try:
-        grammar = languages.grammar(language)
-    except GrammarError:
-        return frozenset()
-    kinds = (grammar.node_kind_for_id(number) or "" for number in range(grammar.node_kind_count))
-    words = {kind for kind in kinds if kind.isidentifier()}
-    return frozenset(words | set(dir(builtins)) if language.name == "python" else words)

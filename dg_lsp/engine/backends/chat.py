@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine import calibration, question
+from dg_lsp.engine import question
 from dg_lsp.engine.backends import chat_answer, fim
 from dg_lsp.engine.backends.chat_answer import CodeSpan
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE, Answer, window
 from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient
-from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, with_agreement
+from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability
 from dg_lsp.engine.calibration import Evidence
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
@@ -134,7 +134,7 @@ class Chat:
             # The server accepted this request, so the fields left out of it are the ones that it refuses.
             self._refused |= reply.call.about.refused
             items += _answers(reply.fields, reply.call.about.text)
-        return with_agreement(items, calibration.position(request))
+        return compared(items, request)
 
 
 @dataclass(slots=True)

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from dg_lsp.core import context
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
-from dg_lsp.engine import calibration
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
-from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, token_features, trimmed, with_agreement
+from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability, token_features, trimmed
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.calibration import Evidence
 from dg_lsp.wire.config import Config
@@ -279,7 +278,7 @@ class Fim:
         """Return a candidate with its features for each answer; raise WireError if an answer is malformed."""
         answers = [answer for reply in replies for answer in self.dialect.parse(reply.fields)]
         [hole] = request.holes
-        return with_agreement([to_evidence(answer, block=hole.block) for answer in answers], calibration.position(request))
+        return compared([to_evidence(answer, block=hole.block) for answer in answers], request)
 
 
 def window(prefix: str, suffix: str, most: int) -> tuple[str, str]:

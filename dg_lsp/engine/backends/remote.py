@@ -23,8 +23,9 @@ from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine import calibration, sequence
 from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, outcome_of
-from dg_lsp.engine.calibration import Calibration, Evidence, HolePosition
+from dg_lsp.engine.calibration import Calibration, Evidence
 from dg_lsp.engine.calibration_store import Calibrations
+from dg_lsp.engine.names_in_text import NamesInText
 from dg_lsp.engine.task import Filler, Task
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.privacy import Shown, shown
@@ -337,16 +338,18 @@ def token_features(logs: Sequence[float], text: str) -> dict[str, float]:
     }
 
 
-def with_agreement(evidence: Sequence[Evidence], where: HolePosition) -> tuple[Evidence, ...]:
-    """Return the evidence with added features: the share of equal answers, and the hole's position."""
+def compared(evidence: Sequence[Evidence], request: InfillRequest) -> tuple[Evidence, ...]:
+    """Return the evidence with added features: the share of equal answers, their names, and the hole's position."""
     n_same = Counter(item.candidate.texts for item in evidence)
     n_others = len(evidence) - 1
+    names, where = NamesInText(request), calibration.position(request)
     return tuple(
         replace(
             item,
             features=calibration.for_position(
                 {
                     **item.features,
+                    **names.features(item.candidate.texts[0]),
                     "asked": math.log1p(n_others),
                     "agree": (n_same[item.candidate.texts] - 1) / n_others if n_others else 0.0,
                 },

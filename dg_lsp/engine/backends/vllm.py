@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine import calibration, layout, sequence
+from dg_lsp.engine import layout, sequence
 from dg_lsp.engine.backends import vllm_canvas
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
-from dg_lsp.engine.backends.remote import RemoteFiller, Reply, to_probability, with_agreement
+from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.backends.vllm_canvas import CanvasWriter, PinnedCanvas, ReturnedCanvas, agreement
 from dg_lsp.engine.backends.vllm_server import COMPLETIONS, Served, check_alike, probe, unfit
@@ -110,7 +110,7 @@ class Vllm:
         items = [
             vllm_canvas.evidence(request, self.vocabulary, canvas, returned, share) for canvas, returned, share in agreeing
         ]
-        return with_agreement(items, calibration.position(request))
+        return compared(items, request)
 
     def _call(self, sheet: Sheet, canvas: PinnedCanvas, steps: int) -> Call:
         # For a diffusion model the server refuses a temperature and a seed.

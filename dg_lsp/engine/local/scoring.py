@@ -19,6 +19,7 @@ from dg_lsp.engine.calibration import Calibration, Evidence
 from dg_lsp.engine.file_model import FileModel
 from dg_lsp.engine.local.fill import Fill
 from dg_lsp.engine.local.pace import Pace
+from dg_lsp.engine.names_in_text import NamesInText
 from dg_lsp.engine.passes import KV, Passes, crop
 from dg_lsp.engine.rank import RowResult
 from dg_lsp.engine.tree import Tree, trie
@@ -36,6 +37,7 @@ class Scorer:
     def __init__(self, fill: Fill, kv: KV, file: FileModel | None, pace: Pace) -> None:
         self._fill, self._kv, self._file, self._pace = fill, kv, file, pace
         self._scores: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
+        self._names = NamesInText(fill.request)
 
     def score(self, results: Sequence[RowResult]) -> list[RowResult]:
         """Return the results with the log-probabilities of their tokens and of the text after them, and their position."""
@@ -48,10 +50,13 @@ class Scorer:
         return [self._with_position(result) for result in results]
 
     def _with_position(self, result: RowResult) -> RowResult:
-        """Return the result with its position, its repeated lines and its context length."""
+        """Return the result with its position, its repeated lines, its names and its context length."""
         fill = self._fill
         repeats, known_share = rank.repeated_lines(fill.request.prefix, result.text, fill.request.suffix)
-        return replace(result, position=fill.position, repeats=repeats, known=known_share, context=len(fill.sheet.kv))
+        names = self._names.features(result.text)
+        return replace(
+            result, position=fill.position, repeats=repeats, known=known_share, names=names, context=len(fill.sheet.kv)
+        )
 
     def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float) -> None:
         """Store the log-probabilities from drafting, if the text's tokens are the drafted ones."""
