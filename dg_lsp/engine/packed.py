@@ -2,8 +2,8 @@
 
 The time of a pass over a few tokens depends on the number of operations, not on their arithmetic. So the projections to
 queries, keys and values form one matrix, and norm weights are multiplied into the next matrix. `products` has the kernels.
-Heads are rotated as complex numbers, which needs the rows of queries and keys in pairs. So the cached keys have another order than those of
-`Passes`. A test checks that both passes equal the plain ones. Knows nothing of the tokens' meaning.
+Heads are rotated as complex numbers, which needs the rows of queries and keys in pairs. So the cached keys have another
+order than those of `Passes`. A test checks that both passes equal the plain ones. Knows nothing of the tokens' meaning.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class PackedPasses(Passes):
             self._packed = [_pack(layer, self.kind) for layer in self.decoder.layers]  # both stacks share them
             head = model.lm_head.weight / model.final_logit_softcapping
             self._head: Matrix = products.matrix(head, "plain" if self.kind == "plain" else "onednn")
-            self._conditioning = _feed_matrices(self.decoder.self_conditioning.pre_norm, self.decoder.self_conditioning, self.kind)
+            self._conditioning = _feed_matrices(
+                self.decoder.self_conditioning.pre_norm, self.decoder.self_conditioning, self.kind
+            )
             self._scalars = {
                 id(stack): [float(layer.layer_scalar) for layer in stack.layers] for stack in (self.encoder, self.decoder)
             }

@@ -22,6 +22,12 @@ from torch import Tensor
 
 Kind = Literal["plain", "onednn", "onednn-bf16"]
 
+EXPLAINED: dict[Kind, str] = {
+    "plain": "products are computed in 32 bits",
+    "onednn": "products are computed in 32 bits by oneDNN",
+    "onednn-bf16": "products are computed in 16 bits by oneDNN, because this processor has instructions for it",
+}
+
 X86 = ("x86_64", "amd64")
 BLOCK = 128  # queries whose scores are in memory at once; the fastest of 64, 96, 128 and 192
 KEYS = 64  # the number of keys is rounded up to a multiple of this
@@ -90,11 +96,11 @@ def matrix(weight: Tensor, kind: Kind) -> Any:
 
 
 @functools.cache
-def best_kind() -> Kind:
-    """Return the fastest kind of product that this processor and this torch have."""
-    if platform.machine().lower() not in X86 or not torch.backends.mkldnn.is_available() or not _computes():
+def best_kind(*, in_16_bits: bool = True) -> Kind:
+    """Return the fastest kind of product that this processor and this torch have, in 16 bits only if that is allowed."""
+    if platform.machine().lower() not in X86 or not torch._C._has_mkldnn or not _computes():
         return "plain"
-    return "onednn-bf16" if torch.cpu._is_avx512_bf16_supported() else "onednn"
+    return "onednn-bf16" if in_16_bits and torch.cpu._is_avx512_bf16_supported() else "onednn"
 
 
 def padded(n_tokens: int, kind: Kind) -> int:
