@@ -155,4 +155,4 @@ def _refusal(model: str, rejected: list[Choice], machine: Machine) -> str:
     )
     if machine.is_cpu:
         return sentence + ELSEWHERE
-    return f"{sentence}Close other programs that use the memory. {ELSEWHERE} On a card of 24 GB: {VLLM_NVFP4}"
+    return f"{sentence}Close other programs that use the memory. {ELSEWHERE} On a GPU with 24 GB: {VLLM_NVFP4}"
