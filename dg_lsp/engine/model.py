@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from dg_lsp.engine import chat_template, checkpoint, dense, fit, packed, profile, room
+from dg_lsp.engine import chat_template, checkpoint, dense, fit, packed, products, profile, room
 from dg_lsp.engine.fit import machine
 from dg_lsp.engine.fit.choice import CHOSEN, SMALL
 from dg_lsp.engine.fit.needs import Precision
@@ -106,7 +106,11 @@ def load_model(
     except (adapter.AdapterError, checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError, reading.ReadError) as error:
         raise LoadError(str(error)) from error
     say("ready", 1.0)
-    passes = packed.PackedPasses(model) if packed.suits(model) and not trainable else Passes(model)
+    passes = Passes(model)
+    if packed.suits(model) and not trainable:
+        kind = products.best_kind(in_16_bits=dtype != "float32")
+        passes = packed.PackedPasses(model, kind)
+        why["dtype"] += f"; {products.EXPLAINED[kind]}"
     return Loaded(
         name, passes, vocabulary, loaded_profile, device, choice.precision, revision, threads, why, _fingerprint(adapted)
     )

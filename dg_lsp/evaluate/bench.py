@@ -31,18 +31,22 @@ if TYPE_CHECKING:
 app = command_group()
 
 WHOLE, WARM, CANVAS = "dg-lsp", "dg-lsp, prefix known", "dg-lsp, one canvas alone"
+BLOCK, WARM_BLOCK = "dg-lsp, a block", "dg-lsp, a block, prefix known"
 BARE = Method("canvas", without=("copy", "causal", "file", "scorer"), profile=(*WITH_NOISE, ("refine_steps", 0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One method's figures: times in milliseconds, and how many times faster its median is than that of default generate."""
+    """One method's figures: times in milliseconds, and how many times faster its median is than that of default generate.
+
+    `times_faster` is None for blocks, which `generate` does not fill here.
+    """
 
     name: str
     n: int
     ms_p50: float
     ms_p95: float
-    times_faster: float
+    times_faster: float | None
     exact_match: float
     edit_similarity: float
 
@@ -74,11 +78,17 @@ def _library(steps: int) -> str:
 
 
 def compare(
-    loaded: Loaded, holes: Sequence[tasks.Task], *, seed: int = 0, done: Callable[[int], None] = lambda _n: None
+    loaded: Loaded,
+    holes: Sequence[tasks.Task],
+    blocks: Sequence[tasks.Task] = (),
+    *,
+    seed: int = 0,
+    done: Callable[[int], None] = lambda _n: None,
 ) -> Comparison:
-    """Return the figures of each way of filling the tasks; the last is generate with its default number of steps.
+    """Return the figures of each way of filling single-line holes, and of filling blocks.
 
-    "prefix known" is a fill after the same request without its last character, as when a user types.
+    "prefix known" is a fill after the same request without its last character, as when a user types. `done` is called with
+    the number of tasks so far.
     """
     from dg_lsp.engine.stock import STEPS, StockFiller
 
@@ -98,17 +108,35 @@ def compare(
             rows[name].append(run.to_row(task, FULL, run.fill(stock, task, FULL, seed)))
         done(number)
     slowest = score.percentile([row.ms for row in rows[_library(STEPS)]], 50)
-    return Comparison(tuple(_line(name, filled, slowest) for name, filled in rows.items()), steps, STEPS)
+    lines = [_line(name, filled, slowest) for name, filled in rows.items()]
+    return Comparison((*lines, *_block_lines(whole, blocks, seed, lambda n: done(len(holes) + n))), steps, STEPS)
+
+
+def _block_lines(whole: run.Bench, blocks: Sequence[tasks.Task], seed: int, done: Callable[[int], None]) -> list[Line]:
+    """Return the figures of filling blocks: with nothing cached, and with a known prefix."""
+    rows: dict[str, list[score.Row]] = {BLOCK: [], WARM_BLOCK: []}
+    if not blocks:
+        return []
+    whole.answer(blocks[0], FULL)
+    for number, task in enumerate(blocks, 1):
+        rows[BLOCK].append(run.to_row(task, FULL, whole.answer(task, FULL)))
+        rows[WARM_BLOCK].append(run.to_row(task, FULL, _typed(whole, task, seed)))
+        done(number)
+    return [_line(name, filled, None) for name, filled in rows.items()]
 
 
 def table(lines: Sequence[Line]) -> str:
     """Return the figures as a Markdown table."""
     head = "| way | ms p50 | ms p95 | times faster | exact match | edit similarity |\n| --- | --- | --- | --- | --- | --- |\n"
     return head + "".join(
-        f"| {line.name} | {line.ms_p50:.0f} | {line.ms_p95:.0f} | {line.times_faster:.1f} "
+        f"| {line.name} | {line.ms_p50:.0f} | {line.ms_p95:.0f} | {_ratio(line.times_faster)} "
         f"| {line.exact_match:.3f} | {line.edit_similarity:.3f} |\n"
         for line in lines
     )
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 def as_object(compared: Comparison, loaded: Loaded) -> dict[str, object]:
@@ -172,7 +200,7 @@ def bench(
         Path | None, typer.Argument(metavar="FILE", help="Tasks: .jsonl or .jsonl.gz, as `dg-lsp eval` reads them.")
     ] = None,
     model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.")] = "embedded",
-    limit: Annotated[int, typer.Option(help="How many single-line tasks to use; 0: all.")] = 40,
+    limit: Annotated[int, typer.Option(help="How many single-line tasks, and how many blocks, to use; 0: all.")] = 40,
     threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: the engine's default.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same answers.")] = 0,
     size: Annotated[
@@ -185,7 +213,7 @@ def bench(
     device: Annotated[str, typer.Option(help="Where --size runs: auto, cpu, cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
-    """Time fills of single-line holes, and compare them with transformers' own generate."""
+    """Time fills of single-line holes, compare them with transformers' own generate, and time fills of blocks."""
     try:
         if size:
             measured, place = _measured(size, device, threads)
@@ -193,11 +221,9 @@ def bench(
         else:
             if file is None:
                 raise tasks.EvalError("no tasks given; name a .jsonl file, or time a model with random weights with --size")
-            single = [task for task in tasks.read(file) if not task.hole.block]
-            if not single:
-                raise tasks.EvalError(f"{file} has no single-line task")
+            single, blocks = _by_size(file)
             loaded = _loaded(model, threads)
-            compared = compare(loaded, tasks.spread(single, limit), seed=seed)
+            compared = compare(loaded, tasks.spread(single, limit), tasks.spread(blocks, limit), seed=seed)
             shown = json.dumps(as_object(compared, loaded), indent=2) if as_json else table(compared.lines)
     except tasks.EvalError as error:
         typer.echo(f"dg-lsp bench: {visible_message(str(error))}", err=True)
@@ -219,6 +245,15 @@ def _measured(size: str, device: str, threads: int) -> tuple[Measured, str]:
         raise tasks.EvalError(str(error)) from error
 
 
+def _by_size(file: Path) -> tuple[list[tasks.Task], list[tasks.Task]]:
+    """Return the single-line tasks of a file and its blocks; raise EvalError if it has no single-line task."""
+    all_tasks = list(tasks.read(file))
+    single = [task for task in all_tasks if not task.hole.block]
+    if not single:
+        raise tasks.EvalError(f"{file} has no single-line task")
+    return single, [task for task in all_tasks if task.hole.block]
+
+
 def _loaded(name: str, threads: int) -> Loaded:
     from dg_lsp.engine.model import LoadError, load_model
 
@@ -236,7 +271,7 @@ def _typed(whole: run.Bench, task: tasks.Task, seed: int) -> run.Answer:
     return run.fill(filler, task, FULL, seed)
 
 
-def _line(name: str, rows: Sequence[score.Row], slowest: float) -> Line:
+def _line(name: str, rows: Sequence[score.Row], slowest: float | None) -> Line:
     times = [row.ms for row in rows]
     middle, n = score.percentile(times, 50), len(rows)
     return Line(
@@ -244,7 +279,7 @@ def _line(name: str, rows: Sequence[score.Row], slowest: float) -> Line:
         n,
         round(middle, 1),
         round(score.percentile(times, 95), 1),
-        round(slowest / middle, 2),
+        None if slowest is None else round(slowest / middle, 2),
         round(sum(row.exact for row in rows) / n, 4),
         round(sum(row.similarity for row in rows) / n, 4),
     )

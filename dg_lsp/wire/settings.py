@@ -110,7 +110,7 @@ class Settings:
                 "the widest that fits",
                 "32 bits",
                 "16 bits",
-                "16 bits, on cards without bfloat16",
+                "16 bits, on GPUs without bfloat16",
                 "8 bits",
                 "4 bits (needs dg-lsp[quant])",
             ),

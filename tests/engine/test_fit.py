@@ -84,7 +84,7 @@ def test_a_too_small_card_gets_advice() -> None:
         fit.choose("M", PUBLISHED, replace(CARD, free=16 * GB))
     assert str(caught.value) == (
         "M needs 19.5 GB at 4 bits (14.2 GB of weights), and 16.0 GB are free on a card. Close other programs that use the "
-        f"memory. Choose the embedded model, or a server (engine.model = vllm:URL). On a card of 24 GB: {VLLM_NVFP4}"
+        f"memory. Choose the embedded model, or a server (engine.model = vllm:URL). On a GPU with 24 GB: {VLLM_NVFP4}"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from dg_lsp.engine import products
 from dg_lsp.engine.packed import PackedPasses, suits
 from dg_lsp.engine.passes import Passes, crop
 
@@ -15,11 +16,14 @@ IDS = torch.arange(40).remainder(97)[None] + 10
 CANVAS = torch.tensor([[11, 50, 60, 70, 33, 20], [12, 13, 14, 15, 16, 17]])
 
 
-@pytest.fixture(params=[Passes, PackedPasses], ids=["plain", "packed"])
+@pytest.fixture(params=["plain", "packed", "packed-onednn"])
 def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
-    """The passes over one model, computed plainly and on packed weights."""
-    result: Passes = request.param(with_experts)
-    return result
+    """The passes over one model, computed plainly and on packed weights with both kinds of 32-bit products."""
+    if request.param == "packed-onednn" and products.best_kind() == "plain":
+        pytest.skip("this processor or this torch has no oneDNN products")
+    if request.param == "plain":
+        return Passes(with_experts)
+    return PackedPasses(with_experts, "onednn" if request.param == "packed-onednn" else "plain")
 
 
 @torch.no_grad()

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from dg_lsp.engine import model
 from dg_lsp.evaluate import report, tasks
-from dg_lsp.evaluate.bench import Comparison, Line
+from dg_lsp.evaluate.bench import Comparison, Line, compare, table
 from dg_lsp.evaluate.bench import app as bench
 from dg_lsp.evaluate.commands import app
 from dg_lsp.evaluate.score import Row
@@ -233,3 +234,15 @@ def test_ratios_of_a_bench_are_those_of_its_own_lines() -> None:
     comparison = Comparison(lines, 4, 48)
     assert comparison.speedup_equal_steps == 3.0
     assert comparison.speedup_default == 20.0
+
+
+def test_bench_times_blocks_with_a_known_prefix(tmp_path: Path, trained_layout: Path) -> None:
+    """Lines are compared with generate; blocks are timed alone."""
+    loaded = model.load_model(str(trained_layout), device="cpu", threads=1)
+    line, block = drawn("x = ⟦1⟧\n"), drawn("def f():\n⟦    return 1\n⟧", kind="block")
+    compared = compare(loaded, [line], [block])
+    ways = {way.name: way for way in compared.lines}
+    assert [ways[name].n for name in ("dg-lsp, a block", "dg-lsp, a block, prefix known")] == [1, 1]
+    assert ways["dg-lsp, a block, prefix known"].times_faster is None
+    assert ways["dg-lsp"].times_faster is not None
+    assert "| dg-lsp, a block, prefix known | " in table(compared.lines)

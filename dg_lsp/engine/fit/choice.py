@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dg_lsp.engine.fit.geometry import Geometry
 from dg_lsp.engine.fit.needs import QUANTISED, Needs, Precision, Use, needs, size
 
-SMALL = 20_000_000  # with fewer weights than this, bf16 gains nothing on a CPU
+SMALL = 20_000_000  # with fewer weights than this, `packed` multiplies in the best format of a CPU
 WIDENED_UNASKED = 16_000_000_000  # most bytes for weights stored in 16 bits and widened to 32, unless the user asks
 USABLE = 0.97  # share of the free memory, because allocators round up
 CHOSEN = "you selected it"
@@ -106,7 +106,7 @@ def _precisions(geometry: Geometry, machine: Machine, stored_precision: str) -> 
         )
     # Quantised weights are widened at every step, which makes a CPU even slower. So they are only used on request.
     if geometry.n_weights <= SMALL:
-        return (("float32", "a small model gains nothing from fewer bits on a CPU"),)
+        return (("float32", "the weights of a small model are kept in 32 bits on a CPU"),)
     if machine.multiplies_bf16:
         return (("bfloat16", "this processor has instructions for it"),)
     return (("float32", "this processor has no bfloat16 instructions"),)
@@ -155,4 +155,4 @@ def _refusal(model: str, rejected: list[Choice], machine: Machine) -> str:
     )
     if machine.is_cpu:
         return sentence + ELSEWHERE
-    return f"{sentence}Close other programs that use the memory. {ELSEWHERE} On a card of 24 GB: {VLLM_NVFP4}"
+    return f"{sentence}Close other programs that use the memory. {ELSEWHERE} On a GPU with 24 GB: {VLLM_NVFP4}"

@@ -44,7 +44,7 @@ def multiplies_bf16() -> bool:
 
 
 def _gpu(index: int) -> tuple[str, int] | None:
-    """Return the name and the free bytes of an NVIDIA card from `nvidia-smi`, or None."""
+    """Return the name and the free bytes of an NVIDIA GPU from `nvidia-smi`, or None."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None

@@ -1,4 +1,4 @@
-"""Generate the tables of docs/which-model.md that say what fits on which card, from the code that decides it.
+"""Generate the tables of docs/which-model.md that say what fits on which GPU, from the code that decides it.
 
 `python -m dg_lsp.engine.fit.page --write`, or `make settings`, rewrites the tables in a checkout. Without `--write` it exits
 with 1 if they are out of date; a test checks the same. Knows sizes; queries no device.
@@ -18,30 +18,30 @@ from dg_lsp.engine.fit.published import CONTEXT_BYTES, MODEL, PUBLISHED
 
 PAGE = "docs/which-model.md"
 BEGIN, END = "<!-- {name}: written by `make settings` -->", "<!-- end of {name} -->"
-CARDS_GB = (16, 18, 24, 32, 48, 80, 141)
-H200_GB = 141  # its size is in powers of ten; all other cards' sizes are in powers of two
+GPUS_GB = (16, 18, 24, 32, 48, 80, 141)
+H200_GB = 141  # its size is in powers of ten; all other GPUs' sizes are in powers of two
 USE = Use()
 
 
-def free_on(card_gb: int) -> int:
-    """Return the bytes of a card that a model can use."""
-    return (card_gb * 10**9 if card_gb == H200_GB else card_gb << 30) - CONTEXT_BYTES
+def free_on(gpu_gb: int) -> int:
+    """Return the bytes of a GPU that a model can use."""
+    return (gpu_gb * 10**9 if gpu_gb == H200_GB else gpu_gb << 30) - CONTEXT_BYTES
 
 
 def cards() -> list[tuple[str, ...]]:
-    """Return a table row for each card: the precision, the weights' bytes, the total bytes, and the rows per step."""
+    """Return a table row for each GPU: the precision, the weights' bytes, the total bytes, and the rows per step."""
     rows: list[tuple[str, ...]] = []
-    for card in CARDS_GB:
-        machine = Machine("cuda", free_on(card), f"a card of {card} GB")
+    for gpu_gb in GPUS_GB:
+        machine = Machine("cuda", free_on(gpu_gb), f"a GPU with {gpu_gb} GB")
         try:
             choice = choose(MODEL, PUBLISHED, machine, use=USE)
         except NoRoomError:
-            rows.append((f"{card} GB", "does not fit", "", "", ""))
+            rows.append((f"{gpu_gb} GB", "does not fit", "", "", ""))
             continue
         one = choice.needs
-        free = free_on(card) - one.weights - one.workspace - one.cache
+        free = free_on(gpu_gb) - one.weights - one.workspace - one.cache
         rows.append(
-            (f"{card} GB", choice.precision, size(one.weights), size(one.total), str(min(32, int(free * 0.97) // one.rows)))
+            (f"{gpu_gb} GB", choice.precision, size(one.weights), size(one.total), str(min(32, int(free * 0.97) // one.rows)))
         )
     return rows
 
@@ -57,17 +57,17 @@ def precisions() -> list[tuple[str, ...]]:
 
 
 def tuned(geometry: Geometry = PUBLISHED) -> list[tuple[str, ...]]:
-    """Return a table row for each card: whether an adapter can be trained on it, in 16 bits."""
+    """Return a table row for each GPU: whether an adapter can be trained on it, in 16 bits."""
     required = tuning.lora_bytes(geometry)
-    return [(f"{card} GB", size(required), "yes" if required <= free_on(card) * 0.97 else "no") for card in CARDS_GB]
+    return [(f"{gpu_gb} GB", size(required), "yes" if required <= free_on(gpu_gb) * 0.97 else "no") for gpu_gb in GPUS_GB]
 
 
 def rewritten(text: str) -> str:
     """Return the page with newly computed tables."""
-    text = _with_table(text, "cards", ("card", "runs in", "weights", "with one request", "rows at once"), cards())
+    text = _with_table(text, "cards", ("GPU", "runs in", "weights", "with one request", "rows at once"), cards())
     head = ("precision", "weights", "workspace", "one prefix", "one row", "together")
     text = _with_table(text, "precisions", head, precisions())
-    return _with_table(text, "tuning", ("card", "`dg-lsp train tune` takes", "fits"), tuned())
+    return _with_table(text, "tuning", ("GPU", "`dg-lsp train tune` takes", "fits"), tuned())
 
 
 def _with_table(text: str, name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -6,7 +6,7 @@ from dg_lsp.engine.fit.geometry import of_config
 
 MODEL = "google/diffusiongemma-26B-A4B-it"
 DOWNLOAD_BYTES = 51_600_000_000  # its files, also if the weights are quantised after that
-CONTEXT_BYTES = 600_000_000  # what CUDA uses on a card before anything is loaded
+CONTEXT_BYTES = 600_000_000  # what CUDA uses on a GPU before anything is loaded
 PUBLISHED = of_config(
     {
         "canvas_length": 256,

@@ -25,7 +25,7 @@ def lora_bytes(geometry: Geometry, *, rank: int = 16, tokens: int = 4 * 512 + 8 
     """Return the bytes for tuning in 16 bits: the model, the adapter's training, and the activations for the backward pass.
 
     `tokens` are those of one step: its windows and its canvases. The experts are not adapted: that would create each layer's
-    expert banks a second time, which fits on no card.
+    expert banks a second time, which fits on no GPU.
     """
     trained = TRAINED_BYTES * lora_weights(geometry, rank)
     # The inputs and outputs of each matrix, the values between them, and four norms in 32 bits.

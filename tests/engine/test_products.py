@@ -1,0 +1,105 @@
+"""Products with oneDNN equal torch's own, whatever the number of tokens, and attention equals torch's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dg_lsp.engine import model, products
+from dg_lsp.engine.packed import PackedPasses
+from dg_lsp.engine.products import Kind
+
+needs_onednn = pytest.mark.skipif(products.best_kind() == "plain", reason="this processor or this torch has no oneDNN products")
+
+
+def matrices(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    random = torch.Generator().manual_seed(3)
+    return [torch.randn(shape, generator=random) / shape[-1] ** 0.5 for shape in shapes]
+
+
+@needs_onednn
+@pytest.mark.parametrize(("kind", "tolerance"), [("onednn", 1e-5), ("onednn-bf16", 3e-2)])
+@pytest.mark.parametrize("n_tokens", [8, 48, 144])
+@torch.inference_mode()
+def test_products_equal_torchs_own(kind: Kind, tolerance: float, n_tokens: int) -> None:
+    gate, up, down, inputs = matrices((96, 64), (96, 64), (64, 96), (n_tokens, 64))
+    inputs *= 8
+    plain, fast = ([products.matrix(weight, one) for weight in (gate, up, down)] for one in ("plain", kind))
+    for expected, actual in [
+        (plain[0].times(inputs), fast[0].times(inputs)),
+        (plain[0].tanh(inputs), fast[0].tanh(inputs)),
+        (plain[0].feed(inputs, *plain[1:]), fast[0].feed(inputs, *fast[1:])),
+    ]:
+        assert actual.dtype is torch.float32
+        torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+
+
+@needs_onednn
+@pytest.mark.parametrize("n_tokens", [1, 33, 64])
+@pytest.mark.parametrize("n_keys", [1, 64, 100])
+@torch.inference_mode()
+def test_attention_with_added_keys_equals_torchs_own(n_tokens: int, n_keys: int) -> None:
+    queries, keys, values = matrices((n_tokens, 4, 16), (n_keys, 16), (n_keys, 16))
+    mixed = products.attention(queries * 8, keys * 8, values, 0.5)
+    expected = F.scaled_dot_product_attention(
+        8 * queries.transpose(0, 1), (8 * keys).expand(4, -1, -1), values.expand(4, -1, -1), scale=0.5
+    )
+    torch.testing.assert_close(mixed, expected.transpose(0, 1), atol=1e-5, rtol=1e-4)
+
+
+@needs_onednn
+@pytest.mark.parametrize("n_tokens", [8, products.BLOCK, products.BLOCK + 8, 3 * products.BLOCK])
+@torch.inference_mode()
+def test_causal_attention_in_blocks_equals_torchs_own(n_tokens: int) -> None:
+    queries, keys, values = matrices((n_tokens, 4, 16), (n_tokens, 16), (n_tokens, 16))
+    mixed = products.causal_attention(queries * 8, keys * 8, values, 0.5)
+    expected = F.scaled_dot_product_attention(
+        8 * queries.transpose(0, 1), (8 * keys).expand(4, -1, -1), values.expand(4, -1, -1), is_causal=True, scale=0.5
+    )
+    torch.testing.assert_close(mixed, expected.transpose(0, 1), atol=1e-5, rtol=1e-4)
+
+
+def test_few_shapes_occur_for_any_number_of_tokens() -> None:
+    sizes = {products.padded(n, "onednn") for n in range(1, 2049)}
+    assert len(sizes) < 50
+    assert all(products.padded(n, "onednn") >= n for n in range(1, 2049))
+    assert all(products.padded(n, "plain") == n for n in range(1, 2049))
+
+
+def test_a_torch_without_the_operations_multiplies_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_arguments: object) -> None:
+        raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
+
+    monkeypatch.setattr(products.OneDnnMatrix, "times", missing)
+    monkeypatch.setattr(products.OneDnnMatrix, "feed", missing)
+    products.best_kind.cache_clear()
+    try:
+        assert products.best_kind() == "plain"
+    finally:
+        products.best_kind.cache_clear()
+
+
+@needs_onednn
+def test_products_of_16_bits_are_used_only_where_the_processor_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        for has_them, kind in [(True, "onednn-bf16"), (False, "onednn")]:
+            monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has_them=has_them: has_them)
+            products.best_kind.cache_clear()
+            assert products.best_kind() == kind
+    finally:
+        monkeypatch.undo()
+        products.best_kind.cache_clear()
+
+
+@needs_onednn
+def test_a_model_that_is_asked_for_in_32_bits_is_not_multiplied_in_16(trained_layout: Path) -> None:
+    loaded = model.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
+    assert isinstance(loaded.passes, PackedPasses)
+    assert loaded.passes.kind == "onednn"
+    assert loaded.why["dtype"] == "you selected it; products are computed in 32 bits by oneDNN"
+    unasked = model.load_model(str(trained_layout), device="cpu", threads=1)
+    assert isinstance(unasked.passes, PackedPasses)
+    assert unasked.passes.kind == products.best_kind()
