@@ -67,6 +67,12 @@ def evaluate(
         typer.Option(min=0, help="Threads of each process; 0: the engine's default, or the cores divided among the workers."),
     ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="Precision: auto, float32, bfloat16, float16, fp8 or int4. float32 is the same on every CPU."
+        ),
+    ] = "auto",
     language: Annotated[str, typer.Option(help="The language of tasks without one.")] = "python",
     execute: Annotated[
         bool,
@@ -112,7 +118,7 @@ def evaluate(
             oracle_length=oracle_length,
             no_suffix=no_suffix,
         )
-        setup = run.Setup(selected_methods, model, layout, device, threads, seed)
+        setup = run.Setup(selected_methods, model, layout, device, threads, seed, dtype)
         rows = _rows(chosen_tasks, setup, workers, execute=execute)
         if csv_file is not None:
             _write(csv_file, rows)

@@ -46,6 +46,7 @@ class Setup:
     device: str = "auto"
     threads: int = 0
     seed: int = 0
+    dtype: str = ""
 
     @property
     def needs_model(self) -> bool:
@@ -127,7 +128,7 @@ def load_bench(setup: Setup) -> Bench:
     from dg_lsp.engine import model
 
     try:
-        return Bench(setup, model.load_model(setup.model, device=setup.device, threads=setup.threads))
+        return Bench(setup, model.load_model(setup.model, device=setup.device, threads=setup.threads, dtype=setup.dtype))
     except model.LoadError as error:
         raise EvalError(str(error)) from error
 
