@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -86,3 +87,14 @@ def test_scripts_can_be_run() -> None:
     for path in tracked():
         if path.read_bytes()[:2] == b"#!" and path.suffix in ("", ".sh"):
             assert path.stat().st_mode & 0o100, f"{path} starts with #! and can't be run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["bound_names", "emptied", "engine_serving", "everyday", "guess_language", "positions", "random_edits"]
+)
+def test_a_benchmark_with_arguments_explains_them(name: str) -> None:
+    script = ROOT / "tests" / "benchmarks" / f"{name}.py"
+    process = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith(f"usage: {name}.py [-h]")

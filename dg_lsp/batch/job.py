@@ -31,7 +31,6 @@ from dg_lsp.infill.port import Engine
 from dg_lsp.wire import model_names
 
 MAX_INDEX_S = 10.0  # CPU time to index a workspace; files that are not reached in it are left out
-MAX_NAME_CHARS = 400  # a file's name helps the model, but must not take the room of the text
 
 # Concurrent requests to one server of a remote model. Each request may need several calls.
 N_IN_FLIGHT_REMOTE = 8
@@ -194,22 +193,11 @@ def context_source() -> ContextSource:
             files_by_root[root] = repository.indexed(Ignore.for_root(root), max_s=MAX_INDEX_S)
         related = workspace.related(root, path, file_plan.source.document, pipeline.RELATED_CHARS, texts=texts)
         # Filled files are not read again, so mask their new texts here.
-        changed = {
-            _name(other, root): secrets.mask(text) for other, text in (texts or {}).items() if other.is_relative_to(root)
-        }
-        return run.FileContext(_bounded(_name(path, root)), related, files_by_root[root].changed(changed))
+        changed = {str(other): secrets.mask(text) for other, text in (texts or {}).items() if other.is_relative_to(root)}
+        name = workspace.name_of(path.relative_to(root))
+        return run.FileContext(name, related, files_by_root[root].changed(changed))
 
     return file_context
-
-
-def _name(path: Path, root: Path) -> str:
-    return workspace.name_of(path.relative_to(root))
-
-
-def _bounded(name: str) -> str:
-    """Return the name, without its first folders if it is very long."""
-    end = name[-MAX_NAME_CHARS:]
-    return end if end == name else end.partition("/")[2] or end
 
 
 def names_begin_at(paths: Sequence[Path]) -> Path:

@@ -200,6 +200,7 @@ def settings_for(plan: Plan, context: FileContext, group: Sequence[Hole], option
         seed=planning.seed_for(options.seed, plan.source.document, group),
         path=context.path,
         file=str(plan.source.path),
+        own=str(plan.source.path),
     )
 
 

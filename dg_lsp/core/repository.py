@@ -49,7 +49,10 @@ _BLANK = re.compile(r"[ \t]+")
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """A file's text and its index. `places` are sorted integers: the hash of `GRAM` tokens, then the offset behind them."""
+    """A file's text and its index. `places` are sorted integers: the hash of `GRAM` tokens, then the offset behind them.
+
+    `path` is the name that a model sees; several files may have the same.
+    """
 
     path: str
     language: str
@@ -77,52 +80,60 @@ def index(path: str, language: str, text: str) -> IndexedFile:
 # The class has no slots, so that the table of names can be computed on first use.
 @dataclass(frozen=True)
 class Repository:
-    """The indexed files of one workspace at one time, by path."""
+    """The indexed files of one workspace at one time. A file's key is its absolute path without links."""
 
     files: Mapping[str, IndexedFile] = field(default_factory=dict)
 
     def changed(self, texts: Mapping[str, str]) -> Repository:
-        """Return the repository with new texts of some of its files; paths that it does not contain are left out."""
-        new = {path: index(path, self.files[path].language, text) for path, text in texts.items() if path in self.files}
+        """Return the repository with new texts of some of its files, by key; keys that it does not contain are left out."""
+        old = {key: self.files[key] for key in texts if key in self.files}
+        new = {key: index(file.path, file.language, texts[key]) for key, file in old.items()}
         return Repository({**self.files, **new}) if new else self
 
     @cached_property
-    def by_name(self) -> dict[str, list[tuple[str, Symbol]]]:
-        """The paths and definitions of each name."""
-        table: dict[str, list[tuple[str, Symbol]]] = {}
-        for path, file in self.files.items():
+    def by_name(self) -> dict[str, list[tuple[IndexedFile, Symbol]]]:
+        """The files and definitions of each name."""
+        table: dict[str, list[tuple[IndexedFile, Symbol]]] = {}
+        for file in self.files.values():
             for symbol in file.symbols:
-                table.setdefault(symbol.name, []).append((path, symbol))
+                table.setdefault(symbol.name, []).append((file, symbol))
         return table
+
+    def is_own(self, file: IndexedFile, request: InfillRequest, own: str) -> bool:
+        """Return whether a file is the one with the request's hole, whose key is `own`; "" if that is unknown.
+
+        The file on the disk may hold the answer, and be known by another name than the editor's.
+        """
+        return file.path == request.path or file is self.files.get(own)
 
 
 EMPTY = Repository()
 
 
 def with_repository(
-    request: InfillRequest, related: Sequence[Snippet], repository: Repository, limit_chars: int
+    request: InfillRequest, related: Sequence[Snippet], repository: Repository, limit_chars: int, own: str = ""
 ) -> InfillRequest:
     """Return the request with text from other files: definitions, its own related text, `related`, and passages.
 
     Definitions and `related` together have at most `limit_chars` characters. Only a request with one hole gets passages,
-    because no other is drafted by copying.
+    because no other is drafted by copying. `own` is the key of the request's own file, which is left out.
     """
     if limit_chars <= 0:
         return request
-    near = definitions(request, repository, limit_chars // DEFINITION_SHARE, related)
+    near = definitions(request, repository, limit_chars // DEFINITION_SHARE, related, own)
     n_left = limit_chars - sum(len(snippet.text) for snippet in near)
     shown = (*near, *request.related, *_fitting(related, n_left))
-    copied = passages(request, repository) if len(request.holes) == 1 else ()
+    copied = passages(request, repository, own=own) if len(request.holes) == 1 else ()
     return replace(request, related=(*shown, *copied))
 
 
-def passages(request: InfillRequest, repository: Repository, most: int = MAX_PASSAGES) -> tuple[Snippet, ...]:
+def passages(request: InfillRequest, repository: Repository, most: int = MAX_PASSAGES, own: str = "") -> tuple[Snippet, ...]:
     """Return the passages of other files whose text agrees longest with the text around the hole, best first.
 
     Passages that continue in the same way count once.
     """
     hole = request.holes[0]
-    ranked = sorted(_places(request, repository), key=lambda place: place[:2], reverse=True)
+    ranked = sorted(_places(request, repository, own), key=lambda place: place[:2], reverse=True)
     found = dict[str, Snippet]()
     shown = list[tuple[IndexedFile, int, int]]()
     for *_, file, at in ranked:
@@ -141,7 +152,7 @@ def passages(request: InfillRequest, repository: Repository, most: int = MAX_PAS
 
 
 def definitions(
-    request: InfillRequest, repository: Repository, limit_chars: int, related: Sequence[Snippet] = ()
+    request: InfillRequest, repository: Repository, limit_chars: int, related: Sequence[Snippet] = (), own: str = ""
 ) -> tuple[Snippet, ...]:
     """Return the definitions, in other files, of the names used near the hole; at most `limit_chars`, one snippet per file.
 
@@ -152,7 +163,7 @@ def definitions(
     imported = context.imports(f"{request.prefix}\n{request.suffix}", request.language)
     lines_by_path: dict[str, list[str]] = {}
     for name, is_attribute in _names_near(request).items():
-        for path, symbol in _definitions(name, request, repository, imported, is_attribute=is_attribute):
+        for path, symbol in _definitions(name, request, repository, imported, own, is_attribute=is_attribute):
             if any(symbol.text.partition("\n")[0] in snippet.text for snippet in related):
                 continue
             limit_chars -= len(symbol.text) + 1
@@ -163,17 +174,17 @@ def definitions(
 
 
 def _definitions(
-    name: str, request: InfillRequest, repository: Repository, imported: Sequence[str], *, is_attribute: bool
+    name: str, request: InfillRequest, repository: Repository, imported: Sequence[str], own: str, *, is_attribute: bool
 ) -> list[tuple[str, Symbol]]:
     namesakes = repository.by_name.get(name, ())
     # Comparing thousands of paths with the imports takes seconds, and requests are built between keystrokes.
     if len(namesakes) > MAX_NAMESAKES:
         return []
     places = [
-        (path, symbol)
-        for path, symbol in namesakes
-        if path != request.path
-        and repository.files[path].language == request.language
+        (file.path, symbol)
+        for file, symbol in namesakes
+        if not repository.is_own(file, request, own)
+        and file.language == request.language
         # An indented definition is a member of something, so only an attribute can mean it.
         and (is_attribute or not symbol.text[:1].isspace())
     ]
@@ -197,7 +208,7 @@ def _names_near(request: InfillRequest) -> dict[str, bool]:
     return {name: name in attributes for _, name in names if not name.startswith("__")}
 
 
-def _places(request: InfillRequest, repository: Repository) -> Iterator[tuple[int, int, IndexedFile, int]]:
+def _places(request: InfillRequest, repository: Repository, own: str) -> Iterator[tuple[int, int, IndexedFile, int]]:
     """Yield places behind the same tokens as the hole: the agreement on both sides, that on the left, the file, the offset."""
     tail = request.prefix[-TAIL_CHARS:]
     typed = _LAST_WORD.search(tail)
@@ -211,16 +222,16 @@ def _places(request: InfillRequest, repository: Repository) -> Iterator[tuple[in
     is_line = not request.suffix.startswith("\n") and bool(head)
     solid_tail = _BLANK.sub("", tail[-MAX_MATCH:])
     n_looked, n_compared = 0, 0
-    seen = set[tuple[str, int]]()
+    seen = set[tuple[int, int]]()
     for file in repository.files.values():
-        if file.path == request.path or file.language != request.language:
+        if repository.is_own(file, request, own) or file.language != request.language:
             continue
         for key, more in keys:
             for end in _ends(file.places, key) if key is not None else ():
                 n_looked += 1
                 at = _behind(file.text, end, more)
-                if at is not None and (file.path, at) not in seen:
-                    seen.add((file.path, at))
+                if at is not None and (id(file), at) not in seen:
+                    seen.add((id(file), at))
                     left = _n_agreeing(_BLANK.sub("", file.text[max(at - MAX_MATCH, 0) : at]), solid_tail)
                     n_compared += 1
                     if left < MIN_MATCH:

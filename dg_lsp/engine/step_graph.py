@@ -60,6 +60,8 @@ class StepGraph:
             try:
                 self._replay = recorder.record(self._work)
                 recorder.n_recorded += 1
+            # Also if memory ran out, though it may be free later: PyTorch does not say in which state a recording that failed
+            # leaves the pool that all recordings share. The buffers were checked against the free memory, so this is rare.
             except RuntimeError as error:  # also what CUDA raises
                 recorder.is_usable = False
                 reason = str(error).strip().split("\n")[0]

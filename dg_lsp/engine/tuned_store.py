@@ -15,13 +15,15 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dg_lsp.engine.calibration_store import ModelId
 from dg_lsp.wire import files
+from dg_lsp.wire.meeting import MeetingError, locks
 
 FORMAT = 1
 """Increase this when the stored files change their meaning, so that older entries are ignored."""
@@ -29,7 +31,8 @@ FACTS, WEIGHTS = "tuned.json", "weights.safetensors"
 MAX_FACTS_BYTES = 1 << 16
 MAX_WEIGHTS_BYTES = 1 << 30
 MAX_ENTRIES = 256
-_PARTIAL = ".partial-"
+_PARTIAL, _LOCK = ".partial-", ".lock"
+LOCK_S = 10.0  # how long to wait for another process that changes the store, which takes about a second
 
 
 class StoreError(Exception):
@@ -138,7 +141,8 @@ def write(
 ) -> Tuned:
     """Write the entry of a repository, in place of an older one, and return it; raise StoreError.
 
-    A reader sees the old entry, the new one, or for a moment none, but never a part of one.
+    A reader sees the old entry, the new one, or for a moment none, but never a part of one. Also removes what a killed
+    process left in the store.
     """
     target = path(root, model)
     values = {
@@ -154,38 +158,76 @@ def write(
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if reason := problem(target.parent):
             raise StoreError(f"{target.parent} {reason}")
-        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=target.parent))  # created with mode 0700
-        try:
-            for name, data in ((WEIGHTS, weights), (FACTS, json.dumps(values, indent=2).encode() + b"\n")):
-                files.replace(partial / name, data, is_durable=True)
-            old = partial / "old"
-            with contextlib.suppress(FileNotFoundError):
-                target.rename(old)
-            # The old entry moves with the new one, because one folder can't replace another that is not empty.
-            try:
-                partial.rename(target)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    old.rename(target)
-                raise
-            shutil.rmtree(target / "old", ignore_errors=True)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+        with _locked():
+            _move_into(target, {WEIGHTS: weights, FACTS: json.dumps(values, indent=2).encode() + b"\n"})
     except OSError as error:
         raise StoreError(f"{target} can't be written: {(error.strerror or str(error)).lower()}") from error
     return Tuned(target, str(root), model, made, before, after)
 
 
 def remove(root: Path) -> int:
-    """Remove the entries of a repository, for all base models, and return their number; raise StoreError."""
-    matching = [entry for entry in entries() if entry.root == str(root)]
-    for entry in matching:
-        try:
-            shutil.rmtree(entry.folder)
-        except OSError as error:
-            raise StoreError(f"{entry.folder} can't be removed: {(error.strerror or str(error)).lower()}") from error
+    """Remove the entries of a repository, for all base models, and return their number; raise StoreError.
+
+    Also removes what a killed process left in the store, because that may be code of this repository.
+    """
+    if not folder().exists():
+        return 0
+    if reason := problem(folder()):
+        raise StoreError(f"{folder()} {reason}")
+    with _locked():
+        matching = [entry for entry in entries() if entry.root == str(root)]
+        for entry in matching:
+            _remove(entry.folder)
     return len(matching)
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    """Hold the lock of the store, which must exist, and remove what a killed process left there; raise StoreError."""
+    deadline = time.monotonic() + LOCK_S
+    try:
+        while (lock := locks.hold(folder() / _LOCK)) is None:
+            if time.monotonic() >= deadline:
+                raise StoreError(f"{folder()} is in use by another process; try again")
+            time.sleep(0.05)
+    except MeetingError as error:
+        raise StoreError(str(error)) from error
+    try:
+        # Every process that writes holds the lock, so no process is still writing these.
+        for place in folder().glob(f"{_PARTIAL}*"):
+            _remove(place)
+        yield
+    finally:
+        lock.release()
+
+
+def _remove(place: Path) -> None:
+    try:
+        shutil.rmtree(place)
+    except OSError as error:
+        raise StoreError(f"{place} can't be removed: {(error.strerror or str(error)).lower()}") from error
+
+
+def _move_into(target: Path, contents: Mapping[str, bytes]) -> None:
+    """Write the files of an entry to a new folder and move that to its place; raise OSError, and leave the old one then."""
+    partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=target.parent))  # created with mode 0700
+    try:
+        for name, data in contents.items():
+            files.replace(partial / name, data, is_durable=True)
+        old = partial / "old"
+        with contextlib.suppress(FileNotFoundError):
+            target.rename(old)
+        # The old entry moves with the new one, because one folder can't replace another that is not empty.
+        try:
+            partial.rename(target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                old.rename(target)
+            raise
+        shutil.rmtree(target / "old", ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def _read(place: Path) -> Tuned | None:

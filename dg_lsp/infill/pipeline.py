@@ -29,6 +29,7 @@ class RequestOptions:
 
     `related_chars` limits the text of other files if there is an index of them; otherwise the caller has limited it.
     `previous` is the rest of an earlier answer for the hole, and `file` the file's absolute path (see `InfillRequest`).
+    `own` is that path without links, which is the file's key in an index; "" if it is unknown.
     """
 
     window_chars: int = 24_000
@@ -38,6 +39,7 @@ class RequestOptions:
     path: str = ""
     previous: str = ""
     file: str = ""
+    own: str = ""
 
     def __post_init__(self) -> None:
         if self.window_chars < 1:
@@ -128,7 +130,9 @@ def to_request(
         previous=settings.previous,
         file=settings.file,
     )
-    return repository.with_repository(request, related, files, settings.related_chars) if files.files else request
+    if not files.files:
+        return request
+    return repository.with_repository(request, related, files, settings.related_chars, settings.own)
 
 
 def to_answer(

@@ -91,7 +91,7 @@ class RepositoryIndex:
         is_same = entries.keys() == self._entries.keys() and all(entries[path] is self._entries[path] for path in entries)
         self._entries = entries
         if not is_same:
-            indexed = Repository({entry.file.path: entry.file for entry in entries.values() if entry.file})
+            indexed = Repository({str(path): entry.file for path, entry in entries.items() if entry.file})
             # The table of names is made here, in the thread, and not at the first request.
             _ = indexed.by_name
             self.repository = indexed

@@ -25,11 +25,17 @@ MAX_FILES = 24
 MAX_FILE_BYTES = 64_000
 MAX_GUESSES = 1_500
 MAX_ENTRIES = 500
+MAX_NAME_CHARS = 400  # a file's name helps the model, but must not take the room of the text
 
 
 def name_of(path: PurePath) -> str:
-    """Return the path as valid Unicode text; bytes that are not UTF-8 are replaced."""
-    return path.as_posix().encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """Return the path for a prompt: as valid Unicode text, and without its first folders if it is very long.
+
+    Bytes that are not UTF-8 are replaced. Several files may have the same name.
+    """
+    name = path.as_posix().encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    end = name[-MAX_NAME_CHARS:]
+    return end if end == name else end.partition("/")[2] or end
 
 
 def related(

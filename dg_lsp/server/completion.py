@@ -174,6 +174,7 @@ class Completer:
             path=self._nearby.name(now.document.uri),
             previous=self._cache.left_over(now.place, self._clock()),
             file=str(convert.to_path(now.document.uri) or ""),
+            own=self._nearby.real_path(now.document.uri),
         )
         started = self._clock()
         self._statistics.counts.add("asked")

@@ -71,7 +71,8 @@ def to_path(uri: str) -> Path | None:
 
 def _pathname(path: str) -> str:
     if os.name != "nt":
-        return unquote(path)
+        # Names that are not UTF-8 are kept byte for byte; otherwise the path names no file, or another one.
+        return unquote(path, errors="surrogateescape")
     # Imported only here: on other systems it does the same as `unquote`, and it loads the whole HTTP client.
     from urllib.request import url2pathname
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from urllib.parse import unquote
 
 from dg_lsp.core import repository
@@ -30,6 +32,18 @@ INDEX_SHARE = 30
 LOOK_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """When a document was looked up, why it may not be sent ("" if it may), and its path without links ("" if unknown)."""
+
+    at: float
+    reason: str
+    real_path: str = ""
+
+
+_NOT_LOOKED = _Looked(-FRESH_S, "has not been looked up yet")
+
+
 class Nearby:
     """The folders of the workspace, and a cache of what was read from them."""
 
@@ -47,7 +61,7 @@ class Nearby:
         self._indexes: dict[Path, RepositoryIndex] = {}
         self._next_update: dict[Path, float] = {}
         self._updating: dict[Path, asyncio.Task[None]] = {}
-        self._refused: dict[str, tuple[float, str]] = {}
+        self._looked: dict[str, _Looked] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
 
     def set_roots(self, uris: Iterable[str]) -> None:
@@ -55,7 +69,7 @@ class Nearby:
         before, self._roots, self._unreadable = self._roots, {}, set()
         for path in (path for uri in uris if (path := convert.to_path(uri)) is not None):
             self._add_root(path, before.get(path))
-        self._refused.clear()
+        self._looked.clear()
         self._related.clear()
         for path in self._indexes.keys() - self._roots.keys():
             self._indexes.pop(path).stop()
@@ -79,8 +93,11 @@ class Nearby:
         The reason is the end of a sentence that begins with "it". A document is refused until `look` has finished for it.
         Reads no file.
         """
-        _, reason = self._refused.get(uri, (0.0, "has not been looked up yet"))
-        return reason or self._withheld(uri)
+        return self._looked.get(uri, _NOT_LOOKED).reason or self._withheld(uri)
+
+    def real_path(self, uri: str) -> str:
+        """Return a document's absolute path without links, as `look` found it; "" if it is not known. Reads no file."""
+        return self._looked.get(uri, _NOT_LOOKED).real_path
 
     async def look(self, uri: str) -> str:
         """Return what `refused` returns, after looking it up in a thread; results are cached for some seconds.
@@ -88,7 +105,7 @@ class Nearby:
         A file outside all workspace folders is judged by its name, its hidden parent folders and the ignore files above it.
         A document that is no local file is judged by the names in its URI.
         """
-        while self._clock() - self._refused.get(uri, (-FRESH_S, ""))[0] >= FRESH_S:
+        while self._clock() - self._looked.get(uri, _NOT_LOOKED).at >= FRESH_S:
             if (task := self._looking.get(uri)) is None:
                 task = self._looking[uri] = asyncio.ensure_future(self._look(uri))
             if not (await asyncio.wait([task], timeout=LOOK_S))[0]:
@@ -100,14 +117,15 @@ class Nearby:
 
     async def _look(self, uri: str) -> None:
         own_task = asyncio.current_task()
+        real_path = ""
         try:
-            reason = await asyncio.to_thread(self._reason, uri)
+            reason, real_path = await asyncio.to_thread(self._look_up, uri)
         except (OSError, ValueError, RuntimeError) as error:
             reason = f"can't be looked up ({type(error).__name__})"
         finally:
             if self._looking.get(uri) is own_task:
                 del self._looking[uri]
-        self._refused[uri] = (self._clock(), reason)
+        self._looked[uri] = _Looked(self._clock(), reason, real_path)
 
     def name(self, uri: str) -> str:
         """Return a document's name for the prompt: its path relative to its workspace folder."""
@@ -115,7 +133,7 @@ class Nearby:
         if path is None:
             return uri.rpartition(":")[2].rpartition("/")[2][:100]
         root = self._root(path)
-        return path.relative_to(root).as_posix() if root else path.name
+        return workspace.name_of(path.relative_to(root) if root else PurePath(path.name))
 
     def related(self, document: Document, limit_chars: int) -> tuple[Snippet, ...]:
         """Return the cached related text, without waiting; start reading it again when it is old."""
@@ -150,7 +168,7 @@ class Nearby:
     def forget(self, uri: str) -> None:
         """Empty the cache for a document."""
         self._related.pop(uri, None)
-        self._refused.pop(uri, None)
+        self._looked.pop(uri, None)
 
     async def close(self) -> None:
         """Cancel all reading."""
@@ -191,8 +209,11 @@ class Nearby:
         around = [root for root in self._roots if path.is_relative_to(root)]
         return max(around, key=lambda root: len(root.parts), default=None)
 
-    def _reason(self, uri: str) -> str:
+    def _look_up(self, uri: str) -> tuple[str, str]:
         path = convert.to_path(uri)
+        return self._reason(uri, path), "" if path is None else os.path.realpath(path)
+
+    def _reason(self, uri: str, path: Path | None) -> str:
         root = self._root(path) if path is not None else None
         if path is not None and any(path.is_relative_to(folder) for folder in self._unreadable):
             return "lies in a workspace folder that can't be read"

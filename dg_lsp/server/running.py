@@ -278,6 +278,7 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
         budget=Budget(ms=settings.action_deadline, candidates=settings.candidates),
         path=server.nearby.name(document.uri),
         file=str(convert.to_path(document.uri) or ""),
+        own=server.nearby.real_path(document.uri),
     )
     token = secrets.token_hex(6)
     latest: tuple[DraftPart, ...] = ()

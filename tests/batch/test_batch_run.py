@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import run
+from dg_lsp.batch import job, run
+from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.run import FileContext, HoleResult, RunOptions
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
+from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine, EngineError
 from tests.batch.engines import Filling, planned
 
@@ -270,3 +272,24 @@ def test_a_further_round_contains_the_failure_and_is_stored(tmp_path: Path) -> N
     assert asyncio.run(again(1, "assert 1 == 2 at 0x80 in 0.12s")) == ["return 2"]
     assert len(engine.requests) == 1, "the second time it came from the journal"
     assert asyncio.run(again(2, "")) == []
+
+
+@pytest.mark.parametrize("name", ["a.py", "/".join(["a_folder_with_a_long_name"] * 20) + "/a.py", "caf\udce9.py"])
+def test_a_hole_gets_no_passage_of_its_own_file(tmp_path: Path, name: str) -> None:
+    """Its text is already in the request, and its version on the disk may hold the answer."""
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / ".git").mkdir()
+    body = "    check(price, quantity, customer)\n"
+    path.write_text(
+        f"def total(price, quantity, customer):\n{body}    return 1\n\n\ndef other(price, quantity, customer):\n{body}    \n"
+    )
+    (tmp_path / "b.py").write_text(f"def third(price, quantity, customer):\n{body}    return 3\n")
+    place = planning.parse_place(f"{path}:8:5")
+    plan = planning.for_places(job.source_at(place), [place])
+    context = job.context_source()(plan)
+    options = run.settings_for(plan, context, plan.groups[0], RunOptions())
+    request = pipeline.to_request(plan.source.document, plan.groups[0], options, related=context.related, files=context.files)
+    passages = [snippet.text for snippet in request.related if snippet.for_copying]
+    assert [text for text in passages if "third" in text]
+    assert not [text for text in passages if "total" in text]

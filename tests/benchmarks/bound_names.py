@@ -22,6 +22,7 @@ from dg_lsp.core import scope, syntax
 from dg_lsp.core.scope import module_names
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Span
+from tests.benchmarks import arguments
 
 STATEMENTS = frozenset(
     {"expression_statement", "return_statement", "if_statement", "for_statement", "function_definition", "argument_list"}
@@ -83,5 +84,4 @@ def statements(tree: Syntax) -> Iterator[Span]:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    numbers = [int(arg) for arg in sys.argv[1:]]
-    raise SystemExit(main(*(*numbers, *(5_000, 1)[len(numbers) :])))
+    raise SystemExit(main(*arguments.parsed(__doc__, n=5_000, seed=1)))

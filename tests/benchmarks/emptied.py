@@ -27,6 +27,7 @@ from dg_lsp.engine import model
 from dg_lsp.engine.local import LocalFiller
 from dg_lsp.evaluate import score
 from dg_lsp.infill import pipeline
+from tests.benchmarks import arguments
 from tests.e2e import positions
 from tests.e2e.positions import Position
 
@@ -133,5 +134,4 @@ def cost_ms(body: Emptied, text: str) -> float:
 
 
 if __name__ == "__main__":
-    numbers = [int(arg) for arg in sys.argv[2:]]
-    raise SystemExit(main(sys.argv[1], *(*numbers, *(200, 1)[len(numbers) :])))
+    raise SystemExit(main(*arguments.parsed(__doc__, folder=str, n=200, seed=1)))

@@ -25,6 +25,8 @@ from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine import local
 from dg_lsp.engine.entry import ENGINE_COMMAND
@@ -33,6 +35,7 @@ from dg_lsp.evaluate.score import percentile
 from dg_lsp.infill.client import ConnectOptions, ResidentEngine, connect
 from dg_lsp.wire import meeting
 from dg_lsp.wire.messages import Done
+from tests.benchmarks import arguments
 
 TASKS = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"
 N_PAIRS = 60
@@ -226,4 +229,4 @@ def tell(what: str, value: str, bound: str = "", is_met: bool | None = None) -> 
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 20.0)
+    main(*arguments.parsed(__doc__, seconds=20.0))

@@ -20,6 +20,7 @@ from dg_lsp.engine.local import LocalFiller
 from dg_lsp.evaluate import score
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
+from tests.benchmarks import arguments
 
 FILE = Path(__file__).parents[2] / "fixtures" / "eval" / "everyday.txt"
 SNIPPET = re.compile(r"^### (\S+)\n(.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL)
@@ -59,4 +60,4 @@ def tasks() -> Iterator[Task]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*(sys.argv[1:] or [model.EMBEDDED])))
+    sys.exit(main(*arguments.parsed(__doc__, model=str(model.EMBEDDED))))

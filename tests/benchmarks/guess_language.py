@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from dg_lsp.core import guess  # noqa: E402  # found only now
+from tests.benchmarks import arguments  # noqa: E402
 from tests.e2e import positions  # noqa: E402
 
 
@@ -38,4 +39,4 @@ def main(n: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 500, int(sys.argv[2]) if len(sys.argv) > 2 else 1))
+    raise SystemExit(main(*arguments.parsed(__doc__, n=500, seed=1)))

@@ -17,7 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.e2e import positions, replay  # noqa: E402  # found only now
+from tests.benchmarks import arguments  # noqa: E402  # found only now
+from tests.e2e import positions, replay  # noqa: E402
 from tests.e2e.replay import Record  # noqa: E402
 
 THRESHOLDS = (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
@@ -68,4 +69,4 @@ def _by_threshold(records: list[Record]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 500, int(sys.argv[2]) if len(sys.argv) > 2 else 1))
+    raise SystemExit(main(*arguments.parsed(__doc__, n=500, seed=1)))

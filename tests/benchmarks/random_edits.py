@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.batch.engines import connecting  # noqa: E402  # found only now
+from tests.benchmarks import arguments  # noqa: E402
 from tests.e2e import random_edits  # noqa: E402
 from tests.e2e.editor import CODE, NEOVIM, Editor, command, environment  # noqa: E402
 from tests.e2e.random_edits import Desk, Tally  # noqa: E402
@@ -68,5 +69,4 @@ async def opened(folder: Path, capabilities: dict[str, object], engine: str, see
 
 
 if __name__ == "__main__":
-    numbers = [int(arg) for arg in sys.argv[1:]]
-    raise SystemExit(asyncio.run(main(*(*numbers, *(3_000, 1)[len(numbers) :]))))
+    raise SystemExit(asyncio.run(main(*arguments.parsed(__doc__, n=3_000, seed=1))))

@@ -266,3 +266,21 @@ def test_a_password_in_any_of_the_urls_is_seen() -> None:
     assert not model_names.has_password("vllm:https://a.example,https://b.example/@x")
     assert "pw" not in model_names.without_password("vllm:https://a.example,https://user:pw@b.example#m")
     assert model_names.parse_remote("vllm:http://a/x,y,http://b/").urls == ("http://a/x,y", "http://b")
+
+
+def test_a_check_that_fails_in_an_unknown_way_is_repeated_later(caplog: pytest.LogCaptureFixture) -> None:
+    def check(_client: object) -> None:
+        raise ValueError("an answer that no check expects")
+
+    with Servers(Recorder([OK]), Recorder([OK])) as servers:
+        unsure = servers.client.replicas[0]
+        unsure.is_checked, servers.client.check = False, check
+        assert servers.client.ask(CALL).values == OK
+        wait_until(lambda: unsure.back_at == servers.now + replicas.FIRST_PAUSE_S)
+        assert not unsure.is_checked
+        assert "checking 127.0.0.1" in caplog.text
+        servers.client.check = lambda _client: None
+        servers.now = unsure.back_at
+        assert servers.client.ask(CALL).values == OK
+        wait_until(lambda: unsure.is_checked)
+    assert servers.counts[1] == 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
 import shutil
+import signal
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +23,8 @@ from dg_lsp.engine.local import LocalFiller
 from dg_lsp.engine.local import tuned as tuned_models
 from dg_lsp.engine.local.tuned import MAX_MODELS
 from dg_lsp.engine.tuned_store import FACTS, WEIGHTS, Figures, StoreError, Tuned
-from dg_lsp.wire import messages
+from dg_lsp.wire import files, messages
+from dg_lsp.wire.meeting import locks
 from dg_lsp.wire.messages import Ask
 from tests.engine.engine_kit import Running, home, running
 
@@ -118,6 +122,45 @@ def test_an_entry_that_can_not_be_moved_into_place_leaves_the_old_one(
     assert tuned_store.entries() == (old,)
 
 
+@pytest.mark.parametrize("then", ["write", "remove"])
+def test_what_a_killed_tuning_left_in_the_store_is_removed(
+    filler: LocalFiller, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """The process is killed while it writes the new weights, which contain code of the repository."""
+    old = stored(filler, tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "replace", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        process = os.fork()
+        if not process:
+            stored(filler, tmp_path / "a", scale=-2.0)
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+    assert tuned_store.entries() == (old,)
+    assert [place for place in store.iterdir() if place.name.startswith(".partial-")]
+    if then == "remove":
+        assert tuned_store.remove(tmp_path / "a") == 1
+        assert not list(store.iterdir())
+    else:
+        entry = stored(filler, tmp_path / "b")
+        assert set(store.iterdir()) == {old.folder, entry.folder}
+
+
+def test_two_processes_do_not_change_the_store_at_once(
+    filler: LocalFiller, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(filler, tmp_path / "a")
+    monkeypatch.setattr(tuned_store, "LOCK_S", 0.0)
+    lock = locks.hold(store / ".lock")
+    assert lock is not None
+    (store / ".partial-x").mkdir()  # the other process writes it
+    with pytest.raises(StoreError, match="is in use by another process"):
+        tuned_store.remove(tmp_path / "a")
+    assert (store / ".partial-x").exists()
+    lock.release()
+    assert tuned_store.remove(tmp_path / "a") == 1
+    assert not (store / ".partial-x").exists()
+
+
 def test_the_innermost_repository_counts(filler: LocalFiller, tmp_path: Path) -> None:
     stored(filler, tmp_path / "outer", scale=0.5)
     stored(filler, tmp_path / "outer" / "inner", scale=-1.0)
@@ -159,6 +202,19 @@ def test_the_least_recently_used_model_is_dropped(filler: LocalFiller, tmp_path:
     assert filler.start(replace(REQUEST, file=str(roots[0] / "a.py"))).resources is not in_memory[0]
     filler.trim()
     assert filler.about()["tuned_models"] == 0
+
+
+def test_a_model_whose_weights_were_removed_leaves_the_memory(filler: LocalFiller, tmp_path: Path) -> None:
+    request = replace(REQUEST, file=str(tmp_path / "mine" / "a.py"))
+    stored(filler, tmp_path / "mine")
+    filler.expect(request)
+    model = weakref.ref(filler.start(request).resources.loaded.passes.model)
+    assert model() is not None
+    tuned_store.remove(tmp_path / "mine")
+    filler.start(REQUEST)
+    gc.collect()
+    assert filler.about()["tuned_models"] == 0
+    assert model() is None
 
 
 def test_the_prefix_of_the_next_request_is_encoded_with_the_tuned_weights(filler: LocalFiller, tmp_path: Path) -> None:

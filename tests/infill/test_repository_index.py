@@ -18,10 +18,14 @@ from dg_lsp.wire.privacy import shown
 from tests.infill.test_workspace import make
 
 
+def names(index: RepositoryIndex) -> set[str]:
+    return {file.path for file in index.repository.files.values()}
+
+
 def indexed(root: Path, **limits: int) -> set[str]:
     index = RepositoryIndex(Ignore.for_root(root), **limits)
     assert index.update()
-    return set(index.repository.files)
+    return names(index)
 
 
 def test_source_files_of_all_folders_are_indexed(tmp_path: Path) -> None:
@@ -65,21 +69,21 @@ def test_a_changed_file_is_read_again_and_others_are_not(tmp_path: Path) -> None
     (tmp_path / "c.py").unlink()
     index.update()
     assert set(index.repository.by_name) == {"two", "three", "four"}
-    assert set(index.repository.files) == {"a.py", "b.py", "d.py"}
-    assert index.repository.files["b.py"] is before.files["b.py"]
+    assert names(index) == {"a.py", "b.py", "d.py"}
+    assert index.repository.files[str(tmp_path / "b.py")] is before.files[str(tmp_path / "b.py")]
 
 
 def test_a_file_leaves_the_index_when_an_ignore_file_forbids_it(tmp_path: Path) -> None:
     make(tmp_path, {"a.py": "a = 1\n", "b/c.py": "c = 1\n", "b/d.py": "d = 1\n"})
     index = RepositoryIndex(Ignore.for_root(tmp_path))
     index.update()
-    assert set(index.repository.files) == {"a.py", "b/c.py", "b/d.py"}
+    assert names(index) == {"a.py", "b/c.py", "b/d.py"}
     make(tmp_path, {"b/.gitignore": "c.py\n"})
     index.update()
-    assert set(index.repository.files) == {"a.py", "b/d.py"}
+    assert names(index) == {"a.py", "b/d.py"}
     make(tmp_path, {".dgignore": "b/\n"})
     index.update()
-    assert set(index.repository.files) == {"a.py"}
+    assert names(index) == {"a.py"}
 
 
 def test_files_that_an_update_does_not_reach_leave_the_index(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -103,7 +107,7 @@ def test_secrets_are_masked_before_they_are_indexed(tmp_path: Path) -> None:
     make(tmp_path, {"a.py": f"aws_access_key_id = '{key}'\ndef call(key='{key}'):\n    pass\n"})
     index = RepositoryIndex(Ignore.for_root(tmp_path))
     index.update()
-    file = index.repository.files["a.py"]
+    file = index.repository.files[str(tmp_path / "a.py")]
     assert key not in file.text
     assert secrets.MASK in file.text
     assert all(key not in symbol.text for symbol in file.symbols)
@@ -147,7 +151,7 @@ def test_exactly_the_allowed_sources_are_indexed_also_after_a_change(
             make(root, ignores)
             index.update()
             expected = {path for path in paths if path.endswith(".py") and Ignore.for_root(root).allows(root / path)}
-            assert set(index.repository.files) == expected
+            assert names(index) == expected
 
 
 def test_a_remote_model_gets_no_passages_and_no_private_definitions() -> None:

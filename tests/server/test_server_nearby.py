@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
+from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Document
+from dg_lsp.infill import pipeline
 from dg_lsp.server.nearby import Nearby
 
 
@@ -76,7 +79,7 @@ def test_a_folder_that_can_not_be_read_is_left_out_and_the_others_stay(tmp_path:
 
 
 async def until_indexed(nearby: Nearby, document: Document, paths: set[str]) -> None:
-    while set(nearby.files(document, 1_000).files) != paths:
+    while {file.path for file in nearby.files(document, 1_000).files.values()} != paths:
         await asyncio.sleep(0.01)
 
 
@@ -115,6 +118,49 @@ def test_a_folder_that_is_added_again_is_indexed_at_once(tmp_path: Path) -> None
             nearby.set_roots([tmp_path.as_uri()])
             await until_indexed(nearby, document, {"a.py"})
             nearby.set_roots([])
+        await nearby.close()
+
+    asyncio.run(test())
+
+
+ANSWER = "    return price * quantity * (1 - discount_of(customer))\n"
+LONG = "/".join(["a_folder_with_a_long_name"] * 20) + "/a.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "opened"),
+    [
+        ("a.py", "a.py"),
+        ("real/a.py", "link/a.py"),
+        ("a.py", "other.py"),
+        (LONG, LONG),
+        (os.fsdecode(b"caf\xe9.py"), os.fsdecode(b"caf\xe9.py")),
+        (os.fsdecode(b"\xff\xfe/a.py"), os.fsdecode(b"\xff\xfe/a.py")),
+    ],
+    ids=["plain", "linked folder", "linked file", "long", "latin-1", "folder"],
+)
+def test_a_hole_gets_no_text_of_its_own_file_on_the_disk(tmp_path: Path, file: str, opened: str) -> None:
+    """The editor shows the file without the answer, which is still on the disk."""
+    top = "def total(price, quantity, customer):\n    check(price, quantity, customer)\n"
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(f"{top}{ANSWER}\n\ndef discount_of(customer):\n    return customer.share\n")
+    (tmp_path / "second.py").write_text("def check(price, quantity, customer):\n    assert price and quantity and customer\n")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "other.py").symlink_to("a.py")
+    document = Document((tmp_path / opened).as_uri(), "python", f"{top}    \n")
+    hole = holes.at_cursor(document, len(top) + 4, syntax.of(document))
+
+    async def test() -> None:
+        nearby = Nearby(lambda: 0.0)
+        nearby.set_roots([tmp_path.as_uri()])
+        assert await nearby.look(document.uri) == ""
+        while len(nearby.files(document, 8_000).files) < 2:
+            await asyncio.sleep(0.01)
+        options = pipeline.RequestOptions(path=nearby.name(document.uri), own=nearby.real_path(document.uri))
+        related, files = await nearby.read(document, 8_000), nearby.files(document, 8_000)
+        request = pipeline.to_request(document, (hole,), options, related=related, files=files)
+        assert "def check" in str(request.related)
+        assert "discount_of" not in str(request.related)
         await nearby.close()
 
     asyncio.run(test())

@@ -6,6 +6,7 @@ too many requests gets fewer at a time. This module knows servers and calls. It 
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -17,6 +18,8 @@ from typing import TypeVar
 
 from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient, outcome_of
 from dg_lsp.wire.fields import Fields
+
+log = logging.getLogger("dg_lsp.engine")
 
 FIRST_CALLS = 32
 MOST_CALLS = 256
@@ -259,7 +262,10 @@ class Replicas:
     def _checked(self, replica: Replica) -> None:
         try:
             self.check(replica.client)
-        except RemoteError:
+        except Exception as error:
+            if not isinstance(error, RemoteError):
+                log.exception("checking %s failed", replica.client.host)
+            # After any error: `_check_later` left the server out until this ends.
             self.leave_out(replica, is_checked=False)
         else:
             with self._lock:

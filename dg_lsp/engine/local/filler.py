@@ -175,4 +175,10 @@ class LocalFiller(Filler):
         return resources.make(loaded, self._rows, self._clock)
 
     def _resources_for(self, request: InfillRequest) -> Resources:
-        return self.resources if self._tuned is None else self._tuned.for_file(request.file)
+        if self._tuned is None:
+            return self.resources
+        chosen = self._tuned.for_file(request.file)
+        # A model that was dropped must not stay in memory for a request that was once expected.
+        if not any(self._expecting is one for one in (self.resources, *self._tuned.in_memory)):
+            self._expecting = self.resources
+        return chosen

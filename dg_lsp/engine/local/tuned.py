@@ -33,7 +33,8 @@ MAX_BASE_WEIGHTS = 50_000_000  # a copy of a larger model would take too much me
 class TunedModels:
     """The tuned models in memory, at most `MAX_MODELS`; the least recently used one is dropped first.
 
-    `make` returns the shared objects of a model. The store is read again when its folder changes.
+    `make` returns the shared objects of a model. The store is read again when its folder changes, and a model
+    whose entry was removed is dropped.
     """
 
     def __init__(self, base: Resources, model: ModelId, make: Callable[[Loaded], Resources]) -> None:
@@ -51,6 +52,7 @@ class TunedModels:
 
     def for_file(self, file: str) -> Resources:
         """Return the objects of the model for a file with this absolute path; "" is an unknown file."""
+        self._refresh()
         entry = self._entry(file) if file else None
         if entry is None:
             return self._base
@@ -80,7 +82,6 @@ class TunedModels:
 
     def _entry(self, file: str) -> Tuned | None:
         """Return the entry of the innermost repository that contains the file, or None."""
-        self._refresh()
         if not self._entries:
             return None
         entry = _innermost(self._entries, file)
@@ -92,6 +93,7 @@ class TunedModels:
             status = tuned_store.folder().stat()
         except OSError:
             self._entries, self._store_version = (), None
+            self._models.clear()
             return
         if self._store_version == (version := (status.st_mtime_ns, status.st_ino)):
             return
@@ -102,6 +104,9 @@ class TunedModels:
             self._report(f"tuned weights are not used: {error}")
             own = []
         self._entries = tuple(entry for entry in own if entry.model == self._model)
+        stored = {(entry.root, entry.made) for entry in self._entries}
+        for key in [key for key in self._models if key[:2] not in stored]:
+            del self._models[key]
         current_roots = {entry.root for entry in self._entries}
         for entry in own:
             if entry.root not in current_roots:
