@@ -81,10 +81,29 @@ class Repository:
 
     files: Mapping[str, IndexedFile] = field(default_factory=dict)
 
-    def changed(self, texts: Mapping[str, str]) -> Repository:
-        """Return the repository with new texts of some of its files; paths that it does not contain are left out."""
-        new = {path: index(path, self.files[path].language, text) for path, text in texts.items() if path in self.files}
-        return Repository({**self.files, **new}) if new else self
+    def changed(self, files: Mapping[str, IndexedFile]) -> Repository:
+        """Return the repository with some of its files replaced; paths that it does not contain are left out."""
+        new = {path: file for path, file in files.items() if path in self.files}
+        if not new:
+            return self
+        changed = Repository({**self.files, **new})
+        # Only the changed names are sorted again: `by_name` of a large repository takes longer than a request.
+        names = {symbol.name for path, file in new.items() for symbol in (*self.files[path].symbols, *file.symbols)}
+        table = {**self.by_name, **{name: [row for row in self.by_name.get(name, ()) if row[0] not in new] for name in names}}
+        for path, file in new.items():
+            for symbol in file.symbols:
+                table[symbol.name].append((path, symbol))
+        for name in names:
+            table[name].sort(key=lambda row: self._ranks[row[0]])
+            if not table[name]:
+                del table[name]
+        # The paths and their order are the same.
+        vars(changed).update(by_name=table, _ranks=self._ranks)
+        return changed
+
+    @cached_property
+    def _ranks(self) -> dict[str, int]:
+        return {path: rank for rank, path in enumerate(self.files)}
 
     @cached_property
     def by_name(self) -> dict[str, list[tuple[str, Symbol]]]:
