@@ -181,7 +181,7 @@ def passing_tests(root: Path, command: str) -> set[str]:
         shutil.copytree(root, copy, symlinks=True)
         environment = {
             **os.environ,
-            "PYTHONPATH": f"{copy / 'src'}:{copy}",
+            "PYTHONPATH": os.pathsep.join([str(copy / "src"), str(copy), os.environ.get("PYTHONPATH", "")]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_ADDOPTS": f"--junit-xml={report}",
         }
