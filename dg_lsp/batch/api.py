@@ -49,8 +49,9 @@ async def run(
     kinds: Sequence[str] = DEFAULT_KINDS,
     check: str = "",
     n_jobs: int = 1,
-    candidates: int = 4,
+    candidates: int | None = None,
     retries: int = 2,
+    allow_shrink: bool = False,
     seed: int = 0,
     min_confidence: float | None = None,
     take_all: bool = False,
@@ -63,8 +64,8 @@ async def run(
 ) -> Result:
     """Fill files and folders and return the result; the parameters are the options of `dg-lsp infill`.
 
-    `connect` replaces the user's engine. `done` is called with the number of holes just answered. Without `write`, no file is
-    changed. Raises one of `ERRORS`.
+    `candidates` is by default the setting `batch.candidates`. `connect` replaces the user's engine. `done` is called with
+    the number of holes just answered. Without `write`, no file is changed. Raises one of `ERRORS`.
     """
     from dg_lsp.batch.commands import resident
 
@@ -74,7 +75,13 @@ async def run(
         paths=tuple(paths),
         kinds=frozenset(kinds),
         model=model or configured.settings.model,
-        options=RunOptions(candidates, seed, configured.settings.batch_deadline, retries),
+        options=RunOptions(
+            configured.settings.batch_candidates if candidates is None else candidates,
+            seed,
+            configured.settings.batch_deadline,
+            retries,
+            allow_shrink,
+        ),
         write=write,
         check=Check(check) if check else None,
         n_jobs=n_jobs,

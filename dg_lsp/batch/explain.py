@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from dg_lsp.batch.plan import Plan, where
-from dg_lsp.batch.run import FileContext, RunOptions, settings_for
+from dg_lsp.batch.run import RunOptions, request_for
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate, Hole, InfillRequest
 from dg_lsp.infill import pipeline
+from dg_lsp.infill.file_context import FileContext
 from dg_lsp.wire import messages
 from dg_lsp.wire.messages import Ask, Done
 from dg_lsp.wire.visible import visible
@@ -43,10 +44,7 @@ class Trace:
 def request_of(plan: Plan, context: FileContext, options: RunOptions) -> InfillRequest:
     """Return the request that a run would send for the plan's only hole."""
     [group] = plan.groups
-    settings = settings_for(plan, context, group, options)
-    return pipeline.to_request(
-        plan.source.document, group, settings, syntax=plan.syntax, related=context.related, files=context.files
-    )
+    return request_for(plan, context, group, options)
 
 
 def picture(plan: Plan, request: InfillRequest, chars: int) -> str:

@@ -21,16 +21,11 @@ from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import Fill, Location, Plan, PlanError
 from dg_lsp.batch.select import Selection
-from dg_lsp.core import secrets
-from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Hole
 from dg_lsp.engine import tuned_store
-from dg_lsp.infill import config, pipeline, repository, workspace
-from dg_lsp.infill.ignoring import Ignore
+from dg_lsp.infill.file_context import ContextReader, FileContext
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import model_names
-
-MAX_INDEX_S = 10.0  # CPU time to index a workspace; files that are not reached in it are left out
 
 # Concurrent requests to one server of a remote model. Each request may need several calls.
 N_IN_FLIGHT_REMOTE = 8
@@ -42,7 +37,7 @@ Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[En
 class ContextSource(Protocol):
     """Returns the context of a file; `texts` are the new texts of files that are filled already."""
 
-    def __call__(self, file_plan: Plan, texts: Mapping[Path, str] | None = None) -> run.FileContext: ...
+    def __call__(self, file_plan: Plan, texts: Mapping[Path, str] | None = None) -> FileContext: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +131,9 @@ async def fill(
 
             async def finish(one: Plan, by_hole: Mapping[Hole, run.HoleResult], beside: Mapping[Path, str]) -> str:
                 async def more(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
-                    view = by_hole[hole].view
-                    return await run.retry(engine, one, file_context(one), hole, spec.options, answers, number, failure, view)
+                    result = by_hole[hole]
+                    context = file_context(one, result.texts)
+                    return await run.retry(engine, one, context, hole, spec.options, answers, number, failure, result.view)
 
                 result = await keep.keep(one, by_hole, spec.acceptance, copies, more, beside)
                 result_by_path[one.source.path] = result
@@ -180,22 +176,11 @@ def write_fills(result: FileResult) -> FileResult:
 
 
 def context_source() -> ContextSource:
-    """Return a function for the file's path relative to its workspace, and text from other files of it.
+    """Return a function for the contexts of files, which reads each workspace once."""
+    reader = ContextReader()
 
-    A workspace's files are indexed once, when a context of a file in it is first asked for.
-    """
-    files_by_root: dict[Path, Repository] = {}
-
-    def file_context(file_plan: Plan, texts: Mapping[Path, str] | None = None) -> run.FileContext:
-        path = file_plan.source.path
-        root = config.workspace_of(path)
-        if root not in files_by_root:
-            files_by_root[root] = repository.indexed(Ignore.for_root(root), max_s=MAX_INDEX_S)
-        related = workspace.related(root, path, file_plan.source.document, pipeline.RELATED_CHARS, texts=texts)
-        # Filled files are not read again, so mask their new texts here.
-        changed = {str(other): secrets.mask(text) for other, text in (texts or {}).items() if other.is_relative_to(root)}
-        name = workspace.name_of(path.relative_to(root))
-        return run.FileContext(name, related, files_by_root[root].changed(changed))
+    def file_context(file_plan: Plan, texts: Mapping[Path, str] | None = None) -> FileContext:
+        return reader.read(file_plan.source.path, file_plan.source.document, texts)
 
     return file_context
 

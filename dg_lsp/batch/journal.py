@@ -1,7 +1,8 @@
 """Store finished answers in a file, so that an interrupted run continues where it stopped.
 
 Each answer is one line of JSON. Its key is a hash of everything that the answer depends on: the file's content, the hole,
-related text, the model, the seed and the version of dg-lsp. A changed file has other keys, so no old answer is used for it.
+the requests for it, with their text from other files, the model, its options and the version of dg-lsp. So an answer is used
+only if the model would be sent the same.
 This module knows nothing of engines.
 """
 
@@ -20,7 +21,7 @@ from typing import Any
 from dg_lsp import __version__
 from dg_lsp.batch.plan import Fill
 from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
-from dg_lsp.core.values import Document, Edit, Hole, Snippet, Span
+from dg_lsp.core.values import Document, Edit, Hole, InfillRequest, Span
 
 _BEGINS = b'{"key": "'
 
@@ -67,14 +68,21 @@ class Journal:
         if self._handle is not None:
             os.close(self._handle)
 
-    def get(self, document: Document, hole: Hole, related: Sequence[Snippet] = ()) -> tuple[Fill, ...]:
-        """Return the stored fills of a hole, best first; empty if there are none."""
-        fills = self._fills_by_key.get(self._key(document, hole, related), ())
+    @property
+    def is_stored(self) -> bool:
+        """Whether answers are stored in a file."""
+        return self._handle is not None
+
+    def get(self, document: Document, hole: Hole, requests: Sequence[InfillRequest] = ()) -> tuple[Fill, ...]:
+        """Return the stored fills of a hole for these requests, best first; empty if there are none."""
+        if self._handle is None:
+            return ()
+        fills = self._fills_by_key.get(self._key(document, hole, requests), ())
         # Another program may have written the file, so only edits of exactly this hole are used.
         return tuple(fill for fill in fills if fill.edit.span == hole.span)
 
-    def add(self, document: Document, hole: Hole, fills: tuple[Fill, ...], related: Sequence[Snippet] = ()) -> None:
-        """Store the fills of a hole."""
+    def add(self, document: Document, hole: Hole, fills: tuple[Fill, ...], requests: Sequence[InfillRequest] = ()) -> None:
+        """Store the fills of a hole for these requests."""
         if self._handle is None or not fills:
             return
         rows = [
@@ -82,7 +90,7 @@ class Journal:
             for fill in fills
         ]
         # One write, so that lines stay whole when two runs share a journal.
-        line = (json.dumps({"key": self._key(document, hole, related), "fills": rows}) + "\n").encode()
+        line = (json.dumps({"key": self._key(document, hole, requests), "fills": rows}) + "\n").encode()
         try:
             n_written = os.write(self._handle, line)
         except OSError as error:
@@ -102,12 +110,14 @@ class Journal:
         except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
             return  # a truncated or foreign line: its hole is filled again
 
-    def _key(self, document: Document, hole: Hole, related: Sequence[Snippet]) -> str:
-        text = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
-        nearby = [(snippet.path, snippet.text) for snippet in related]
-        place = [document.uri, text, _pair(hole.span), hole.kind, hole.instruction]
-        parts = [__version__, *place, nearby, *map(str, self._settings)]
+    def _key(self, document: Document, hole: Hole, requests: Sequence[InfillRequest]) -> str:
+        place = [document.uri, _hash(document.text), _pair(hole.span), hole.kind, hole.instruction]
+        parts = [__version__, *place, [_hash(repr(request)) for request in requests], *map(str, self._settings)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _finite(value: Any) -> float:

@@ -10,10 +10,9 @@ from typing import Any
 from dg_lsp.batch import select
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.plan import Plan, line_column
-from dg_lsp.batch.run import ContextFor, RunOptions, settings_for
+from dg_lsp.batch.run import ContextFor, RunOptions, request_for
 from dg_lsp.core import positions
 from dg_lsp.core.values import Hole
-from dg_lsp.infill import pipeline
 
 CHARS_PER_TOKEN = 4
 BLOCK_TOKENS, LINE_TOKENS = 64, 16  # of an answer for a block, and for one line
@@ -38,10 +37,7 @@ def cost(plans: Sequence[Plan], options: RunOptions, context_for: ContextFor) ->
     for plan in plans:
         context = context_for(plan)
         for group in plan.groups:
-            settings = settings_for(plan, context, group, options)
-            request = pipeline.to_request(
-                plan.source.document, group, settings, syntax=plan.syntax, related=context.related, files=context.files
-            )
+            request = request_for(plan, context, group, options)
             texts = [
                 request.prefix,
                 request.suffix,

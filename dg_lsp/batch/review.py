@@ -16,6 +16,7 @@ from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Edit, Hole
 
 REJECTED = "you rejected it"
+UNREVIEWED = "you quit the review"
 BY_USER = "you"
 QUESTION = "accept, reject, next, edit, quit (a/r/n/e/q)"
 
@@ -32,19 +33,19 @@ class Terminal:
 def review(results: Sequence[FileResult], terminal: Terminal) -> list[FileResult]:
     """Return the results with the user's decisions; after `quit`, no further fill is accepted."""
     reviewed: list[FileResult] = []
-    is_over = False
+    has_quit = False
     for result in results:
         fills: dict[Hole, Fill] = {}
         reasons, proofs = dict(result.reasons), dict(result.proofs)
         for hole in sorted({*result.fills, *result.unsure}, key=lambda hole: hole.span):
-            answer = None if is_over else _decided(result, hole, fills, terminal)
-            is_over = is_over or answer is None
+            answer = None if has_quit else _decided(result, hole, fills, terminal)
+            has_quit = answer is None
             if isinstance(answer, Fill):
                 fills[hole] = answer
                 if answer != result.fills.get(hole):
                     proofs.pop(hole, None)  # the check proved another text
             else:
-                reasons[hole] = REJECTED
+                reasons[hole] = UNREVIEWED if has_quit else REJECTED
                 proofs.pop(hole, None)
         unsure = {hole: why for hole, why in result.unsure.items() if hole not in fills and hole not in reasons}
         reviewed.append(replace(result, fills=fills, reasons=reasons, unsure=unsure, proofs=proofs))
@@ -56,12 +57,12 @@ def _decided(result: FileResult, hole: Hole, fills: dict[Hole, Fill], terminal: 
     source = result.plan.source
     first = [result.fills[hole]] if hole in result.fills else []
     choices = first + [fill for fill in result.candidates.get(hole, ()) if fill not in first]
-    place = 0
+    place, n_model = 0, len(choices)
     while True:
         fill = choices[place]
         proof = f", proved by {result.proofs[hole]}" if hole in result.proofs and fill in first else ""
         reason = f" ({result.unsure[hole]})" if hole in result.unsure else ""
-        sure = confidence.words(fill.confidence)
+        sure = "edited by you" if place >= n_model else confidence.words(fill.confidence)
         terminal.show(f"{source.name}:{where(source.document, hole)}: {place + 1} of {len(choices)}, {sure}{proof}{reason}\n")
         terminal.show(diff.unified(source.name, source.document.text, [fill.edit]))
         letter = terminal.ask(QUESTION)

@@ -20,10 +20,9 @@ from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.order import After
 from dg_lsp.batch.plan import Fill, Plan
 from dg_lsp.batch.views import View
-from dg_lsp.core import repository
-from dg_lsp.core.repository import Repository
-from dg_lsp.core.values import Budget, Hole, Snippet
+from dg_lsp.core.values import Budget, Hole, InfillRequest
 from dg_lsp.infill import pipeline
+from dg_lsp.infill.file_context import FileContext
 from dg_lsp.infill.port import Engine, EngineError
 
 N_IN_FLIGHT = 2
@@ -49,25 +48,17 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class HoleResult:
-    """One hole's fills, best first, or the reason why there are none."""
+    """One hole's fills, best first, or the reason why there are none.
+
+    `view` is the file as the request saw it, if earlier fills were in it, and `texts` the new texts of other files.
+    """
 
     fills: tuple[Fill, ...] = ()
     reason: str = ""
     ms: float = 0.0
     is_answered: bool = False  # the engine answered, though every answer may be dropped
-    view: View | None = None  # the file as the request saw it, if earlier fills were in it
-
-
-@dataclass(frozen=True, slots=True)
-class FileContext:
-    """What a request contains besides the file's own text: its path in the workspace, and text from other files.
-
-    `files` is the index of the workspace, from which each hole gets its own text.
-    """
-
-    path: str
-    related: tuple[Snippet, ...] = ()
-    files: Repository = repository.EMPTY
+    view: View | None = None
+    texts: Mapping[Path, str] = field(default_factory=dict)
 
 
 ContextFor = Callable[[Plan], FileContext]
@@ -164,21 +155,22 @@ class _Session:
 
     async def _answered(self, idx: int, number: int) -> dict[Hole, HoleResult]:
         plan, after = self.plans[idx], self.after[idx][number]
-        view, context = await self._view(idx, after), self.contexts[idx]
-        if self.dependencies and (texts := await self._texts(after.files)):
-            context = self.dependencies.context_for(plan, texts)
+        view, texts = await self._view(idx, after), await self._texts(after.files) if self.dependencies else {}
+        context = self.dependencies.context_for(plan, texts) if self.dependencies and texts else self.contexts[idx]
         group = plan.groups[number]
         shown = tuple(map(view.moved, group)) if view else group
         async with self.slots:
             by_hole = await _group(self.engine, view.plan if view else plan, context, shown, self.options, self.journal)
         self.done(len(group))
-        if view:
-            view = replace(view, related=context.related)
-            return {
-                hole: replace(by_hole[moved], fills=view.back(by_hole[moved].fills, hole), view=view)
-                for hole, moved in zip(group, shown, strict=True)
-            }
-        return by_hole
+        return {
+            hole: replace(
+                by_hole[moved],
+                fills=view.back(by_hole[moved].fills, hole) if view else by_hole[moved].fills,
+                view=view,
+                texts=texts,
+            )
+            for hole, moved in zip(group, shown, strict=True)
+        }
 
     async def _view(self, idx: int, after: After) -> View | None:
         """Return the file with the fills of the request's predecessors in this file; None if it is unchanged."""
@@ -193,14 +185,18 @@ class _Session:
         )
 
 
-def settings_for(plan: Plan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> pipeline.RequestOptions:
-    """Return the options of the request for a group of holes."""
-    return pipeline.RequestOptions(
-        budget=Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates),
-        seed=planning.seed_for(options.seed, plan.source.document, group),
-        path=context.path,
-        file=str(plan.source.path),
-        own=str(plan.source.path),
+def request_for(plan: Plan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> InfillRequest:
+    """Return the request for a group of holes; raise ValueError as `pipeline.infill` does."""
+    document = plan.source.document
+    budget = Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates)
+    seed = planning.seed_for(options.seed, document, group)
+    return pipeline.to_request(
+        document,
+        group,
+        context.options(budget, seed, str(plan.source.path)),
+        syntax=plan.syntax,
+        related=context.related,
+        files=context.files,
     )
 
 
@@ -208,7 +204,8 @@ async def _group(
     engine: Engine, plan: Plan, context: FileContext, group: tuple[Hole, ...], options: RunOptions, journal: Journal
 ) -> dict[Hole, HoleResult]:
     document = plan.source.document
-    stored = {hole: HoleResult(fills) for hole in group if (fills := journal.get(document, hole, context.related))}
+    requests = {hole: _requests_behind(plan, context, group, hole, options) if journal.is_stored else () for hole in group}
+    stored = {hole: HoleResult(fills) for hole in group if (fills := journal.get(document, hole, requests[hole]))}
     if stored.keys() >= set(group):
         return stored
     by_hole = await _ask(engine, plan, context, group, options)
@@ -222,8 +219,16 @@ async def _group(
         if not result.fills and result.is_answered:
             by_hole[hole] = await _retried(engine, plan, context, hole, options, result)
     for hole, result in by_hole.items():
-        journal.add(document, hole, result.fills, context.related)
+        journal.add(document, hole, result.fills, requests[hole])
     return by_hole
+
+
+def _requests_behind(
+    plan: Plan, context: FileContext, group: tuple[Hole, ...], hole: Hole, options: RunOptions
+) -> tuple[InfillRequest, ...]:
+    """Return the requests that a hole's answer depends on: that of its group, and the one for the hole alone."""
+    groups = dict.fromkeys((group, (hole,)))
+    return tuple(request_for(plan, context, each, options) for each in groups)
 
 
 async def _retried(
@@ -252,20 +257,20 @@ async def retry(
 ) -> tuple[Fill, ...]:
     """Return the fills of round `number` (from 1), requested with the last failure's message; () after the last round.
 
-    `view` is the file as the first round's request saw it.
+    `context` and `view` are those of the first round.
     """
     if number > options.n_retries:
         return ()
     if view:
-        context = replace(context, related=view.related)
         fills = await retry(engine, view.plan, context, view.moved(hole), options, journal, number, failure)
         return view.back(fills, hole)
     hole_with_failure = _with_failure(hole, failure)
     key = replace(hole_with_failure, instruction=f"round {number}: {hole_with_failure.instruction}")
-    if fills := journal.get(plan.source.document, key, context.related):
+    requests = (request_for(plan, context, (hole_with_failure,), options),) if journal.is_stored else ()
+    if fills := journal.get(plan.source.document, key, requests):
         return fills
     result = await _round(engine, plan, context, hole, options, number, failure)
-    journal.add(plan.source.document, key, result.fills, context.related)
+    journal.add(plan.source.document, key, result.fills, requests)
     return result.fills
 
 
@@ -287,20 +292,13 @@ def _with_failure(hole: Hole, failure: str) -> Hole:
 async def _ask(
     engine: Engine, plan: Plan, context: FileContext, group: tuple[Hole, ...], options: RunOptions
 ) -> dict[Hole, HoleResult]:
-    document, settings = plan.source.document, settings_for(plan, context, group, options)
     start = time.perf_counter()
     reason, is_answered = "", True
     try:
-        answer = await pipeline.infill(
-            engine,
-            document,
-            group,
-            settings,
-            syntax=plan.syntax,
-            related=context.related,
-            files=context.files,
-            is_file=True,
-            allow_shrink=options.allow_shrink,
+        request = request_for(plan, context, group, options)
+        candidates = await engine.fill(request)
+        answer = pipeline.to_answer(
+            request, candidates, plan.source.document, syntax=plan.syntax, is_file=True, allow_shrink=options.allow_shrink
         )
     except (EngineError, ValueError) as error:
         answer, reason, is_answered = pipeline.Answer(), str(error), False

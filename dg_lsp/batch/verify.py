@@ -113,7 +113,9 @@ class Verifier:
             if hole in self._accepted:
                 blocked.clear()  # tests that executed this hole may now pass or fail
         for hole in pending:
-            choices, reason = (blocked[hole], BLOCKED) if hole in blocked else (tuple(self.fills[hole]), UNREACHED)
+            choices, reason = (
+                (blocked[hole], BLOCKED) if hole in blocked else (tuple(self.fills[hole]), _unreached(self._tests))
+            )
             self._outcomes[hole] = Outcome(choices, reason=reason)
 
     def _reached(self, hole: Hole, tests: Tests) -> list[str]:
@@ -218,6 +220,14 @@ class Verifier:
                     yield fill
             round_number += 1
             fills = await self.retry(hole, round_number, failures[hole])
+
+
+def _unreached(tests: Tests) -> str:
+    """Return why no test reaches a hole. If no test passes, most likely the tests can't run at all."""
+    if tests.passed:
+        return UNREACHED
+    names = sorted(tests.failing)
+    return f"no test passes: {names[0]} fails: {_end(tests.failing[names[0]])}" if names else "the check runs no test"
 
 
 def _wrong(reached: Sequence[str], tests: Tests, other_tokens: Collection[str]) -> list[str]:

@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.batch import settle
 from dg_lsp.batch.plan import Fill, Plan
-from dg_lsp.core.values import Edit, Hole, Snippet, Span
+from dg_lsp.core.values import Edit, Hole, Span
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A plan of the file with edits in place, without holes, and the related text of the request."""
+    """A plan of the file with edits in place, without holes."""
 
     plan: Plan
     edits: tuple[Edit, ...]
-    related: tuple[Snippet, ...] = ()
 
     def moved(self, hole: Hole) -> Hole:
         """Return the file's hole with its span in the view."""

@@ -127,6 +127,8 @@ def rank_related(document: Document, candidates: Sequence[Snippet], limit_chars:
             scored.append((not imported, -shared, idx, candidate))
     excerpts, n_left = [], limit_chars
     for *_, candidate in sorted(scored, key=lambda row: row[:3]):
+        if n_left <= 0:
+            break
         part = excerpt(candidate, words, min(n_left, EXCERPT_CHARS))
         if part.text.strip():
             excerpts.append(part)

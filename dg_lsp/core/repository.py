@@ -84,11 +84,24 @@ class Repository:
 
     files: Mapping[str, IndexedFile] = field(default_factory=dict)
 
-    def changed(self, texts: Mapping[str, str]) -> Repository:
-        """Return the repository with new texts of some of its files, by key; keys that it does not contain are left out."""
-        old = {key: self.files[key] for key in texts if key in self.files}
-        new = {key: index(file.path, file.language, texts[key]) for key, file in old.items()}
-        return Repository({**self.files, **new}) if new else self
+    def changed(self, files: Mapping[str, IndexedFile]) -> Repository:
+        """Return the repository with some of its files replaced, by key; keys that it does not contain are left out."""
+        new = {key: file for key, file in files.items() if key in self.files}
+        if not new:
+            return self
+        changed = Repository({**self.files, **new})
+        # Only the changed names are sorted again: `by_name` of a large repository takes longer than a request.
+        old = [self.files[key] for key in new]
+        old_ids, names = set(map(id, old)), {symbol.name for file in (*old, *new.values()) for symbol in file.symbols}
+        rows = {name: [row for row in self.by_name.get(name, ()) if id(row[0]) not in old_ids] for name in names}
+        for file in new.values():
+            for symbol in file.symbols:
+                rows[symbol.name].append((file, symbol))
+        ranks = {id(file): rank for rank, file in enumerate(changed.files.values())}
+        for name_rows in rows.values():
+            name_rows.sort(key=lambda row: ranks[id(row[0])])
+        vars(changed)["by_name"] = {name: kept for name, kept in {**self.by_name, **rows}.items() if kept}
+        return changed
 
     @cached_property
     def by_name(self) -> dict[str, list[tuple[IndexedFile, Symbol]]]:

@@ -69,9 +69,7 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     dtype: Annotated[
         str,
-        typer.Option(
-            help="Precision: auto, float32, bfloat16, float16, fp8 or int4. float32 is the same on every CPU."
-        ),
+        typer.Option(help="Precision: auto, float32, bfloat16, float16, fp8 or int4. float32 is the same on every CPU."),
     ] = "auto",
     language: Annotated[str, typer.Option(help="The language of tasks without one.")] = "python",
     execute: Annotated[
@@ -118,7 +116,7 @@ def evaluate(
             oracle_length=oracle_length,
             no_suffix=no_suffix,
         )
-        setup = run.Setup(selected_methods, model, layout, device, threads, seed, dtype)
+        setup = run.Setup(selected_methods, model, layout, device, threads, seed, "" if dtype == "auto" else dtype)
         rows = _rows(chosen_tasks, setup, workers, execute=execute)
         if csv_file is not None:
             _write(csv_file, rows)

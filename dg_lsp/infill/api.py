@@ -5,7 +5,9 @@ It uses the same code path as every front end (`pipeline`), and the user's confi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +18,8 @@ from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Document, Edit, Hole, Snippet, Span
 from dg_lsp.infill import client, config, pipeline, workspace
 from dg_lsp.infill.config import ConfigError, Guarded
-from dg_lsp.infill.pipeline import RequestOptions, Suggestion
+from dg_lsp.infill.file_context import ContextReader, FileContext
+from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire.entry import ENGINE_COMMAND
 
@@ -51,12 +54,15 @@ class Session:
     """A connection to an engine, created by `connect`.
 
     `candidates` is the number of candidates for each hole. `deadline_ms` is the time for each hole; 0 means no limit.
+    `context` has the context settings for texts that are no files; `reader` reads the contexts of files.
     """
 
     engine: Engine
     candidates: int = 4
     deadline_ms: int = 0
     seed: int = 0
+    context: FileContext = field(default_factory=lambda: FileContext(""))
+    reader: ContextReader = field(default_factory=ContextReader)
 
     async def fill_at(
         self, text: str, start: int, end: int | None = None, *, path: str = "", language: str = "", instruction: str = ""
@@ -73,7 +79,7 @@ class Session:
         document = _document(text, path, language)
         parsed = syntaxes.of(document)
         hole = holes.at_place(document, Span(start, end), parsed, instruction)
-        answer = await self._ask(document, (hole,), parsed, path, ())
+        answer = await self._ask(document, (hole,), parsed, replace(self.context, path=path))
         return tuple(_fill(suggestion, 0) for suggestion in answer.suggestions)
 
     async def fill_text(
@@ -89,27 +95,33 @@ class Session:
     ) -> FillResult:
         """Return the text with its holes filled, where a fill reaches `min_probability` and adds no syntax error.
 
-        `kinds` may contain "bodies", "markers" and "empty". `file` is the absolute path of the text's file; with it, the
-        engine uses the weights that were tuned on its repository. Raises EngineError when the engine can't answer, and
-        ValueError for an unknown kind.
+        `kinds` may contain "bodies", "markers" and "empty". `related` is text from other files for the model. `file`
+        is the absolute path of the text's file; with it, the engine uses the weights that were tuned on its repository.
+        Raises EngineError when the engine can't answer, and ValueError for an unknown kind.
         """
-        document = _document(text, path, language)
+        context = replace(self.context, path=path, related=tuple(related))
+        return await self._filled(_document(text, path, language), kinds, min_probability, context, file)
+
+    async def _filled(
+        self, document: Document, kinds: Collection[str], min_probability: float, file_context: FileContext, file: str = ""
+    ) -> FillResult:
         parsed = syntaxes.of(document)
         file_holes = holes.in_document(document, parsed, frozenset(kinds))
         state = _Text(document, parsed, min_probability)
         for group in context.group(file_holes, document):
-            answer = await self._ask(document, group, parsed, path, related, file)
+            answer = await self._ask(document, group, parsed, file_context, file)
             if not state.takes(group, answer.suggestions, answer.reason) and len(group) > 1:
                 # The holes of one request are accepted or rejected together. Retry each hole alone.
                 for hole in group:
-                    answer = await self._ask(document, (hole,), parsed, path, related, file)
+                    answer = await self._ask(document, (hole,), parsed, file_context, file)
                     state.takes((hole,), answer.suggestions, answer.reason)
         return state.filled()
 
     async def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> FillResult:
         """Return a file's text with its holes filled; the file stays as it is.
 
-        The model also gets text from related files. Raises OSError or UnicodeDecodeError for a file that can't be read,
+        The context is that of `dg-lsp infill`: text from related files, the index of the workspace, and the workspace's
+        context settings. Raises OSError or UnicodeDecodeError for a file that can't be read,
         EngineError for a file that a remote model must not see, and the errors of `fill_text`.
         """
         path = path.resolve()
@@ -124,45 +136,59 @@ class Session:
             session = replace(self, engine=Guarded(self.engine.inner, privacy))
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")
-        related = workspace.related(root, path, document, pipeline.RELATED_CHARS)
-        return await session.fill_text(
-            document.text, path=name, kinds=kinds, min_probability=min_probability, related=related, file=str(path)
-        )
+        file_context = await asyncio.to_thread(self.reader.read, path, document, is_fresh=True)
+        return await session._filled(document, kinds, min_probability, file_context, str(path))
 
     async def _ask(
         self,
         document: Document,
         group: Sequence[Hole],
         parsed: Syntax | None,
-        path: str,
-        related: Sequence[Snippet],
+        file_context: FileContext,
         file: str = "",
     ) -> pipeline.Answer:
         budget = Budget(ms=self.deadline_ms * len(group), candidates=self.candidates)
-        options = RequestOptions(budget=budget, seed=self.seed, path=path, file=file)
-        return await pipeline.infill(self.engine, document, group, options, syntax=parsed, related=related, is_file=True)
+        options = file_context.options(budget, self.seed, file)
+        related, files = file_context.related, file_context.files
+        return await pipeline.infill(
+            self.engine, document, group, options, syntax=parsed, related=related, files=files, is_file=True
+        )
 
 
 @contextlib.asynccontextmanager
 async def connect(
-    model: str = "", *, candidates: int = 4, deadline_ms: int = 0, seed: int = 0, engine: Engine | None = None
+    model: str = "",
+    *,
+    candidates: int | None = None,
+    deadline_ms: int | None = None,
+    seed: int = 0,
+    engine: Engine | None = None,
 ) -> AsyncIterator[Session]:
     """Yield a session with the user's resident engine, which is started if needed; raise EngineError when that fails.
 
     `model` takes the same names as `--model`; "" means the configured model. `engine` replaces the resident engine.
+    `candidates` and `deadline_ms` are by default the settings `batch.candidates` and `batch.deadline`.
     """
-    if engine is not None:
-        yield Session(engine, candidates, deadline_ms, seed)
-        return
     try:
         configured = config.load_config(config.workspace_of(Path.cwd()))
     except ConfigError as error:
         raise EngineError(str(error)) from error
+    settings = configured.settings
+    session_with = functools.partial(
+        Session,
+        candidates=settings.batch_candidates if candidates is None else candidates,
+        deadline_ms=settings.batch_deadline if deadline_ms is None else deadline_ms,
+        seed=seed,
+        context=FileContext("", window_chars=settings.window_chars, related_chars=settings.related_chars),
+    )
+    if engine is not None:
+        yield session_with(engine)
+        return
     options = config.connect_options(configured, command=ENGINE_COMMAND, model=model, interactive=False)
     async with client.connect(options) as resident:
         is_remote = config.is_remote(options.model)
         guarded = Guarded(resident, config.privacy([Path.cwd()])) if is_remote else resident
-        yield Session(guarded, candidates, deadline_ms, seed)
+        yield session_with(guarded)
 
 
 @dataclass(slots=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dg_lsp.core.values import Snippet
 from dg_lsp.infill import api
 from dg_lsp.infill.api import KINDS, Fill, FillResult, Session
 from dg_lsp.infill.port import Engine
@@ -34,12 +35,21 @@ class SyncSession:
         return self._run(self.session.fill_at(text, start, end, path=path, language=language, instruction=instruction))
 
     def fill_text(
-        self, text: str, *, path: str = "", language: str = "", kinds: Collection[str] = KINDS, min_probability: float = 0.0
+        self,
+        text: str,
+        *,
+        path: str = "",
+        language: str = "",
+        kinds: Collection[str] = KINDS,
+        min_probability: float = 0.0,
+        related: Sequence[Snippet] = (),
+        file: str = "",
     ) -> FillResult:
         """Return the text with its holes filled, as `Session.fill_text` does."""
-        return self._run(
-            self.session.fill_text(text, path=path, language=language, kinds=kinds, min_probability=min_probability)
+        work = self.session.fill_text(
+            text, path=path, language=language, kinds=kinds, min_probability=min_probability, related=related, file=file
         )
+        return self._run(work)
 
     def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> FillResult:
         """Return a file's text with its holes filled, as `Session.fill_file` does."""
@@ -51,7 +61,12 @@ class SyncSession:
 
 @contextlib.contextmanager
 def connect_sync(
-    model: str = "", *, candidates: int = 4, deadline_ms: int = 0, seed: int = 0, engine: Engine | None = None
+    model: str = "",
+    *,
+    candidates: int | None = None,
+    deadline_ms: int | None = None,
+    seed: int = 0,
+    engine: Engine | None = None,
 ) -> Iterator[SyncSession]:
     """Yield a blocking session; the arguments are those of `connect`."""
     loop = asyncio.new_event_loop()

@@ -13,14 +13,13 @@ from dg_lsp.core import context, polish, repository
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, InfillRequest, Snippet
 from dg_lsp.infill.port import Engine
+from dg_lsp.wire.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from dg_lsp.core.syntax import Syntax
 
 # A dropped candidate is replaced by the next one, so the engine also returns the worse ones that it has.
 SPARES = 8
-
-RELATED_CHARS = 8_000  # of other files in a request, if the user has no setting for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,8 @@ class RequestOptions:
     `own` is that path without links, which is the file's key in an index; "" if it is unknown.
     """
 
-    window_chars: int = 24_000
-    related_chars: int = RELATED_CHARS
+    window_chars: int = DEFAULTS.window_chars
+    related_chars: int = DEFAULTS.related_chars
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     path: str = ""

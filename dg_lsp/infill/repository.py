@@ -51,11 +51,21 @@ class RepositoryIndex:
     """The index of one workspace. `update` may run in a thread; `repository` is a snapshot for any other."""
 
     def __init__(
-        self, ignore: Ignore, *, max_files: int = MAX_FILES, max_bytes: int = MAX_INDEX_BYTES, read_s: float = READ_S
+        self,
+        ignore: Ignore,
+        *,
+        max_files: int = MAX_FILES,
+        max_bytes: int = MAX_INDEX_BYTES,
+        walk_s: float = WALK_S,
+        read_s: float = READ_S,
     ) -> None:
-        """Start with an empty index of the files below the root of `ignore`."""
+        """Start with an empty index of the files below the root of `ignore`.
+
+        `walk_s` and `read_s` limit the CPU seconds of an update; with `math.inf`, the result does not depend on speed.
+        """
         self.repository = repository.EMPTY
-        self._ignore, self._max_files, self._max_bytes, self._read_s = ignore, max_files, max_bytes, read_s
+        self._ignore, self._max_files, self._max_bytes = ignore, max_files, max_bytes
+        self._walk_s, self._read_s = walk_s, read_s
         self._entries: dict[Path, _Entry] = {}
         self._is_stopped = False
 
@@ -70,7 +80,7 @@ class RepositoryIndex:
         A file that may no longer be read, or that this update did not reach, leaves the index. Raises no error for files
         and folders that can't be read.
         """
-        found = dict(_readable(self._ignore.renewed(), self._max_files, self._limit(WALK_S)))
+        found = dict(_readable(self._ignore.renewed(), self._max_files, self._limit(self._walk_s)))
         is_over = self._limit(self._read_s)
         entries, n_bytes, is_complete = dict[Path, _Entry](), 0, True
         for path, (stamp, language) in found.items():
@@ -101,13 +111,6 @@ class RepositoryIndex:
         """Return a function that returns whether this thread's CPU time is used up, or the index was stopped."""
         end = time.thread_time() + seconds
         return lambda: self._is_stopped or time.thread_time() >= end
-
-
-def indexed(ignore: Ignore, *, max_s: float) -> Repository:
-    """Return the index of all files below the root of `ignore`, as far as it is made within about `max_s` CPU seconds."""
-    index = RepositoryIndex(ignore, read_s=max_s)
-    index.update()
-    return index.repository
 
 
 def _readable(ignore: Ignore, max_files: int, is_over: Callable[[], bool]) -> Iterator[tuple[Path, tuple[Stamp, str]]]:

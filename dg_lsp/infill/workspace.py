@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path, PurePath
 
@@ -45,14 +45,14 @@ def related(
     limit_chars: int,
     *,
     ignore: Ignore | None = None,
-    texts: Mapping[Path, str] | None = None,
+    text_of: Callable[[Path], str] | None = None,
 ) -> tuple[Snippet, ...]:
     """Return text from files below `root` that are related to the file at `path`, best first, at most `limit_chars` in all.
 
     Related files are those that it imports, then files of the same language in its folder. Ignored files, files that may
     hold secrets, files with another workspace's settings, and files that are not UTF-8 text are left out; a workspace that
-    can't be read yields nothing. Text that looks like a secret is masked. `texts` holds the new texts of files that are
-    about to be changed.
+    can't be read yields nothing. Text that looks like a secret is masked. `text_of` replaces
+    `masked_text`, for a caller that caches texts or is about to change files.
     """
     if limit_chars <= 0:
         return ()
@@ -70,11 +70,15 @@ def related(
             files[place] = None
         if len(files) >= MAX_FILES:
             break
-    changed = texts or {}
-    read = ((place, changed[place] if place in changed else _text(place)) for place in files)
-    # Mask before the text is cut, so that a key is recognized as a whole.
-    snippets = [Snippet(name_of(place.relative_to(ignore.root)), secrets.mask(text)) for place, text in read if text]
+    read = ((place, (text_of or masked_text)(place)) for place in files)
+    snippets = [Snippet(name_of(place.relative_to(ignore.root)), text) for place, text in read if text]
     return context.rank_related(document, snippets, limit_chars)
+
+
+def masked_text(path: Path) -> str:
+    """Return the start of a file with its secrets masked; "" if it can't be read or is not UTF-8 text."""
+    # Mask before the text is cut further, so that a key is recognized as a whole.
+    return secrets.mask(_text(path))
 
 
 def _settings_of(path: Path, root: Path) -> Path | None:

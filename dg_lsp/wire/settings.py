@@ -293,8 +293,7 @@ class Settings:
         About(
             "context.related_chars",
             "How much of other files the model sees, in characters.",
-            "Set 0 to use one file at a time: no other file is then read, indexed or copied from. `dg-lsp infill` and the "
-            "Python API do not read this setting.",
+            "Set 0 to use one file at a time: no other file is then read, indexed or copied from.",
         ),
     ] = 6_000
     statistics: Annotated[

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dg_lsp import cli
-from dg_lsp.batch import page
+from dg_lsp.batch import page, review
 from tests.batch.engines import Filling, connecting
 from tests.batch.test_batch_commands import FILLED, STUB, project, run
 
@@ -121,6 +121,14 @@ def test_the_user_may_accept_and_edit_an_unsure_fill(project: Path, monkeypatch:
     result = decided("ea", "--min-confidence", "1")
     assert (project / "a.py").read_text() == FILLED.replace("return", "yield"), result.output
     assert "below --min-confidence 1" in result.stderr
+    assert "a.py:3:5: 3 of 3, edited by you" in result.stderr
+
+
+def test_a_hole_that_the_user_did_not_decide_is_not_rejected(project: Path) -> None:
+    (project / "a.py").write_text(TWO)
+    reasons = re.findall("not filled: (.*)", decided("rq").stderr)
+    assert reasons == [review.REJECTED, review.UNREVIEWED]
+    assert re.findall("not filled: (.*)", decided("q").stderr) == [review.UNREVIEWED] * 2
 
 
 class Loads(HTMLParser):

@@ -12,7 +12,7 @@ from dg_lsp.batch import journal as journals
 from dg_lsp.batch.journal import Journal, JournalError
 from dg_lsp.batch.plan import Fill
 from dg_lsp.core.confidence import Calibrated, Ranked
-from dg_lsp.core.values import Document, Edit, Hole, Snippet, Span
+from dg_lsp.core.values import Document, Edit, Hole, InfillRequest, Snippet, Span
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
 HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)
@@ -42,14 +42,23 @@ def test_another_text_hole_or_setting_has_another_key(tmp_path: Path) -> None:
     assert known(path, "embedded", 1, hole=replace(HOLE, instruction="fast")) == ()
 
 
-def test_other_related_text_has_another_key(tmp_path: Path) -> None:
+def test_another_request_has_another_key(tmp_path: Path) -> None:
     near = Snippet("near.py", "x = 1\n")
+    request = InfillRequest("def f():\n    ", "\n", (HOLE,), related=(near,), seed=1)
     with Journal(tmp_path / "j") as journal:
-        journal.add(DOCUMENT, HOLE, FILLS, [near])
+        journal.add(DOCUMENT, HOLE, FILLS, [request])
     with Journal(tmp_path / "j") as journal:
-        assert journal.get(DOCUMENT, HOLE, [near]) == FILLS
-        for related in ([], [replace(near, text="x = 2\n")], [replace(near, path="far.py")], [near, near]):
-            assert journal.get(DOCUMENT, HOLE, related) == ()
+        assert journal.get(DOCUMENT, HOLE, [request]) == FILLS
+        changed = (
+            replace(request, related=()),
+            replace(request, related=(replace(near, text="x = 2\n"),)),
+            replace(request, related=(replace(near, path="far.py"),)),
+            replace(request, related=(replace(near, for_copying=True),)),
+            replace(request, prefix="ef f():\n    "),
+            replace(request, seed=2),
+        )
+        for requests in ([], [request, request], *([each] for each in changed)):
+            assert journal.get(DOCUMENT, HOLE, requests) == ()
 
 
 def test_another_version_has_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.order import After
 from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.run import RunOptions
 from dg_lsp.core.values import InfillRequest
 from tests.batch.engines import Filling, connecting, planned
 from tests.batch.test_batch_verify import PYTEST
@@ -48,8 +49,10 @@ class ScriptedRun:
         return next(request for request in self.engine.requests if request.prefix.rpartition("def ")[2].startswith(f"{name}("))
 
 
-def run(scripted: ScriptedRun, *plans: Plan, journal: Path | None = None, check: str = "") -> list[FileResult]:
-    spec = JobSpec(check=Check(check) if check else None)
+def run(
+    scripted: ScriptedRun, *plans: Plan, journal: Path | None = None, check: str = "", n_retries: int = 0
+) -> list[FileResult]:
+    spec = JobSpec(check=Check(check) if check else None, options=RunOptions(n_retries=n_retries))
 
     async def results() -> list[FileResult]:
         with Journal(journal) as answers:
@@ -175,6 +178,51 @@ def test_a_run_that_is_resumed_asks_for_nothing_again(project: Path, tmp_path: P
     results = run(first, *plans, journal=tmp_path / "journal")
     assert [result.text for result in run(second, *plans, journal=tmp_path / "journal")] == [each.text for each in results]
     assert (len(first.order), second.order) == (4, [])
+
+
+def test_a_further_round_sees_what_the_first_one_saw(project: Path) -> None:
+    (project / "test_a.py").write_text("from a import caller\n\n\ndef test():\n    assert caller() == 42\n")
+    raising = "raise NotImplementedError"
+    plans = (
+        planned(project / "a.py", "from b import callee\n\n\n" + CALLER.replace("...", raising)),
+        planned(project / "b.py", CALLEE.replace("...", raising)),
+    )
+    scripted = ScriptedRun(caller="return 41", callee="return 21")
+    [result, _] = run(scripted, *plans, check=PYTEST, n_retries=2)
+    assert not result.fills
+    rounds = [request for request in scripted.engine.requests if request.prefix.endswith('"""\n    ')]
+    assert len({request.seed for request in rounds}) == len(rounds) == 3
+    assert ["return 21" in "".join(each.text for each in request.related) for request in rounds] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "n_asked"),
+    [
+        pytest.param("far/copied.py", "total", "amount", 1, id="a passage to copy from"),
+        pytest.param("far/defined.py", "price, day", "price, hour", 1, id="a definition"),
+        pytest.param("far/unused.py", "one", "two", 0, id="a file that no request contains"),
+    ],
+)
+def test_a_resumed_run_asks_again_where_its_requests_changed(
+    project: Path, name: str, old: str, new: str, n_asked: int
+) -> None:
+    (project / "far").mkdir()
+    (project / "far/copied.py").write_text("    items = prices(day)\n    total = 1\n    return total\n")
+    (project / "far/defined.py").write_text("def rate_of(price, day):\n    pass\n")
+    (project / "far/unused.py").write_text("one = 1\n")
+    text = "def total_of(day):\n    x = rate_of(1, day)\n    items = prices(day)\n    # FILL\n    return total\n"
+    plans = [planned(project / "a.py", text)]
+    journal = project / "journal"
+
+    def asked() -> int:
+        scripted = ScriptedRun()
+        run(scripted, *plans, journal=journal)
+        return len(scripted.engine.requests)
+
+    assert (asked(), asked()) == (1, 0)
+    path = project / name
+    path.write_text(path.read_text().replace(old, new))
+    assert (asked(), asked()) == (n_asked, 0)
 
 
 def test_a_check_sees_what_was_filled_in_other_files_before(project: Path) -> None:

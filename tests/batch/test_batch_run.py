@@ -15,7 +15,6 @@ from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.run import FileContext, HoleResult, RunOptions
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
-from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine, EngineError
 from tests.batch.engines import Filling, planned
 
@@ -288,8 +287,7 @@ def test_a_hole_gets_no_passage_of_its_own_file(tmp_path: Path, name: str) -> No
     place = planning.parse_place(f"{path}:8:5")
     plan = planning.for_places(job.source_at(place), [place])
     context = job.context_source()(plan)
-    options = run.settings_for(plan, context, plan.groups[0], RunOptions())
-    request = pipeline.to_request(plan.source.document, plan.groups[0], options, related=context.related, files=context.files)
+    request = run.request_for(plan, context, plan.groups[0], RunOptions())
     passages = [snippet.text for snippet in request.related if snippet.for_copying]
     assert [text for text in passages if "third" in text]
     assert not [text for text in passages if "total" in text]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -70,6 +71,19 @@ def outcome(result: FileResult) -> list[tuple[str, str]]:
         (result.fills[hole].edit.text, result.proofs.get(hole, "")) if hole in result.fills else ("", reasons[hole])
         for hole in result.plan.holes
     ]
+
+
+@pytest.mark.parametrize(
+    ("tests", "reason"),
+    [
+        ("import gone\ndef test_f():\n    pass\n", r"no test passes: .*test_b fails: .*No module named 'gone'"),
+        ("x = 1\n", "the check runs no test"),
+    ],
+)
+def test_tests_that_can_not_run_are_the_reason(tmp_path: Path, tests: str, reason: str) -> None:
+    (tmp_path / "test_b.py").write_text(tests)
+    [result] = checked(tmp_path, PYTEST, (planned(tmp_path / "a.py", ONE), [["return 1"]]))
+    assert re.match(reason, outcome(result)[0][1])
 
 
 def test_a_check_proves_the_candidate_with_which_it_passes(tmp_path: Path) -> None:

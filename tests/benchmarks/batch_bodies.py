@@ -68,6 +68,8 @@ def main() -> None:
     parser.add_argument("--oracle", action="store_true")
     parser.add_argument("--exclude", default="test*,docs,conftest.py", help="glob patterns of files that are not emptied")
     options = parser.parse_args()
+    if not options.no_check and not passing_tests(options.source, options.check):
+        raise SystemExit(f"no test of {options.source} passes before its bodies are emptied: install what its tests need")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / options.source.name
         shutil.copytree(options.source, root, symlinks=True)
@@ -179,7 +181,7 @@ def passing_tests(root: Path, command: str) -> set[str]:
         shutil.copytree(root, copy, symlinks=True)
         environment = {
             **os.environ,
-            "PYTHONPATH": f"{copy / 'src'}:{copy}",
+            "PYTHONPATH": os.pathsep.join([str(copy / "src"), str(copy), os.environ.get("PYTHONPATH", "")]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_ADDOPTS": f"--junit-xml={report}",
         }

@@ -41,7 +41,9 @@ def main() -> int:
     arguments = parser.parse_args()
     root = arguments.folder.resolve()
     ignore = Ignore.for_root(root)
-    files = repository.indexed(ignore, max_s=60.0)
+    index = repository.RepositoryIndex(ignore, read_s=60.0)
+    index.update()
+    files = index.repository
     counts = Counter[str]()
     for task in make.tasks(root, arguments.holes, 1):
         counts["holes"] += 1

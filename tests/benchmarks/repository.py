@@ -65,7 +65,9 @@ def contexts(root: Path, tasks: list[Task]) -> dict[str, Context]:
     """Return the ways to add text from other files, by name."""
     ignore = ignoring.Ignore.for_root(root)
     begun = time.thread_time()
-    files = repository.indexed(ignore, max_s=60.0)
+    index = repository.RepositoryIndex(ignore, read_s=60.0)
+    index.update()
+    files = index.repository
     size, memory = (sum(each) for each in zip(*((len(file.text), file.n_bytes) for file in files.files.values()), strict=True))
     spent = time.thread_time() - begun
     print(f"{len(files.files)} files, {size / 1e6:.2f} M characters, index {memory / 1e6:.1f} MB in {spent:.1f} s", flush=True)

@@ -129,10 +129,22 @@ def test_no_text_is_added_without_room_for_it() -> None:
 
 
 def test_a_changed_text_replaces_the_indexed_one() -> None:
-    files = repo(b_py=OPENED).changed({"b.py": "def other():\n    pass\n", "new.py": OPENED})
+    texts = {"b.py": "def other():\n    pass\n", "new.py": OPENED}
+    files = repo(b_py=OPENED).changed({path: repository.index(path, "python", text) for path, text in texts.items()})
     assert list(files.files) == ["b.py"]
     assert repository.passages(request("open(path, encoding=$0"), files) == ()
     assert set(files.by_name) == {"other"}
+
+
+def test_the_names_of_a_changed_repository_are_those_of_a_new_one() -> None:
+    texts = {f"{name}_py": f"def shared():\n    pass\n\n\ndef only_{name}():\n    pass\n" for name in "abc"}
+    new = "def only_c():\n    pass\n\n\nclass Other:\n    def shared(self):\n        pass\n"
+    before = repo(**texts)
+    changed = before.changed({"b.py": repository.index("b.py", "python", new)})
+    again = changed.changed({"a.py": repository.index("a.py", "python", "x = 1\n")})
+    assert changed.by_name == repo(**{**texts, "b_py": new}).by_name
+    assert again.by_name == repo(**{**texts, "b_py": new, "a_py": "x = 1\n"}).by_name
+    assert before.by_name == repo(**texts).by_name
 
 
 def test_every_language_lists_its_definitions() -> None:

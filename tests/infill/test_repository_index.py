@@ -90,7 +90,7 @@ def test_files_that_an_update_does_not_reach_leave_the_index(tmp_path: Path, mon
     make(tmp_path, {"a.py": "a = 1\n", "b.py": "b = 1\n"})
     index = RepositoryIndex(Ignore.for_root(tmp_path))
     index.update()
-    monkeypatch.setattr(repository, "WALK_S", 0.0)
+    monkeypatch.setattr(index, "_walk_s", 0.0)
     index.update()
     assert not index.repository.files
 

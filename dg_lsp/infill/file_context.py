@@ -1,0 +1,114 @@
+"""Read what a request for a file contains besides its own text: settings, text from other files, and the index of them.
+
+`dg-lsp infill`, `dg-lsp explain` and the Python API read it here. The server's `nearby` module reads the same in threads,
+because a keystroke must not wait for the disk. This module knows files and settings, not models.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dg_lsp.core import repository, secrets
+from dg_lsp.core.repository import IndexedFile, Repository
+from dg_lsp.core.values import Budget, Document, Snippet
+from dg_lsp.infill import workspace
+from dg_lsp.infill.ignoring import Ignore
+from dg_lsp.infill.pipeline import RequestOptions
+from dg_lsp.infill.repository import RepositoryIndex
+from dg_lsp.wire import config
+from dg_lsp.wire.settings import DEFAULTS, Settings
+
+N_TEXTS = 512  # files of a workspace whose text is cached, at most `workspace.MAX_FILE_BYTES` each
+
+
+@dataclass(frozen=True, slots=True)
+class FileContext:
+    """The context of a file: its path below the workspace, text from other files, the index, and the context settings.
+
+    `files` is the index of the workspace, from which each hole gets its own text.
+    """
+
+    path: str
+    related: tuple[Snippet, ...] = ()
+    files: Repository = repository.EMPTY
+    window_chars: int = DEFAULTS.window_chars
+    related_chars: int = DEFAULTS.related_chars
+
+    def options(self, budget: Budget, seed: int, file: str = "") -> RequestOptions:
+        """Return the options of a request for the file, whose absolute path is `file`."""
+        own = os.path.realpath(file) if file else ""
+        return RequestOptions(self.window_chars, self.related_chars, budget, seed, self.path, file=file, own=own)
+
+
+class ContextReader:
+    """Reads the contexts of files. Each workspace is read once. Calls may come from several threads."""
+
+    def __init__(self) -> None:
+        """Start without any workspace."""
+        self._workspaces: dict[Path, _Workspace] = {}
+        self._lock = threading.Lock()
+
+    def read(
+        self, path: Path, document: Document, texts: Mapping[Path, str] | None = None, *, is_fresh: bool = False
+    ) -> FileContext:
+        """Return the context of the file at this absolute path, whose text is the document.
+
+        `texts` holds the new texts of files that are about to be changed. With `is_fresh`, the workspace's settings and
+        changed files are read again.
+        """
+        root = config.workspace_of(path)
+        with self._lock:
+            if root not in self._workspaces:
+                self._workspaces[root] = _Workspace(root)
+            elif is_fresh:
+                self._workspaces[root].renew()
+            return self._workspaces[root].context(path, document, texts or {})
+
+
+class _Workspace:
+    """The settings of one workspace, its index, and the texts of its files that were read."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._ignore = root, Ignore.for_root(root)
+        # No time limit: what is indexed must not depend on the machine's speed. The number and size of files are limited.
+        self._index = RepositoryIndex(self._ignore, walk_s=math.inf, read_s=math.inf)
+        self._new_files: dict[str, tuple[str, IndexedFile]] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """Read the settings and the changed files again."""
+        self._settings: Settings = config.read(self._root)[0].settings
+        self._text = functools.lru_cache(N_TEXTS)(workspace.masked_text)
+        self._new_files.clear()
+        if self._settings.related_chars:
+            self._index.update()
+
+    def context(self, path: Path, document: Document, texts: Mapping[Path, str]) -> FileContext:
+        """Return the context of a file below the root."""
+        name, settings = workspace.name_of(path.relative_to(self._root)), self._settings
+        if not settings.related_chars:
+            return FileContext(name, (), repository.EMPTY, settings.window_chars, 0)
+        masked = {other: secrets.mask(text) for other, text in texts.items() if other.is_relative_to(self._root)}
+
+        def text_of(other: Path) -> str:
+            return masked[other] if other in masked else self._text(other)
+
+        related = workspace.related(self._root, path, document, settings.related_chars, ignore=self._ignore, text_of=text_of)
+        files = self._index.repository
+        new_files = {str(other): self._indexed(str(other), text) for other, text in masked.items() if str(other) in files.files}
+        return FileContext(name, related, files.changed(new_files), settings.window_chars, settings.related_chars)
+
+    def _indexed(self, key: str, text: str) -> IndexedFile:
+        """Return the index of a file's new text, which many requests share."""
+        known_text, file = self._new_files.get(key, ("", None))
+        if file is None or known_text != text:
+            old = self._index.repository.files[key]
+            file = repository.index(old.path, old.language, text)
+            self._new_files[key] = text, file
+        return file
