@@ -10,7 +10,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
@@ -144,13 +143,19 @@ def infill(
 
 def print_bytes(text: str) -> None:
     """Print text from files as bytes, unchanged. On a terminal, control characters are made visible."""
-    if sys.stdout is not None and sys.stdout.isatty():
-        # Only our own colour codes stay.
-        text = "".join(part if _COLOUR.fullmatch(part) else visible(part) for part in _COLOUR.split(text))
-    typer.echo(text.encode("utf-8", "surrogateescape"), nl=False)
+    print_painted(_for(sys.stdout, text))
 
 
-_COLOUR = re.compile("(\x1b\\[[0-9;]{0,8}m)")
+def print_painted(text: str, *, err: bool = False) -> None:
+    """Print text as bytes; the caller has made control characters visible, and may have added colours."""
+    typer.echo(text.encode("utf-8", "surrogateescape"), nl=False, err=err)
+
+
+def _for(stream: TextIO | None, text: str) -> str:
+    """Return the text, with its control characters visible if the stream is a terminal. Line ends stay."""
+    if stream is None or not stream.isatty():
+        return text
+    return "\r\n".join(map(visible, text.split("\r\n")))
 
 
 def is_colourful() -> bool:
@@ -352,10 +357,14 @@ def _root(spec: JobSpec) -> Path:
 
 
 def _show(diff: str, *, err: bool = False) -> None:
-    """Print the diff as bytes, so that line ends and names stay unchanged; in colour on a terminal."""
+    """Print the diff as bytes, so that line ends and names stay unchanged.
+
+    On a terminal it is in colour, and control characters are made visible: a file could hide lines of the diff with them.
+    """
+    diff = _for(sys.stderr if err else sys.stdout, diff)
     if is_colourful():
         diff = "".join(_coloured(line) for line in diff.splitlines(keepends=True))
-    typer.echo(diff.encode("utf-8", "surrogateescape"), nl=False, err=err)
+    print_painted(diff, err=err)
 
 
 def _coloured(line: str) -> str:

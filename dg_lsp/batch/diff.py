@@ -121,11 +121,12 @@ def _range(first: int, n_lines: int) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return the name as git writes it: quoted if it contains a quote, a backslash or a control character.
+    """Return the name as git writes it: quoted if it contains a quote, a backslash or a character that can't be shown.
 
-    A tab follows a name with a space, because patch stops reading there.
+    These are control characters, also those above 0x7f and those that reverse the direction of text, and bytes that are not
+    UTF-8. A tab follows a name with a space, because patch stops reading there.
     """
-    if any(char in '"\\' or char < " " or char == "\x7f" for char in name):
+    if any(char in '"\\' or not char.isprintable() for char in name):
         return '"' + "".join(_escaped(char) for char in name) + '"'
     return f"{name}\t" if " " in name else name
 
@@ -133,4 +134,4 @@ def _quoted(name: str) -> str:
 def _escaped(char: str) -> str:
     if char in '"\\':
         return "\\" + char
-    return f"\\{ord(char):03o}" if char < " " or char == "\x7f" else char
+    return char if char.isprintable() else "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp.batch.commands import is_colourful, print_bytes, say
+from dg_lsp.batch.commands import is_colourful, print_bytes, print_painted, say
 from dg_lsp.engine.entry import ENGINE_COMMAND
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def _traced(request: InfillRequest, options: ConnectOptions, *, is_drawn: 
         last = steps[-1] if steps else None
         steps.append(Step(number, texts))
         if is_drawn and (last is None or last.texts != texts):
-            print_bytes(frame(request, steps[-1], last, paint))
+            print_painted(frame(request, steps[-1], last, paint))
 
     def on_state(state: State) -> None:
         if isinstance(state, Loading) and state.message and sys.stderr.isatty():

@@ -1,7 +1,8 @@
 """Recognise what may be a secret, by a file's name and by the text itself, and mask it.
 
 This module is pure. The file names come from gitrob, shhgit and GitHub's `gitignore` templates, or from the documentation of
-the program that writes the file: rclone, Ansible Vault, kubectl, Firebase, google-github-actions/auth. The token shapes (each
+the program that writes the file: rclone, Ansible Vault, kubectl, Firebase, google-github-actions/auth, kinit, Databricks,
+Kaggle, R, Oracle Cloud, Snowflake, dbt, huggingface_hub, the SFTP extension of VS Code. The token shapes (each
 service's prefix, and the length) come from gitleaks (`config/gitleaks.toml`), detect-secrets (its plugins) and GitHub's
 list of secret scanning patterns.
 
@@ -38,6 +39,8 @@ FILES = (
     ".vault_pass*", "vault_pass*", ".vault-pass*", "vault.yml", "vault.yaml", "rclone.conf", ".tugboat", ".esmtprc",
     ".msmtprc", ".ftpconfig", ".remote-sync.json",
     "filezilla.xml", "recentservers.xml", "sftp-config.json", "ventrilo_srv.ini", "robomongo.json", "dbeaver-data-sources.xml",
+    ".dbeaver-data-sources.xml", "heroku.json", "configuration.user.xpl", "jenkins.plugins.publish_over_ssh.*.xml", ".muttrc",
+    "muttrc", "*.keytab", ".databrickscfg", "kaggle.json", ".renviron",
     ".rhosts", ".fetchmailrc", ".trc", ".terraformrc", "terraform.rc", "master.key", "knife.rb", ".passwd*",
     # Tokens and accounts in files of their own.
     "service-account*.json", "service_account*.json", "serviceaccount*.json", "client_secret*.json", "client-secret*.json",
@@ -46,7 +49,7 @@ FILES = (
     "credential*", "secret*", ".secret*", "*.secret", "*.secrets", "apikey", "apikey.txt", "api_key", "api_key.txt",
     "*.credentials",
     # Histories of typed commands, which may include passwords.
-    "*_history", ".*_history", "*history.txt", ".histfile", ".lesshst",
+    "*_history", ".*_history", "*history.txt", ".histfile", ".lesshst", ".dbshell",
 )  # fmt: skip
 FOLDERS = frozenset(
     {".ssh", ".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".secrets", ".vault", "credentials", "secrets"}
@@ -59,7 +62,8 @@ PLACES = (
     ".config/configstore/*", ".config/heroku/*", ".config/containers/auth.json", ".config/pip/pip.conf", ".pip/pip.conf",
     ".m2/settings.xml", ".m2/settings-security.xml", ".gradle/gradle.properties", ".cargo/credentials*", ".gem/credentials",
     ".composer/auth.json", ".nuget/nuget.config", ".subversion/auth/*", ".bundle/config", ".circleci/cli.yml",
-    ".weechat/irc.conf", ".local/share/keyrings/*", ".rails/master.key", "config/master.key",
+    ".oci/config", ".snowsql/config", ".dbt/profiles.yml", ".vscode/sftp.json", ".huggingface/token",
+    ".cache/huggingface/token", ".weechat/irc.conf", ".local/share/keyrings/*", ".rails/master.key", "config/master.key",
 )  # fmt: skip
 
 

@@ -160,7 +160,7 @@ def train(
     compiled: Annotated[
         bool, typer.Option(help="Compile the model. This takes minutes; training on a CPU is then a third faster.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="It chooses the batches. Use the same one when you continue a run.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="It chooses the batches.", min=0)] = 0,
 ) -> None:
     """Train, and continue where an interrupted run stopped. You can interrupt it at any time."""
     need(run, "tokenizer.json", "train.npz", "valid.npz")

@@ -132,3 +132,11 @@ def test_any_edits_of_any_text_apply(text: str, data: st.DataObject) -> None:
         completed = subprocess.run(tool, input=diff_text.encode(), cwd=folder, capture_output=True, check=False)
         assert completed.returncode == 0, (diff_text, completed.stderr)
         assert Path(folder, "a.txt").read_bytes() == expected.encode(), diff_text
+
+
+@pytest.mark.parametrize("char", ["\x1b", "\x7f", "\x9b", "\u202e", "\u2028", "\u200b", "\udce9"])
+def test_a_name_gives_no_orders_to_a_terminal_and_is_found(char: str) -> None:
+    """U+009B begins an escape sequence too, and U+202E reverses the text that follows."""
+    name = f"a{char}2J.py"
+    check_applies(name, BODY, replacing(BODY, "pass", "return 2"))
+    assert char not in diff.unified(name, BODY, [replacing(BODY, "pass", "return 2")])

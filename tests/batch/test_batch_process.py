@@ -81,14 +81,12 @@ def test_a_pipe_gets_the_diff_and_no_progress_bar(tmp_path: Path) -> None:
     assert err.count("\n") == 1
 
 
-def test_a_terminal_gets_a_progress_bar_and_colours(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(STUB)
+def on_a_terminal(folder: Path, **more: str) -> bytes:
+    """Return what `dg-lsp infill .` prints on a terminal."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", SCRIPTED, "fills", "infill", "."]
-    more = {"TERM": "xterm", "COLUMNS": "100"}
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(**more), stdin=theirs, stdout=theirs, stderr=theirs
-    ) as process:
+    more = {"TERM": "xterm", "COLUMNS": "100", **more}
+    with subprocess.Popen(command, cwd=folder, env=environment(**more), stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         output = b""
         # When the other end of a terminal is closed, Linux raises an error; other systems return an empty read.
@@ -97,9 +95,27 @@ def test_a_terminal_gets_a_progress_bar_and_colours(tmp_path: Path) -> None:
                 output += data
         os.close(ours)
         assert process.wait(timeout=60) == 0
+    return output
+
+
+def test_a_terminal_gets_a_progress_bar_and_colours(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    output = on_a_terminal(tmp_path)
     assert "━".encode() in output
     assert b"left" in output
     assert b"\x1b[32m+    return 1" in output
+
+
+@pytest.mark.parametrize("more", [{}, {"NO_COLOR": "1"}], ids=["colours", "no colours"])
+def test_the_text_of_a_file_gives_no_orders_to_a_terminal(tmp_path: Path, more: dict[str, str]) -> None:
+    """The lines around a hole would set the clipboard, hide what follows, and reverse it."""
+    orders = "\x1b]52;c;cm0gLXJm\x07 \x1b[8m \u202e \x9b2J"
+    (tmp_path / "a.py").write_bytes(STUB.replace("Do.", f"Do. X = '{orders}'").replace("\n", "\r\n").encode())
+    output = on_a_terminal(tmp_path, **more).decode()
+    line = next(line for line in output.split("\n") if "X = '" in line)
+    assert "\\x1b]52;c;cm0gLXJm\\x07 \\x1b[8m \\u202e \\x9b2J'" in line
+    assert not any(order in output for order in ("\x1b]52", "\x1b[8m", "\u202e", "\x9b"))
+    assert "return 1\\r" not in output
 
 
 def test_a_rate_reads_well() -> None:

@@ -96,6 +96,18 @@ PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n-----END RSA PRIVATE KEY-----\n
         "terraform.tfvars",
         "prod.auto.tfvars",
         "terraform.tfstate.backup",
+        ".dbeaver-data-sources.xml",
+        "jenkins.plugins.publish_over_ssh.BapSshPublisherPlugin.xml",
+        "etc/krb5.keytab",
+        ".databrickscfg",
+        ".kaggle/kaggle.json",
+        ".Renviron",
+        "me/.oci/config",
+        "me/.snowsql/config",
+        "me/.dbt/profiles.yml",
+        "shop/.vscode/sftp.json",
+        "me/.cache/huggingface/token",
+        ".dbshell",
     ],
 )
 def test_files_that_hold_secrets_are_known_by_name(path: str) -> None:
