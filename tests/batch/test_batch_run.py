@@ -12,9 +12,10 @@ from dg_lsp.batch import job, run
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.plan import Plan
-from dg_lsp.batch.run import FileContext, HoleResult, RunOptions
+from dg_lsp.batch.run import HoleResult, RunOptions
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
+from dg_lsp.infill.file_context import FileContext
 from dg_lsp.infill.port import Engine, EngineError
 from tests.batch.engines import Filling, planned
 

@@ -54,7 +54,8 @@ def main() -> None:
 
 
 def made(project: Path, n_files: int, n_holes: int) -> Path:
-    """Return a project with so many files and holes."""
+    """Return a repository with so many files and holes."""
+    (project / ".git").mkdir(parents=True)
     for idx in range(n_files):
         path = project / f"d{idx % 20}" / f"f{idx}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
