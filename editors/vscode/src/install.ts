@@ -8,7 +8,7 @@ import * as vscode from "vscode";
 import { scripts } from "./locate";
 import { selectedPython } from "./python";
 import { countPackages, stepOf } from "./steps";
-import { CPU_INDEX, type CpuRequirements, cpuRequirements, hasUselessCuda } from "./torch";
+import { ADDRESS_HINT, type CpuRequirements, cpuRequirements, hasUselessCuda, indexProblem } from "./torch";
 
 // Defined by the build: the wheel that is packed with this extension.
 declare const WHEEL_NAME: string;
@@ -68,11 +68,11 @@ async function installOnce(bundle: Bundle, output: vscode.LogOutputChannel): Pro
   }
 }
 
-/** What pip installs beside dg-lsp. `cpu` is set if torch's CPU build replaces that of the file. */
+/** What pip installs beside dg-lsp. `cpu` is set if torch's CPU build, from the index with this address, replaces that of the file. */
 interface Requirements {
   file: string;
   isCustom: boolean;
-  cpu?: CpuRequirements;
+  cpu?: CpuRequirements & { index: string };
 }
 
 /** Return the user's requirements file or the extension's own; undefined if the user dismissed the question about torch. */
@@ -82,14 +82,22 @@ async function chooseRequirements(folder: string): Promise<Requirements | undefi
   const own = { file: path.join(folder, "requirements.txt"), isCustom: false };
   const cpu = cpuRequirements(await readFile(own.file, "utf-8"));
   if (!cpu || !hasUselessCuda(process.platform, existsSync)) return own;
-  const small = { label: "Small: the CPU build of torch", detail: `About 200 MB from ${new URL(CPU_INDEX).host}. The other packages come from your package index.` };
-  const large = { label: "Large: torch with CUDA", detail: "Several gigabytes, all from your package index, with the hashes in this extension." };
+  const large = { label: "Large: torch with CUDA", detail: "Several gigabytes, from your package index, with pinned hashes." };
+  const small = { label: "Small: the CPU build of torch", detail: "About 200 MB, from PyTorch's own index, whose address you enter." };
   const picked = await vscode.window.showQuickPick([small, large], {
     title: "No NVIDIA GPU was found: which build of torch?",
-    placeHolder: "Your package index has no CPU build of torch for Linux",
+    placeHolder: "All other packages come from your package index, with pinned hashes.",
     ignoreFocusOut: true,
   });
-  return picked && (picked === small ? { ...own, cpu } : own);
+  if (picked !== small) return picked && own;
+  const address = await vscode.window.showInputBox({
+    title: "Address of the package index with CPU builds of torch",
+    prompt: `Enter ${ADDRESS_HINT}. The version is pinned, the hash is the index's own.`,
+    placeHolder: "https://",
+    ignoreFocusOut: true,
+    validateInput: indexProblem,
+  });
+  return address === undefined ? undefined : { ...own, cpu: { ...cpu, index: address.trim() } };
 }
 
 type Progress = vscode.Progress<{ message?: string; increment?: number }>;
@@ -116,8 +124,8 @@ async function steps(
   if (cpu) {
     await writeFile(listFile, list);
     progress.report({ message: "downloading torch" });
-    // PyTorch's index states each file's hash, which pip compares; this extension has no hashes of that index.
-    await run([...pip, "--no-deps", "--only-binary", ":all:", "--index-url", CPU_INDEX, cpu.torch], output, cancelled, onLine);
+    // The index states each file's hash, which pip compares; this extension has no hashes of an index that the user names.
+    await run([...pip, "--no-deps", "--only-binary", ":all:", "--index-url", cpu.index, cpu.torch], output, cancelled, onLine);
   }
   // The extension's requirements file has a hash for each file, so pip can enforce them.
   const strict = isCustom ? [] : ["--require-hashes", "--only-binary", ":all:"];

@@ -1,7 +1,17 @@
-/** Chooses the build of torch to install: the package index's, or on Linux without an NVIDIA GPU PyTorch's own CPU build. Pure. */
+/** Chooses the build of torch to install: the package index's, or on Linux without an NVIDIA GPU a CPU build from an index that the user names. Pure. */
 
-/** The host that has CPU builds for Linux; the package index has only builds with CUDA there. */
-export const CPU_INDEX = "https://download.pytorch.org/whl/cpu";
+/** Where a user finds the address of PyTorch's own index, which this extension does not choose. */
+export const ADDRESS_HINT = "the address that pytorch.org shows for pip, Linux and CPU";
+
+/** Return what is wrong with the address of a package index, as a sentence; "" for nothing. */
+export function indexProblem(address: string): string {
+  try {
+    if (new URL(address.trim()).protocol === "https:") return "";
+  } catch {
+    // Not an address at all.
+  }
+  return `Enter an address that begins with https://: ${ADDRESS_HINT}`;
+}
 
 // Made by NVIDIA's driver; the last one is what Windows shares with WSL.
 const GPU_FILES = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];

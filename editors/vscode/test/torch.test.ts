@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { countPackages } from "../src/steps";
-import { cpuRequirements, hasUselessCuda } from "../src/torch";
+import { cpuRequirements, hasUselessCuda, indexProblem } from "../src/torch";
 
 test("only Linux without an NVIDIA GPU has no use for CUDA", () => {
   const nothing = () => false;
@@ -28,4 +28,11 @@ test("the requirements for a CPU have every package and hash but torch's and CUD
 
 test("a requirements file without torch has no CPU build", () => {
   assert.equal(cpuRequirements("typer==0.29.2\n"), undefined);
+});
+
+test("the address of an index must be an https address", () => {
+  assert.equal(indexProblem(" https://example.org/cpu "), "");
+  assert.match(indexProblem("http://example.org/cpu"), /begins with https/);
+  assert.match(indexProblem("cpu"), /begins with https/);
+  assert.match(indexProblem(""), /pytorch\.org shows/);
 });
