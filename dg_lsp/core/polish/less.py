@@ -70,9 +70,9 @@ def _does_something(text: str, language: str) -> bool:
 
 
 def _has_code(text: str) -> bool:
-    """Return whether a line is neither a placeholder of any language nor the end of a block."""
+    """Return whether a line is none of these, of any language: a placeholder, a comment, the end of a block."""
     lines = (_without_brackets(line).strip(" ;") for line in text.split("\n"))
-    return any(line and not placeholders.is_line(line) and not _BLOCK_END.fullmatch(line) for line in lines)
+    return any(line and not placeholders.is_line(line) and not _NO_CODE.fullmatch(line) for line in lines)
 
 
 def _is_placeholder(line: str) -> bool:
@@ -96,4 +96,5 @@ def nothing(facts: Facts) -> list[Node]:
     return [node for capture in ("comment", "string.alone", *NOTHING) for node in facts.all(capture)]
 
 
-_BLOCK_END = re.compile(r"(?:end|fi|done|esac)[,;]*")
+# The end of a block, or a comment. A block comment may be open at the line's end.
+_NO_CODE = re.compile(r"(?:end|fi|done|esac)[,;]*|(?://|--\s|#[\s!]).*|/\*(?:(?!\*/).)*(?:\*/)?")
