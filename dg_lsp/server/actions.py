@@ -47,6 +47,7 @@ def attempts(
     """
     if what in ("body", "hole"):
         touched = [hole for hole in _placeholders(document, syntax) if _touch(hole.span, span)]
+        touched = touched or _pointed_at(document, syntax, span)
         return ((touched[0],),) if touched else ()
     if what == "all":
         placeholders = _placeholders(document, syntax)
@@ -65,8 +66,9 @@ def attempts(
 def _all(document: Document, syntax: Syntax | None, span: Span) -> Iterable[Action]:
     placeholders = _placeholders(document, syntax)
     nearby_holes = [hole for hole in placeholders if _is_near(hole, syntax, span)]
-    if nearby_holes:
-        hole = nearby_holes[0]
+    # A body that may be empty on purpose is offered only on its own line.
+    if near_or_pointed := nearby_holes or _pointed_at(document, syntax, span):
+        hole = near_or_pointed[0]
         if hole.kind == "body":
             yield Action("Fill function body", "body", hole.span)
         else:
@@ -84,6 +86,15 @@ def _all(document: Document, syntax: Syntax | None, span: Span) -> Iterable[Acti
 
 def _placeholders(document: Document, syntax: Syntax | None) -> tuple[Hole, ...]:
     return holes.in_document(document, syntax, frozenset({"bodies", "markers"}))
+
+
+def _pointed_at(document: Document, syntax: Syntax | None, span: Span) -> list[Hole]:
+    """Return the body or statement whose placeholder is on the cursor's line or in the selection, if there is one."""
+    if syntax is not None and span.start == span.end:
+        line = syntax.lines.at(span.start)
+        span = Span(syntax.lines.starts[line], syntax.lines.ends[line])
+    hole = holes.at_placeholder(document, span, syntax)
+    return [hole] if hole is not None else []
 
 
 def _is_near(hole: Hole, syntax: Syntax | None, span: Span) -> bool:

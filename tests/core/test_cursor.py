@@ -308,6 +308,9 @@ private:
         ("python", 'def f():\n    """Do$0cs."""\n    pass\n'),
         ("python", "def f():\n    $0\n    pass\n"),
         ("python", "def f():\n    x = $01\n"),
+        # Such a statement may follow a placeholder, but alone it is code.
+        ("python", "def f():\n    return $01\n"),
+        ("javascript", "function f() {\n  return null;$0\n}\n"),
         ("javascript", "function f() { $0 }\n"),
         ("", "pas$0s\n"),
         ("cpp", SWALLOWED),

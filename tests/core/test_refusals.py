@@ -225,6 +225,17 @@ def test_code_that_stays_code_does_not_shrink() -> None:
         ("x = f()", "class E(Exception):\n    pass", "python", False),
         ("def f():\n    pass\nx = 1", "def f():\n    pass\nx = 2", "python", False),
         ("$x = 1;", "// TODO", "php", True),
+        # A placeholder of another language behind brackets, and one in a comment that the code below closes.
+        ("f(x);\n}", '} panic("not implemented")', "typescript", True),
+        ("for (int n = 0; n < 3; n++)", '{\n    error("not implemented")', "csharp", True),
+        ("throw new RangeError(x);\n}", "}\nraise NotImplementedError\n}\n\n/** Return it.\nf(x)", "javascript", True),
+        # Comments of another language.
+        ("end\n  return self.total\nend", "/* later */\nthrow new NotImplementedException();", "lua", True),
+        ("largest() {\n    echo 1", 'panic("not implemented")\n/* FILL */\n...', "bash", True),
+        ("add 3 2\nlargest 1 2", "#!/usr/bin/env bash\n    pass\n/* not closed", "bash", True),
+        ("f(x);\n}", "} g(x);", "typescript", False),
+        ("f x", "/* once */ g x", "lua", False),
+        ("f(x);", "/* once */ g(x);", "c", False),
         ("some code", "", "", True),
         ("some code", "other", "", False),
     ],

@@ -77,6 +77,7 @@ def test_faults_of_an_edit_are_detected(command: str, span: Span, edit: Edit, fa
         ("pass", False),
         ("# nothing\n...", False),
         ('throw new Error("not implemented");', False),
+        ('throw new \\Excen("not implemented");', False),
         ("todo!()", False),
         ("raise NotImplementedError", False),
         ("throw new RangeError(count);", True),

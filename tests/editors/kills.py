@@ -37,10 +37,8 @@ class Window:
     def area(self):
         return self.ONE * self.TWO
 """
-# Another text each time, so that no answer is cached, and none was rejected on that line before.
-NAMES = [
-    (one, two) for one in ("width", "depth", "left", "size") for two in ("height", "length", "weight", "right", "price", "name")
-]
+ONES = ("width", "depth", "left", "size", "first", "start", "count", "color", "top", "owner", "source", "low")
+TWOS = ("height", "length", "weight", "right", "price", "name", "last", "stop", "label", "shape", "bottom", "high")
 LINE = SHAPES[: SHAPES.index("CURSOR")].count("\n")
 KEYS = "self."
 DEADLINE_MS = int(os.environ.get("DEADLINE_MS", "0"))
@@ -56,10 +54,16 @@ class Sample:
 
 
 def samples() -> Iterator[Sample]:
-    """Yield texts without end."""
-    for one, two in itertools.cycle(NAMES):
-        text = SHAPES.replace("ONE", one).replace("TWO", two).replace("CURSOR", "")
-        yield Sample(text, f"{two} = {two}")
+    """Yield texts without end, each once.
+
+    The server has the answer for a text that it saw before, and shows it while no engine runs. The test would take that for
+    an answer of the next engine and kill that engine before its first answer, which three times in a row is a crash loop.
+    """
+    for number in itertools.count():
+        suffix = str(number + 1) if number else ""
+        for one, two in itertools.product(ONES, TWOS):
+            text = SHAPES.replace("ONE", one + suffix).replace("TWO", two + suffix).replace("CURSOR", "")
+            yield Sample(text, f"{two}{suffix} = {two}{suffix}")
 
 
 class Victim:

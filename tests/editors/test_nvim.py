@@ -32,6 +32,14 @@ def nvim(environment: Mapping[str, str], tmp_path: Path, watch: Callable[[Callab
         yield editor
 
 
+def test_the_status_names_the_remedy_where_the_plugin_is_not_set_up(nvim: Neovim) -> None:
+    nvim.command("enew")
+    status = "return table.concat(require('dg_lsp.status').sentences(), ' ')"
+    assert nvim.lua(status) == "dg-lsp is not running for this buffer."
+    nvim.lua("vim.lsp.enable('dg_lsp', false)")
+    assert nvim.lua(status) == 'dg-lsp is not running for this buffer. Put require("dg_lsp").setup() into init.lua.'
+
+
 def test_a_suggestion_appears_and_is_inserted(nvim: Neovim) -> None:
     path = nvim.edit("shop.py", SHOP)
     nvim.put(*INSIDE)

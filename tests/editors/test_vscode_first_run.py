@@ -15,6 +15,9 @@ from tests.editors import machine
 from tests.editors.waiting import until
 from tests.editors.workbench import Workbench, workbench
 
+# Where an NVIDIA GPU is seen, the extension does not ask which build of torch to install.
+HAS_GPU = sys.platform != "linux" or any(map(os.path.exists, ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")))
+
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Mapping[str, str]]:
@@ -48,6 +51,13 @@ def test_a_failed_installation_shows_a_remedy(window: Workbench) -> None:
     until(lambda: "was not found" in window.status(), "the warning", tell=window.status)
     window.page.locator(".statusbar-item[id*=dgLsp]").click()
     window.page.locator(".quick-input-list .monaco-list-row", has_text="Install the server").click()
+    if not HAS_GPU:
+        rows = window.page.locator(".quick-input-list .monaco-list-row")
+        until(lambda: rows.count() == 2, "the question which torch", tell=window.picture)
+        assert "from your package index" in rows.nth(1).inner_text()
+        assert "whose address you enter" in rows.nth(0).inner_text()
+        # The CPU build is installed already, so only the one with CUDA can fail here.
+        rows.nth(1).click()
     messages = until(lambda: [each for each in window.messages() if "could not be installed" in each], "the message")
     assert "dgLsp.client.requirements" in messages[0]
     assert "No matching distribution found" in messages[0]

@@ -38,6 +38,10 @@ def menu(text: str, language: str = "python", only: list[str] | None = None) -> 
         ("def f():\n    return 1$0\n\ndef g():\n    ...  # TODO\n", ["Fill the hole in this file"]),
         ("# FILL: add a and b$0\n", ["Fill this hole: add a and b"]),
         ("$0# FILL\n# FILL\n", ["Fill this hole", "Fill all 2 holes in this file"]),
+        ("def f(a):\n    pass$0\n", ["Fill function body"]),
+        ("def f(a):\n$0    pass\n", ["Fill function body"]),
+        ("def f$0(a):\n    pass\n", ["Write docstring for f"]),
+        ("try:\n    f()\nexcept E:\n    $0pass\n", ["Fill function body"]),
         ("x = $0f(a)$0\n", ["Regenerate selection"]),
         ("x = 1$0  $0\n", []),
         ("x = (1$0\ny = 2\n", ["Repair syntax here"]),
@@ -127,6 +131,11 @@ def test_an_uncertain_fill_has_a_caution(confidence: Confidence, caution: str) -
     _, result = done("body", "def f(a):\n    $0raise NotImplementedError\n", engine)
     assert result.caution(Threshold(0.15, n_best=1)) == caution
     assert bool(caution) is not is_sure(confidence, Threshold(0.15, n_best=1))
+
+
+def test_a_pass_that_nothing_describes_is_filled_on_its_line() -> None:
+    text, result = done("body", "def f(a):\n    $0pass\n", Answering("return a"))
+    assert (text, result.reasons) == ("def f(a):\n    return a\n", ())
 
 
 def test_several_holes_of_one_window_are_one_request() -> None:

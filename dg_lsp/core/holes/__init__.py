@@ -19,7 +19,7 @@ from dg_lsp.core.holes.ranges import errors, selection
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Hole, Span
 
-__all__ = ["KINDS", "at_cursor", "at_place", "bodies", "errors", "in_document", "markers", "selection"]
+__all__ = ["KINDS", "at_cursor", "at_place", "at_placeholder", "bodies", "errors", "in_document", "markers", "selection"]
 
 KINDS = frozenset({"bodies", "markers", "empty"})
 

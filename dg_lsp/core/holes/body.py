@@ -69,7 +69,8 @@ def at_placeholder(document: Document, span: Span, syntax: Syntax | None) -> Hol
         hole_of(owner, parts, syntax)
         for owner in facts.owners
         if (parts := parts_of(owner, syntax, comments)) is not None
-        and any(part.role in (*STATEMENTS, *TODO_ROLES) for part in parts)
+        # A companion alone, such as `return 0`, is code.
+        and any(part.role in ("strong", "weak", *TODO_ROLES) for part in parts)
     ]
     nodes = [node for capture in CAPTURES for node in facts.all(capture) if not is_overgrown(node)]
     holes += [_statement(syntax.span(node), "body", syntax) for node in nodes]

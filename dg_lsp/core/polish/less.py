@@ -33,13 +33,13 @@ def shrinks(before: str, after: str, language: str) -> bool:
 def _puts_placeholder(before: str, after: str, language: str) -> bool:
     """Return whether a run of lines that does something is replaced by a run of placeholders."""
     old, new = ([line.strip() for line in text.splitlines()] for text in (before, after))
-    if len(old) * len(new) > MAX_COMPARED or not any(placeholders.is_line(line) for line in new):
+    if len(old) * len(new) > MAX_COMPARED or not any(_is_placeholder(line) for line in new):
         return False
     for what, old_start, old_end, start, end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         removed, added = "\n".join(old[old_start:old_end]), new[start:end]
         if (
             what == "replace"
-            and any(placeholders.is_line(line) for line in added)
+            and any(_is_placeholder(line) for line in added)
             and not _does_something("\n".join(added), language)
             and _does_something(removed, language)
         ):
@@ -51,6 +51,9 @@ def _puts_placeholder(before: str, after: str, language: str) -> bool:
 def _does_something(text: str, language: str) -> bool:
     """Return whether the text holds more than comments, strings that stand alone, and placeholders."""
     language_row = languages.get(language)
+    # The code below may close a block comment that is open here. A tree of this text alone takes it for code.
+    if literals.kind_at_end(text, language) == "comment":
+        text = text[: len(literals.mask(text, language).rstrip("\0"))]
     code = literals.mask(text, language).replace("\0", " ").strip() if language_row is None else text.strip()
     if language_row is None or not code:
         return _has_code(code)
@@ -67,9 +70,19 @@ def _does_something(text: str, language: str) -> bool:
 
 
 def _has_code(text: str) -> bool:
-    """Return whether a line is neither a placeholder of any language nor the end of a block."""
-    lines = (line.strip(" \t\r;") for line in text.split("\n"))
-    return any(line and not placeholders.is_line(line) and not _BLOCK_END.fullmatch(line) for line in lines)
+    """Return whether a line is none of these, of any language: a placeholder, a comment, the end of a block."""
+    lines = (_without_brackets(line).strip(" ;") for line in text.split("\n"))
+    return any(line and not placeholders.is_line(line) and not _NO_CODE.fullmatch(line) for line in lines)
+
+
+def _is_placeholder(line: str) -> bool:
+    """Return whether the line is a placeholder of any language, alone or next to the brackets of a block."""
+    return placeholders.is_line(_without_brackets(line))
+
+
+def _without_brackets(line: str) -> str:
+    """Return the line without the brackets that end a block at its start, and without those of a block at its end."""
+    return line.strip().lstrip("{})], \t").rstrip("{} \t")
 
 
 def is_placeholder_elsewhere(text: str) -> bool:
@@ -83,4 +96,5 @@ def nothing(facts: Facts) -> list[Node]:
     return [node for capture in ("comment", "string.alone", *NOTHING) for node in facts.all(capture)]
 
 
-_BLOCK_END = re.compile(r"(?:end|fi|done|esac|[\])}]+)[,;]*")
+# The end of a block, or a comment. A block comment may be open at the line's end.
+_NO_CODE = re.compile(r"(?:end|fi|done|esac)[,;]*|(?://|--\s|#[\s!]).*|/\*(?:(?!\*/).)*(?:\*/)?")

@@ -8,6 +8,7 @@ import * as vscode from "vscode";
 import { scripts } from "./locate";
 import { selectedPython } from "./python";
 import { countPackages, stepOf } from "./steps";
+import { ADDRESS_HINT, type CpuRequirements, cpuRequirements, hasUselessCuda, indexProblem } from "./torch";
 
 // Defined by the build: the wheel that is packed with this extension.
 declare const WHEEL_NAME: string;
@@ -42,12 +43,14 @@ export async function install(bundle: Bundle, output: vscode.LogOutputChannel): 
 }
 
 async function installOnce(bundle: Bundle, output: vscode.LogOutputChannel): Promise<boolean> {
-  const { environment } = bundle;
+  const { environment, folder } = bundle;
   const isNew = !existsSync(environment);
   try {
+    const requirements = await chooseRequirements(folder);
+    if (!requirements) return false;
     await vscode.window.withProgress(
       { location: vscode.ProgressLocation.Notification, title: "Installing dg-lsp", cancellable: true },
-      (progress, cancelled) => steps(bundle, output, progress, cancelled),
+      (progress, cancelled) => steps(bundle, requirements, output, progress, cancelled),
     );
     return true;
   } catch (error) {
@@ -65,32 +68,85 @@ async function installOnce(bundle: Bundle, output: vscode.LogOutputChannel): Pro
   }
 }
 
+/** What pip installs beside dg-lsp. `cpu` is set if torch's CPU build, from the index with this address, replaces that of the file. */
+interface Requirements {
+  file: string;
+  isCustom: boolean;
+  cpu?: CpuRequirements & { index: string };
+}
+
+/** Return the user's requirements file or the extension's own; undefined if the user dismissed the question about torch. */
+async function chooseRequirements(folder: string): Promise<Requirements | undefined> {
+  const customFile = String(vscode.workspace.getConfiguration("dgLsp").get("client.requirements") ?? "").trim();
+  if (customFile) return { file: customFile, isCustom: true };
+  const own = { file: path.join(folder, "requirements.txt"), isCustom: false };
+  const cpu = cpuRequirements(await readFile(own.file, "utf-8"));
+  if (!cpu || !hasUselessCuda(process.platform, existsSync)) return own;
+  const large = { label: "Large: torch with CUDA", detail: "Several gigabytes, from your package index, with pinned hashes." };
+  const small = { label: "Small: the CPU build of torch", detail: "About 200 MB, from PyTorch's own index, whose address you enter." };
+  const picked = await vscode.window.showQuickPick([small, large], {
+    title: "No NVIDIA GPU was found: which build of torch?",
+    placeHolder: "All other packages come from your package index, with pinned hashes.",
+    ignoreFocusOut: true,
+  });
+  if (picked !== small) return picked && own;
+  const address = await vscode.window.showInputBox({
+    title: "Address of the package index with CPU builds of torch",
+    prompt: `Enter ${ADDRESS_HINT}. The version is pinned, the hash is the index's own.`,
+    placeHolder: "https://",
+    ignoreFocusOut: true,
+    validateInput: indexProblem,
+  });
+  return address === undefined ? undefined : { ...own, cpu: { ...cpu, index: address.trim() } };
+}
+
 type Progress = vscode.Progress<{ message?: string; increment?: number }>;
 
-async function steps({ folder, environment }: Bundle, output: vscode.LogOutputChannel, progress: Progress, cancelled: vscode.CancellationToken): Promise<void> {
+async function steps(
+  { folder, environment }: Bundle,
+  { file, isCustom, cpu }: Requirements,
+  output: vscode.LogOutputChannel,
+  progress: Progress,
+  cancelled: vscode.CancellationToken,
+): Promise<void> {
   const wheel = path.join(folder, WHEEL_NAME);
   const sha256 = createHash("sha256").update(await readFile(wheel)).digest("hex");
   if (sha256 !== WHEEL_SHA256) throw new Error(`${wheel} is not the file that this extension was built with. Install the extension again`);
+  await createEnvironment(environment, output, progress, cancelled);
+  const pip = [path.join(scripts(environment), "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"];
+  const list = cpu?.others ?? (await readFile(file, "utf-8"));
+  const total = countPackages(list) + (cpu ? 1 : 0);
+  const onLine = (line: string) => {
+    const step = stepOf(line);
+    if (step) progress.report({ message: step.message, increment: step.isNewPackage ? 95 / Math.max(total, 1) : 0 });
+  };
+  const listFile = cpu ? path.join(environment, "requirements-cpu.txt") : file;
+  if (cpu) {
+    await writeFile(listFile, list);
+    progress.report({ message: "downloading torch" });
+    // The index states each file's hash, which pip compares; this extension has no hashes of an index that the user names.
+    await run([...pip, "--no-deps", "--only-binary", ":all:", "--index-url", cpu.index, cpu.torch], output, cancelled, onLine);
+  }
+  // The extension's requirements file has a hash for each file, so pip can enforce them.
+  const strict = isCustom ? [] : ["--require-hashes", "--only-binary", ":all:"];
+  progress.report({ message: cpu ? "downloading dependencies" : "downloading dependencies; torch is large, so this takes minutes" });
+  await run([...pip, ...strict, "--requirement", listFile], output, cancelled, onLine);
+  progress.report({ message: "installing dg-lsp" });
+  await run([...pip, "--no-deps", "--no-index", "--force-reinstall", wheel], output, cancelled);
+  await writeFile(stampFile(environment), WHEEL_SHA256);
+}
+
+async function createEnvironment(
+  environment: string,
+  output: vscode.LogOutputChannel,
+  progress: Progress,
+  cancelled: vscode.CancellationToken,
+): Promise<void> {
   const python = (await selectedPython()) ?? "python3";
   progress.report({ message: "creating a Python environment" });
   const check = `import sys; sys.exit(sys.version_info < (${OLDEST_PYTHON.replace(".", ", ")}) and "dg-lsp needs Python ${OLDEST_PYTHON} or later, but ${path.basename(python)} is " + sys.version.split()[0])`;
-  await run(python, ["-c", check], output, cancelled);
-  await run(python, ["-m", "venv", environment], output, cancelled);
-  const environmentPython = path.join(scripts(environment), "python");
-  const pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input"];
-  const customFile = String(vscode.workspace.getConfiguration("dgLsp").get("client.requirements") ?? "").trim();
-  const requirements = customFile || path.join(folder, "requirements.txt");
-  const total = countPackages(await readFile(requirements, "utf-8"));
-  // The extension's requirements file has a hash for each file, so pip can enforce them.
-  const strict = customFile ? [] : ["--require-hashes", "--only-binary", ":all:"];
-  progress.report({ message: "downloading dependencies; torch is large, so this takes minutes" });
-  await run(environmentPython, [...pip, ...strict, "--requirement", requirements], output, cancelled, (line) => {
-    const step = stepOf(line);
-    if (step) progress.report({ message: step.message, increment: step.isNewPackage ? 95 / Math.max(total, 1) : 0 });
-  });
-  progress.report({ message: "installing dg-lsp" });
-  await run(environmentPython, [...pip, "--no-deps", "--no-index", "--force-reinstall", wheel], output, cancelled);
-  await writeFile(stampFile(environment), WHEEL_SHA256);
+  await run([python, "-c", check], output, cancelled);
+  await run([python, "-m", "venv", environment], output, cancelled);
 }
 
 /** Return the file that names the wheel of an environment. */
@@ -99,8 +155,7 @@ function stampFile(environment: string): string {
 }
 
 function run(
-  command: string,
-  args: string[],
+  [command = "", ...args]: string[],
   output: vscode.LogOutputChannel,
   cancelled: vscode.CancellationToken,
   onLine: (line: string) => void = () => undefined,

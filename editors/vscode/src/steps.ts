@@ -17,5 +17,5 @@ export function stepOf(line: string): Step | undefined {
   if (packageName !== undefined) return { message: packageName, isNewPackage: true };
   const [, file, size] = /^\s*Downloading (\S+) \(([\d.]+ [kMG]B)\)/.exec(line) ?? [];
   if (file !== undefined) return { message: `${file.split("-", 1)[0] ?? file}, ${size}`, isNewPackage: false };
-  return line.startsWith("Installing packageName packages") ? { message: "unpacking", isNewPackage: false } : undefined;
+  return line.startsWith("Installing collected packages") ? { message: "unpacking", isNewPackage: false } : undefined;
 }

@@ -6,7 +6,7 @@ import { countPackages, stepOf } from "../src/steps";
 test("packages are counted as pip collects them", () => {
   assert.deepEqual(stepOf("Collecting torch==2.13.0 (from -r requirements.txt (line 3))"), { message: "torch", isNewPackage: true });
   assert.deepEqual(stepOf("  Downloading torch-2.13.0-cp311-none-linux.whl (912.1 MB)"), { message: "torch, 912.1 MB", isNewPackage: false });
-  assert.deepEqual(stepOf("Installing packageName packages: torch"), { message: "unpacking", isNewPackage: false });
+  assert.deepEqual(stepOf("Installing collected packages: torch"), { message: "unpacking", isNewPackage: false });
   assert.equal(stepOf("  Using cached x.whl"), undefined);
 });
 

@@ -83,7 +83,9 @@ end
 function M.sentences(bufnr)
   local client = require("dg_lsp.server").client(bufnr)
   if not client then
-    return add_last_message({ "dg-lsp is not running for this buffer." })
+    local is_set_up = vim.lsp.is_enabled(require("dg_lsp.server").NAME)
+    local remedy = is_set_up and "" or ' Put require("dg_lsp").setup() into init.lua.'
+    return add_last_message({ "dg-lsp is not running for this buffer." .. remedy })
   end
   local status = by_client[client.id]
   if not status then
