@@ -127,7 +127,8 @@ def _join(ray: Any, options: ClusterOptions) -> None:
     # Ray raises different classes for the reasons why a cluster can't be joined.
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
-        raise EngineError(f"there is no Ray cluster at {options.address}: {reason}") from error
+        what = "Ray can't start here" if options.address == "local" else f"there is no Ray cluster at {options.address}"
+        raise EngineError(f"{what}: {reason}") from error
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
