@@ -31,6 +31,9 @@ logging.getLogger("httpx").setLevel(logging.WARNING)
 CONNECT_S = 5.0
 # The limit for a complete answer, not for each part of it.
 ANSWER_S = 120.0
+# Shorter than servers keep an idle connection open (uvicorn, and so vLLM: 5 s). Otherwise a request may be sent on a
+# connection that the server is closing, and fail.
+KEEP_ALIVE_S = 2.0
 MAX_ANSWER_BYTES = 16 << 20
 MAX_MESSAGE_CHARS = 20_000
 UNLIKE = 409  # our own status for a server that serves something else than the other replicas
@@ -126,7 +129,7 @@ class ServerClient:
         self._http = httpx.AsyncClient(
             headers=headers,
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S, pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=KEEP_ALIVE_S),
             # A redirect must not send the key to another server.
             follow_redirects=False,
             trust_env=not server.is_here,
