@@ -18,7 +18,8 @@ MOST_CHARS = 12_000  # on each side of a hole
 MOST_OPEN = 3  # brackets
 RARE = 50  # names; so that a rare name of a short text does not count as frequent
 _NAME = re.compile(r"[^\W\d]\w*")
-_WORD_AT_END = re.compile(r"\w*\Z")
+# Without the first condition, a long word elsewhere in the text takes time quadratic in its length.
+_WORD_AT_END = re.compile(r"(?<!\w)\w*\Z")
 _WORD_AT_START = re.compile(r"\w*")
 _STRING = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
 _BRACKETS = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
+from dg_lsp.engine import names_in_text
 from dg_lsp.engine.names_in_text import NamesInText
 
 LINE = Hole(Span(0, 0), "cursor")
@@ -61,3 +62,9 @@ def test_brackets_and_quotes_that_stay_open_count() -> None:
 def test_an_unknown_language_and_empty_texts_have_features_too() -> None:
     assert features("", "", "", language="")["no names"] == 1.0
     assert features("", "", "", language="no such language").keys() == features("", "", "").keys()
+
+
+def test_a_long_word_elsewhere_takes_linear_time() -> None:
+    """With a quadratic search, the first line takes minutes, and the time limit of a test ends it."""
+    assert names_in_text._WORD_AT_END.search("a" * 200_000 + " ") is not None
+    assert features("a" * 12_000 + " ", "b")["no names"] == 0.0
