@@ -85,10 +85,23 @@ def test_a_torch_without_the_operations_multiplies_plainly(monkeypatch: pytest.M
 @needs_onednn
 def test_products_of_16_bits_are_used_only_where_the_processor_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
+        monkeypatch.setattr(products, "_computes", lambda *_arguments, **_settings: True)  # on any processor
         for has_them, kind in [(True, "onednn-bf16"), (False, "onednn")]:
             monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has_them=has_them: has_them)
             products.best_kind.cache_clear()
             assert products.best_kind() == kind
+    finally:
+        monkeypatch.undo()
+        products.best_kind.cache_clear()
+
+
+@needs_onednn
+def test_products_of_16_bits_that_do_not_work_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+        monkeypatch.setattr(products, "_computes", lambda dtype=torch.float32, **_settings: dtype == torch.float32)
+        products.best_kind.cache_clear()
+        assert products.best_kind() == "onednn"
     finally:
         monkeypatch.undo()
         products.best_kind.cache_clear()
