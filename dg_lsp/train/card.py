@@ -9,6 +9,7 @@ made.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from dg_lsp.engine.profile import load_profile as load_profile
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import curve
 
+COMMIT_DIGITS = 40  # of git's SHA-1
+
 LIMITS = """\
 ## Limits
 
-* It is small and has seen few tokens. It knows Python's syntax and the idioms of common libraries, not what your code means. Check what it writes.
-* Its training data had no language other than Python. Its answers in other languages come from copying the file and from what all languages share.
+* It is small and has seen few tokens. It knows the syntax and the idioms of common code, not what your code means. Check what it writes.
+* {languages}
 * It reads {prefix} tokens before a hole and {suffix} after it, and its canvas has room for {gap} tokens in one hole.
 * A canvas that starts from noise is one of several kinds of row. The tables above show its score alone, and what copies and causal drafts add.
 * HumanEval-Infilling was not available where the model was trained, so the card has no figure for it.
@@ -42,12 +45,13 @@ def write(run: Path, folder: Path, *, results: str, ablation: str) -> str:
         raise EvalError(f"{run / 'curve.jsonl'} is empty: the training has recorded nothing yet")
     return "\n".join(
         [
-            _head(config["text_config"], lines, folder, _where(run)),
+            _head(config["text_config"], lines, folder, _origin(run) + _where(run)),
             "## Scores\n",
             results,
             "## Scores without each part\n",
             ablation,
             LIMITS.format(
+                languages=_languages(sources),
                 prefix=profile.prefix_tokens,
                 suffix=profile.suffix_tokens,
                 gap=max(*profile.line_gaps, *profile.block_gaps),
@@ -66,6 +70,12 @@ def _object(path: Path) -> dict[str, Any]:
     return values
 
 
+def _origin(run: Path) -> str:
+    """Return what the weights were before the run, as the middle of a sentence."""
+    file = run / curve.START
+    return f" from the weights of {_object(file)['weights']}" if file.exists() else " from scratch"
+
+
 def _where(run: Path) -> str:
     """Return the hardware of the run's legs, as the end of a sentence; "" if it was not recorded."""
     if not (run / curve.PLAN).exists():
@@ -80,7 +90,7 @@ def _machine(device: str, name: str, threads: int) -> str:
     return "one thread of a CPU" if threads == 1 else f"{threads} threads of a CPU"
 
 
-def _head(text: dict[str, Any], lines: Sequence[dict[str, Any]], folder: Path, where: str) -> str:
+def _head(text: dict[str, Any], lines: Sequence[dict[str, Any]], folder: Path, how: str) -> str:
     size = (folder / "model.safetensors").stat().st_size / 1024**2
     last = lines[-1]
     return f"""\
@@ -94,7 +104,7 @@ tags: [code, infilling, text-diffusion, diffusion_gemma]
 
 A `DiffusionGemmaForBlockDiffusion` of {text["num_hidden_layers"]} layers, width {text["hidden_size"]}, {text["num_attention_heads"]} heads,
 feed-forward {text["intermediate_size"]} and {text["vocab_size"]} tokens, in bf16: {size:.1f} MiB.
-It was trained from scratch{where}, in {last["minutes"]:.0f} minutes and {last["tokens"] / 1e6:.1f} million tokens.
+It was trained{how}, in {last["minutes"]:.0f} minutes and {last["tokens"] / 1e6:.1f} million tokens.
 transformers loads it unchanged; `dg_lsp.json` says how dg-lsp uses it.
 """
 
@@ -110,16 +120,48 @@ def _training(lines: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def _language(source: dict[str, Any]) -> str:
+    """Return the language of a source: its name begins with it, unless it is an installed Python package."""
+    folder, slash, _ = str(source["name"]).partition("/")
+    return folder if slash else "python"
+
+
+def _shares(sources: dict[str, Any]) -> list[tuple[str, float]]:
+    """Return each language with its share of the characters, the largest first."""
+    chars: Counter[str] = Counter()
+    for source in sources["sources"]:
+        chars[_language(source)] += source["chars"]
+    return [(language, part / max(1, chars.total())) for language, part in chars.most_common()]
+
+
+def _languages(sources: dict[str, Any]) -> str:
+    """Return the limits that the languages of the training data set."""
+    (first, _), *others = _shares(sources)
+    if not others:
+        return (
+            f"Its training data had no language other than {first}. "
+            "Its answers in other languages come from copying the file and from what all languages share."
+        )
+    shares = ", ".join(f"{language} {share:.1%}" for language, share in _shares(sources))
+    return f"It has read little of languages other than {first}. Characters of the training data: {shares}."
+
+
+def _version(version: str) -> str:
+    """Return the version as the card shows it: a commit by its first ten digits."""
+    return version[:10] if len(version) == COMMIT_DIGITS else version
+
+
 def _data(sources: dict[str, Any]) -> str:
     rows = sorted(sources["sources"], key=lambda source: -source["chars"])
     total = sum(source["chars"] for source in rows)
+    held = ", ".join(sources["held_out"])
     head = (
         "## What it was trained on\n\n"
-        f"{total / 1e6:.0f} MB of Python from {len(rows)} packages, deduplicated by content, without tests, data, generated and vendored files.\n"
-        f"These packages were held out for evaluation: {', '.join(sources['held_out'])}.\n\n"
-        "| package | version | stated licence | files | MB |\n| --- | --- | --- | --- | --- |\n"
+        f"{total / 1e6:.0f} MB of sources in {len(rows)} parts, deduplicated by content, without data, generated and vendored files.\n"
+        + (f"These packages were held out for evaluation: {held}.\n" if held else "")
+        + "\n| source | version | stated licence | files | MB |\n| --- | --- | --- | --- | --- |\n"
     )
     return head + "".join(
-        f"| {s['name']} | {s['version']} | {s['licence'].replace('|', '/')} | {s['files']} | {s['chars'] / 1e6:.2f} |\n"
+        f"| {s['name']} | {_version(s['version'])} | {s['licence'].replace('|', '/')} | {s['files']} | {s['chars'] / 1e6:.2f} |\n"
         for s in rows
     )

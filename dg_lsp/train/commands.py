@@ -137,7 +137,7 @@ def branch(
     """Copy a run. The copy can be finished and exported as a milestone while the run continues."""
     need(run, "tokenizer.json", "train.npz", "valid.npz", "state.pt", "curve.jsonl")
     out.mkdir(parents=True)
-    for name in ("state.pt", "curve.jsonl", "plan.json", "tokenizer.json"):
+    for name in ("state.pt", "curve.jsonl", "plan.json", "start.json", "tokenizer.json"):
         if (run / name).exists():
             shutil.copyfile(run / name, out / name)
     for name in ("train.npz", "valid.npz", "corpus"):  # linked, because these files are never rewritten

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 PLAN = "plan.json"  # next to the curve: the hardware of the run's legs
+START = "start.json"  # next to the curve: the checkpoint with the run's first weights, if it has one
 LOSSES = ("prefix_loss", "answer_loss", "end_loss", "noise_half", "noise_half_conditioned", "noise_1")
 COLOURS = ("#1f6feb", "#0a3069", "#cf222e", "#2da44e", "#116329", "#bf3989")
 WIDTH, HEIGHT, MARGIN = 720, 360, 48

@@ -9,6 +9,7 @@ This module knows weights and tokenizers, and nothing of data.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from dg_lsp.engine.model import load_model
 from dg_lsp.engine.stock import library_model
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.evaluate.tasks import EvalError
+from dg_lsp.train.curve import START
 from dg_lsp.train.schedule import Progress
 from dg_lsp.train.shape import Shape, build
 from dg_lsp.train.windows import N_SPECIAL
@@ -32,6 +34,8 @@ OUTPUTS = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight
 
 def start(run: Path, checkpoint: str, shape: Shape) -> None:
     """Write the first `state.pt` into `run`, with the weights of `checkpoint`, for a model of `shape`.
+
+    `start.json` beside it keeps the checkpoint's name, for the model card.
 
     Raises EvalError if the run already has a state, or if the checkpoint is wider or deeper than the shape.
     """
@@ -58,6 +62,8 @@ def start(run: Path, checkpoint: str, shape: Shape) -> None:
         tensor.copy_(torch.zeros_like(value) if is_new and name.endswith(OUTPUTS) else value)
     average = {name: item.detach().clone() for name, item in model.named_parameters() if item.requires_grad}
     torch.save({"model": new, "average": average, "optimizers": [], "progress": asdict(Progress())}, file)
+    name = Path(checkpoint).name if Path(checkpoint).is_dir() else checkpoint
+    (run / START).write_text(json.dumps({"weights": name}) + "\n", encoding="utf-8")
 
 
 def _source(name: str, n_old: int, n_new: int) -> tuple[str, bool]:

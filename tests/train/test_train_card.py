@@ -65,6 +65,23 @@ def test_the_card_states_the_training_hardware_if_recorded(
     assert f"It was trained from scratch{where}, in 25 minutes and 5.0 million tokens." in written(run_folder)
 
 
+def test_the_card_names_the_weights_that_a_run_began_with(run_folder: Path) -> None:
+    (run_folder / "start.json").write_text(json.dumps({"weights": "embedded"}))
+    assert "It was trained from the weights of embedded, in 25 minutes and 5.0 million tokens." in written(run_folder)
+
+
+def test_the_card_states_the_languages_of_the_sources(run_folder: Path) -> None:
+    assert "Its training data had no language other than python." in written(run_folder)
+    parts = [("python/a__b", 3_000_000), ("go/c__d", 900_000), ("go/e__f", 100_000)]
+    commit = "0123456789abcdef" * 2 + "01234567"
+    rows = [{"name": name, "version": commit, "licence": "MIT", "files": 1, "chars": chars} for name, chars in parts]
+    (run_folder / "corpus" / "sources.json").write_text(json.dumps({"sources": rows, "held_out": []}))
+    text = written(run_folder)
+    assert "Characters of the training data: python 75.0%, go 25.0%." in text
+    assert "| python/a__b | 0123456789 | MIT | 1 | 3.00 |" in text
+    assert "held out" not in text
+
+
 @pytest.mark.parametrize(
     ("file", "text", "sentence"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dg_lsp.engine.model import find, load_model
 from dg_lsp.engine.passes import Passes
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import warm
+from dg_lsp.train.curve import START
 from dg_lsp.train.shape import Shape, build, resume
 
 
@@ -47,6 +49,7 @@ def test_added_layers_do_not_change_the_output(tmp_path: Path, old_tokenizer: To
     ids = torch.tensor([old_tokenizer.encode("def area(width, height):\n    return ").ids])
     with torch.no_grad():
         torch.testing.assert_close(Passes(model).encode(ids)[0], old.encode(ids)[0], atol=1e-4, rtol=1e-4)
+    assert json.loads((tmp_path / START).read_text()) == {"weights": Path(checkpoint).name}
     with pytest.raises(EvalError, match="this run has started"):
         warm.start(tmp_path, checkpoint, shape)
 
