@@ -453,6 +453,17 @@ def test_an_answer_that_repeats_several_neighbours_again_and_again_is_dropped(n_
     check_dropped("if a:\n    ⟦⟧\nstep(one)\nstep(two)\n", text, reason, block=True, indent="    ")
 
 
+@pytest.mark.parametrize("lines", [["size += 1"] * 3, ["a = f(1)", "g(a)"] * 3, ["start()", *["size += 1"] * 4, "end()"]])
+def test_an_answer_that_repeats_itself_is_dropped(lines: list[str]) -> None:
+    check_dropped("def f():\n    ⟦⟧\n", "\n    ".join(lines), "repeats itself", block=True, indent="    ")
+
+
+def test_a_line_may_be_there_twice_or_as_often_as_in_the_text_it_replaces() -> None:
+    for lines, old in ((["next(rows)"] * 2, ""), (["next(rows)"] * 3 + ["go()"], "\n    ".join(["next(rows)"] * 3))):
+        text, kind = "\n    ".join(lines), "selection" if old else "cursor"
+        check(f"def f(rows):\n    ⟦{old}⟧\n", text, f"def f(rows):\n    {text}\n", block=True, indent="    ", kind=kind)
+
+
 def test_similar_lines_are_not_a_repetition() -> None:
     for answer in ("step(one)\n    step(two)\n    step(one)\n    step(three)", "step(two)\n    step(one)\n    step(two)"):
         text = "def f():\n    step(one)\n    step(two)\n    ⟦⟧\n"

@@ -15,6 +15,9 @@ from dg_lsp.core.polish.text import filled_lines, says_something
 from dg_lsp.core.syntax import Facts
 from dg_lsp.core.values import Document, Span
 
+TIMES = 3  # how often the same lines in a row make a loop: pairs occur in real code
+MAX_LOOP = 8  # lines; a model that loops repeats fewer
+
 
 def drop_unreadable(text: str, around: Around) -> str | None:
     """Drop an answer with characters that no source file has: control characters, or half of a surrogate pair."""
@@ -71,6 +74,21 @@ def drop_repetition(text: str, around: Around) -> str | None:
         again = all(line == lines[idx % size] for idx, line in enumerate(lines))
         if again and lines[:size] in (before[-size:], after[:size]):
             return None
+    return text
+
+
+def drop_loop(text: str, around: Around) -> str | None:
+    """Drop an answer that has the same lines three times in a row: the model repeats itself and has lost the thread.
+
+    Lines of brackets alone may repeat, and so may lines that the replaced text already repeats.
+    """
+    lines = [line.strip() for line in filled_lines(text)]
+    old = "\n".join(line.strip() for line in filled_lines(around.old))
+    for size in range(1, min(len(lines) // TIMES, MAX_LOOP) + 1):
+        for start in range(len(lines) - size * TIMES + 1):
+            run = lines[start : start + size * TIMES]
+            if run == run[:size] * TIMES and says_something("\n".join(run[:size])) and "\n".join(run) not in old:
+                return None
     return text
 
 
