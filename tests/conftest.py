@@ -1,4 +1,4 @@
-"""Fixtures for all tests: the developer's own configuration is not read."""
+"""Fixtures and settings for all tests: the developer's own configuration is not read, and no example has a time limit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from dg_lsp.wire import config
+
+# By default, Hypothesis fails an example that takes 200 ms, and a test that is slow to draw its examples.
+settings.register_profile("any machine", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
+settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True, scope="session")

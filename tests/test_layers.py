@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import dg_lsp
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,7 +58,7 @@ def test_layers_hold() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert process.returncode == 0, process.stdout + process.stderr
 
@@ -66,7 +67,9 @@ def test_front_ends_import_without_torch() -> None:
     names = modules(*FRONT_ENDS)
     assert {"dg_lsp.cli", "dg_lsp.batch.commands", "dg_lsp.infill.pipeline"} <= set(names)
     code = BLOCKED.format(heavy=HEAVY, names=names)
-    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert process.returncode == 0, process.stderr
     assert process.stdout.strip() == str(len(names))
 

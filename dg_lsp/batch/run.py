@@ -8,6 +8,7 @@ waits for them and contains their fills, so its answer never depends on timing.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -200,20 +201,38 @@ def request_for(plan: Plan, context: FileContext, group: Sequence[Hole], options
     )
 
 
+RequestOf = Callable[[tuple[Hole, ...]], InfillRequest | str]
+"""Returns the request for a group of holes, or why it can't be built."""
+
+
+def _request_of(plan: Plan, context: FileContext, options: RunOptions) -> RequestOf:
+    """Return a function that builds each request once, because a journal needs the request before the engine does."""
+
+    @functools.cache
+    def request_of(group: tuple[Hole, ...]) -> InfillRequest | str:
+        try:
+            return request_for(plan, context, group, options)
+        except ValueError as error:
+            return str(error)
+
+    return request_of
+
+
 async def _group(
     engine: Engine, plan: Plan, context: FileContext, group: tuple[Hole, ...], options: RunOptions, journal: Journal
 ) -> dict[Hole, HoleResult]:
-    document = plan.source.document
-    requests = {hole: _requests_behind(plan, context, group, hole, options) if journal.is_stored else () for hole in group}
+    document, request_of = plan.source.document, _request_of(plan, context, options)
+    # A hole's answer depends on the request of its group, and on the one for the hole alone.
+    requests = {hole: _behind(request_of, group, (hole,)) if journal.is_stored else () for hole in group}
     stored = {hole: HoleResult(fills) for hole in group if (fills := journal.get(document, hole, requests[hole]))}
     if stored.keys() >= set(group):
         return stored
-    by_hole = await _ask(engine, plan, context, group, options)
+    by_hole = await _ask(engine, plan, group, request_of, options)
     if len(group) > 1 and not all(result.fills for result in by_hole.values()):
         # An answer must fill all holes of a request. Requested one by one, most of them may still be filled.
         spent_ms = next(iter(by_hole.values())).ms
         for hole in group:
-            [result] = (await _ask(engine, plan, context, (hole,), options)).values()
+            [result] = (await _ask(engine, plan, (hole,), request_of, options)).values()
             by_hole[hole] = replace(result, ms=result.ms + spent_ms)
     for hole, result in by_hole.items():
         if not result.fills and result.is_answered:
@@ -223,12 +242,10 @@ async def _group(
     return by_hole
 
 
-def _requests_behind(
-    plan: Plan, context: FileContext, group: tuple[Hole, ...], hole: Hole, options: RunOptions
-) -> tuple[InfillRequest, ...]:
-    """Return the requests that a hole's answer depends on: that of its group, and the one for the hole alone."""
-    groups = dict.fromkeys((group, (hole,)))
-    return tuple(request_for(plan, context, each, options) for each in groups)
+def _behind(request_of: RequestOf, *groups: tuple[Hole, ...]) -> tuple[InfillRequest, ...]:
+    """Return the requests for these groups, without those that can't be built and so are never sent."""
+    requests = [request_of(group) for group in dict.fromkeys(groups)]
+    return tuple(request for request in requests if isinstance(request, InfillRequest))
 
 
 async def _retried(
@@ -266,7 +283,7 @@ async def retry(
         return view.back(fills, hole)
     hole_with_failure = _with_failure(hole, failure)
     key = replace(hole_with_failure, instruction=f"round {number}: {hole_with_failure.instruction}")
-    requests = (request_for(plan, context, (hole_with_failure,), options),) if journal.is_stored else ()
+    requests = _behind(_request_of(plan, context, options), (hole_with_failure,)) if journal.is_stored else ()
     if fills := journal.get(plan.source.document, key, requests):
         return fills
     result = await _round(engine, plan, context, hole, options, number, failure)
@@ -278,7 +295,8 @@ async def _round(
     engine: Engine, plan: Plan, context: FileContext, hole: Hole, options: RunOptions, number: int, failure: str
 ) -> HoleResult:
     other_seed = replace(options, seed=options.seed + number * SEED_STEP)
-    return next(iter((await _ask(engine, plan, context, (_with_failure(hole, failure),), other_seed)).values()))
+    request_of = _request_of(plan, context, other_seed)
+    return next(iter((await _ask(engine, plan, (_with_failure(hole, failure),), request_of, other_seed)).values()))
 
 
 def _with_failure(hole: Hole, failure: str) -> Hole:
@@ -290,18 +308,22 @@ def _with_failure(hole: Hole, failure: str) -> Hole:
 
 
 async def _ask(
-    engine: Engine, plan: Plan, context: FileContext, group: tuple[Hole, ...], options: RunOptions
+    engine: Engine, plan: Plan, group: tuple[Hole, ...], request_of: RequestOf, options: RunOptions
 ) -> dict[Hole, HoleResult]:
     start = time.perf_counter()
-    reason, is_answered = "", True
-    try:
-        request = request_for(plan, context, group, options)
-        candidates = await engine.fill(request)
-        answer = pipeline.to_answer(
-            request, candidates, plan.source.document, syntax=plan.syntax, is_file=True, allow_shrink=options.allow_shrink
-        )
-    except (EngineError, ValueError) as error:
-        answer, reason, is_answered = pipeline.Answer(), str(error), False
+    answer, reason, is_answered = pipeline.Answer(), "", False
+    request = request_of(group)
+    if isinstance(request, str):
+        reason = request
+    else:
+        try:
+            candidates = await engine.fill(request)
+            answer = pipeline.to_answer(
+                request, candidates, plan.source.document, syntax=plan.syntax, is_file=True, allow_shrink=options.allow_shrink
+            )
+            is_answered = True
+        except (EngineError, ValueError) as error:
+            reason = str(error)
     ms = (time.perf_counter() - start) * 1000
     fills = tuple(
         tuple(Fill(edit, suggestion.candidate.confidence, suggestion.candidate.steps) for edit in suggestion.edits)

@@ -181,6 +181,7 @@ class Worker:
             message = f"the model could not be loaded: {error or type(error).__name__}"
             if is_out_of_memory(error):
                 message = "the model could not be loaded: there is not enough memory for it"
+            self._queue.touch()  # the engine ends soon, but its clients need time to read the message
             self._set_status(Status("failed", message))
             self._queue.fail_all("not_loaded", message)
             return

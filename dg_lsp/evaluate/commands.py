@@ -76,8 +76,8 @@ def evaluate(
         bool,
         typer.Option(
             "--execute",
-            help="Run the filled programs with their tests, for pass@1. This runs generated code, in a sandbox with limits on "
-            "time, memory and files and without network. Off by default.",
+            help="Run the filled programs with their tests, for pass@1 by kind and overall. This runs generated code, in a "
+            "sandbox with limits on time, memory and files and without network. Off by default.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")] = False,

@@ -38,6 +38,7 @@ from dg_lsp.evaluate import cell
 from dg_lsp.evaluate.tasks import Task
 
 TIMEOUT_S = 3.0
+RETRY_FACTOR = 10
 MEMORY_BYTES = 1 << 30
 FILE_BYTES = 1 << 20
 N_PROCESSES = 64
@@ -124,7 +125,8 @@ def _works(tried: Sandbox) -> bool:
                 capture_output=True,
                 cwd=folder,
                 env={},
-                timeout=10,
+                # Long, so that a busy machine does not choose a weaker sandbox.
+                timeout=60,
                 check=False,
             )
     except (OSError, subprocess.TimeoutExpired):
@@ -137,9 +139,12 @@ def program(task: Task, text: str) -> str:
     return f"{task.prompt}{text}{task.suffix}\n{task.test}\ncheck({task.entry_point})\n"
 
 
-def run(source: str, *, timeout_s: float = TIMEOUT_S) -> Verdict:
-    """Return the verdict on a program. One that exits early has failed, whatever its exit code."""
-    order = json.loads(_order(source, sandbox(), timeout_s))
+def run(source: str, *, timeout_s: float = TIMEOUT_S, cpu_s: float | None = None) -> Verdict:
+    """Return the verdict on a program. One that exits early has failed, whatever its exit code.
+
+    One that takes more than `cpu_s` seconds of CPU time, by default `timeout_s`, has failed too.
+    """
+    order = json.loads(_order(source, sandbox(), timeout_s if cpu_s is None else cpu_s))
     with tempfile.TemporaryDirectory(prefix="dg-lsp-eval-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o777)  # noqa: PTH101, S103  # the program may run as nobody, and only it knows the name
         process = subprocess.Popen(  # noqa: S603  # running the program is the purpose, and it is sandboxed
@@ -163,13 +168,14 @@ def run(source: str, *, timeout_s: float = TIMEOUT_S) -> Verdict:
 def run_all(programs: Sequence[str], *, workers: int = 1, timeout_s: float = TIMEOUT_S) -> Iterator[Verdict]:
     """Yield each program's verdict.
 
-    A program that timed out runs again alone, because load on the machine may have slowed it down.
+    A program that timed out runs again alone, because load on the machine may have slowed it down. It then has
+    RETRY_FACTOR times as long, but the same CPU time.
     """
     sandbox()  # computed and cached before several threads need it
     with ThreadPoolExecutor(max_workers=max(workers, 1)) as pool:
         first = list(pool.map(lambda source: run(source, timeout_s=timeout_s), programs))
     for source, verdict in zip(programs, first, strict=True):
-        yield run(source, timeout_s=timeout_s) if verdict == "timed out" else verdict
+        yield run(source, timeout_s=RETRY_FACTOR * timeout_s, cpu_s=timeout_s) if verdict == "timed out" else verdict
 
 
 def _python() -> list[str]:
@@ -182,8 +188,8 @@ def _runner_source() -> str:
     return Path(cell.__file__).read_text(encoding="utf-8")
 
 
-def _order(source: str, behind: Sandbox, timeout_s: float = TIMEOUT_S) -> str:
-    seconds = int(timeout_s) + 1
+def _order(source: str, behind: Sandbox, cpu_s: float = TIMEOUT_S) -> str:
+    seconds = int(cpu_s) + 1
     limits = {
         "RLIMIT_CPU": seconds,
         "RLIMIT_AS": MEMORY_BYTES,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -110,20 +110,32 @@ def fingerprint(text: str) -> str:
 
 
 def markdown(rows: Sequence[Row], seed: int = 0) -> str:
-    """Return the methods as a Markdown table: exact match by kind and overall, similarity, parse rate, time and steps."""
+    """Return the methods as a Markdown table: exact match by kind and overall, similarity, parse rate, time and steps.
+
+    If programs were run, pass@1 by kind and overall follow exact match; its cell is empty for a kind without programs.
+    """
     methods = by_method(rows)
     kinds = sorted({row.kind for row in rows})
-    heads = ["", *(kind or "other" for kind in kinds), *([ALL] if len(kinds) > 1 else [])]
+    groups = [*(kind or "other" for kind in kinds), *([ALL] if len(kinds) > 1 else [])]
+    is_tested = any(row.passed is not None for row in rows)
+    heads = ["", *groups, *([f"pass@1, {group}" for group in groups] if is_tested else [])]
     heads += ["edit similarity", "parse rate", "ms p50", "ms p95", "steps p50"]
     lines = [_line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
     for name, own in methods.items():
         facts = score.summary(own, seed)
-        exact = [score.measure([row for row in own if row.kind == kind], lambda row: row.exact, seed) for kind in kinds]
-        cells = [f"{each.value:.3f}" if each else "" for each in exact]
-        cells += [_interval(facts.exact_match)] if len(kinds) > 1 else []
+        cells = _by_kind(own, kinds, lambda row: row.exact, facts.exact_match, seed)
+        cells += _by_kind(own, kinds, lambda row: row.passed, facts.pass_at_1, seed) if is_tested else []
         cells += [_value(facts.edit_similarity), _value(facts.parse_rate)]
         lines.append(_line([name, *cells, f"{facts.ms_p50:.0f}", f"{facts.ms_p95:.0f}", f"{facts.steps_p50:g}"]))
     return "\n".join(lines) + "\n"
+
+
+def _by_kind(
+    rows: Sequence[Row], kinds: Sequence[str], value: Callable[[Row], float | None], overall: Measure | None, seed: int
+) -> list[str]:
+    """Return the cells of one measure: its mean for each kind, and if there are several kinds, the overall interval."""
+    means = [score.measure([row for row in rows if row.kind == kind], value, seed) for kind in kinds]
+    return [f"{mean.value:.3f}" if mean else "" for mean in means] + ([_interval(overall)] if len(kinds) > 1 else [])
 
 
 def _sources(rows: Sequence[Row]) -> dict[str, dict[str, int]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S
 
 
 def shell(name: str) -> str:
@@ -30,7 +30,7 @@ def environment(home: Path) -> dict[str, str]:
 def script(name: str, home: Path) -> Path:
     """Write the script that a shell sources, as `--show-completion` prints it in that shell, and return its path."""
     asking = {**environment(home), "_DG_LSP_COMPLETE": f"source_{name}"}
-    completed = subprocess.run(["dg-lsp"], env=asking, capture_output=True, text=True, check=True, timeout=60)
+    completed = subprocess.run(["dg-lsp"], env=asking, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     path = home / f"completion.{name}"
     path.write_text(completed.stdout)
     return path
@@ -90,7 +90,7 @@ def test_fish_completes(line: str, whole: str, tmp_path: Path) -> None:
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     words = [each.split("\t")[0] for each in completed.stdout.splitlines()]

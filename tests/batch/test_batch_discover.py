@@ -14,6 +14,7 @@ import pytest
 
 from dg_lsp.batch import discover
 from dg_lsp.batch.discover import Skipped, Source
+from tests.patience import PATIENCE_S
 
 CODE = "def f():\n    pass\n"
 
@@ -202,7 +203,7 @@ except write.WriteError as error:
 def test_a_pipe_that_replaces_a_file_does_not_block(root: Path, how: str, message: str) -> None:
     tree(root, "a.py")
     command = [sys.executable, "-c", EXCHANGED, how, str(root / "a.py")]
-    completed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (completed.stdout, completed.stderr) == (f"{message}\n", "")
 
 

@@ -24,6 +24,7 @@ from dg_lsp.wire import meeting
 from dg_lsp.wire.meeting import EngineId, State
 from dg_lsp.wire.messages import Done, Timings
 from tests.engine.engine_kit import running
+from tests.patience import PATIENCE_S
 
 
 def test_a_missing_package_is_named_with_the_command_to_install_it() -> None:
@@ -164,7 +165,8 @@ def test_engines_that_run_are_reported_with_their_users(engines: Path) -> None:
         next(lines)
         state = doctor.running_engines().state
         assert state.startswith(f"toy (process {engine.process.pid}, ready, 1 user, ")
-    with running(model="fails", wait_for="failed"):
+    # Without a user, this engine would end soon.
+    with running(model="fails", wait_for="failed") as engine, engine.http.stream("GET", "/v1/lease"):
         finding = doctor.running_engines()
         assert finding.advice.startswith("the model could not be loaded: there is no checkpoint of that name. ")
 
@@ -214,7 +216,7 @@ def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
     folder.mkdir()
     code = "import os, sys; os.rmdir(os.getcwd()); sys.argv = ['dg-lsp', 'doctor']; from dg_lsp import cli; cli.main()"
     completed = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert (completed.returncode, completed.stderr) == (
         2,

@@ -15,6 +15,7 @@ import pytest
 
 from dg_lsp import cli
 from dg_lsp.infill import bar
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
@@ -62,13 +63,13 @@ def start(engine: str, *args: str, cwd: Path, hangs_on: bool = False, **more: st
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out.decode(), err.decode()
 
 
 def python(code: str) -> str:
     return subprocess.run(
-        [sys.executable, "-c", code], env=environment(), check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], env=environment(), check=True, capture_output=True, text=True, timeout=PATIENCE_S
     ).stdout.strip()
 
 
@@ -94,7 +95,7 @@ def on_a_terminal(folder: Path, **more: str) -> bytes:
             while data := os.read(ours, 65536):
                 output += data
         os.close(ours)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     return output
 
 
@@ -135,7 +136,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode in (1, 141)
     assert b"Traceback" not in err
     assert b"Exception" not in err
@@ -147,7 +148,7 @@ def test_an_interrupted_run_ends_quietly(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.readline() == b"asked\n"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (130, b"")
     assert b"Traceback" not in err
 
@@ -267,7 +268,12 @@ except SystemExit as end:
 
 def test_the_package_runs_as_a_module() -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "dg_lsp", "--version"], env=environment(), capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-m", "dg_lsp", "--version"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
     assert process.stdout.startswith("dg-lsp ")
 
@@ -280,7 +286,7 @@ def test_each_subcommand_has_plain_help_of_its_own(command: str) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert process.stdout.startswith(f"Usage: dg-lsp {command} ")
     assert "completion for the current shell" not in process.stdout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -147,6 +147,38 @@ def test_stored_answers_are_not_requested_again(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
         assert answers(filled(engine, *plans, journal=journal)) == [["return 1", "return 1"], ["return 2"]]
     assert len(engine.requests) == 1
+
+
+def test_a_request_that_cant_be_built_is_the_hole_s_reason_with_and_without_a_journal(tmp_path: Path) -> None:
+    plan, engine = planned(tmp_path / "a.py", STUB * 2), Filling("return 1")
+    options = RunOptions(n_candidates=0, n_retries=1)
+    with Journal(tmp_path / "j") as journal:
+        for one in (journal, None):
+            [reasons] = answers(filled(engine, plan, options=options, journal=one))
+            assert [reason.startswith("not a budget: ") for reason in reasons] == [True, True]
+        assert asyncio.run(run.retry(engine, plan, alone(plan), plan.holes[0], options, journal, 1, "failed")) == ()
+    assert engine.requests == []
+
+
+def test_each_request_is_built_once_with_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    real = run.request_for
+
+    def counted(plan: Plan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> InfillRequest:
+        sizes.append(len(group))
+        return real(plan, context, group, options)
+
+    monkeypatch.setattr(run, "request_for", counted)
+    with Journal(tmp_path / "j") as journal:
+        filled(Filling("return 1"), planned(tmp_path / "a.py", STUB * 3), journal=journal)
+        # The keys of the answers contain the request of the group and that of each hole alone.
+        assert sorted(sizes) == [1, 1, 1, 3]
+        sizes.clear()
+        filled(Filling("return 1"), planned(tmp_path / "b.py", STUB), journal=journal)
+        assert sizes == [1]
+    sizes.clear()
+    filled(Filling("return 1"), planned(tmp_path / "a.py", STUB * 3))
+    assert sizes == [3]
 
 
 def test_answers_stored_with_other_related_text_are_requested_again(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from dg_lsp.engine import calibration_store, fit
 from dg_lsp.engine.calibration import Calibration
 from dg_lsp.engine.calibration_store import ModelId
 from dg_lsp.engine.fit import published
+from tests.patience import PATIENCE_S
 
 LAPTOP = Machine(8, 16 * GIB)
 
@@ -89,6 +90,12 @@ def fakes() -> Iterator[list[Fake]]:
     yield servers
     for fake in servers:
         fake.close()
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake server on a busy machine may take long to answer."""
+    monkeypatch.setattr(servers, "PATIENCE_S", PATIENCE_S)
 
 
 def look(kind: Any, answers: Mapping[str, Any], fakes: list[Fake]) -> tuple[Server, ...]:
@@ -355,7 +362,7 @@ def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.Completed
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -24,7 +24,8 @@ from dg_lsp.core.positions import Lines
 from dg_lsp.server.sync import Change
 from tests import naive
 from tests.e2e.editor import Editor
-from tests.e2e.rpc import PATIENCE_S, RpcError
+from tests.e2e.rpc import RpcError
+from tests.patience import PATIENCE_S
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "day"
 RECORDING = FOLDER / "session.jsonl"

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-PATIENCE_S = 60.0
+from tests.patience import PATIENCE_S
 
 
 class RpcError(Exception):

@@ -15,8 +15,9 @@ from dg_lsp.wire.meeting import EngineId
 from tests.e2e import day
 from tests.e2e.day import Player
 from tests.e2e.editor import CODE, Editor, command, environment
-from tests.e2e.rpc import PATIENCE_S, RpcError
+from tests.e2e.rpc import RpcError
 from tests.engine.engine_kit import home
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 

@@ -13,14 +13,13 @@ import pytest
 
 from tests.e2e.editor import ROOT, STUB, command, environment
 from tests.engine.engine_kit import home
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
 NODE = Path(__file__).parent / "node"
 # Kept between runs; `make clean` removes it.
 INSTALLED = ROOT / "build" / "node-client"
-PATIENCE_S = 300
-
 READERS = """\
 def read_text(path):
     with open(path, encoding="utf-8") as file:

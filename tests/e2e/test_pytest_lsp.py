@@ -28,8 +28,8 @@ from dg_lsp.core import positions, values
 from dg_lsp.core.values import Edit
 from dg_lsp.server import convert
 from tests.e2e.editor import STUB, command, environment
-from tests.e2e.rpc import PATIENCE_S
 from tests.engine.engine_kit import home
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 

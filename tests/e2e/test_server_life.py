@@ -19,7 +19,8 @@ from dg_lsp.core.positions import Encoding
 from dg_lsp.server.sync import Change
 from tests import naive
 from tests.e2e.editor import CODE, NEOVIM, ROOT, URI, Editor, command, editor, environment
-from tests.e2e.rpc import PATIENCE_S, Rpc, RpcError
+from tests.e2e.rpc import Rpc, RpcError
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 

@@ -28,6 +28,7 @@ from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.remote import RemoteTask
 from dg_lsp.engine.vocabulary import Vocabulary
 from tests.engine.engine_kit import wait_until
+from tests.patience import PATIENCE_S
 
 Handler = Callable[[Request], Awaitable[Response]]
 # Given a request's body, what the server makes of it, or the sentence of its refusal.
@@ -53,7 +54,7 @@ def serving(routes: Mapping[str, Handler]) -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 @dataclass

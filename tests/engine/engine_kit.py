@@ -24,6 +24,7 @@ from dg_lsp.wire import meeting, messages
 from dg_lsp.wire.fields import parse
 from dg_lsp.wire.meeting import EngineFiles, EngineId, State
 from dg_lsp.wire.messages import Ask, Event
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 FILLER = "tests.engine.toy_filler:load"
@@ -48,7 +49,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def wait_until(check: Callable[[], T | None], patience_s: float = 30.0) -> T:
+def wait_until(check: Callable[[], T | None], patience_s: float = PATIENCE_S) -> T:
     """Return the first true value of a check; fail after the timeout."""
     give_up = time.monotonic() + patience_s
     while not (result := check()):
@@ -99,13 +100,13 @@ def running(*options: str, model: str = "toy", filler: str = FILLER, wait_for: s
             state = wait_until(lambda: told_by(process, files))
             transport = httpx.HTTPTransport(uds=state.address)
             headers = {"Authorization": f"Bearer {state.token}"}
-            with httpx.Client(transport=transport, base_url="http://localhost", headers=headers, timeout=30) as http:
+            with httpx.Client(transport=transport, base_url="http://localhost", headers=headers, timeout=PATIENCE_S) as http:
                 engine = Running(process, files, state, http)
                 wait_until(lambda: engine.info()["state"] == wait_for)
                 yield engine
         finally:
             process.terminate()
-            if process.wait(30) != 0:
+            if process.wait(PATIENCE_S) != 0:
                 sys.stderr.write("\n".join(meeting.log_tail(files, 30)))
 
 

@@ -52,7 +52,8 @@ def test_drafts_are_streamed_only_on_request(engine: Running) -> None:
 
 
 def test_a_deadline_returns_unfinished_candidates(engine: Running) -> None:
-    stream = post(engine.http, body({"steps": 10_000, "pause_s": 0.005}, ms=50))
+    # Long enough that even on a busy machine the first step begins before the deadline.
+    stream = post(engine.http, body({"steps": 100_000, "pause_s": 0.005}, ms=1000))
     assert last(stream).reason == "deadline"
     assert [event.candidate.finished for event in stream if isinstance(event, Found)] == [False]
 

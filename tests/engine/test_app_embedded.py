@@ -24,6 +24,7 @@ from dg_lsp.wire.messages import Ask
 from tests.e2e import positions
 from tests.engine import journalled_filler
 from tests.engine.engine_kit import Running, home, running, wait_until
+from tests.patience import PATIENCE_S
 
 PREFIX = '''"""Money."""
 
@@ -82,7 +83,7 @@ def test_code_from_the_llama_route_parses(embedded: Embedded) -> None:
     key = f"Authorization: Bearer {embedded.engine.state.token}"
     command = ["curl", "--silent", "--fail", "--header", key, "--header", "Content-Type: application/json"]
     command += ["--data", json.dumps(fields), f"{embedded.engine.info()['url']}/infill"]
-    process = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    process = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE_S)
     answer = json.loads(process.stdout)
     assert answer["stop"] is True
     check(answer["content"])
@@ -94,7 +95,7 @@ def test_fills_of_held_out_files_add_no_syntax_error(embedded: Embedded) -> None
     n_texts = 0
     transport = httpx.HTTPTransport(uds=embedded.engine.state.address)
     headers = {"Authorization": f"Bearer {embedded.engine.state.token}"}
-    with httpx.Client(transport=transport, base_url="http://localhost", headers=headers, timeout=60) as http:
+    with httpx.Client(transport=transport, base_url="http://localhost", headers=headers, timeout=PATIENCE_S) as http:
         for position in positions.positions(60, seed=7):
             if guess.language(position.before, position.after) != "python":
                 continue
@@ -125,7 +126,7 @@ async def cancel_many(engine: Running, numbers: range, rng: random.Random, at_on
     outcome, slots = Outcome(), asyncio.Semaphore(at_once)
     transport = httpx.AsyncHTTPTransport(uds=engine.state.address)
     headers = {"Authorization": f"Bearer {engine.state.token}"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers, timeout=60) as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers, timeout=PATIENCE_S) as http:
 
         async def ask(number: int) -> None:
             # A few documents, as one has open, each with its own prefix in the cache.

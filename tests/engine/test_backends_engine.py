@@ -22,6 +22,7 @@ from dg_lsp.infill.port import EngineError
 from tests.engine.backends_kit import BODY, Recorder, StandIn, own_judge, request, rules, serving
 from tests.engine.conftest import gemma_like_tokenizer
 from tests.engine.engine_kit import ROOT, home, running
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -84,7 +85,7 @@ def test_a_cancelled_request_is_cancelled_on_the_server() -> None:
                 await asyncio.sleep(0.005)
 
     with serving({"POST /infill": recorder.answer}) as url:
-        asyncio.run(asyncio.wait_for(cancelled(f"fim:llama:{url}"), 60))
+        asyncio.run(asyncio.wait_for(cancelled(f"fim:llama:{url}"), PATIENCE_S))
 
 
 def test_another_clients_request_asks_a_server_for_as_many_answers_as_it_wants() -> None:
@@ -109,7 +110,7 @@ def test_requests_at_the_same_time_do_not_wait_for_each_other() -> None:
             return await asyncio.gather(*asking)
 
     with serving({"POST /infill": recorder.answer}) as url:
-        candidates = asyncio.run(asyncio.wait_for(together(f"fim:llama:{url}"), 60))
+        candidates = asyncio.run(asyncio.wait_for(together(f"fim:llama:{url}"), PATIENCE_S))
     assert [candidates[0].texts for candidates in candidates] == [("1",)] * 8
 
 
@@ -128,7 +129,7 @@ def test_the_command_uses_the_configured_model_and_sends_no_local_only_file(
         config.write_text(f"[engine]\nmodel = 'fim:llama:{url}'\nexit_after = 60\n[batch]\ncandidates = 1\n")
         monkeypatch.setenv("DG_LSP_CONFIG", str(config))
         command = [sys.executable, "-m", "dg_lsp", "infill", "--all", "."]
-        completed = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+        completed = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert completed.returncode == 0, completed.stderr
     assert "+    return a + b" in completed.stdout
     assert "hidden.py: it is for local models only (privacy.local_only)" in completed.stderr
@@ -141,7 +142,7 @@ def test_a_wrong_configuration_is_a_usage_error(tmp_path: Path, monkeypatch: pyt
     config.write_text("[engine]\nthread = 1\n")
     monkeypatch.setenv("DG_LSP_CONFIG", str(config))
     command = [sys.executable, "-m", "dg_lsp", "infill", str(ROOT / "fixtures" / "demo")]
-    completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert completed.returncode == 2
     assert completed.stderr == f"dg-lsp: Unknown key engine.thread in {config}. Did you mean engine.threads?\n"
 
@@ -160,5 +161,5 @@ def test_remote_models_need_no_torch() -> None:
         "sys.modules['tokenizers'] = None\n"
         "backends.load_filler('chat:http://127.0.0.1:9#m').close()\n"
     )
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert completed.returncode == 0, completed.stderr

@@ -24,6 +24,7 @@ from dg_lsp.wire.config import Config
 from dg_lsp.wire.model_names import USUAL_URLS
 from tests.engine.backends_kit import BODY, LINE, Recorder, finish, request, serving
 from tests.engine.engine_kit import wait_until
+from tests.patience import PATIENCE_S
 
 DOCS = Path(__file__).parents[2] / "docs"
 PATHS = {dialect.name: dialect.path for dialect in fim.DIALECTS}
@@ -305,7 +306,7 @@ def test_a_server_that_never_responds_times_out(openai: Served) -> None:
     openai.recorder.hold = threading.Event()
     client = openai.filler.client
     assert isinstance(client, ServerClient)
-    client._http.timeout = httpx.Timeout(0.05)
+    client._http.timeout = httpx.Timeout(PATIENCE_S, read=0.05)
     with pytest.raises(RemoteError, match="did not respond within"):
         openai.fill("a", "b")
 
@@ -446,10 +447,10 @@ def test_a_filler_that_cannot_be_created_reports_why(
 def test_one_tasks_answer_ends_anothers_wait() -> None:
     new_answers = NewAnswers()
     one, other = new_answers.join(), new_answers.join()
-    thread = threading.Thread(target=lambda: new_answers.wait(60))
+    thread = threading.Thread(target=lambda: new_answers.wait(2 * PATIENCE_S))
     thread.start()
     new_answers.add(one)
-    thread.join(30)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     new_answers.mark_read(one)
     new_answers.leave(other)

@@ -24,6 +24,7 @@ from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import Recorder, StandIn, finish, request, rules, serving
 from tests.engine.engine_kit import wait_until
 from tests.engine.test_backends_vllm import PREFIX, SUFFIX, folder, vocabulary
+from tests.patience import PATIENCE_S
 
 __all__ = ["folder", "vocabulary"]
 
@@ -62,7 +63,7 @@ def test_calls_go_to_the_least_loaded_server() -> None:
         answers = [servers.client.send(CALL) for _ in range(9)]
         wait_until(lambda: servers.counts == [3, 3, 3])
         hold.set()
-        assert all(answer.result(10).values == OK for answer in answers)
+        assert all(answer.result(PATIENCE_S).values == OK for answer in answers)
 
 
 def test_a_server_that_fails_is_left_out_and_tried_again_later() -> None:
@@ -136,7 +137,7 @@ def test_a_server_gets_as_many_calls_as_it_admits(status: int) -> None:
             wait_until(lambda: narrow.refused > 0 and narrow.recorder.most_at_once == 3)
             assert narrow.recorder.hold
             narrow.recorder.hold.set()
-            assert all(answer.result(60).values == OK for answer in answers)
+            assert all(answer.result(PATIENCE_S).values == OK for answer in answers)
             assert narrow.recorder.most_at_once == 3
         finally:
             client.close()
@@ -148,7 +149,7 @@ def test_a_pause_that_ends_while_a_call_is_scheduled_is_not_missed() -> None:
         # Each reading is more than half a pause later than the one before, as on a busy machine.
         client = Replicas([Server(url)], lambda: next(readings) * replicas.FIRST_PAUSE_S * 0.6)
         try:
-            assert client.send(CALL).result(30).values == OK
+            assert client.send(CALL).result(PATIENCE_S).values == OK
         finally:
             client.close()
 
@@ -159,12 +160,12 @@ def test_a_short_pause_is_not_waited_out_with_a_long_one() -> None:
         client = Replicas([Server(url), Server("http://127.0.0.1:1")])
         try:
             busy, unreachable = client.replicas
-            busy.admits, unreachable.back_at = 1, time.monotonic() + replicas.LONGEST_PAUSE_S
+            busy.admits, unreachable.back_at = 1, time.monotonic() + 2 * PATIENCE_S
             first, second = client.send(CALL), client.send(CALL)
             wait_until(lambda: len(recorder.bodies) == 1)
             assert recorder.hold
             recorder.hold.set()
-            assert first.result(30).values == second.result(30).values == OK
+            assert first.result(PATIENCE_S).values == second.result(PATIENCE_S).values == OK
         finally:
             client.close()
 

@@ -26,6 +26,7 @@ from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import finish, request
 from tests.engine.engine_kit import wait_until
+from tests.patience import PATIENCE_S
 
 COMMAND = Path(sys.executable).with_name("transformers")
 pytestmark = [
@@ -121,7 +122,7 @@ def server_url(folder: Path) -> Iterator[str]:
             yield url
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(PATIENCE_S)
 
 
 def test_transformers_serve_gives_the_missing_code(server_url: str, folder: Path) -> None:

@@ -22,6 +22,7 @@ from dg_lsp.engine.logs import Discreet
 from dg_lsp.wire import meeting
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, is_gone, post, running, wait_until
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -154,8 +155,9 @@ def test_clients_can_watch_the_loading(folder: Path) -> None:
 
 def test_a_model_that_fails_to_load_is_reported_and_the_process_exits(folder: Path) -> None:
     with running(model="fails", wait_for="failed") as engine:
-        assert engine.info()["message"] == "the model could not be loaded: there is no checkpoint of that name"
-        assert engine.http.post("/v1/infill", json=body()).status_code == 503
+        with engine.http.stream("GET", "/v1/lease"):
+            assert engine.info()["message"] == "the model could not be loaded: there is no checkpoint of that name"
+            assert engine.http.post("/v1/infill", json=body()).status_code == 503
         wait_until(lambda: engine.process.poll() is not None)
 
 
@@ -167,7 +169,7 @@ def test_an_idle_model_is_unloaded_and_loaded_again_on_demand(folder: Path) -> N
 
 
 def test_the_process_ends_after_its_last_lease(folder: Path) -> None:
-    with running("--exit-after=0.3", "--unload-after=0") as engine:
+    with running("--exit-after=2", "--unload-after=0") as engine:
         with engine.http.stream("GET", "/v1/lease") as lease:
             lines = lease.iter_lines()
             assert next(lines) == "event: state"
@@ -176,7 +178,7 @@ def test_the_process_ends_after_its_last_lease(folder: Path) -> None:
         assert engine.process.returncode == 0
 
 
-@pytest.mark.parametrize("options", [("--exit-after=0.3", "--unload-after=0"), ("--exit-after=0", "--unload-after=0.05")])
+@pytest.mark.parametrize("options", [("--exit-after=2", "--unload-after=0"), ("--exit-after=0", "--unload-after=0.05")])
 @pytest.mark.slow
 def test_a_client_that_disconnects_during_a_step_does_not_keep_the_engine_alive(
     folder: Path, tmp_path: Path, options: tuple[str, str]
@@ -205,7 +207,7 @@ def test_a_lease_receives_bye_when_the_engine_stops(folder: Path) -> None:
         next(lines)
         engine.process.send_signal(signal.SIGTERM)
         assert "event: bye" in list(lines)
-        assert engine.process.wait(30) == 0
+        assert engine.process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.slow
@@ -229,7 +231,7 @@ def test_shutdown_now_stops_during_work(folder: Path) -> None:
             next(lines)
             engine.http.post("/v1/shutdown", json={"when": "now"})
             assert "the engine is stopping" in "".join(lines)
-        assert engine.process.wait(30) == 0
+        assert engine.process.wait(PATIENCE_S) == 0
 
 
 def test_state_is_read_whole_or_not_at_all(folder: Path) -> None:
@@ -298,7 +300,9 @@ for model in ("embedded", "vllm:http://127.0.0.1:9"):
 
 
 def test_a_remote_model_needs_no_engine_packages_and_a_local_one_names_them() -> None:
-    process = subprocess.run([sys.executable, "-c", WITHOUT_ENGINE], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    process = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ENGINE], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S
+    )
     assert process.stdout.splitlines() == [
         "RemoteFiller",
         "torch is not installed; install the engine's parts with: pip install '/path/to/dg-lsp[engine]'",
@@ -323,7 +327,11 @@ NO_TOKEN = "dg-lsp engine: no engine for toy is running; start one with: dg-lsp 
 
 def command(*arguments: str, code: int = 0) -> str:
     process = subprocess.run(
-        [sys.executable, "-m", "dg_lsp.engine.commands", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60
+        [sys.executable, "-m", "dg_lsp.engine.commands", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=PATIENCE_S,
     )
     assert process.returncode == code, process
     return process.stdout + process.stderr
@@ -432,7 +440,7 @@ def test_two_failing_starts_both_report_the_reason(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         start = [sys.executable, "-m", "dg_lsp.engine.commands", "start", f"--port={listener.getsockname()[1]}", *OPTIONS]
         both = [subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
-        errors = [process.communicate(timeout=60)[1] for process in both]
+        errors = [process.communicate(timeout=PATIENCE_S)[1] for process in both]
     assert [process.returncode for process in both] == [2, 2]
     assert all(each.startswith("dg-lsp engine: the engine ended while starting; ") for each in errors)
     assert all("can't be used: Address already in use" in each for each in errors)
@@ -445,7 +453,7 @@ def test_start_reports_an_engine_killed_while_loading(folder: Path) -> None:
         state = wait_until(lambda: meeting.read_state(meeting.engine_files(engine_id(model))))
         wait_until(lambda: "model loading" in "".join(meeting.log_tail(meeting.engine_files(engine_id(model)))))
         os.kill(state.pid, signal.SIGKILL)
-        error = process.communicate(timeout=60)[1]
+        error = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 2
     assert error.startswith("dg-lsp engine: the engine ended while starting; the end of its log:\n")
 
@@ -480,7 +488,7 @@ def test_an_unresponsive_engine_is_reported(folder: Path) -> None:
                 )
                 for name in ("status", "stop", "token", "start")
             ]
-            outputs = [process.communicate(timeout=60)[0] for process in processes]
+            outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in processes]
         finally:
             os.kill(pid, signal.SIGCONT)
     silence = f"process {pid} does not respond; end it with: kill -9 {pid}\n"
@@ -505,7 +513,7 @@ def test_a_process_that_reuses_a_killed_engines_pid_is_left_alone(folder: Path) 
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
             engine.files.state.write_text(json.dumps({**state, "pid": other.pid}))
             doctor = [sys.executable, "-m", "dg_lsp", "doctor", "--no-sample"]
-            process = subprocess.run(doctor, capture_output=True, text=True, cwd=ROOT, timeout=60)
+            process = subprocess.run(doctor, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
             assert "ok  running engines: none; " in process.stdout
             engine.files.state.unlink()
             other.communicate(b"\n")

@@ -21,6 +21,7 @@ from dg_lsp.engine.task import Filler
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status
 from tests.engine import toy_filler
 from tests.engine.engine_kit import gate, request, wait_until
+from tests.patience import PATIENCE_S
 
 
 def ask(client: str = "c", document: str = "", priority: Priority = "interactive") -> Ask:
@@ -154,7 +155,7 @@ class Heard:
             self.over.set()
 
     def all(self) -> list[Event]:
-        assert self.over.wait(30)
+        assert self.over.wait(PATIENCE_S)
         return self.events
 
     def last(self) -> Event:
@@ -417,6 +418,19 @@ def test_an_unloaded_model_is_loaded_again_for_the_next_request() -> None:
         assert states == ["loading", "loading", "ready", "unloaded", "loading", "loading", "ready"]
 
 
+def test_the_time_after_a_failed_load_counts_from_the_failure() -> None:
+    clock = Clock()
+
+    def load(_: object) -> toy_filler.ToyFiller:
+        clock.now += 60
+        raise ValueError("there is no checkpoint of that name")
+
+    with running_scheduler(load, clock=clock) as (scheduler, _):
+        scheduler.warm()
+        wait_until(lambda: scheduler.status().state == "failed")
+        assert scheduler.last_used() == clock.now
+
+
 def test_a_waiting_job_meets_its_deadline_while_the_model_loads(tmp_path: Path) -> None:
     clock, door = Clock(), tmp_path / "door"
     with running_scheduler(lambda say: toy_filler.load(f"gate:{door}", device="auto", threads=0, say=say), clock=clock) as (
@@ -440,7 +454,7 @@ def test_all_are_answered_when_the_engine_stops(tmp_path: Path) -> None:
         closing.start()
         wait_until(lambda: refuses(scheduler))
         stop.let(9)
-        closing.join(30)
+        closing.join(PATIENCE_S)
         assert [one.last() for one in events_of_jobs] == [Problem("stopping", "the engine is stopping")] * 3
         assert refuses(scheduler)
 

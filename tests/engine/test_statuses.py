@@ -16,6 +16,7 @@ from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill.client import ConnectOptions, EngineError, connect
 from tests.engine.engine_kit import FILLER, ROOT, Running, body, gate, home, running, wait_until
 from tests.engine.test_daemon import OPTIONS, refusal
+from tests.patience import PATIENCE_S
 
 Answered = tuple[int, str]
 JSON = {"Content-Type": "application/json"}
@@ -168,7 +169,8 @@ def test_every_row_of_the_page_is_tested() -> None:
 
 
 def test_an_engine_without_its_model_says_so(folder: Path) -> None:
-    with running(model="fails", wait_for="failed") as engine:
+    # Without a user, this engine would end soon.
+    with running(model="fails", wait_for="failed") as engine, engine.http.stream("GET", "/v1/lease"):
         assert error(engine.http.post("/v1/infill", json=body())) == (503, "not_loaded")
         assert error(engine.http.post("/infill", json={"input_prefix": "a"})) == (503, "not_loaded")
 
@@ -180,13 +182,13 @@ def test_a_stopping_engine_says_so(folder: Path, tmp_path: Path) -> None:
         async def scenario() -> httpx.Response:
             transport = httpx.AsyncHTTPTransport(uds=ending.state.address)
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=ending.http.headers) as http:
-                pending = asyncio.ensure_future(http.post("/v1/completions", json=fields, timeout=30))
+                pending = asyncio.ensure_future(http.post("/v1/completions", json=fields, timeout=PATIENCE_S))
                 await asyncio.to_thread(wait_until, lambda: ending.info()["running"] == 1)
                 await http.post("/v1/shutdown", json={"when": "now"})
                 return await pending
 
         assert error(asyncio.run(scenario())) == (503, "stopping")
-        assert ending.process.wait(30) == 0
+        assert ending.process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a socket away")

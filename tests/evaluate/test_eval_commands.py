@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -72,6 +73,37 @@ def test_the_table_compares_methods(programs: Path, trained_layout: Path) -> Non
     assert "pass@1" not in head
     assert "chosen answers by starting point: " in result.stdout
     assert "exact match of full minus copy, task by task: " in result.stdout
+
+
+def test_the_share_of_programs_that_pass_is_printed_for_each_kind_in_every_form(programs: Path) -> None:
+    arguments = (programs, "--baselines-only", "--baseline", "answer", "--baseline", "empty", "--execute")
+    kinds = ["MultiLineInfilling", "RandomSpanInfilling", "SingleLineInfilling"]
+    head, *lines = call(*arguments).stdout.splitlines()
+    assert re.split("  +", head.strip())[:5] == ["kind", "method", "n", "pass@1", "exact match"]
+    assert [line.split()[:4] for line in lines if " answer " in line] == [
+        [kind, "answer", n, "1.000"] for kind, n in [*((kind, "1") for kind in kinds), ("all", "3")]
+    ]
+    assert [line.split()[:3] for line in lines if line.strip().startswith("empty")] == [
+        ["empty", n, "0.000"] for n in ("1", "1", "1", "3")
+    ]
+    head, _, *lines = call(*arguments, "--markdown").stdout.splitlines()
+    columns = [cell.strip() for cell in head.strip("|").split("|")]
+    first = columns.index(f"pass@1, {kinds[0]}")
+    assert columns[first : first + 4] == [*(f"pass@1, {kind}" for kind in kinds), "pass@1, all"]
+    cells = {line.split("|")[1].strip(): [cell.strip() for cell in line.strip("|").split("|")] for line in lines}
+    assert cells["answer"][first : first + 4] == ["1.000", "1.000", "1.000", "1.000 [1.00, 1.00]"]
+    assert cells["empty"][first : first + 4] == ["0.000", "0.000", "0.000", "0.000 [0.00, 0.00]"]
+    assert all(line.count("|") == head.count("|") for line in lines)
+    stated = json.loads(call(*arguments, "--json").stdout)
+    for method, value in (("answer", 1), ("empty", 0)):
+        measured = stated["methods"][method]["kinds"]
+        assert {kind: measured[kind]["pass_at_1"]["value"] for kind in kinds} == dict.fromkeys(kinds, value)
+
+
+def test_no_share_of_passes_is_printed_for_kinds_without_programs() -> None:
+    rows = [Row("a", "a", "body", "full", "x", True, 1.0, passed=True), Row("b", "b", "span", "full", "x", True, 1.0)]
+    head, _, line = report.markdown(rows).splitlines()
+    assert dict(zip(head.split(" | "), line.split(" | "), strict=True))["pass@1, span"] == ""
 
 
 def test_the_csv_is_sorted_and_has_no_times(programs: Path, tmp_path: Path) -> None:

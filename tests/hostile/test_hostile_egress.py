@@ -28,6 +28,7 @@ from dg_lsp.wire.messages import Ask
 from tests.e2e.editor import CODE, Editor, command, environment
 from tests.engine.backends_kit import request, serving
 from tests.engine.engine_kit import Running, home, running
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
@@ -241,7 +242,7 @@ def test_the_command_sends_nothing_where_a_configuration_is_broken(tmp_path: Pat
 
         def infilled() -> subprocess.CompletedProcess[str]:
             start = [sys.executable, "-m", "dg_lsp", "infill", "--all", "a.py"]
-            return subprocess.run(start, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+            return subprocess.run(start, cwd=project, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
         (project / config.WORKSPACE_FILE).write_text("[privacy\n")
         assert "is not valid TOML" in infilled().stderr
@@ -281,7 +282,7 @@ def test_what_an_editor_says_sends_nothing_elsewhere(tmp_path: Path, monkeypatch
     with recorded(theirs) as evil, recorded(ours) as own:
         users.write_text(f"[engine]\nmodel = 'fim:llama:{own}'\nexit_after = 60\n[keys]\n'127.0.0.1' = '{KEY}'\n")
         monkeypatch.setenv(config.FILE_VARIABLE, str(users))
-        asyncio.run(asyncio.wait_for(main(evil), 120))
+        asyncio.run(asyncio.wait_for(main(evil), PATIENCE_S))
     assert theirs.seen == []
     assert ours.holds(CODE_TEXT)
 

@@ -28,6 +28,7 @@ from dg_lsp.server.nearby import Nearby
 from dg_lsp.wire import config
 from dg_lsp.wire.privacy import stays_local
 from dg_lsp.wire.settings import EVERYTHING
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ def in_time(work: Callable[[], T]) -> T:
     answers: list[T] = []
     thread = threading.Thread(target=lambda: answers.append(work()), daemon=True)
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert answers, "it never returned"
     return answers[0]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.evaluate import cell, execute
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
 
@@ -43,7 +44,7 @@ def attack(source: str, layers: tuple[str, ...] | None = None) -> tuple[int, str
         text=True,
         cwd=Path(__file__).parent,
         env={},
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     return run.returncode, (run.stderr or run.stdout).strip().rpartition("\n")[2]
@@ -111,7 +112,7 @@ def test_a_program_reaches_no_server_of_this_machine() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         connect = f"import socket; socket.create_connection(('127.0.0.1', {listener.getsockname()[1]}), 9)"
-        assert execute.run(connect) == "failed"
+        assert execute.run(connect, timeout_s=PATIENCE_S) == "failed"
         with pytest.raises(BlockingIOError):
             listener.accept()
         # Without the audit hook too, where the system has one of the two layers.
@@ -142,7 +143,7 @@ def test_seccomp_refuses_sockets_of_the_machine(tmp_path: Path) -> None:
 
 def test_nothing_runs_when_a_sandbox_layer_cannot_be_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "sandbox", lambda: execute.Sandbox((), ("landlock", "moat")))
-    assert execute.run("x = 1") == "failed"
+    assert execute.run("x = 1", timeout_s=PATIENCE_S) == "failed"
 
 
 def test_ordinary_programs_pass_in_the_sandbox() -> None:
@@ -158,4 +159,4 @@ def test_ordinary_programs_pass_in_the_sandbox() -> None:
             "assert hashlib.sha256(b'').hexdigest().startswith('e3b0')",
         )
     )
-    assert execute.run(source) == "passed"
+    assert execute.run(source, timeout_s=PATIENCE_S) == "passed"

@@ -27,6 +27,7 @@ from dg_lsp.server import running, when
 from dg_lsp.server.settings import Settings
 from dg_lsp.server.sync import Documents, OpenDocument
 from dg_lsp.wire.meeting import EngineId
+from tests.patience import PATIENCE_S
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
 HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)
@@ -55,7 +56,9 @@ def test_a_journal_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None
         pytest.skip("this system has no /dev/full")
     # Reading either would never end.
     code = "import sys; from pathlib import Path; from dg_lsp.batch.journal import Journal; Journal(Path(sys.argv[1]))"
-    process = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
+    process = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert process.stderr.rstrip().endswith(f"{path} is not a regular file; name a new file for the answers")
 
 
@@ -117,7 +120,7 @@ def test_names_of_files_give_no_orders_to_a_terminal(tmp_path: Path, name: str) 
             break
         output += part
     os.close(ours)
-    process.wait(60)
+    process.wait(PATIENCE_S)
     text = output.decode("utf-8", "replace").replace("\r\n", "\n")
     assert "evil" in text
     assert not any(char in text for char in "\x1b\x07\x9b\r\u202e")

@@ -24,6 +24,7 @@ from dg_lsp.engine import connections, logs
 from dg_lsp.engine.connections import Budget, Budgets
 from dg_lsp.wire import meeting
 from tests.engine.engine_kit import ROOT, body, engine_id, home, post, running, wait_until
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def serving(budgets: Budgets, *others: socket.socket) -> Iterator[int]:
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def test_busy_connections_of_the_port_take_no_room_from_the_socket(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 def is_closed(caller: socket.socket) -> bool:
     """Wait until the other side closes; fail when that never happens."""
-    caller.settimeout(30)
+    caller.settimeout(PATIENCE_S)
     with contextlib.suppress(ConnectionResetError):
         while caller.recv(4096):
             pass

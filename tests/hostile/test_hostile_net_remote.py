@@ -20,6 +20,7 @@ from dg_lsp.engine.backends import http_client
 from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient
 from dg_lsp.engine.backends.redact import redact
 from tests.engine.backends_kit import Recorder, serving
+from tests.patience import PATIENCE_S
 
 KEY = "my-own-key-0123456789abcdef"
 CODE = 'def transfer(account, amount):\n    """Move money."""\n    ledger.post(account, -amount)\n'
@@ -78,7 +79,7 @@ def test_a_byte_now_and_then_is_not_listened_to_for_ever(monkeypatch: pytest.Mon
 
     with talking(drip) as url:
         assert "did not respond within" in refused(url)
-        assert disconnected.wait(30)
+        assert disconnected.wait(PATIENCE_S)
 
 
 def test_a_compressed_answer_is_not_unpacked() -> None:

@@ -18,6 +18,7 @@ from tests.e2e.editor import CODE, ROOT, Editor
 from tests.e2e.test_server_engine import TWO, run
 from tests.engine.conftest import trained_layout
 from tests.engine.engine_kit import home
+from tests.patience import PATIENCE_S
 
 __all__ = ["trained_layout"]
 
@@ -68,7 +69,7 @@ def infill(file: Path) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

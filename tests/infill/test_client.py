@@ -27,6 +27,7 @@ from dg_lsp.infill.life import Failed, Loading, Ready, Starting, State
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import meeting
 from tests.engine.engine_kit import FILLER, Running, gate, home, is_gone, request, running, wait_until
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -42,11 +43,9 @@ def options(model: str = "toy", *, interactive: bool = True, autostart: bool = T
 
 async def until(check: Callable[[], Awaitable[object]]) -> None:
     """Wait until a check holds; fail when patience ends."""
-    for _ in range(3000):
-        if await check():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("waited in vain")
+    async with asyncio.timeout(PATIENCE_S):
+        while not await check():
+            await asyncio.sleep(0.01)
 
 
 async def info(engine: ResidentEngine, name: str) -> object:
@@ -324,7 +323,7 @@ def test_a_client_that_was_closed_holds_nothing_and_starts_nothing(folder: Path)
                 filling = asyncio.ensure_future(engine.fill(request({"gate": str(stop.path)})))
                 await until(lambda: info(other, "running"))
             with pytest.raises(EngineError, match="the connection to the engine was closed"):
-                await asyncio.wait_for(filling, 30)
+                await asyncio.wait_for(filling, PATIENCE_S)
             with pytest.raises(EngineError, match="the connection to the engine was closed"):
                 await engine.fill(request())
             # The engine sees a moment later than the client that a connection has ended.
@@ -363,7 +362,7 @@ def test_an_engine_started_by_another_client_is_used(folder: Path) -> None:
             os.kill(ours, signal.SIGSTOP)  # whatever becomes of it, it does not come up
             try:
                 meanwhile.rename(other.files.state)
-                assert (await asyncio.wait_for(filling, 30))[0].texts == ("x",)
+                assert (await asyncio.wait_for(filling, PATIENCE_S))[0].texts == ("x",)
                 assert await info(engine, "pid") == other.process.pid
             finally:
                 os.kill(ours, signal.SIGCONT)
@@ -474,7 +473,7 @@ def test_an_idle_engine_of_another_protocol_is_replaced(folder: Path) -> None:
 
     with running("--protocol=0:0") as old:
         asyncio.run(scenario(old.process.pid))
-        assert old.process.wait(30) == 0
+        assert old.process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("has_socket", [False, True])

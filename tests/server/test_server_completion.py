@@ -19,6 +19,7 @@ from dg_lsp.server.settings import Settings
 from dg_lsp.server.stats import Statistics
 from dg_lsp.server.sync import Change, Documents
 from dg_lsp.server.when import Reason
+from tests.patience import PATIENCE_S
 
 # No name that ends with .py: what the engine of these tests writes need not be bound.
 URI = "untitled:a"
@@ -121,7 +122,7 @@ async def until(check: Callable[[], object]) -> None:
         while not check():
             await asyncio.sleep(0)
 
-    await asyncio.wait_for(look(), 20)
+    await asyncio.wait_for(look(), PATIENCE_S)
 
 
 def run(test: Callable[[Session], Awaitable[None]], settings: Settings | None = None) -> None:

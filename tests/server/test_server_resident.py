@@ -14,6 +14,7 @@ from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.resident import Listener, OnDraft, Resident
 from dg_lsp.server.settings import Settings
+from tests.patience import PATIENCE_S
 
 
 class NamedEngine:
@@ -55,7 +56,7 @@ def test_a_request_may_come_before_the_engine_is_started() -> None:
         await asyncio.sleep(0)
         assert resident.trouble() == ""
         resident.start(Settings(model="one"))
-        assert await asyncio.wait_for(early, 30) == ("one",)
+        assert await asyncio.wait_for(early, PATIENCE_S) == ("one",)
         await resident.stop()
 
     asyncio.run(main())
@@ -68,7 +69,7 @@ def test_a_waiting_request_gets_the_newest_engine() -> None:
         early = asyncio.ensure_future(answer(resident))
         await asyncio.sleep(0)
         resident.start(Settings(model="one"))
-        assert await asyncio.wait_for(early, 30) == ("one",)
+        assert await asyncio.wait_for(early, PATIENCE_S) == ("one",)
         await resident.stop()
 
     asyncio.run(main())
@@ -93,11 +94,11 @@ def test_a_request_to_a_replaced_engine_does_not_change_the_condition() -> None:
         resident = Resident(opening, lambda: states.append(resident.condition.state), time.monotonic)
         resident.start(Settings(model="old"))
         waiting = asyncio.ensure_future(answer(resident))
-        await asyncio.wait_for(was_asked.wait(), 30)
+        await asyncio.wait_for(was_asked.wait(), PATIENCE_S)
         resident.start(Settings(model="one"))
-        assert await asyncio.wait_for(answer(resident), 30) == ("one",)
+        assert await asyncio.wait_for(answer(resident), PATIENCE_S) == ("one",)
         with pytest.raises(EngineError, match="given back"):
-            await asyncio.wait_for(waiting, 30)
+            await asyncio.wait_for(waiting, PATIENCE_S)
         assert "failed" not in states
         assert resident.condition.state == "ready"
         await resident.stop()

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.e2e.editor import ROOT
+from tests.patience import PATIENCE_S
 
 NOT_YET = ("typer", "rich", "httpx", "pathspec", "urllib.request", "dg_lsp.batch", "dg_lsp.infill.client", "tree_sitter_python")
 
@@ -20,7 +21,7 @@ def test_the_server_starts_with_no_more_than_it_needs(arguments: tuple[str, ...]
         cwd=ROOT,
         capture_output=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     imports = {
         line.rpartition("|")[2].strip() for line in process.stderr.decode().splitlines() if line.startswith("import time")
@@ -37,6 +38,6 @@ def test_options_go_through_the_command_line() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert (process.returncode, process.stderr) == (2, "dg-lsp: --stdio and --tcp can't be used together\n")
