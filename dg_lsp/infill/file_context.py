@@ -94,14 +94,17 @@ class _Workspace:
         name, settings = workspace.name_of(path.relative_to(self._root)), self._settings
         if not settings.related_chars:
             return FileContext(name, (), repository.EMPTY, settings.window_chars, 0)
-        masked = {other: secrets.mask(text) for other, text in texts.items() if other.is_relative_to(self._root)}
+        # The workspace may have been reached through a link, and the index and the related files have real paths.
+        by_path = {os.path.realpath(other): text for other, text in texts.items()}
+        masked = {key: secrets.mask(text) for key, text in by_path.items() if Path(key).is_relative_to(self._ignore.root)}
 
         def text_of(other: Path) -> str:
-            return masked[other] if other in masked else self._text(other)
+            key = os.path.realpath(other)
+            return masked[key] if key in masked else self._text(other)
 
         related = workspace.related(self._root, path, document, settings.related_chars, ignore=self._ignore, text_of=text_of)
         files = self._index.repository
-        new_files = {str(other): self._indexed(str(other), text) for other, text in masked.items() if str(other) in files.files}
+        new_files = {key: self._indexed(key, text) for key, text in masked.items() if key in files.files}
         return FileContext(name, related, files.changed(new_files), settings.window_chars, settings.related_chars)
 
     def _indexed(self, key: str, text: str) -> IndexedFile:

@@ -116,6 +116,17 @@ def test_a_session_sees_files_that_changed_since(project: Path) -> None:
     assert "def rate_of(item, hour)" in second
 
 
+@pytest.mark.parametrize(("read", "changed"), [("link", "link"), ("link", "real"), ("real", "link")])
+def test_a_new_text_counts_in_a_workspace_reached_through_a_link(project: Path, read: str, changed: str) -> None:
+    places = {"real": project, "link": project.with_name(f"{project.name}-link")}
+    places["link"].symlink_to(project)
+    path, rates = places[read] / "src/a.py", places[changed] / "src/rates.py"
+    document = Document(path.as_uri(), "python", TEXT)
+    context = ContextReader().read(path, document, {rates: RATES.replace("day", "hour")})
+    assert ["hour" in near.text for near in context.related if near.path == "src/rates.py"] == [True]
+    assert [symbol.text for _, symbol in context.files.by_name["rate_of"]] == ["def rate_of(item, hour):"]
+
+
 def test_a_new_text_of_a_file_is_masked_and_replaces_the_old_one_everywhere(project: Path) -> None:
     reader, document = ContextReader(), Document((project / "src/a.py").as_uri(), "python", TEXT)
     key = "AKIA" + "QWERTYUIOPASDFGH"
