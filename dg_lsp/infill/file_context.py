@@ -66,22 +66,32 @@ class ContextReader:
         with self._lock:
             if root not in self._workspaces:
                 self._workspaces[root] = _Workspace(root)
-            elif is_fresh:
-                self._workspaces[root].renew()
-            return self._workspaces[root].context(path, document, texts or {})
+            own = self._workspaces[root]
+        return own.read(path, document, texts or {}, is_fresh=is_fresh)
 
 
 class _Workspace:
-    """The settings of one workspace, its index, and the texts of its files that were read."""
+    """The settings of one workspace, its index, and the texts of its files that were read.
+
+    Each has its own lock, because reading a large one takes seconds in which others are used.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root, self._ignore = root, Ignore.for_root(root)
+        self._lock, self._is_read = threading.Lock(), False
         # No time limit: what is indexed must not depend on the machine's speed. The number and size of files are limited.
         self._index = RepositoryIndex(self._ignore, walk_s=math.inf, read_s=math.inf)
         self._new_files: dict[str, tuple[str, IndexedFile]] = {}
-        self.renew()
 
-    def renew(self) -> None:
+    def read(self, path: Path, document: Document, texts: Mapping[Path, str], *, is_fresh: bool) -> FileContext:
+        """Return the context of a file below the root; read the workspace before, if it is the first or with `is_fresh`."""
+        with self._lock:
+            if is_fresh or not self._is_read:
+                self._renew()
+                self._is_read = True
+            return self._context(path, document, texts)
+
+    def _renew(self) -> None:
         """Read the settings and the changed files again."""
         self._settings: Settings = config.read(self._root)[0].settings
         self._text = functools.lru_cache(N_TEXTS)(workspace.masked_text)
@@ -89,8 +99,7 @@ class _Workspace:
         if self._settings.related_chars:
             self._index.update()
 
-    def context(self, path: Path, document: Document, texts: Mapping[Path, str]) -> FileContext:
-        """Return the context of a file below the root."""
+    def _context(self, path: Path, document: Document, texts: Mapping[Path, str]) -> FileContext:
         name, settings = workspace.name_of(path.relative_to(self._root)), self._settings
         if not settings.related_chars:
             return FileContext(name, (), repository.EMPTY, settings.window_chars, 0)
