@@ -177,7 +177,13 @@ def remove(root: Path) -> int:
     with _locked():
         matching = [entry for entry in entries() if entry.root == str(root)]
         for entry in matching:
-            _remove(entry.folder)
+            # Under this name the next process that holds the lock removes the rest if this one is killed.
+            doomed = folder() / f"{_PARTIAL}{entry.folder.name}"
+            try:
+                entry.folder.rename(doomed)
+            except OSError as error:
+                raise StoreError(f"{entry.folder} can't be removed: {(error.strerror or str(error)).lower()}") from error
+            _remove(doomed)
     return len(matching)
 
 
@@ -202,8 +208,12 @@ def _locked() -> Iterator[None]:
 
 
 def _remove(place: Path) -> None:
+    """Remove a folder with its contents, or a file; a link's target stays. Raises StoreError."""
     try:
-        shutil.rmtree(place)
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        else:
+            place.unlink()
     except OSError as error:
         raise StoreError(f"{place} can't be removed: {(error.strerror or str(error)).lower()}") from error
 

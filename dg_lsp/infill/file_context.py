@@ -66,22 +66,32 @@ class ContextReader:
         with self._lock:
             if root not in self._workspaces:
                 self._workspaces[root] = _Workspace(root)
-            elif is_fresh:
-                self._workspaces[root].renew()
-            return self._workspaces[root].context(path, document, texts or {})
+            own = self._workspaces[root]
+        return own.read(path, document, texts or {}, is_fresh=is_fresh)
 
 
 class _Workspace:
-    """The settings of one workspace, its index, and the texts of its files that were read."""
+    """The settings of one workspace, its index, and the texts of its files that were read.
+
+    Each has its own lock, because reading a large one takes seconds in which others are used.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root, self._ignore = root, Ignore.for_root(root)
+        self._lock, self._is_read = threading.Lock(), False
         # No time limit: what is indexed must not depend on the machine's speed. The number and size of files are limited.
         self._index = RepositoryIndex(self._ignore, walk_s=math.inf, read_s=math.inf)
         self._new_files: dict[str, tuple[str, IndexedFile]] = {}
-        self.renew()
 
-    def renew(self) -> None:
+    def read(self, path: Path, document: Document, texts: Mapping[Path, str], *, is_fresh: bool) -> FileContext:
+        """Return the context of a file below the root; read the workspace before, if it is the first or with `is_fresh`."""
+        with self._lock:
+            if is_fresh or not self._is_read:
+                self._renew()
+                self._is_read = True
+            return self._context(path, document, texts)
+
+    def _renew(self) -> None:
         """Read the settings and the changed files again."""
         self._settings: Settings = config.read(self._root)[0].settings
         self._text = functools.lru_cache(N_TEXTS)(workspace.masked_text)
@@ -89,19 +99,21 @@ class _Workspace:
         if self._settings.related_chars:
             self._index.update()
 
-    def context(self, path: Path, document: Document, texts: Mapping[Path, str]) -> FileContext:
-        """Return the context of a file below the root."""
+    def _context(self, path: Path, document: Document, texts: Mapping[Path, str]) -> FileContext:
         name, settings = workspace.name_of(path.relative_to(self._root)), self._settings
         if not settings.related_chars:
             return FileContext(name, (), repository.EMPTY, settings.window_chars, 0)
-        masked = {other: secrets.mask(text) for other, text in texts.items() if other.is_relative_to(self._root)}
+        # The workspace may have been reached through a link, and the index and the related files have real paths.
+        by_path = {os.path.realpath(other): text for other, text in texts.items()}
+        masked = {key: secrets.mask(text) for key, text in by_path.items() if Path(key).is_relative_to(self._ignore.root)}
 
         def text_of(other: Path) -> str:
-            return masked[other] if other in masked else self._text(other)
+            key = os.path.realpath(other)
+            return masked[key] if key in masked else self._text(other)
 
         related = workspace.related(self._root, path, document, settings.related_chars, ignore=self._ignore, text_of=text_of)
         files = self._index.repository
-        new_files = {str(other): self._indexed(str(other), text) for other, text in masked.items() if str(other) in files.files}
+        new_files = {key: self._indexed(key, text) for key, text in masked.items() if key in files.files}
         return FileContext(name, related, files.changed(new_files), settings.window_chars, settings.related_chars)
 
     def _indexed(self, key: str, text: str) -> IndexedFile:

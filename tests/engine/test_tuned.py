@@ -145,6 +145,43 @@ def test_what_a_killed_tuning_left_in_the_store_is_removed(
         assert set(store.iterdir()) == {old.folder, entry.folder}
 
 
+def test_what_a_killed_removal_left_in_the_store_is_removed(
+    filler: LocalFiller, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is killed when it has removed the file that says whose weights these are, and not yet the weights."""
+    stored(filler, tmp_path / "mine")
+    child = os.fork()
+    if not child:
+
+        def killed(place: Path, **_: object) -> None:
+            (place / FACTS).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(shutil, "rmtree", killed)
+        tuned_store.remove(tmp_path / "mine")
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert list(store.rglob(WEIGHTS))
+    assert tuned_store.entries() == ()
+    tuned_store.remove(tmp_path / "mine")
+    assert not list(store.rglob(WEIGHTS))
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_file_with_the_name_of_an_unfinished_entry_is_removed(
+    filler: LocalFiller, store: Path, tmp_path: Path, kind: str
+) -> None:
+    stored(filler, tmp_path / "mine")
+    (tmp_path / "else").mkdir()
+    if kind == "file":
+        (store / ".partial-x").write_text("")
+    else:
+        (store / ".partial-x").symlink_to(tmp_path / "else")
+    assert tuned_store.remove(tmp_path / "mine") == 1
+    assert not list(store.iterdir())
+    assert (tmp_path / "else").is_dir()
+
+
 def test_two_processes_do_not_change_the_store_at_once(
     filler: LocalFiller, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

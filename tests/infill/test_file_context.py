@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,9 @@ from dg_lsp import cli, infill
 from dg_lsp.batch import api as batch_api
 from dg_lsp.core.values import Document, InfillRequest, Snippet
 from dg_lsp.infill.file_context import ContextReader
+from dg_lsp.infill.repository import RepositoryIndex
 from tests.batch.engines import Filling, connecting
+from tests.patience import PATIENCE_S
 
 TEXT = (
     '"""Prices of items, by day and by customer."""\n\nfrom rates import rate_of\n\n\n'
@@ -116,6 +120,17 @@ def test_a_session_sees_files_that_changed_since(project: Path) -> None:
     assert "def rate_of(item, hour)" in second
 
 
+@pytest.mark.parametrize(("read", "changed"), [("link", "link"), ("link", "real"), ("real", "link")])
+def test_a_new_text_counts_in_a_workspace_reached_through_a_link(project: Path, read: str, changed: str) -> None:
+    places = {"real": project, "link": project.with_name(f"{project.name}-link")}
+    places["link"].symlink_to(project)
+    path, rates = places[read] / "src/a.py", places[changed] / "src/rates.py"
+    document = Document(path.as_uri(), "python", TEXT)
+    context = ContextReader().read(path, document, {rates: RATES.replace("day", "hour")})
+    assert ["hour" in near.text for near in context.related if near.path == "src/rates.py"] == [True]
+    assert [symbol.text for _, symbol in context.files.by_name["rate_of"]] == ["def rate_of(item, hour):"]
+
+
 def test_a_new_text_of_a_file_is_masked_and_replaces_the_old_one_everywhere(project: Path) -> None:
     reader, document = ContextReader(), Document((project / "src/a.py").as_uri(), "python", TEXT)
     key = "AKIA" + "QWERTYUIOPASDFGH"
@@ -125,3 +140,34 @@ def test_a_new_text_of_a_file_is_masked_and_replaces_the_old_one_everywhere(proj
     assert [symbol.text for _, symbol in changed.files.by_name["rate_of"]] == ["def rate_of(item, hour):"]
     assert key not in repr(changed.related) + changed.files.files[str(project / "src/rates.py")].text
     assert "day" in reader.read(project / "src/a.py", document).related[0].text
+
+
+def test_a_workspace_that_is_being_read_does_not_delay_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("big", "small"):
+        (tmp_path / name / ".git").mkdir(parents=True)
+        (tmp_path / name / "a.py").write_text(TEXT)
+    is_reading, go_on = threading.Event(), threading.Event()
+    update = RepositoryIndex.update
+
+    def slow(index: RepositoryIndex) -> bool:
+        if index._ignore.root == (tmp_path / "big").resolve():
+            is_reading.set()
+            assert go_on.wait(2 * PATIENCE_S)
+        return update(index)
+
+    monkeypatch.setattr(RepositoryIndex, "update", slow)
+    reader = ContextReader()
+
+    def read(name: str) -> str:
+        path = tmp_path / name / "a.py"
+        return reader.read(path, Document(path.as_uri(), "python", TEXT)).path
+
+    with ThreadPoolExecutor() as pool:
+        big = pool.submit(read, "big")
+        try:
+            assert is_reading.wait(PATIENCE_S)
+            assert pool.submit(read, "small").result(PATIENCE_S) == "a.py"
+            assert not big.done()
+        finally:
+            go_on.set()
+        assert big.result(PATIENCE_S) == "a.py"
