@@ -22,7 +22,7 @@ from pygls.lsp.server import LanguageServer
 
 from dg_lsp import __version__
 from dg_lsp.infill.port import EngineError
-from dg_lsp.server import client, convert, methods, protocol, settings
+from dg_lsp.server import client, convert, methods, protocol, settings, when
 from dg_lsp.server.client import Client
 from dg_lsp.server.configuration import Configuration
 from dg_lsp.server.methods import DraftParams, StatusParams
@@ -257,6 +257,7 @@ class DgLanguageServer(LanguageServer):
         self.settings = self.configuration.session
         self.reporter.model(self.settings.model)
         self.reporter.problems(self.configuration.problems)
+        self.reporter.paused(when.paused(self.settings))
         self.statistics.writes = self.settings.statistics
 
     def _show_problems(self) -> None:

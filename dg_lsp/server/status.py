@@ -11,6 +11,8 @@ from dg_lsp.server.when import Reason
 
 # These reasons occur at every keystroke, so they do not replace the last one in the status.
 _PASSING = frozenset({"superseded", "moved"})
+# Reasons from the settings that concern every file.
+_PAUSES = frozenset({"off", "manual"})
 
 
 class Reporter:
@@ -38,6 +40,11 @@ class Reporter:
         """Set the reason why the last request got no suggestion; None when it got one."""
         if reason is None or reason.code not in _PASSING:
             self._become(replace(self.status, suppressed=(reason.code, reason.message) if reason else None))
+
+    def paused(self, reason: Reason | None) -> None:
+        """Set why the settings stop unprompted suggestions; None ends such a pause, and keeps any other reason."""
+        if reason is not None or (self.status.suppressed and self.status.suppressed[0] in _PAUSES):
+            self.suppressed(reason)
 
     def latency(self, ms: float) -> None:
         """Set the latency of the last answer."""

@@ -58,6 +58,12 @@ def reason(moment: Moment, settings: Settings) -> Reason | None:
     return None
 
 
+def paused(settings: Settings) -> Reason | None:
+    """Return why the settings stop unprompted suggestions in every file, or None."""
+    anywhere = Moment(automatic=True)
+    return _off(anywhere, settings) or _manual(anywhere, settings)
+
+
 def scope_at(syntax: Syntax | None, offset: int) -> Scope:
     """Return whether the offset lies in a comment or in a string; the end of a line comment is still in it."""
     if syntax is None:

@@ -46,7 +46,7 @@ class Fake:
                 if callable(answer):
                     answer = answer(json.loads(body))
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                self.send_response(404 if answer is None else 200)
+                self.send_response(404 if answer is None else answer if isinstance(answer, int) else 200)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
@@ -384,6 +384,38 @@ def test_scripts_get_one_object_and_write_what_they_choose(tmp_path: Path, fakes
     completed = run(tmp_path, "--json", "--yes", model, "--no-try")
     assert json.loads(completed.stdout)["written"] == model
     assert (tmp_path / "config.toml").read_text() == FILE.replace('"old"', json.dumps(model))
+
+
+@pytest.mark.parametrize(
+    ("answers", "sentence"),
+    [
+        ({}, "answered with status 404"),
+        ({"/v1/models": 401}, "requires an API key, which setup does not send; name its model: --yes 'chat:http"),
+        ({"/v1/models": b"<html>"}, "answers as a server of another kind, or has no model"),
+    ],
+)
+def test_a_named_server_that_is_not_found_is_reported(
+    tmp_path: Path, fakes: list[Fake], answers: Mapping[str, Any], sentence: str
+) -> None:
+    fakes.append(Fake(answers))
+    completed = run(tmp_path, "--json", "--server", f"chat={fakes[0].url}")
+    assert completed.returncode == 0
+    assert f"{fakes[0].url} {sentence}" in completed.stderr
+    assert completed.stderr.count("\n") == 1
+
+
+def test_a_named_server_that_does_not_respond_is_reported(tmp_path: Path) -> None:
+    completed = run(tmp_path, "--json", "--server", "vllm=http://127.0.0.1:9")
+    assert "http://127.0.0.1:9 does not respond" in completed.stderr
+
+
+def test_a_sample_that_was_not_filled_is_not_called_filled(tmp_path: Path, fakes: list[Fake]) -> None:
+    (tmp_path / "config.toml").write_text("")
+    fakes.append(Fake({"/infill": {"content": "return unbound_name", "stop": True, "tokens_predicted": 4}}))
+    completed = run(tmp_path, "--yes", f"fim:llama:{fakes[0].url}", DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
+    assert "A sample was not filled" in completed.stdout, completed.stderr
+    assert "the answer uses a name that nothing binds" in completed.stdout
+    assert "filled in" not in completed.stdout
 
 
 def test_a_model_that_does_not_respond_is_reported_with_advice(tmp_path: Path) -> None:

@@ -515,14 +515,26 @@ def test_an_error_names_the_invalid_option(nvim: Neovim) -> None:
             nvim.lua(f"require('dg_lsp').setup({options})")
 
 
-def test_the_health_check_reports_no_problem(nvim: Neovim) -> None:
+@pytest.mark.parametrize("name", ["dg-lsp", "dg_lsp"])
+def test_the_health_check_reports_no_problem(nvim: Neovim, name: str) -> None:
     nvim.edit("shop.py", SHOP)
-    nvim.command("checkhealth dg-lsp")
+    nvim.command(f"checkhealth {name}")
     text = nvim.text()
     assert "ERROR" not in text
     assert "WARNING" not in text
     assert "the engine is ready" in text
     assert "accepts suggestions" in text
+
+
+def test_the_health_check_reports_a_pause_and_invalid_settings(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.command("Dg pause")
+    nvim.lua("require('dg_lsp.server').change_settings(function(settings) settings['completion.threshold'] = 7 end)")
+    nvim.until("#(require('dg_lsp').status() or { problems = {} }).problems > 0", "the invalid setting")
+    nvim.command("checkhealth dg-lsp")
+    text = nvim.text()
+    assert "WARNING dgLsp.completion.threshold" in text
+    assert "suggestions are paused" in text
 
 
 def test_the_help_names_every_command_map_and_option(nvim: Neovim, tmp_path: Path) -> None:
@@ -564,14 +576,36 @@ def test_a_model_is_chosen_among_those_that_fit(nvim: Neovim, environment: Mappi
     config_file.unlink()
 
 
+def test_a_snooze_after_another_was_ended_by_resume_pauses_too(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    nvim.command("Dg snooze 30")
+    nvim.command("Dg resume")
+    assert "suggestions are on" in nvim.notes()[-1]
+    nvim.command("Dg snooze 10")
+    nvim.put(*INSIDE)
+    nvim.type("<CR>self.")
+    nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'manual'", "the reason")
+
+
+def test_a_pause_is_not_ended_by_an_earlier_snooze(nvim: Neovim) -> None:
+    nvim.edit("shop.py", SHOP)
+    # A snooze of 600 ms.
+    nvim.command("Dg snooze 0.01")
+    nvim.command("Dg pause")
+    assert "no suggestions until :Dg resume" in nvim.notes()[-1]
+    nvim.lua("vim.g.is_later = false; vim.defer_fn(function() vim.g.is_later = true end, 900)")
+    nvim.until("vim.g.is_later", "a moment after the end of the snooze")
+    assert nvim.lua("return require('dg_lsp.config').server_settings()['completion.trigger']") == "manual"
+
+
 def test_a_snooze_pauses_and_ends(nvim: Neovim) -> None:
     nvim.edit("shop.py", SHOP)
     nvim.command("Dg snooze 30")
     assert "no suggestions for 30 minutes" in nvim.notes()[-1]
+    nvim.until("require('dg_lsp').statusline() == 'DG Paused '", "the status, before a key is typed")
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
     nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'manual'", "the reason")
-    assert nvim.lua("return require('dg_lsp').statusline()") == "DG Paused "
     nvim.command("Dg snooze 0")
     nvim.type("x<BS>")
     nvim.until_ghost()

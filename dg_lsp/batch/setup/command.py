@@ -60,6 +60,7 @@ def setup(
         chosen = _validated(yes) if yes else ""
         this_machine = machine.detect()
         running = asyncio.run(servers.find_running(endpoints))
+        _report_missing(endpoints[: len(server or ())], running)
         choices = offers.offers(this_machine, running, _keys(), _measured(), _programs())
         if not as_json and not chosen:
             _show(this_machine, running, choices)
@@ -100,6 +101,16 @@ def _endpoints(options: Sequence[str]) -> tuple[Endpoint, ...]:
         named_endpoints.append(servers.Endpoint(next(each for each in servers.KINDS if each == kind), url.rstrip("/")))
     kinds = {endpoint.kind for endpoint in named_endpoints}
     return (*named_endpoints, *(endpoint for endpoint in servers.ENDPOINTS if endpoint.kind not in kinds))
+
+
+def _report_missing(named_endpoints: Sequence[Endpoint], running: Sequence[Server]) -> None:
+    """Say why a server that the user named is not among those that were found."""
+    from dg_lsp.batch.setup import servers
+
+    found_endpoints = {each.endpoint for each in running}
+    for endpoint in named_endpoints:
+        if endpoint not in found_endpoints and (reason := asyncio.run(servers.why_missing(endpoint))):
+            say(f"{endpoint.url} {reason}")
 
 
 def _validated(model: str) -> str:
@@ -224,5 +235,11 @@ def _print_result(path: Path, chosen: str, trial_result: Trial | None) -> None:
         say(trial_result.problem)
         say(f"to return to the embedded model, run: dg-lsp setup --yes {EMBEDDED}")
         return
-    typer.echo(f"\nA sample, filled in {trial_result.ms / 1000:.1f} s ({trial_result.confidence}):\n")
-    typer.echo(visible(trial_result.diff) if trial_result.diff else "The model gave no answer.")
+    seconds = f"{trial_result.ms / 1000:.1f} s"
+    if trial_result.diff:
+        typer.echo(f"\nA sample, filled in {seconds} ({trial_result.confidence}):\n")
+        typer.echo(visible(trial_result.diff))
+    else:
+        typer.echo(
+            visible_line(f"A sample was not filled, after {seconds}: {trial_result.confidence or 'there was no answer'}.")
+        )

@@ -165,14 +165,14 @@ def _after_commands(machine: Machine, servers: Sequence[Server], programs: Colle
     cost = f"{size(preset.memory)} of memory, and about as much to download"
     if preset.ollama not in has:
         start = () if any(server.endpoint.kind == "ollama" for server in servers) else ("ollama serve",)
-        install = () if start == () or "ollama" in programs else ("install Ollama (ollama.com)",)
+        install = () if start == () or "ollama" in programs else ("# install Ollama (ollama.com)",)
         model = f"fim:ollama#{preset.ollama}"
         commands = (*install, *start, f"ollama pull {preset.ollama}", f"dg-lsp setup --yes '{model}'")
         yield Offer(model, f"{preset.ollama} in Ollama", HERE, cost, is_ready=False, commands=commands)
     if not any(server.endpoint.kind == "llama" for server in servers):
         # The port of llama.cpp's presets.
         model = "fim:llama:http://127.0.0.1:8012"
-        install = () if "llama-server" in programs else ("install llama.cpp (github.com/ggml-org/llama.cpp)",)
+        install = () if "llama-server" in programs else ("# install llama.cpp (github.com/ggml-org/llama.cpp)",)
         commands = (*install, f"llama-server {preset.llama}", f"dg-lsp setup --yes {model}")
         yield Offer(model, f"Qwen 2.5 Coder in llama.cpp ({preset.llama})", HERE, cost, is_ready=False, commands=commands)
 

@@ -23,6 +23,8 @@ MAX_BYTES = 4 << 20
 Kind = Literal["ollama", "llama", "vllm", "chat"]
 KINDS: tuple[Kind, ...] = ("ollama", "llama", "vllm", "chat")
 
+_NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, TimeoutError)
+_OTHER_KIND = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 
 
@@ -71,23 +73,43 @@ async def find_running(endpoints: Sequence[Endpoint] = ENDPOINTS) -> tuple[Serve
     return tuple(server for server in found_servers if server is not None)
 
 
-async def _query(client: httpx.AsyncClient, endpoint: Endpoint) -> Server | None:
-    query = {"ollama": _ollama, "llama": _llama, "vllm": _vllm, "chat": _chat}[endpoint.kind]
+class _StatusError(ValueError):
+    """A server answered with another status than 200."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+async def why_missing(endpoint: Endpoint) -> str:
+    """Return why `find_running` does not find a server at this endpoint, as a sentence about its URL; "" if it does."""
     try:
-        async with asyncio.timeout(4 * PATIENCE_S):
-            return await query(client, endpoint)
-    # No server, or another kind of server.
-    except (
-        httpx.HTTPError,
-        httpx.InvalidURL,
-        TimeoutError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ):
+        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client:
+            await _ask(client, endpoint)
+    except _NO_ANSWER:
+        return "does not respond"
+    except _StatusError as error:
+        if error.status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            kind = endpoint.kind if endpoint.kind in ("vllm", "chat") else f"fim:{endpoint.kind}"
+            return f"requires an API key, which setup does not send; name its model: --yes '{kind}:{endpoint.url}#MODEL'"
+        return f"answered with status {error.status}"
+    except _OTHER_KIND:
+        return "answers as a server of another kind, or has no model"
+    return ""
+
+
+async def _query(client: httpx.AsyncClient, endpoint: Endpoint) -> Server | None:
+    try:
+        return await _ask(client, endpoint)
+    except (*_NO_ANSWER, *_OTHER_KIND):
         return None
+
+
+async def _ask(client: httpx.AsyncClient, endpoint: Endpoint) -> Server:
+    """Return the server; raise one of `_NO_ANSWER` or `_OTHER_KIND` if there is none of this kind."""
+    query = {"ollama": _ollama, "llama": _llama, "vllm": _vllm, "chat": _chat}[endpoint.kind]
+    async with asyncio.timeout(4 * PATIENCE_S):
+        return await query(client, endpoint)
 
 
 async def _ollama(client: httpx.AsyncClient, endpoint: Endpoint) -> Server:
@@ -147,7 +169,7 @@ async def _json(client: httpx.AsyncClient, method: str, url: str, body: object =
     """Return the parsed JSON answer; raise httpx.HTTPError or ValueError, also if the answer is too long."""
     async with client.stream(method, url, json=body) as response:
         if response.status_code != httpx.codes.OK:
-            raise ValueError(f"status {response.status_code}")
+            raise _StatusError(response.status_code)
         data = bytearray()
         async for part in response.aiter_bytes():
             data += part

@@ -50,53 +50,69 @@ M.status = status.current
 ---Return the status in a few characters, for a statusline.
 M.statusline = status.line
 
+local function stop_snooze_timer()
+  if snooze_timer then
+    snooze_timer:stop()
+    snooze_timer:close()
+    snooze_timer = nil
+  end
+end
+
+---@param trigger "auto"|"manual"
+local function set_trigger(trigger)
+  server.change_settings(function(settings)
+    settings["completion.trigger"] = trigger
+  end)
+end
+
 ---Stop unprompted suggestions, everywhere or in one language. Explicit requests still work.
 ---@param filetype? string
 function M.pause(filetype)
+  if not filetype then
+    stop_snooze_timer()
+    set_trigger("manual")
+    server.notify("no suggestions until :Dg resume")
+    return
+  end
   server.change_settings(function(settings)
-    if filetype then
-      local languages = settings["completion.disabledLanguages"] or {}
-      if not vim.list_contains(languages, filetype) then
-        settings["completion.disabledLanguages"] = vim.list_extend(vim.deepcopy(languages), { filetype })
-      end
-    else
-      settings["completion.trigger"] = "manual"
+    local languages = settings["completion.disabledLanguages"] or {}
+    if not vim.list_contains(languages, filetype) then
+      settings["completion.disabledLanguages"] = vim.list_extend(vim.deepcopy(languages), { filetype })
     end
   end)
+  server.notify(("no suggestions in %s until :Dg resume %s"):format(filetype, filetype))
 end
 
 ---Resume unprompted suggestions, everywhere or in one language.
 ---@param filetype? string
 function M.resume(filetype)
+  if not filetype then
+    stop_snooze_timer()
+    set_trigger("auto")
+    server.notify("suggestions are on")
+    return
+  end
   server.change_settings(function(settings)
-    if filetype then
-      settings["completion.disabledLanguages"] = vim.tbl_filter(function(language)
-        return language ~= filetype
-      end, settings["completion.disabledLanguages"] or {})
-    else
-      settings["completion.trigger"] = "auto"
-    end
+    settings["completion.disabledLanguages"] = vim.tbl_filter(function(language)
+      return language ~= filetype
+    end, settings["completion.disabledLanguages"] or {})
   end)
+  server.notify(("suggestions are on in %s"):format(filetype))
 end
 
 ---Stop unprompted suggestions for some minutes, 15 by default; 0 ends the snooze.
 ---@param minutes? number
 function M.snooze(minutes)
   minutes = minutes or 15
-  if snooze_timer then
-    snooze_timer:stop()
-    snooze_timer:close()
-    snooze_timer = nil
-  else
-    M.pause()
-  end
   if minutes <= 0 then
     M.resume()
     return
   end
+  stop_snooze_timer()
+  set_trigger("manual")
   snooze_timer = vim.defer_fn(function()
     snooze_timer = nil
-    M.resume()
+    set_trigger("auto")
   end, minutes * 60000)
   server.notify(("no suggestions for %g minutes; :Dg snooze 0 ends the snooze"):format(minutes))
 end

@@ -49,13 +49,20 @@ end
 -- Reasons that the user chose in the settings. Every other reason concerns one place only.
 local pause_codes = { off = true, manual = true, language = true }
 
+---Return whether the user's settings stop unprompted suggestions.
+---@param status dg_lsp.Status
+---@return boolean
+function M.is_paused(status)
+  return status.suppressed ~= nil and pause_codes[status.suppressed.code] == true
+end
+
 ---@param status dg_lsp.Status?
 ---@return "Ready"|"Working"|"Paused"|"Problem"
 local function state_word(status)
   if not status or status.busy or status.state ~= "ready" then
     return status and status.state == "failed" and "Problem" or "Working"
   end
-  return status.suppressed and pause_codes[status.suppressed.code] and "Paused" or "Ready"
+  return M.is_paused(status) and "Paused" or "Ready"
 end
 
 ---Return the status in a few characters of fixed width, for a statusline; "" in buffers without the server.

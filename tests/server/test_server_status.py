@@ -1,0 +1,36 @@
+"""The status that editors show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dg_lsp.server import when
+from dg_lsp.server.methods import StatusParams
+from dg_lsp.server.settings import Settings
+from dg_lsp.server.status import Reporter
+from dg_lsp.server.when import Reason
+
+MANUAL = replace(Settings(), trigger="manual")
+
+
+def test_a_pause_in_the_settings_is_reported_before_the_next_request() -> None:
+    sent: list[StatusParams] = []
+    reporter = Reporter("embedded", sent.append)
+    reporter.paused(when.paused(MANUAL))
+    assert sent[-1].suppressed is not None
+    assert sent[-1].suppressed[0] == "manual"
+    reporter.paused(when.paused(Settings()))
+    assert sent[-1].suppressed is None
+
+
+def test_dg_lsp_being_disabled_is_reported_as_such() -> None:
+    reason = when.paused(replace(MANUAL, enable=False))
+    assert reason is not None
+    assert reason.code == "off"
+
+
+def test_new_settings_keep_a_reason_that_is_no_pause() -> None:
+    reporter = Reporter("embedded", lambda status: None)
+    reporter.suppressed(Reason("comment", "the cursor is in a comment"))
+    reporter.paused(when.paused(Settings()))
+    assert reporter.status.suppressed == ("comment", "the cursor is in a comment")
