@@ -353,10 +353,21 @@ def test_a_link_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
 
 
+# The command, without looking at the ports where this machine may run servers of its own.
+SETUP = """
+import sys
+from dg_lsp import cli
+from dg_lsp.batch.setup import servers
+servers.ENDPOINTS = ()
+sys.argv = ["dg-lsp", "setup", *sys.argv[1:]]
+cli.main()
+"""
+
+
 def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     base_environment = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
     return subprocess.run(
-        [sys.executable, "-m", "dg_lsp", "setup", *arguments],
+        [sys.executable, "-c", SETUP, *arguments],
         env={**base_environment, "HOME": str(tmp_path), "DG_LSP_CONFIG": str(tmp_path / "config.toml"), **environ},
         cwd=tmp_path,
         capture_output=True,
