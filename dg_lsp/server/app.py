@@ -242,6 +242,7 @@ class DgLanguageServer(LanguageServer):
         old = self.settings
         self._configure()
         self._show_problems()
+        self.reporter.configured()
         # Cached answers were made with the old settings.
         if self._completer is not None:
             self._completer.forget_answers()

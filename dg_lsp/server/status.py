@@ -11,6 +11,8 @@ from dg_lsp.server.when import Reason
 
 # These reasons occur at every keystroke, so they do not replace the last one in the status.
 _PASSING = frozenset({"superseded", "moved"})
+# These reasons are choices in the settings, not properties of a place.
+_OF_SETTINGS = frozenset({"off", "manual", "language"})
 
 
 class Reporter:
@@ -38,6 +40,11 @@ class Reporter:
         """Set the reason why the last request got no suggestion; None when it got one."""
         if reason is None or reason.code not in _PASSING:
             self._become(replace(self.status, suppressed=(reason.code, reason.message) if reason else None))
+
+    def configured(self) -> None:
+        """Forget a reason that the previous settings gave, because the next request may be allowed."""
+        if self.status.suppressed is not None and self.status.suppressed[0] in _OF_SETTINGS:
+            self.suppressed(None)
 
     def latency(self, ms: float) -> None:
         """Set the latency of the last answer."""
