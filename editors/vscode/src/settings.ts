@@ -27,7 +27,7 @@ export function commandLine(value: unknown): string[] {
 /** Return why the settings allow no unprompted suggestion in a language; undefined if they allow them. */
 export function pauseReason(settings: { enable: unknown; trigger: unknown; disabledLanguages: unknown }, language: string | undefined): string | undefined {
   if (settings.enable === false) return "suggestions are turned off by the setting dgLsp.enable";
-  if (settings.trigger === "manual") return "suggestions come only when you ask for them";
+  if (settings.trigger === "manual") return "suggestions come only on request";
   if (language !== undefined && strings(settings.disabledLanguages).includes(language)) return `suggestions are paused for ${language}`;
   return undefined;
 }

@@ -51,10 +51,10 @@ test("the first word is Ready, Working, Paused or Problem", () => {
 
 test("a pause in the settings is shown with its reason, once", () => {
   const status = { ...READY, suppressed: { code: "manual", message: "suggestions come only on request: `trigger` is `manual`" } };
-  const paused = describe({ kind: "paused", reason: "suggestions come only when you ask for them", status });
+  const paused = describe({ kind: "paused", reason: "suggestions come only on request", status });
   assert.equal(paused.text, "$(debug-pause) dg-lsp");
   assert.deepEqual(paused.sentences, [
-    "Paused: Suggestions come only when you ask for them.",
+    "Paused: Suggestions come only on request.",
     "The engine is ready, with model embedded.",
     "The last answer took 120 ms.",
   ]);

@@ -34,7 +34,7 @@ test("the settings say why nothing is suggested while typing", () => {
   assert.equal(pauseReason(settings, "python"), undefined);
   assert.equal(pauseReason(settings, undefined), undefined);
   assert.equal(pauseReason(settings, "go"), "suggestions are paused for go");
-  assert.match(pauseReason({ ...settings, trigger: "manual" }, "go") ?? "", /only when you ask/);
+  assert.match(pauseReason({ ...settings, trigger: "manual" }, "go") ?? "", /only on request/);
   assert.match(pauseReason({ ...settings, enable: false }, "go") ?? "", /dgLsp\.enable/);
   assert.equal(pauseReason({ ...settings, disabledLanguages: "python" }, "python"), undefined);
 });
