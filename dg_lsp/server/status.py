@@ -11,8 +11,8 @@ from dg_lsp.server.when import Reason
 
 # These reasons occur at every keystroke, so they do not replace the last one in the status.
 _PASSING = frozenset({"superseded", "moved"})
-# Reasons from the settings that concern every file.
-_PAUSES = frozenset({"off", "manual"})
+# These reasons are choices in the settings, not properties of a place.
+_OF_SETTINGS = frozenset({"off", "manual", "language"})
 
 
 class Reporter:
@@ -42,8 +42,11 @@ class Reporter:
             self._become(replace(self.status, suppressed=(reason.code, reason.message) if reason else None))
 
     def paused(self, reason: Reason | None) -> None:
-        """Set why the settings stop unprompted suggestions; None ends such a pause, and keeps any other reason."""
-        if reason is not None or (self.status.suppressed and self.status.suppressed[0] in _PAUSES):
+        """Set why the settings stop unprompted suggestions everywhere.
+
+        None forgets a reason that earlier settings gave, because the next request may be allowed, and keeps any other.
+        """
+        if reason is not None or (self.status.suppressed and self.status.suppressed[0] in _OF_SETTINGS):
             self.suppressed(reason)
 
     def latency(self, ms: float) -> None:

@@ -188,6 +188,19 @@ def test_settings_are_taken_where_a_client_only_pushes_them(tmp_path: Path) -> N
     run(tmp_path, {"textDocument": {"inlineCompletion": {}}}, test, options={"dgLsp": {"completion": {"debounce": 0}}})
 
 
+def test_a_pause_leaves_the_status_as_soon_as_the_settings_end_it(tmp_path: Path) -> None:
+    async def test(client: Editor) -> None:
+        client.open(f"# engine: {json.dumps({'text': 'f(a)'})}\nx = \n")
+        assert await client.suggestions(1, 4) == []
+        assert (await client.status())["suppressed"]["code"] == "manual"
+        auto = {"settings": {"dgLsp": {"completion": {"trigger": "auto", "debounce": 0}}}}
+        client.notify("workspace/didChangeConfiguration", auto)
+        assert (await client.status())["suppressed"] is None
+
+    options = {"dgLsp": {"completion": {"trigger": "manual", "debounce": 0}}}
+    run(tmp_path, {"textDocument": {"inlineCompletion": {}}}, test, options=options)
+
+
 def test_another_model_needs_no_restart_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DG_LSP_ALLOW", "broken")
 

@@ -42,6 +42,16 @@ def window(bare: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) ->
         yield code
 
 
+def test_a_fill_without_a_server_leads_to_the_installation(window: Workbench) -> None:
+    until(lambda: "was not found" in window.status(), "the warning", tell=window.status)
+    window.command("dgLsp.fillHere")
+    until(lambda: any("is not running" in each for each in window.messages()), "the message", tell=window.picture)
+    window.page.get_by_role("button", name="Show the Reason").click()
+    window.page.locator(".quick-input-list .monaco-list-row", has_text="Install the server").wait_for()
+    window.press("Escape")
+    window.command("notifications.clearAll")
+
+
 def test_a_failed_installation_shows_a_remedy(window: Workbench) -> None:
     # pip finds no package here, so the extension's own requirements can't be installed.
     machine_settings = window.folder.parent / "profile" / "Machine" / "settings.json"
@@ -70,15 +80,23 @@ def test_a_missing_server_can_be_installed_from_the_status_bar(window: Workbench
     until(lambda: "was not found" in window.status(), "the warning", tell=window.status)
     window.page.locator(".statusbar-item[id*=dgLsp]").click()
     window.page.locator(".quick-input-list .monaco-list-row", has_text="Install the server").click()
+    until(lambda: "being installed" in window.status(), "the installation in the status bar", tell=window.status)
+    # This message goes by itself after some seconds.
+    until(lambda: any("dg-lsp is installed" in each for each in window.messages()), "the message", tell=window.picture)
     window.until_ready()
     until(lambda: "The engine is ready" in window.status(), "the status bar to say so", tell=window.status)
+    window.command("notifications.clearAll")
 
 
 def test_the_walkthrough_leads_to_a_suggestion_and_a_fill(window: Workbench) -> None:
     window.run('await vscode.commands.executeCommand("workbench.action.openWalkthrough", "dg-lsp.dg-lsp#start", false)')
+    # The server was installed from the status bar. An attempt to fill something before that was no fill.
+    until(lambda: is_done(window, "Install the server"), "the tick of the first step", tell=window.picture)
+    assert not is_done(window, "Fill a hole")
     step = window.page.locator(".getting-started-step", has_text="Open a file and type")
     step.click()
-    window.page.get_by_role("button", name="Open a sample").click()
+    # The message about the installation has a button of the same name.
+    step.get_by_role("button", name="Open a sample").click()
     until(lambda: "class Window" in window.text(), "the sample")
     window.page.wait_for_selector(".monaco-editor.focused")
     # The cursor is where the walkthrough says.
@@ -95,3 +113,10 @@ def test_the_walkthrough_leads_to_a_suggestion_and_a_fill(window: Workbench) -> 
         "the right body",
         tell=window.picture,
     )
+    window.run('await vscode.commands.executeCommand("workbench.action.openWalkthrough", "dg-lsp.dg-lsp#start", false)')
+    until(lambda: is_done(window, "Fill a hole"), "the tick of the third step", tell=window.picture)
+
+
+def is_done(window: Workbench, title: str) -> bool:
+    """Return whether a step of the walkthrough has its tick."""
+    return window.page.locator(".getting-started-step", has_text=title).locator(".codicon.complete").count() > 0

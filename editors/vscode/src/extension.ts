@@ -15,6 +15,7 @@ import { strings, withLanguage } from "./settings";
 import { Snooze } from "./snooze";
 import { StatusItem } from "./statusItem";
 import { cancelFills } from "./runningFills";
+import { watchWalkthrough } from "./walkthrough";
 import { Watcher } from "./watcher";
 
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
@@ -28,7 +29,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   const environment = vscode.Uri.joinPath(context.globalStorageUri, "environment").fsPath;
   const bundle = { folder: vscode.Uri.joinPath(context.extensionUri, "server").fsPath, environment };
   const server = new Server(bundle, output, status, drafts, watcher, preview, snooze);
-  context.subscriptions.push(output, status, drafts, doctor, watcher, preview, snooze, server);
+  context.subscriptions.push(output, status, drafts, doctor, watcher, preview, snooze, server, watchWalkthrough());
 
   const command = (name: string, run: () => unknown) => {
     context.subscriptions.push(vscode.commands.registerCommand(name, run));
@@ -61,11 +62,16 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     else await server.start();
   });
   command("dgLsp.install", async () => {
-    if (!(await install(bundle, output))) return;
-    await server.start();
+    const isInstalled = await install(bundle, output, (isReplaced) => server.prepareInstallation(isReplaced));
+    if (isInstalled || !server.isRunning) await server.start();
+    if (!isInstalled) return;
     if (server.program === undefined) {
       void vscode.window.showErrorMessage("dg-lsp was installed, but its program was not found. The log has pip's output.");
+      return;
     }
+    const sample = "Open a Sample";
+    const picked = await vscode.window.showInformationMessage("dg-lsp is installed. It suggests code while you type.", sample);
+    if (picked === sample) await vscode.commands.executeCommand("dgLsp.openSample");
   });
   command("dgLsp.openCommandSetting", () => vscode.commands.executeCommand("workbench.action.openSettings", "dgLsp.client.command"));
   command("dgLsp.cancel", cancelFills);

@@ -2,19 +2,31 @@
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
-import { readFile, rm, writeFile } from "node:fs/promises";
+import { readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
 import { scripts } from "./locate";
 import { selectedPython } from "./python";
 import { countPackages, stepOf } from "./steps";
-import { ADDRESS_HINT, type CpuRequirements, cpuRequirements, hasUselessCuda, indexProblem } from "./torch";
+import { ADDRESS_HINT, type CpuRequirements, cpuRequirements, hasCpuTorch, hasUselessCuda, indexProblem } from "./torch";
 
 // Defined by the build: the wheel that is packed with this extension.
 declare const WHEEL_NAME: string;
 declare const WHEEL_SHA256: string;
 
 const OLDEST_PYTHON = "3.11";
+/** Where `python3` is too old, a later one may be installed next to it. */
+const PYTHONS = ["python3.14", "python3.13", "python3.12", "python3.11"];
+/** Ends with a sentence if this Python is too old or can't make environments. Debian has the modules for it in another package. */
+const CHECK = `
+import importlib.util, sys
+name = sys.argv[1]
+if sys.version_info < (${OLDEST_PYTHON.replace(".", ", ")}):
+    sys.exit(f"dg-lsp needs Python ${OLDEST_PYTHON} or later, but {name} is {sys.version.split()[0]}")
+if not all(map(importlib.util.find_spec, ("venv", "ensurepip"))):
+    sys.exit(f"{name} can't create environments; install its venv module (python3-venv on Debian and Ubuntu)")
+`;
+const NEVER = new vscode.CancellationTokenSource().token;
 let isInstalling = false;
 
 /** The extension's folder with the wheel and the requirements file, and the path of the private environment. */
@@ -28,44 +40,74 @@ export async function isCurrent({ environment }: Bundle): Promise<boolean> {
   return (await readFile(stampFile(environment), "utf-8").catch(() => "")) === WHEEL_SHA256;
 }
 
-/** Install the server and return whether it worked; show a failure to the user, with a link to the log. */
-export async function install(bundle: Bundle, output: vscode.LogOutputChannel): Promise<boolean> {
+/**
+ * Install the server and return whether it worked; show a failure to the user, with a link to the log.
+ *
+ * `begin` is called after the questions, before anything is changed; it gets whether the environment is replaced by a new one.
+ */
+export async function install(bundle: Bundle, output: vscode.LogOutputChannel, begin: Begin): Promise<boolean> {
   if (isInstalling) {
     void vscode.window.showInformationMessage("dg-lsp is already being installed");
     return false;
   }
   isInstalling = true;
   try {
-    return await installOnce(bundle, output);
+    return await installOnce(bundle, output, begin);
   } finally {
     isInstalling = false;
   }
 }
 
-async function installOnce(bundle: Bundle, output: vscode.LogOutputChannel): Promise<boolean> {
+type Begin = (isReplaced: boolean) => Promise<void>;
+
+async function installOnce(bundle: Bundle, output: vscode.LogOutputChannel, begin: Begin): Promise<boolean> {
   const { environment, folder } = bundle;
-  const isNew = !existsSync(environment);
+  let isNew = !existsSync(environment);
+  const older = `${environment}.old`;
+  const [show, change] = ["Show Log", "Choose a Requirements File"];
+  let remedies = [show];
   try {
+    // Without Python, the question about torch would be for nothing.
+    const python = await suitablePython(output);
     const requirements = await chooseRequirements(folder);
     if (!requirements) return false;
+    // pip keeps an installed CPU build where torch with CUDA is required, and never removes the packages of CUDA.
+    const isReplaced = !isNew && (await hasOtherTorch(environment, requirements));
+    await begin(isReplaced);
+    if (isReplaced) {
+      await rm(older, { recursive: true, force: true });
+      await rename(environment, older);
+      isNew = true;
+    }
+    remedies = [show, change];
     await vscode.window.withProgress(
       { location: vscode.ProgressLocation.Notification, title: "Installing dg-lsp", cancellable: true },
-      (progress, cancelled) => steps(bundle, requirements, output, progress, cancelled),
+      (progress, cancelled) => steps(bundle, python, requirements, output, progress, cancelled),
     );
+    await rm(older, { recursive: true, force: true });
     return true;
   } catch (error) {
     // Remove a half-made environment, which would be used next time. An older one may still work.
     if (isNew) await rm(environment, { recursive: true, force: true });
+    if (existsSync(older)) await rename(older, environment);
     if (error instanceof vscode.CancellationError) return false;
     output.error(String(error));
-    const [show, change] = ["Show Log", "Choose a Requirements File"];
     const reason = error instanceof Error ? error.message : String(error);
-    const message = `dg-lsp could not be installed: ${reason}. The setting dgLsp.client.requirements can name another requirements file.`;
-    const picked = await vscode.window.showErrorMessage(message, show, change);
+    const hint = remedies.includes(change) ? " The setting dgLsp.client.requirements can name another requirements file." : "";
+    const picked = await vscode.window.showErrorMessage(`dg-lsp could not be installed: ${reason}.${hint}`, ...remedies);
     if (picked === show) output.show();
     if (picked === change) await vscode.commands.executeCommand("workbench.action.openSettings", "dgLsp.client.requirements");
     return false;
   }
+}
+
+/** Return whether an environment has another build of torch than the user chose. A file of the user's own is never compared. */
+async function hasOtherTorch(environment: string, { isCustom, cpu }: Requirements): Promise<boolean> {
+  const libraries = path.join(environment, "lib");
+  const versions = await readdir(libraries).catch(() => []);
+  const files = await Promise.all(versions.map((version) => readdir(path.join(libraries, version, "site-packages")).catch(() => [])));
+  const hasCpu = hasCpuTorch(files.flat());
+  return !isCustom && hasCpu !== undefined && hasCpu !== (cpu !== undefined);
 }
 
 /** What pip installs beside dg-lsp. `cpu` is set if torch's CPU build, from the index with this address, replaces that of the file. */
@@ -104,6 +146,7 @@ type Progress = vscode.Progress<{ message?: string; increment?: number }>;
 
 async function steps(
   { folder, environment }: Bundle,
+  python: string,
   { file, isCustom, cpu }: Requirements,
   output: vscode.LogOutputChannel,
   progress: Progress,
@@ -112,7 +155,8 @@ async function steps(
   const wheel = path.join(folder, WHEEL_NAME);
   const sha256 = createHash("sha256").update(await readFile(wheel)).digest("hex");
   if (sha256 !== WHEEL_SHA256) throw new Error(`${wheel} is not the file that this extension was built with. Install the extension again`);
-  await createEnvironment(environment, output, progress, cancelled);
+  progress.report({ message: "creating a Python environment" });
+  await run([python, "-m", "venv", environment], output, cancelled);
   const pip = [path.join(scripts(environment), "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"];
   const list = cpu?.others ?? (await readFile(file, "utf-8"));
   const total = countPackages(list) + (cpu ? 1 : 0);
@@ -136,17 +180,20 @@ async function steps(
   await writeFile(stampFile(environment), WHEEL_SHA256);
 }
 
-async function createEnvironment(
-  environment: string,
-  output: vscode.LogOutputChannel,
-  progress: Progress,
-  cancelled: vscode.CancellationToken,
-): Promise<void> {
-  const python = (await selectedPython()) ?? "python3";
-  progress.report({ message: "creating a Python environment" });
-  const check = `import sys; sys.exit(sys.version_info < (${OLDEST_PYTHON.replace(".", ", ")}) and "dg-lsp needs Python ${OLDEST_PYTHON} or later, but ${path.basename(python)} is " + sys.version.split()[0])`;
-  await run([python, "-c", check], output, cancelled);
-  await run([python, "-m", "venv", environment], output, cancelled);
+/** Return the first Python that can make the environment; throw the reason why the first one can't. */
+async function suitablePython(output: vscode.LogOutputChannel): Promise<string> {
+  const selected = await selectedPython();
+  const first = selected ?? "python3";
+  let reason: unknown;
+  for (const python of [first, ...(selected === undefined ? PYTHONS : [])]) {
+    try {
+      await run([python, "-c", CHECK, path.basename(python)], output, NEVER);
+      return python;
+    } catch (error) {
+      reason ??= error;
+    }
+  }
+  throw reason;
 }
 
 /** Return the file that names the wheel of an environment. */

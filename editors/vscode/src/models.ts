@@ -1,7 +1,7 @@
 /** Lets the user choose a model from the offers of `dg-lsp setup` for this machine, with their cost and quality. */
 import { execFile } from "node:child_process";
 import * as vscode from "vscode";
-import { describeOffer, readOffers, type Offer } from "./offers";
+import { describeOffer, readOffers, terminalCommands, type Offer } from "./offers";
 import { setupArguments, type Program } from "./locate";
 
 interface Entry extends vscode.QuickPickItem {
@@ -27,7 +27,7 @@ export async function chooseModel(program: Program | undefined, folder: string |
   const picked = await vscode.window.showQuickPick([...entries, other], { title: "dg-lsp: model", placeHolder: `Now: ${setup.model}`, matchOnDetail: true });
   if (!picked) return;
   if (picked.offer && !picked.offer.ready) {
-    await showCommands(picked.offer);
+    await showCommands(picked.offer, program.source === "path" ? ["dg-lsp"] : [program.command, ...args.slice(0, -1)]);
     return;
   }
   const model = picked.offer?.model ?? (await vscode.window.showInputBox({ prompt: "A folder, a hub id, or a server", value: setup.model }));
@@ -43,11 +43,12 @@ export async function chooseModel(program: Program | undefined, folder: string |
   }
 }
 
-/** Show the commands to run before a model can be used. */
-async function showCommands(offer: Offer): Promise<void> {
+/** Show the commands to run before a model can be used; `dgLsp` is the command line of the server's program. */
+async function showCommands(offer: Offer, dgLsp: readonly string[]): Promise<void> {
   const copy = "Copy";
-  const detail = offer.commands.join("\n");
-  const picked = await vscode.window.showInformationMessage(`${offer.title}: run these in a terminal; the last one chooses it.`, { modal: true, detail }, copy);
+  const detail = terminalCommands(offer.commands, dgLsp).join("\n");
+  const message = `${offer.title}: run these in a terminal. A server keeps its terminal busy, so run the next one in another. The last one chooses the model.`;
+  const picked = await vscode.window.showInformationMessage(message, { modal: true, detail }, copy);
   if (picked === copy) await vscode.env.clipboard.writeText(detail);
 }
 

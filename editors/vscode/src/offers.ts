@@ -37,5 +37,21 @@ export function readOffers(text: string): Setup {
 export function describeOffer(offer: Offer, current: string): { label: string; description: string; detail: string } {
   const icon = offer.model === current ? "$(check) " : offer.ready ? "" : "$(terminal) ";
   const state = offer.model === current ? "used now" : offer.recommended ? "recommended" : offer.ready ? "" : "after a few commands";
-  return { label: `${icon}${offer.title}`, description: state, detail: `${offer.where}; ${offer.cost}; ${offer.quality}` };
+  // The list cuts long lines, so how to measure a model is left out.
+  const [quality = ""] = offer.quality.split("; ", 1);
+  return { label: `${icon}${offer.title}`, description: state, detail: `${offer.where}; ${offer.cost}; ${quality}` };
+}
+
+/** Return an offer's commands for a terminal, in which `dg-lsp` may not be on PATH: `program` is the command line that runs it. */
+export function terminalCommands(commands: readonly string[], program: readonly string[]): string[] {
+  return commands.map((command) => {
+    // An instruction to the user is not a command.
+    if (command.startsWith("install ")) return `# ${command}`;
+    return command.replace(/^dg-lsp(?= )/, () => program.map(quoted).join(" "));
+  });
+}
+
+/** Return a word as a POSIX shell reads it. */
+function quoted(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }

@@ -2,6 +2,7 @@
 import * as vscode from "vscode";
 import type { LanguageClient } from "vscode-languageclient/node";
 import type { FillAnswer, FilledPart, FillParams } from "./protocol";
+import { complete } from "./walkthrough";
 
 const MESSAGE_MS = 10_000;
 
@@ -13,6 +14,7 @@ export function showBriefMessage(text: string): void {
 /** Report the result of a fill. */
 export function reportFill(client: LanguageClient, params: FillParams, answer: FillAnswer): void {
   if (!answer.applied || !answer.fills) return;
+  complete("hasFilled");
   if (answer.fills.length > 1) review(client, params, answer.fills, answer.nHoles ?? answer.fills.length);
   else if (answer.note) showBriefMessage(`filled (${answer.note})`);
 }

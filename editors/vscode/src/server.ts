@@ -18,17 +18,25 @@ import { showBriefMessage, reportFill } from "./review";
 import { commandLine, forServer } from "./settings";
 import type { StatusItem } from "./statusItem";
 import { withCancellation } from "./runningFills";
+import { complete } from "./walkthrough";
 import type { Watcher } from "./watcher";
 
 /** Documents that the user edits; not outputs, diffs or documents of other extensions. */
 export const SELECTOR = ["file", "untitled", "vscode-notebook-cell", "vscode-vfs"].map((scheme) => ({ scheme, language: "*" }));
 
-/** A client that shows no errors after it was abandoned. */
+/** A client that shows errors without a traceback, and no errors after it was abandoned. */
 class Client extends LanguageClient {
   isAbandoned = false;
 
-  override error(message: string, data?: unknown, shown?: boolean | "force"): void {
-    super.error(message, data, this.isAbandoned ? false : shown);
+  override error(message: string, data?: unknown, shown: boolean | "force" = true): void {
+    // The log gets everything.
+    super.error(message, data, false);
+    if (this.isAbandoned || shown === false) return;
+    const show = "Show Log";
+    const text = data instanceof Error ? data.message : message;
+    void vscode.window.showErrorMessage(`dg-lsp: ${text}`, show).then((picked) => {
+      if (picked === show) this.outputChannel.show();
+    });
   }
 }
 
@@ -55,10 +63,24 @@ export class Server implements vscode.Disposable {
     void this.stop();
   }
 
+  /** Whether the server has answered and has not ended. */
+  get isRunning(): boolean {
+    return this.client?.state === ClientState.Running;
+  }
+
+  /** Show that the server is being installed. If its files are replaced, end it before. */
+  async prepareInstallation(isReplaced: boolean): Promise<void> {
+    if (isReplaced) await this.stop();
+    if (!this.isRunning) this.status.setSituation({ kind: "installing" });
+  }
+
   /** The running client. Without one, show a message and return undefined. */
   get running(): LanguageClient | undefined {
-    if (this.client?.state === ClientState.Running) return this.client;
-    void vscode.window.showInformationMessage("dg-lsp: the server is not running; the status bar shows the reason");
+    if (this.isRunning) return this.client;
+    const more = "Show the Reason";
+    void vscode.window.showInformationMessage("dg-lsp: the server is not running", more).then(async (picked) => {
+      if (picked === more) await this.status.showMenu();
+    });
     return undefined;
   }
 
@@ -95,6 +117,7 @@ export class Server implements vscode.Disposable {
     client.registerFeature(CAPABILITIES);
     client.onNotification(statusChanged, (status) => {
       this.log(status);
+      complete("hasServer");
       this.status.setSituation({ kind: "running", status });
       void this.watcher.follow(status);
     });

@@ -24,6 +24,14 @@ export function commandLine(value: unknown): string[] {
   return parts;
 }
 
+/** Return why the settings allow no unprompted suggestion in a language; undefined if they allow them. */
+export function pauseReason(settings: { enable: unknown; trigger: unknown; disabledLanguages: unknown }, language: string | undefined): string | undefined {
+  if (settings.enable === false) return "suggestions are turned off by the setting dgLsp.enable";
+  if (settings.trigger === "manual") return "suggestions come only on request";
+  if (language !== undefined && strings(settings.disabledLanguages).includes(language)) return `suggestions are paused for ${language}`;
+  return undefined;
+}
+
 /** Return the languages with one of them added or removed. */
 export function withLanguage(languages: readonly string[], language: string, disabled: boolean): string[] {
   const others = languages.filter((each) => each !== language);

@@ -1,8 +1,8 @@
 /** The item in the status bar, and its menu. */
 import * as vscode from "vscode";
-import { describe, sentence, type Situation } from "./describe";
+import { describe, noSuggestion, sentence, type Situation } from "./describe";
 import type { Status } from "./protocol";
-import { strings } from "./settings";
+import { pauseReason, strings } from "./settings";
 import type { Snooze } from "./snooze";
 
 const COLOURS = {
@@ -14,11 +14,14 @@ const COLOURS = {
 export class StatusItem implements vscode.Disposable {
   private readonly item = vscode.window.createStatusBarItem("dgLsp.status", vscode.StatusBarAlignment.Right, 100);
   private situation: Situation = { kind: "starting" };
+  private readonly listeners: vscode.Disposable[];
 
   constructor(private readonly snooze: Snooze) {
-    snooze.onDidChange(() => {
+    const show = () => {
       this.show();
-    });
+    };
+    // A pause is shown at once, not only after the next key.
+    this.listeners = [snooze.onDidChange(show), vscode.workspace.onDidChangeConfiguration(show), vscode.window.onDidChangeActiveTextEditor(show)];
     this.item.name = "dg-lsp";
     this.item.command = "dgLsp.menu";
     this.setSituation(this.situation);
@@ -26,6 +29,7 @@ export class StatusItem implements vscode.Disposable {
   }
 
   dispose(): void {
+    for (const each of this.listeners) each.dispose();
     this.item.dispose();
   }
 
@@ -48,16 +52,20 @@ export class StatusItem implements vscode.Disposable {
     this.item.accessibilityInformation = { label: `dg-lsp: ${sentences.join(" ")}` };
   }
 
-  /** The situation to display, including a snooze. */
+  /** The situation to display, including a snooze and a pause. */
   private get displayed(): Situation {
-    const until = this.snooze.until;
     const { situation } = this;
-    return situation.kind === "running" && until !== undefined ? { kind: "snoozed", until, status: situation.status } : situation;
+    if (situation.kind !== "running") return situation;
+    const { status } = situation;
+    const until = this.snooze.until;
+    if (until !== undefined) return { kind: "snoozed", until, status };
+    const reason = pause();
+    return reason === undefined ? situation : { kind: "paused", reason, status };
   }
 
   /** Show the menu. */
   async showMenu(): Promise<void> {
-    const entries = this.situation.kind === "missing" ? MISSING : entriesFor(this.situation, this.snooze.until);
+    const entries = entriesFor(this.situation, this.snooze.until);
     const picked = await vscode.window.showQuickPick(entries, {
       title: "dg-lsp",
       placeHolder: describe(this.displayed).sentences[0] ?? "",
@@ -70,13 +78,23 @@ interface Entry extends vscode.QuickPickItem {
   command: string;
 }
 
-const MISSING: Entry[] = [
-  { label: "$(cloud-download) Install the server", detail: "into a private Python environment of this extension", command: "dgLsp.install" },
-  { label: "$(gear) Set the path of dg-lsp", detail: "the setting dgLsp.client.command", command: "dgLsp.openCommandSetting" },
-  { label: "$(refresh) Search again", command: "dgLsp.restart" },
-];
+const INSTALL: Entry = { label: "$(cloud-download) Install the server", detail: "into a private Python environment of this extension", command: "dgLsp.install" };
+const SET_PATH: Entry = { label: "$(gear) Set the path of dg-lsp", detail: "the setting dgLsp.client.command", command: "dgLsp.openCommandSetting" };
+const LOG: Entry = { label: "$(output) Open the log", command: "dgLsp.showLog" };
+const DOCTOR: Entry = { label: "$(pulse) Run dg-lsp doctor", detail: "checks the installation, and says how to fix problems", command: "dgLsp.doctor" };
+
+/** Return why the settings allow no unprompted suggestion in the active editor; undefined if they allow them. */
+function pause(): string | undefined {
+  const settings = vscode.workspace.getConfiguration("dgLsp");
+  const choices = { enable: settings.get("enable"), trigger: settings.get("completion.trigger"), disabledLanguages: settings.get("completion.disabledLanguages") };
+  return pauseReason(choices, vscode.window.activeTextEditor?.document.languageId);
+}
 
 function entriesFor(situation: Situation, snoozedUntil: string | undefined): Entry[] {
+  if (situation.kind === "missing") return [INSTALL, SET_PATH, { label: "$(refresh) Search again", command: "dgLsp.restart" }];
+  // Without a server there is nothing to pause.
+  if (situation.kind === "broken") return [{ label: "$(debug-restart) Start the server again", command: "dgLsp.restart" }, LOG, SET_PATH, INSTALL, DOCTOR];
+  const status = "status" in situation ? situation.status : undefined;
   const settings = vscode.workspace.getConfiguration("dgLsp");
   const paused = settings.get("completion.trigger") === "manual";
   const language = vscode.window.activeTextEditor?.document.languageId;
@@ -99,16 +117,14 @@ function entriesFor(situation: Situation, snoozedUntil: string | undefined): Ent
     });
   }
   entries.push(
-    { label: "$(symbol-misc) Choose a model", detail: String(settings.get("engine.model")), command: "dgLsp.chooseModel" },
+    // A configuration file may name another model than the setting.
+    { label: "$(symbol-misc) Choose a model", detail: status?.model ?? String(settings.get("engine.model")), command: "dgLsp.chooseModel" },
     { label: "$(debug-restart) Restart the engine", command: "dgLsp.restart" },
-    { label: "$(output) Open the log", command: "dgLsp.showLog" },
-    { label: "$(pulse) Run dg-lsp doctor", detail: "checks the installation, and says how to fix problems", command: "dgLsp.doctor" },
+    LOG,
+    DOCTOR,
   );
-  if (situation.kind === "running" && situation.status.busy) {
-    entries.unshift({ label: "$(debug-stop) Cancel all fills", command: "dgLsp.cancel" });
-  }
-  if (situation.kind === "running" && situation.status.suppressed) {
-    entries.unshift({ label: `$(info) ${sentence(situation.status.suppressed.message)}`, command: "dgLsp.showLog" });
-  }
+  if (status?.busy) entries.unshift({ label: "$(debug-stop) Cancel all fills", command: "dgLsp.cancel" });
+  if (status?.suppressed) entries.unshift({ label: `$(info) ${sentence(noSuggestion(status.suppressed.message))}`, command: "dgLsp.showLog" });
+  if (status?.message && status.message !== status.suppressed?.message) entries.unshift({ label: `$(info) ${sentence(status.message)}`, command: "dgLsp.showLog" });
   return entries;
 }

@@ -21,6 +21,12 @@ export function hasUselessCuda(platform: string, exists: (path: string) => boole
   return platform === "linux" && !GPU_FILES.some(exists);
 }
 
+/** Return whether the files in an environment's folder of packages include a CPU build of torch; undefined without torch. */
+export function hasCpuTorch(files: readonly string[]): boolean | undefined {
+  const torch = files.find((file) => /^torch-[^-]+\.dist-info$/.test(file));
+  return torch === undefined ? undefined : torch.includes("+cpu");
+}
+
 /** A requirements file in two parts: the requirement of torch's CPU build, and all other packages but those of CUDA. */
 export interface CpuRequirements {
   torch: string;

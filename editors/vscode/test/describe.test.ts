@@ -49,6 +49,28 @@ test("the first word is Ready, Working, Paused or Problem", () => {
   assert.deepEqual(describe({ kind: "snoozed", until: "14:05", status: READY }).sentences[0], "Paused: Suggestions are snoozed until 14:05.");
 });
 
+test("a pause in the settings is shown with its reason, once", () => {
+  const status = { ...READY, suppressed: { code: "manual", message: "suggestions come only on request: `trigger` is `manual`" } };
+  const paused = describe({ kind: "paused", reason: "suggestions come only on request", status });
+  assert.equal(paused.text, "$(debug-pause) dg-lsp");
+  assert.deepEqual(paused.sentences, [
+    "Paused: Suggestions come only on request.",
+    "The engine is ready, with model embedded.",
+    "The last answer took 120 ms.",
+  ]);
+  assert.match(describe({ kind: "paused", reason: "off", status: { ...READY, state: "failed" } }).sentences[0] ?? "", /^Problem: /);
+});
+
+test("a failure is described once", () => {
+  const message = "127.0.0.1:11434 can't be reached";
+  const status: Status = { ...READY, state: "failed", message, latencyMs: null, suppressed: { code: "failed", message } };
+  assert.deepEqual(describe({ kind: "running", status }).sentences, ["Problem: The engine has failed, with model embedded.", `${message}.`]);
+});
+
+test("an installation is shown as work, not as a problem", () => {
+  assert.deepEqual(describe({ kind: "installing" }), { text: "$(loading~spin) dg-lsp", sentences: ["Working: The server is being installed."], level: "normal" });
+});
+
 test("a problem has a warning or error colour", () => {
   assert.equal(describe({ kind: "running", status: { ...READY, state: "failed", message: "no memory" } }).level, "error");
   assert.equal(describe({ kind: "missing" }).level, "warning");

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { countPackages } from "../src/steps";
-import { cpuRequirements, hasUselessCuda, indexProblem } from "../src/torch";
+import { cpuRequirements, hasCpuTorch, hasUselessCuda, indexProblem } from "../src/torch";
 
 test("only Linux without an NVIDIA GPU has no use for CUDA", () => {
   const nothing = () => false;
@@ -28,6 +28,12 @@ test("the requirements for a CPU have every package and hash but torch's and CUD
 
 test("a requirements file without torch has no CPU build", () => {
   assert.equal(cpuRequirements("typer==0.29.2\n"), undefined);
+});
+
+test("an installed build of torch is recognised by its version", () => {
+  assert.equal(hasCpuTorch(["torch", "torch-2.13.0+cpu.dist-info", "torchgen"]), true);
+  assert.equal(hasCpuTorch(["torch-2.13.0.dist-info", "torch_geometric-1.0+cpu.dist-info"]), false);
+  assert.equal(hasCpuTorch(["numpy-2.4.0.dist-info"]), undefined);
 });
 
 test("the address of an index must be an https address", () => {
