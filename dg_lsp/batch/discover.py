@@ -108,7 +108,7 @@ def _named(path: Path) -> Path | Skipped:
         return Skipped(show(path), _broken_link(path))
     except OSError as error:
         return Skipped(show(path), _broken_link(path) if error.errno == errno.ELOOP else f"can't be read: {_sentence(error)}")
-    reason = _secret_reason(real, real) or ignoring.Ignore.for_root(real.parent, is_named=True).reason(real)
+    reason = _secret_reason(real, real) or ignoring.Ignore.for_root(real.parent, is_named=True).renewed().reason(real)
     return Skipped(show(real), reason) if reason not in ("", _GIT_IGNORED) else real
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -54,6 +54,13 @@ class Loaded:
     threads: int = 0
     why: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""  # identifies the weights
+
+    @property
+    def products_dtype(self) -> str:
+        """The precision of the layers' products with the weights, which may be narrower than that of the weights."""
+        if isinstance(self.passes, packed.PackedPasses):
+            return "bfloat16" if self.passes.kind == "onednn-bf16" else "float32"
+        return str(reading.wide_dtype(cast("Precision", self.dtype))).removeprefix("torch.")
 
 
 def load_model(

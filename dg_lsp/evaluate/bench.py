@@ -140,11 +140,15 @@ def _ratio(value: float | None) -> str:
 
 
 def as_object(compared: Comparison, loaded: Loaded) -> dict[str, object]:
-    """Return the figures and the hardware as an object for JSON."""
+    """Return the figures and the hardware as an object for JSON.
+
+    `dtype` is the precision of the weights and of generate; `products_dtype` is that of the products in our own layers.
+    """
     return {
         "processor": processor(),
         "device": loaded.device,
         "dtype": loaded.dtype,
+        "products_dtype": loaded.products_dtype,
         "threads": loaded.threads,
         "speedup_equal_steps": round(compared.speedup_equal_steps, 2),
         "speedup_default": round(compared.speedup_default, 2),

@@ -96,6 +96,8 @@ class _Workspace:
         self._settings: Settings = config.read(self._root)[0].settings
         self._text = functools.lru_cache(N_TEXTS)(workspace.masked_text)
         self._new_files.clear()
+        # The requests of a run share the time of a walk, because each may be slow in a hostile workspace.
+        self._run_ignore = self._ignore.renewed(is_walk=True)
         if self._settings.related_chars:
             self._index.update()
 
@@ -111,7 +113,9 @@ class _Workspace:
             key = os.path.realpath(other)
             return masked[key] if key in masked else self._text(other)
 
-        related = workspace.related(self._root, path, document, settings.related_chars, ignore=self._ignore, text_of=text_of)
+        related = workspace.related(
+            self._root, path, document, settings.related_chars, ignore=self._run_ignore, text_of=text_of
+        )
         files = self._index.repository
         new_files = {key: self._indexed(key, text) for key, text in masked.items() if key in files.files}
         return FileContext(name, related, files.changed(new_files), settings.window_chars, settings.related_chars)

@@ -51,13 +51,13 @@ def related(
 
     Related files are those that it imports, then files of the same language in its folder. Ignored files, files that may
     hold secrets, files with another workspace's settings, and files that are not UTF-8 text are left out; a workspace that
-    can't be read yields nothing. Text that looks like a secret is masked. `text_of` replaces
-    `masked_text`, for a caller that caches texts or is about to change files.
+    can't be read yields nothing. Text that looks like a secret is masked. `ignore` is renewed for this request, or shared by
+    the requests of one run. `text_of` replaces `masked_text`, for a caller that caches texts or is about to change files.
     """
     if limit_chars <= 0:
         return ()
     try:
-        ignore = (ignore or Ignore.for_root(root)).renewed()
+        ignore = ignore or Ignore.for_root(root).renewed()
         here = Path(path).resolve()
     except (OSError, RuntimeError, ValueError):
         return ()

@@ -186,7 +186,7 @@ class Nearby:
             snippets: Sequence[Snippet] = ()
             if path and root:
                 snippets = await asyncio.to_thread(
-                    workspace.related, root, path, document, limit_chars, ignore=self._roots[root]
+                    workspace.related, root, path, document, limit_chars, ignore=self._roots[root].renewed()
                 )
             self._related[document.uri] = (self._clock(), tuple(snippets))
         finally:

@@ -7,14 +7,18 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from dg_lsp.engine import model
+from dg_lsp.engine.packed import PackedPasses
+from dg_lsp.engine.passes import Passes
 from dg_lsp.evaluate import report, tasks
-from dg_lsp.evaluate.bench import Comparison, Line, compare, table
+from dg_lsp.evaluate.bench import Comparison, Line, as_object, compare, table
 from dg_lsp.evaluate.bench import app as bench
 from dg_lsp.evaluate.commands import app
 from dg_lsp.evaluate.score import Row
@@ -266,6 +270,18 @@ def test_ratios_of_a_bench_are_those_of_its_own_lines() -> None:
     comparison = Comparison(lines, 4, 48)
     assert comparison.speedup_equal_steps == 3.0
     assert comparison.speedup_default == 20.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("plain", "float32"), ("onednn", "float32"), ("onednn-bf16", "bfloat16"), ("", "float32")]
+)
+def test_bench_says_in_which_precision_products_are_computed(trained_layout: Path, kind: Any, expected: str) -> None:
+    loaded = model.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
+    passes = PackedPasses(loaded.passes.model, kind) if kind else Passes(loaded.passes.model)
+    lines = tuple(Line(name, 1, 1.0, 1.0, 1.0, 0.5, 0.5) for name in ("dg-lsp", "dg-lsp, one canvas alone"))
+    lines += tuple(Line(f"generate, {n} steps", 1, 9.0, 9.0, 1.0, 0.5, 0.5) for n in (4, 48))
+    stated = as_object(Comparison(lines, 4, 48), replace(loaded, passes=passes))
+    assert (stated["dtype"], stated["products_dtype"]) == ("float32", expected)
 
 
 def test_bench_times_blocks_with_a_known_prefix(tmp_path: Path, trained_layout: Path) -> None:

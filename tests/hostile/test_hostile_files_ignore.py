@@ -23,6 +23,7 @@ from dg_lsp.batch import discover
 from dg_lsp.core import gitignore
 from dg_lsp.core.values import Document
 from dg_lsp.infill import ignoring, workspace
+from dg_lsp.infill.file_context import ContextReader
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.server.nearby import Nearby
 from dg_lsp.wire import config
@@ -113,6 +114,35 @@ def test_many_ignore_files_share_the_time_of_a_request_and_of_a_walk(tmp_path: P
     assert 0 < len(files) < len(paths)
     assert isinstance(skipped_file, discover.Skipped)
     assert skipped_file.reason == "has ignore files that together take too long to read, so the rest of it is left out"
+
+
+def test_ignore_files_get_time_for_each_path_of_a_walk_and_little_for_a_few_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0.0, ignoring.MATCH_BUDGET_S / 4)
+    (tmp_path / ".git").mkdir()
+    paths = [tmp_path / f"f{number}" / "a.py" for number in range(150)]
+    for path in paths:
+        path.parent.mkdir()
+        (path.parent / ".gitignore").write_text("*.log\n")
+        path.write_text("value = 1\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(ignoring, "time", SimpleNamespace(thread_time=lambda: next(clock)))
+        *_, skipped_file = discover.files([tmp_path])
+        assert next(clock) < 2 * ignoring.WALK_START_S
+        assert isinstance(skipped_file, discover.Skipped)
+        assert "together take too long" in skipped_file.reason
+        # All requests of a run share the time of one walk, too.
+        reader, before = ContextReader(), next(clock)
+        for path in paths:
+            reader.read(path, Document(path.as_uri(), "python", "value = items\n"))
+        assert next(clock) - before < 2 * ignoring.WALK_START_S + 3 * ignoring.REQUEST_BUDGET_S
+    # A slow but honest ignore file may take five milliseconds for each path of a large repository.
+    slow = itertools.count(0.0, ignoring.PATH_S / 8)
+    monkeypatch.setattr(ignoring, "time", SimpleNamespace(thread_time=lambda: next(slow)))
+    ignore = Ignore.for_root(tmp_path)
+    assert all(ignore.allows(path) for path in paths * 60)
+    assert next(slow) > ignoring.WALK_START_S
 
 
 def test_as_many_wildcards_as_may_be_are_matched_at_once() -> None:
