@@ -46,6 +46,16 @@ def test_an_answer_that_uses_an_unbound_name_is_refused_in_a_whole_file() -> Non
     check_taken("def f(x):\n    ⟦⟧\n", "return y")
 
 
+def test_an_answer_that_ends_a_name_too_early_is_refused_in_a_whole_file() -> None:
+    text = "def f(charset):\n    if c⟦⟧\n        pass\n"
+    check_refused(text, ' in ("a", "b"):', "uses a name that nothing binds", is_file=True)
+    check_taken(text, 'harset in ("a", "b"):', is_file=True)
+    check_taken("def f(c):\n    if c⟦⟧\n        pass\n", ' in ("a", "b"):', is_file=True)
+    check_taken("def f(c):\n    return ⟦⟧\n", '("a", c)', is_file=True)
+    check_taken("def f(c):\n    c.lower⟦⟧\n", "()", is_file=True)
+    check_taken("def f(c):\n    name⟦⟧\n", " = c", is_file=True)
+
+
 def test_an_answer_with_a_doubtful_name_is_marked_where_the_language_cannot_tell() -> None:
     text = "function f(x) {\n  ⟦⟧\n}\n"
     _, result = answered(text, "return y;", language="javascript", is_file=True)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from dg_lsp.core import literals, scope, syntax
+from dg_lsp.core import languages, literals, scope, syntax
 from dg_lsp.core.context import with_newlines
 from dg_lsp.core.polish.whole import PLAIN, Whole, plainly_filled
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Span
+
+NAME_CHARS = 200  # more than any name and the spaces after it
+_NAME_BEFORE = re.compile(r"\b([^\W\d]\w*) *\Z")
 
 # How many characters on each side are scanned for strings, where the tree can't tell.
 READ_CHARS = 50_000
@@ -56,8 +62,22 @@ def binds(whole: Whole) -> bool:
 
 
 def unbound_names(whole: Whole) -> frozenset[str]:
-    """Return the names that the answers use and that nothing in the file binds; empty unless the document is a whole file."""
-    return scope.unbound_names(whole.after, tuple(whole.answers()), whole.document.uri) if whole.is_file else frozenset()
+    """Return the names that the answers use and that nothing in the file binds; empty unless the document is a whole file.
+
+    A name just before an answer counts as used by it: the answer takes what may be the beginning of a name for all of it.
+    """
+    if not whole.is_file:
+        return frozenset()
+    answers = tuple((span if old else _with_name_before(span, whole.after), old) for span, old in whole.answers())
+    return scope.unbound_names(whole.after, answers, whole.document.uri)
+
+
+def _with_name_before(answer: Span, after: Syntax) -> Span:
+    """Return the span of the answer and of the name before it on its line, if only spaces are between them."""
+    match = _NAME_BEFORE.search(after.text[max(0, answer.start - NAME_CHARS) : answer.start])
+    if match is None or match[1] in languages.words(after.language):
+        return answer
+    return Span(answer.start - len(match[0]), answer.end)
 
 
 def _has_any(text: str, marks: Iterable[str]) -> bool:
