@@ -119,4 +119,5 @@ def test_the_walkthrough_leads_to_a_suggestion_and_a_fill(window: Workbench) -> 
 
 def is_done(window: Workbench, title: str) -> bool:
     """Return whether a step of the walkthrough has its tick."""
-    return window.page.locator(".getting-started-step", has_text=title).locator(".codicon.complete").count() > 0
+    steps = window.page.locator(".getting-started-step", has_text=title)
+    return bool(steps.locator(".codicon.complete").count())
