@@ -34,7 +34,7 @@ PROFILE = Profile(
     first="drafts",
     max_canvases=1,
     file_weight=0.9,
-    file_half_at=4.0,
+    file_half_at=8.0,
     # More steps or more conditioning take time and change no chosen answer; the card's ablation has the figures.
     sampling=Sampling(line_steps=4, block_steps=8, conditioning_tokens=16),
 )
