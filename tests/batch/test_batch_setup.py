@@ -475,6 +475,7 @@ def test_a_model_that_does_not_respond_is_reported_with_advice(tmp_path: Path) -
         (("--yes", "fim:openai:http://me:pw@host#x"), "must hold no user name or password"),
         (("--yes", "./nowhere"), "there is no folder"),
         (("--yes", "  "), "needs a model's name"),
+        (("--server", "llama=http://me:secret@127.0.0.1:9"), "--server must hold no user name or password"),
         (("--server", "ollama=file:///etc"), "KIND=URL"),
         (("--server", "gopher=http://a"), "KIND=URL"),
     ],
@@ -483,6 +484,7 @@ def test_an_invalid_option_is_refused_in_one_sentence(tmp_path: Path, arguments:
     completed = run(tmp_path, *arguments)
     assert (completed.returncode, completed.stdout) == (2, "")
     assert sentence in completed.stderr
+    assert "secret" not in completed.stderr
     assert completed.stderr.count("\n") == 1
     assert not (tmp_path / "config.toml").exists()
 
