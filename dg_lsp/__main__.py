@@ -5,6 +5,8 @@ The command line's libraries take a tenth of a second to import, in which an edi
 
 import sys
 
+from dg_lsp import INTERRUPTED
+
 PLAIN = (["serve"], ["serve", "--stdio"])
 PLATFORM = "dg-lsp: Windows is not supported. Run dg-lsp in WSL; Linux and macOS are supported."
 
@@ -13,11 +15,20 @@ def main() -> None:
     """Run what the arguments say and end the process with its exit code."""
     if sys.platform == "win32":
         sys.exit(PLATFORM)
-    if sys.argv[1:] not in PLAIN:
-        from dg_lsp import cli
+    try:
+        if sys.argv[1:] in PLAIN:
+            _serve()
+        else:
+            from dg_lsp import cli
 
-        cli.main()
-        return
+            cli.main()
+    except KeyboardInterrupt:
+        # typer handles Ctrl-C only while a command runs, not while modules are imported or the shell's completion runs.
+        print("dg-lsp: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def _serve() -> None:
     from dg_lsp.server import start
 
     try:

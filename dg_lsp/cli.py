@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from dg_lsp import ENGINE_INSTALL, __version__
+from dg_lsp import ENGINE_INSTALL, INTERRUPTED, __version__
 from dg_lsp.batch import commands, doctor, explain_command
 from dg_lsp.wire.command_group import command_group
 
@@ -69,7 +69,6 @@ app = command_group(
     completes=True,
 )
 
-INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
 
 

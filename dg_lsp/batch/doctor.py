@@ -271,7 +271,9 @@ def _model(result: Sample) -> Finding:
         parts.append(f"in {because('dtype', str(info['dtype']))}")
     if threads := info.get("threads"):
         parts.append(f"with {because('threads', f'{threads} threads' if threads != 1 else '1 thread')}")
-    parts.append(f"connected in {result.join_ms / 1000:.1f} s, process {info.get('pid')}")
+    version = info.get("version")
+    other = f" of dg-lsp {version}, which is replaced when no program uses it" if version != __version__ else ""
+    parts.append(f"connected in {result.join_ms / 1000:.1f} s, process {info.get('pid')}{other}")
     facts = {"join_ms": round(result.join_ms, 1), "info": dict(info)}
     return Finding("model", ", ".join(parts), facts=facts)
 

@@ -20,13 +20,15 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import httpx
 import typer
 
+from dg_lsp import __version__
+from dg_lsp.engine import status_lines
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.progress_line import Progress
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
-from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError
+from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 from dg_lsp.wire.settings import DEFAULTS, EMBEDDED, MAX_S
 from dg_lsp.wire.visible import visible_line, visible_message, with_log
 
@@ -165,6 +167,7 @@ def start(
 ) -> None:
     """Start an engine in the background and wait until it has loaded its model."""
     files = meeting.engine_files(engine_id)
+    _end_other_version(files)
     report = _ensure_started(files, engine_id, settings, port)
     if _state(report) not in ("ready", "unloaded"):
         reason = report.info.text("message", "") if report.info else ""
@@ -173,6 +176,8 @@ def start(
     url = report.info.text("url", "") if report.info else ""
     if port >= 0 and not url:
         _fail(f"{summary} It already ran, without a port for other clients; stop it with: dg-lsp engine stop")
+    if report.state and (other := status_lines.other_version(report.state)):
+        summary += f" {other}"
     others = f" Other clients reach it at {url}, with the token that `dg-lsp engine token` prints." if url else ""
     typer.echo(visible_line(summary + others))
 
@@ -214,24 +219,14 @@ def stop(
         typer.echo("No engine is running.")
     for report in running:
         assert report.state is not None
-        try:
-            answer = request(report.state, "POST", "/v1/shutdown", {"when": "now" if now else "idle"})
-        except (httpx.HTTPError, OSError):
-            continue  # it has ended meanwhile
-        n_users, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
-        if not now and (n_users or n_requests):
+        if waits_for := _end(report.files, report.state, now=now):
             typer.echo(
-                f"Process {report.state.pid} has {n_users} clients and {n_requests} requests; "
-                "it stops after the last of them. To stop it at once, add --now"
+                f"Process {report.state.pid} has {waits_for}; it stops after the last of them. To stop it at once, add --now"
             )
-            continue
-        lock = _wait(partial(meeting.hold, report.files.lock), STOP_PATIENCE_S)
-        if lock is None:
-            _fail(f"process {report.state.pid} has not stopped yet; it is still working on a step")
-        lock.release()
-        typer.echo(f"Process {report.state.pid} has stopped.")
+        else:
+            typer.echo(f"Process {report.state.pid} has stopped.")
     if silent:
-        _fail("; ".join(map(_silence, silent)))
+        _fail("; ".join(map(status_lines.silence, silent)))
 
 
 @app.command()
@@ -241,19 +236,24 @@ def status(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object: pid, state, model, device, leases, memory, and more.")
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Show all engines; with --json, a list.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all running engines; with --json, a list.")] = False,
 ) -> None:
     """Show whether an engine runs, and its state. Exits with 1 if it does not run."""
     all_files = meeting.all_engine_files() if everything else (meeting.engine_files(engine_id),)
-    facts_by_engine = [_facts(inspect_engine(files), engine_id.model if not everything else "") for files in all_files]
+    reports = [inspect_engine(files) for files in all_files]
+    if everything:
+        # An engine that has ended leaves its log, which names no model.
+        reports = [report for report in reports if report.state is not None]
+    model = "" if everything else engine_id.model
     if as_json:
+        facts_by_engine = [status_lines.facts_of(report, model) for report in reports]
         typer.echo(json.dumps(facts_by_engine if everything else facts_by_engine[0], indent=2))
     else:
-        for facts in facts_by_engine:
-            typer.echo(visible_line(_line(facts)))
-        if not facts_by_engine:
+        for report in reports:
+            typer.echo(visible_line(status_lines.line_of(report, model)))
+        if not reports:
             typer.echo("No engine is running.")
-    if all(facts["state"] in ("absent", "silent") for facts in facts_by_engine):
+    if all(report.info is None for report in reports):
         raise typer.Exit(1)
 
 
@@ -286,8 +286,34 @@ def token(
         start_command = shlex.join(("dg-lsp", "engine", "start", "--model", engine_id.model, "--port", "0"))
         _fail(f"no engine for {engine_id.model} is running; start one with: {start_command}")
     if report.info is None:
-        _fail(_silence(report.state.pid))
+        _fail(status_lines.silence(report.state.pid))
     typer.echo(report.state.token)
+
+
+def _end(files: EngineFiles, state: State, *, now: bool) -> str:
+    """End an engine; return which clients and requests it waits for, "" once it has ended.
+
+    Exit with the reason if it takes too long.
+    """
+    try:
+        answer = request(state, "POST", "/v1/shutdown", {"when": "now" if now else "idle"})
+    except (httpx.HTTPError, OSError):
+        return ""  # it has ended meanwhile
+    n_users, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
+    if not now and (n_users or n_requests):
+        return f"{status_lines.counted(n_users, 'client')} and {status_lines.counted(n_requests, 'request')}"
+    lock = _wait(partial(meeting.hold, files.lock), STOP_PATIENCE_S)
+    if lock is None:
+        _fail(f"process {state.pid} has not stopped yet; it is still working on a step")
+    lock.release()
+    return ""
+
+
+def _end_other_version(files: EngineFiles) -> None:
+    """End an engine of another dg-lsp version, so that one of this version starts. One in use ends after its last client."""
+    report = inspect_engine(files)
+    if report.info is not None and report.state is not None and report.state.version != __version__:
+        _end(files, report.state, now=False)
 
 
 def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSettings, port: int) -> EngineReport:
@@ -305,7 +331,7 @@ def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSet
             progress.say(message)
         if report.info is None and process is not None and process.poll() is not None:
             if report.state is not None:
-                _fail(_silence(report.state.pid))  # ours ended because this one holds the lock
+                _fail(status_lines.silence(report.state.pid))  # ours ended because this one holds the lock
             _fail_with_log(files, "the engine ended while starting")
         # Another process that holds this lock is starting the engine. If that fails, the lock is free and we try.
         if report.info is None and process is None and (starting := meeting.hold(files.starting)) is not None:
@@ -326,40 +352,6 @@ def _ensure_started(files: EngineFiles, engine_id: EngineId, settings: EngineSet
 def _is_decided(files: EngineFiles, process: subprocess.Popen[bytes]) -> bool:
     """Return whether an engine responds or the process we started has ended."""
     return inspect_engine(files).info is not None or process.poll() is not None
-
-
-def _facts(report: EngineReport, model: str) -> dict[str, object]:
-    if report.info is None:
-        nothing = {
-            "pid": report.state.pid if report.state else None,
-            "state": "silent" if report.state else "absent",
-            "model": model or report.files.name,
-            "device": None,
-            "leases": 0,
-            "memory": None,
-        }
-        return {**nothing, "log": str(report.files.log)}
-    first = {name: report.info.values.get(name) for name in ("pid", "state", "model", "device", "leases", "memory")}
-    address = report.state.address if report.state else None
-    return {**first, **report.info.values, "address": address, "log": str(report.files.log)}
-
-
-def _line(facts: dict[str, object]) -> str:
-    if facts["pid"] is None:
-        return f"{facts['model']}: no engine is running"
-    if facts["state"] == "silent":
-        return f"{facts['model']}: {_silence(facts['pid'])}"
-    memory = facts["memory"]
-    rss = memory.get("rss_bytes", 0) if isinstance(memory, dict) else 0
-    message = f" ({facts['message']})" if facts.get("message") else ""
-    return (
-        f"{facts['model']}: {facts['state']}{message}, process {facts['pid']}, device {facts['device']}, "
-        f"{facts['leases']} users, {rss / 1024**2:.0f} MiB"
-    )
-
-
-def _silence(pid: object) -> str:
-    return f"process {pid} does not respond; end it with: kill -9 {pid}"
 
 
 def _state(report: EngineReport) -> str:

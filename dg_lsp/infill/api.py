@@ -69,7 +69,7 @@ class Session:
     ) -> tuple[Fill, ...]:
         """Return the fills for a place, best first.
 
-        The hole is the function body with a placeholder at the place. Without one it is the cursor, or the selection up to
+        The hole is that of a FILL comment or a placeholder at the place. Without one it is the cursor, or the selection up to
         `end`. The language comes from `language`, else from the file name `path`. Raises EngineError when the engine can't
         answer, and ValueError for a place outside the text.
         """

@@ -153,6 +153,68 @@ def test_an_interrupted_run_ends_quietly(tmp_path: Path) -> None:
     assert b"Traceback" not in err
 
 
+# The command as installed, which gets Ctrl-C when it imports a certain module.
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+from dg_lsp.__main__ import main
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+module = sys.argv.pop(1)
+sys.meta_path.insert(0, Interrupting())
+main()
+"""
+
+
+COMPLETION = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp engine ", "COMP_CWORD": "2"}
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "variables"),
+    [
+        ("dg_lsp.batch.commands", ("infill", "."), {}),
+        (
+            "dg_lsp.engine.commands",
+            (),
+            {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp engine ", "COMP_CWORD": "2"},
+        ),
+        ("dg_lsp.server.start", ("serve",), {}),
+    ],
+)
+def test_ctrl_c_shows_no_traceback_before_a_command_runs(
+    module: str, arguments: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, module, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (process.returncode, process.stdout, process.stderr) == (130, "", "dg-lsp: interrupted\n")
+
+
+def test_ctrl_c_ends_the_server_without_a_traceback() -> None:
+    message = b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"capabilities": {}}}'
+    command = [sys.executable, "-m", "dg_lsp", "serve"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(message), message))
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_check_and_removes_the_copies(tmp_path: Path, number: signal.Signals) -> None:
     for name in ("project", "tmp"):

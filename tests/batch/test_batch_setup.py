@@ -204,7 +204,38 @@ def test_a_bare_laptop_has_the_embedded_model_and_commands_for_better_ones() -> 
         "ollama pull qwen2.5-coder:3b-base",
         "dg-lsp setup --yes 'fim:ollama#qwen2.5-coder:3b-base'",
     )
-    assert offer_list[2].commands[-2] == "llama-server --fim-qwen-3b-default"
+    # A server's command does not return, so a command below it would wait until the server ends.
+    for offer, start in ((offer_list[1], "ollama serve"), (offer_list[2], "llama-server --fim-qwen-3b-default")):
+        at = offer.commands.index(start)
+        assert offer.commands[at - 1] == "# in another terminal, because it runs until you stop it:"
+        assert offer.commands[at + 1] == "# then in this terminal:"
+
+
+def ollama_commands(url: str) -> tuple[str, ...]:
+    """Return the commands for a model that an Ollama at this address does not have yet."""
+    offer_list = offers.offers(LAPTOP, (Server(Endpoint("ollama", url), (Model("chat", False),)),), (), {})
+    return next(offer.commands for offer in offer_list if "qwen2.5-coder:3b-base" in offer.model)
+
+
+def test_a_new_model_is_pulled_by_the_ollama_that_runs() -> None:
+    url = "http://127.0.0.1:19434"
+    assert ollama_commands(url) == (
+        f"OLLAMA_HOST={url} ollama pull qwen2.5-coder:3b-base",
+        f"dg-lsp setup --yes 'fim:ollama:{url}#qwen2.5-coder:3b-base'",
+    )
+    assert ollama_commands("http://127.0.0.1:11434") == (
+        "ollama pull qwen2.5-coder:3b-base",
+        "dg-lsp setup --yes 'fim:ollama#qwen2.5-coder:3b-base'",
+    )
+    # An Ollama on another machine does not serve this one.
+    assert "ollama serve" in ollama_commands("http://gpu01:11434")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1.example.com:80", "http://localhost.example.com:80"])
+def test_a_host_whose_name_begins_like_this_machine_is_elsewhere(url: str) -> None:
+    running = Server(Endpoint("ollama", url), (Model("coder:7b"),))
+    first, *_ = offers.offers(LAPTOP, (running,), (), {})
+    assert (first.where, first.is_recommended) == (f"on {url}", False)
 
 
 def test_a_running_server_is_recommended_before_the_embedded_model() -> None:
@@ -444,6 +475,7 @@ def test_a_model_that_does_not_respond_is_reported_with_advice(tmp_path: Path) -
         (("--yes", "fim:openai:http://me:pw@host#x"), "must hold no user name or password"),
         (("--yes", "./nowhere"), "there is no folder"),
         (("--yes", "  "), "needs a model's name"),
+        (("--server", "llama=http://me:secret@127.0.0.1:9"), "--server must hold no user name or password"),
         (("--server", "ollama=file:///etc"), "KIND=URL"),
         (("--server", "gopher=http://a"), "KIND=URL"),
     ],
@@ -452,6 +484,7 @@ def test_an_invalid_option_is_refused_in_one_sentence(tmp_path: Path, arguments:
     completed = run(tmp_path, *arguments)
     assert (completed.returncode, completed.stdout) == (2, "")
     assert sentence in completed.stderr
+    assert "secret" not in completed.stderr
     assert completed.stderr.count("\n") == 1
     assert not (tmp_path / "config.toml").exists()
 

@@ -289,6 +289,28 @@ def test_pointing_at_a_placeholder_gives_the_same_hole_as_searching_the_file() -
         assert (holes.at_place(document, span, syntax),) == holes.bodies(document, syntax)
 
 
+@pytest.mark.parametrize(
+    ("language", "text", "replaced"),
+    [
+        ("python", "def f():\n    $0# FILL: add one\n", "# FILL: add one"),
+        ("python", "def f():\n    # FI$0LL: add one\n", "# FILL: add one"),
+        ("python", "def f():\n    # FILL: add one$0\n", "# FILL: add one"),
+        ("python", "def f():\n$0    # FILL: add one\n$0", "# FILL: add one"),
+        ("python", "def f():\n    # FILL: add one\n    $0pass\n", "# FILL: add one\n    pass"),
+        ("python", "x = g(1)\n$0# FILL: add one\ny = 2\n", "# FILL: add one"),
+        ("javascript", "const a = $0/* FILL: add one */;\n", "/* FILL: add one */"),
+        ("", "a\n// FI$0LL: add one\n", "// FILL: add one"),
+    ],
+)
+def test_pointing_at_a_fill_comment_selects_its_hole(language: str, text: str, replaced: str) -> None:
+    document, span = marked.selection(text, language)
+    syntax = marked.parse(document)
+    hole = holes.at_place(document, span, syntax, "shorter")
+    assert document.text[hole.span.start : hole.span.end] == replaced
+    assert (hole.kind, hole.instruction) == ("marker", "shorter add one")
+    assert holes.at_place(document, span, syntax) in holes.in_document(document, syntax, holes.KINDS)
+
+
 # The parser takes the broken statement and all that follows, up to the field, for one that throws "not implemented".
 SWALLOWED = """\
 class A {
@@ -313,6 +335,8 @@ private:
         ("javascript", "function f() {\n  return null;$0\n}\n"),
         ("javascript", "function f() { $0 }\n"),
         ("", "pas$0s\n"),
+        ("python", "def f():\n    x = $01\n    # FILL: add one\n"),
+        ("python", "# FILL$0ER text\n"),
         ("cpp", SWALLOWED),
     ],
 )

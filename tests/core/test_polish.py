@@ -726,6 +726,16 @@ def test_an_answer_to_a_marker_contains_no_other_marker() -> None:
     check_dropped("def f(items):\n    ⟦# FILL⟧\n", answer, reason, kind="marker", block=True, indent="    ")
 
 
+def test_a_marker_after_another_marker_on_its_line_can_be_filled() -> None:
+    check("a = /* FILL */ + ⟦/* FILL */⟧;\n", "1", "a = /* FILL */ + 1;\n", language="javascript", kind="marker")
+
+
+def test_an_answer_that_makes_a_comment_a_new_hole_is_dropped() -> None:
+    check_dropped("def f():\n    # ⟦⟧\n    return 1\n", "FILL: another hole", "is only a comment, or contains a new hole")
+    check("def f():\n    # FILL: ⟦⟧\n", "add one", "def f():\n    # FILL: add one\n")
+    check("def f():\n    # ⟦⟧\n    return 1\n", "FILLER text", "def f():\n    # FILLER text\n    return 1\n")
+
+
 def test_a_comment_before_code_is_an_answer() -> None:
     check_body("def f():\n    ⟦pass⟧\n", "# sort them\n    return 1", "def f():\n    # sort them\n    return 1\n")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from dg_lsp import __version__
 from dg_lsp.engine.daemon import DaemonError, Moment, loader, next_action
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.logs import Discreet
@@ -351,6 +352,7 @@ def test_the_commands_start_show_and_stop_an_engine(folder: Path) -> None:
     assert command("stop", *OPTIONS) == f"Process {status['pid']} has stopped.\n"
     wait_until(lambda: is_gone(status["pid"]))
     assert command("stop", *OPTIONS) == "No engine is running.\n"
+    assert command("status", "--all", code=1) == "No engine is running.\n"
 
 
 def test_start_with_a_port_prints_the_url_and_the_token_command(folder: Path) -> None:
@@ -422,7 +424,7 @@ def test_stop_waits_for_users_unless_now_is_given(folder: Path) -> None:
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
         lines = lease.iter_lines()
         next(lines)
-        assert "has 1 clients and 0 requests" in command("stop", *OPTIONS)
+        assert "has 1 client and 0 requests" in command("stop", *OPTIONS)
         assert engine.process.poll() is None
         assert command("stop", "--now", "--all") == f"Process {engine.process.pid} has stopped.\n"
         assert "event: bye" in list(lines)
@@ -470,6 +472,36 @@ def test_no_command_takes_the_files_of_a_killed_engine_for_an_engine(folder: Pat
         wait_until(lambda: is_gone(engine.process.pid))
         assert command("token", *OPTIONS, code=2) == NO_TOKEN
         assert command("status", *OPTIONS, code=1) == "toy: no engine is running\n"
+
+
+def disguise(version: str) -> None:
+    """Make the running engine one of another dg-lsp version."""
+    state_file = meeting.engine_files(engine_id()).state
+    state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "version": version}))
+
+
+def test_start_replaces_an_unused_engine_of_another_version(folder: Path) -> None:
+    with running() as engine:
+        disguise("0.0.1")
+        sentence = f"It is from dg-lsp 0.0.1, this is dg-lsp {__version__}; the next request replaces it if no program uses it."
+        assert command("status", *OPTIONS).endswith(f". {sentence}\n")
+        pid = engine.process.pid
+        output = command("start", *OPTIONS)
+        assert output.startswith("The engine for toy is ready (process ")
+        assert f"process {pid})" not in output
+        assert "0.0.1" not in output
+        assert "0.0.1" not in command("status", *OPTIONS)
+        wait_until(lambda: engine.process.poll() is not None)
+
+
+def test_start_says_that_an_engine_in_use_is_of_another_version(folder: Path) -> None:
+    with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
+        lines = lease.iter_lines()
+        next(lines)
+        disguise("0.0.1")
+        output = command("start", *OPTIONS)
+        assert output.startswith(f"The engine for toy is ready (process {engine.process.pid}). It is from dg-lsp 0.0.1, ")
+        assert ", 1 user, " in command("status", *OPTIONS)
 
 
 @pytest.mark.slow

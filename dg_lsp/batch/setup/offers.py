@@ -13,7 +13,7 @@ from dg_lsp.engine.fit import published
 from dg_lsp.engine.fit.choice import NAMES as BITS
 from dg_lsp.engine.fit.choice import QUANT_INSTALL
 from dg_lsp.engine.fit.needs import QUANTISED
-from dg_lsp.wire.model_names import USUAL_URLS
+from dg_lsp.wire.model_names import USUAL_URLS, address_of
 from dg_lsp.wire.settings import EMBEDDED
 
 GIB = 1 << 30
@@ -79,6 +79,9 @@ class Offer:
 HERE = "on this machine"
 NAMES: Mapping[Kind, str] = {"ollama": "Ollama", "llama": "llama.cpp", "vllm": "vLLM", "chat": "a chat server"}
 """The names of the kinds of servers that users see."""
+# Comments, so that pasted lines do no harm.
+IN_ANOTHER_TERMINAL = "# in another terminal, because it runs until you stop it:"
+IN_THIS_TERMINAL = "# then in this terminal:"
 
 
 def offers(
@@ -164,16 +167,23 @@ def _after_commands(machine: Machine, servers: Sequence[Server], programs: Colle
         return
     cost = f"{size(preset.memory)} of memory, and about as much to download"
     if preset.ollama not in has:
-        start = () if any(server.endpoint.kind == "ollama" for server in servers) else ("ollama serve",)
-        install = () if start == () or "ollama" in programs else ("# install Ollama (ollama.com)",)
-        model = f"fim:ollama#{preset.ollama}"
-        commands = (*install, *start, f"ollama pull {preset.ollama}", f"dg-lsp setup --yes '{model}'")
+        usual = Endpoint("ollama", USUAL_URLS["ollama"])
+        running = next(
+            (server.endpoint for server in servers if server.endpoint.kind == "ollama" and _is_here(server.endpoint)), None
+        )
+        start = () if running else (IN_ANOTHER_TERMINAL, "ollama serve", IN_THIS_TERMINAL)
+        install = () if running or "ollama" in programs else ("# install Ollama (ollama.com)",)
+        model = _name(running or usual, preset.ollama)
+        # Ollama's own command reads the address of a server on an unusual port from the environment.
+        host = "" if running in (None, usual) else f"OLLAMA_HOST={running.url} "
+        commands = (*install, *start, f"{host}ollama pull {preset.ollama}", f"dg-lsp setup --yes '{model}'")
         yield Offer(model, f"{preset.ollama} in Ollama", HERE, cost, is_ready=False, commands=commands)
     if not any(server.endpoint.kind == "llama" for server in servers):
         # The port of llama.cpp's presets.
         model = "fim:llama:http://127.0.0.1:8012"
         install = () if "llama-server" in programs else ("# install llama.cpp (github.com/ggml-org/llama.cpp)",)
-        commands = (*install, f"llama-server {preset.llama}", f"dg-lsp setup --yes {model}")
+        start = (IN_ANOTHER_TERMINAL, f"llama-server {preset.llama}", IN_THIS_TERMINAL)
+        commands = (*install, *start, f"dg-lsp setup --yes {model}")
         yield Offer(model, f"Qwen 2.5 Coder in llama.cpp ({preset.llama})", HERE, cost, is_ready=False, commands=commands)
 
 
@@ -201,7 +211,8 @@ def _diffusion(machine: Machine) -> Iterator[Offer]:
 
 
 def _is_here(endpoint: Endpoint) -> bool:
-    return endpoint.url.partition("//")[2].startswith(("127.0.0.1", "localhost", "[::1]"))
+    address = address_of(endpoint.url)
+    return address is not None and address.is_here
 
 
 def size(n_bytes: int) -> str:

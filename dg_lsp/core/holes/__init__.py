@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dg_lsp.core.holes.body import Body, at_placeholder, bodies, find_bodies
+from dg_lsp.core.holes.body import Body, at_placeholder, bodies, find_bodies, trimmed
 from dg_lsp.core.holes.cursor import at_cursor
 from dg_lsp.core.holes.marker import markers
 from dg_lsp.core.holes.ranges import errors, selection
@@ -25,8 +25,11 @@ KINDS = frozenset({"bodies", "markers", "empty"})
 
 
 def at_place(document: Document, span: Span, syntax: Syntax | None, instruction: str = "") -> Hole:
-    """Return the hole for a place that the user points at: a placeholder's body, else the cursor's hole or the selection."""
-    if hole := at_placeholder(document, span, syntax):
+    """Return the hole for a place that the user points at.
+
+    It is that of a FILL comment, else a placeholder's body, else the cursor's hole or the selection.
+    """
+    if hole := _at_marker(document, span, syntax) or at_placeholder(document, span, syntax):
         return replace(hole, instruction=" ".join(part for part in (instruction, hole.instruction) if part))
     if span.start == span.end:
         return at_cursor(document, span.start, syntax)
@@ -53,6 +56,15 @@ def in_document(document: Document, syntax: Syntax | None, kinds: frozenset[str]
         open_bodies = [other for other in open_bodies if other is not body]
     body_holes = [body.hole for body in open_bodies if ("empty" if body.bare else "bodies") in kinds]
     return tuple(sorted([*marker_holes, *body_holes], key=lambda hole: hole.span))
+
+
+def _at_marker(document: Document, span: Span, syntax: Syntax | None) -> Hole | None:
+    """Return the hole of the FILL comment at the cursor or selection, with a placeholder that belongs to it."""
+    start, end = trimmed(document.text, span)
+    # Only a file with markers is searched for bodies.
+    holes = in_document(document, syntax, frozenset({"bodies", "markers"})) if markers(document, syntax) else ()
+    around = [hole for hole in holes if hole.kind == "marker" and hole.span.start <= start and end <= hole.span.end]
+    return around[0] if around else None
 
 
 def _with_placeholder(marker: Hole, body: Body, text: str) -> Hole:

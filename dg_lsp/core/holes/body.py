@@ -74,13 +74,13 @@ def at_placeholder(document: Document, span: Span, syntax: Syntax | None) -> Hol
     ]
     nodes = [node for capture in CAPTURES for node in facts.all(capture) if not is_overgrown(node)]
     holes += [_statement(syntax.span(node), "body", syntax) for node in nodes]
-    start, end = _trimmed(document.text, span)
+    start, end = trimmed(document.text, span)
     around = [hole for hole in holes if hole.span.start <= start and end <= hole.span.end]
     # The widest one: a placeholder statement lies inside the body that it stands for.
     return max(around, key=lambda hole: hole.span.end - hole.span.start, default=None)
 
 
-def _trimmed(text: str, span: Span) -> tuple[int, int]:
+def trimmed(text: str, span: Span) -> tuple[int, int]:
     """Return the start and the end of the selected code, without surrounding white space."""
     selected = text[span.start : span.end]
     if not selected.strip():

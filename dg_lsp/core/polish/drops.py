@@ -129,8 +129,11 @@ def drop_comments(text: str, around: Around) -> str | None:
     """Drop an answer that adds a FILL comment, or that is only comments where a block of code belongs."""
     language = languages.get(around.document.language)
     # The marker of the hole itself is what the answer replaces; a selection may hold markers that stay.
-    n_old = 0 if around.hole.kind == "marker" else len(holes.markers(Document("", "", around.old), None))
-    if len(holes.markers(Document("", "", text), None)) > n_old:
+    old = "" if around.hole.kind == "marker" else around.old
+    # The text before it on its line may begin the comment.
+    head = around.before.rpartition("\n")[2]
+    n_old, n_new = (len(holes.markers(Document("", "", head + part), None)) for part in (old, text))
+    if n_new > n_old:
         return None
     takes_code = around.hole.kind in ("body", "marker") or (around.hole.kind == "cursor" and around.hole.block)
     if language is None or not takes_code:
