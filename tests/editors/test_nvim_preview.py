@@ -107,6 +107,18 @@ def test_the_report_of_a_whole_file_counts_the_holes_that_stayed_empty(nvim: Neo
     assert any("1 of 2 holes were filled: the answer uses a name" in note for note in nvim.notes())
 
 
+def test_a_missing_program_is_the_only_problem_that_is_reported(environment: Mapping[str, str], tmp_path: Path) -> None:
+    with Neovim(program("nvim"), tmp_path, environment, "{ cmd = { '/nowhere/dg-lsp', 'serve' } }") as nvim:
+        nvim.edit("a.py", WORKING, wait=False)
+        status = nvim.lua("return require('dg_lsp.status').sentences()[1]")
+        assert status == "dg-lsp is not running for this buffer. /nowhere/dg-lsp can't be run; see :checkhealth dg-lsp."
+        nvim.command("checkhealth dg_lsp")
+        report = nvim.text()
+        assert "/nowhere/dg-lsp can't be run" in report
+        # `setup` was called. It enables nothing without the program.
+        assert "call require" not in report
+
+
 def test_an_unknown_subcommand_is_reported_in_one_line(nvim: Neovim) -> None:
     nvim.edit("a.py", WORKING, wait=False)
     nvim.lua("vim.notify = loadstring('return function(text) _G.seen_note = text end', '@vim/_core/test.lua')()")
