@@ -140,10 +140,11 @@
 
 (defun dg-lsp--report-fills (answer)
   "Show the model's confidence in the fills of ANSWER.
+If there were several holes, list the fills and count the holes.
 If there was nothing to fill, the server has shown a message."
   (when (eq (lsp-get answer :applied) t)
     (let ((fills (lsp-get answer :fills)))
-      (if (> (length fills) 1)
+      (if (> (or (lsp-get answer :nHoles) 1) 1)
           (dg-lsp--list-fills fills (lsp-get answer :nHoles))
         (message "dg-lsp: filled (%s)" (lsp-get answer :note))))))
 

@@ -123,6 +123,35 @@ def test_broken_code_elsewhere_neither_hides_nor_invents_unbound_names() -> None
     assert unbound(f"def f(a):\n    ⟦return a + b⟧\n\n\n{broken_code}") == ["b"]
 
 
+@pytest.mark.parametrize(
+    "broken_code",
+    ["x = (1,\n", "d = {\n", "for x in\n", "class B:\n    def f(self:\n        self.x = (1,\n"],
+)
+def test_names_in_a_function_after_broken_code_are_checked(broken_code: str) -> None:
+    window = "class Window:\n    def width(self):\n        return self.w\n\n\n"
+    function = "def total(\n    items,\n) -> int:\n    n = 1\n    ⟦return self.x + n + len(items)⟧\n"
+    assert unbound(f"{window}{broken_code}\n\n{function}") == ["self"]
+    assert unbound(f"{broken_code}\n\n{function}\n\n{window}") == ["self"]
+    assert unbound(f"{broken_code}\n\nclass A:\n    n = 1\n\n    def f(self):\n        ⟦return self.x + n⟧\n") == ["n"]
+    assert unbound(f"{broken_code}\n\nif a:\n    def f(self):\n        ⟦return self.x + q⟧\n") == ["q"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(a):\n    b = 1\n# comment\n    def g():\n        ⟦return a, b⟧\n",
+        'def f(a):\n    b = """\nselect\n"""\n    def g():\n        ⟦return a, b⟧\n',
+        'def f(a):\n    b = """\nselect\n    """\n    def g():\n        ⟦return a, b⟧\n',
+        "def f(a):\n    b = [\n1,\n    ]\n    def g():\n        ⟦return a, b⟧\n",
+        "class A:\n    def f(self, a):\n        if a:\n            b = 1\n        ⟦return self.a + b + g()⟧\n\ndef g(): ...\n",
+        "async def f(a):\n    async with a as b:\n        ⟦return b⟧\n",
+    ],
+)
+def test_no_bound_name_is_reported_in_a_function_after_broken_code(text: str) -> None:
+    assert unbound(f"x = (1,\n\n\n{text}") == []
+    assert unbound(f"for x in\n\n\n{text}\n\ny = {{\n") == []
+
+
 def test_replacing_a_selection_that_bound_a_name_reports_the_name() -> None:
     text = "def f():\n    ⟦g()⟧\n    return total\n\ndef g(): ...\n"
     assert unbound(text, old="total = g()") == ["total"]

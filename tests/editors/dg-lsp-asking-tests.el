@@ -47,4 +47,14 @@ Return the question and the text afterwards."
     (should (string-search "2 of 2 holes filled\nall.py:3: 90 %: return 1\nall.py:7: 90 %: return 22\n"
                            (buffer-string)))))
 
+(ert-deftest asking-the-list-of-a-whole-file-counts-the-holes-that-stayed-empty ()
+  (when (get-buffer "*dg-lsp fills*")
+    (kill-buffer "*dg-lsp fills*"))
+  ;; Nothing binds `total' in the second function.
+  (tests-open "some.py" "# engine: {\"text\": \"return total\"}\ndef f(total):\n    ...\n\n\ndef g():\n    ...\n")
+  (dg-lsp-fill-buffer)
+  (tests-until (lambda () (get-buffer "*dg-lsp fills*")) "the list")
+  (with-current-buffer "*dg-lsp fills*"
+    (should (string-search "1 of 2 holes filled\nsome.py:3: 90 %: return total\n" (buffer-string)))))
+
 ;;; dg-lsp-asking-tests.el ends here

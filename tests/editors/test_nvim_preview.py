@@ -43,7 +43,10 @@ def test_a_selection_is_regenerated_after_its_diff_was_shown(nvim: Neovim, answe
     assert "-    return count + 1" in diff
     assert f"+    {answer}" in diff
     config = nvim.lua("return vim.api.nvim_win_get_config(0)")
-    assert note in config["title"][0][0]
+    title = config["title"][0][0]
+    assert note in title
+    # Neovim truncates a title that is wider than its window.
+    assert config["width"] >= len(title)
     nvim.type("y")
     nvim.until("require('dg_lsp.preview').window == nil", "the preview to go")
     until(lambda: nvim.text() == text.replace("return count + 1", answer), "the new text", tell=nvim.picture)
@@ -92,6 +95,38 @@ def test_fills_of_a_whole_file_end_with_a_list(nvim: Neovim) -> None:
     ]
     nvim.command("undo")
     assert nvim.text() == text
+
+
+def test_the_report_of_a_whole_file_counts_the_holes_that_stayed_empty(nvim: Neovim) -> None:
+    # Nothing binds `total` in the second function.
+    nvim.edit("a.py", says(text="return total") + "def f(total):\n    ...\n\n\ndef g():\n    ...\n")
+    nvim.command("DgFill!")
+    until(lambda: "dg-lsp: 1 of 2 holes filled; :lopen lists them" in nvim.notes(), "the note", tell=nvim.picture)
+    items = nvim.lua("return vim.fn.getloclist(0)")
+    assert [(item["lnum"], item["text"]) for item in items] == [(3, "90 %: return total")]
+    assert any("1 of 2 holes were filled: the answer uses a name" in note for note in nvim.notes())
+
+
+def test_a_missing_program_is_the_only_problem_that_is_reported(environment: Mapping[str, str], tmp_path: Path) -> None:
+    with Neovim(program("nvim"), tmp_path, environment, "{ cmd = { '/nowhere/dg-lsp', 'serve' } }") as nvim:
+        nvim.edit("a.py", WORKING, wait=False)
+        status = nvim.lua("return require('dg_lsp.status').sentences()[1]")
+        assert status == "dg-lsp is not running for this buffer. /nowhere/dg-lsp can't be run; see :checkhealth dg-lsp."
+        nvim.command("checkhealth dg_lsp")
+        report = nvim.text()
+        assert "/nowhere/dg-lsp can't be run" in report
+        # `setup` was called. It enables nothing without the program.
+        assert "call require" not in report
+
+
+def test_an_unknown_subcommand_is_reported_in_one_line(nvim: Neovim) -> None:
+    nvim.edit("a.py", WORKING, wait=False)
+    nvim.lua("vim.notify = loadstring('return function(text) _G.seen_note = text end', '@vim/_core/test.lua')()")
+    nvim.command("Dg statu")
+    message = nvim.lua("return _G.seen_note")
+    assert message.startswith("dg-lsp: unknown subcommand :Dg statu")
+    assert len(message) < int(nvim.lua("return vim.o.columns"))
+    assert "the subcommands are cancel," in nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")
 
 
 def test_a_long_message_is_truncated_and_shown_in_full_by_the_status(nvim: Neovim) -> None:

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pyflakes import checker, messages
 from tree_sitter import Node
 
-from dg_lsp.core.scope import module_names, uses
+from dg_lsp.core.scope import indentation, module_names, uses
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Span
 
@@ -55,7 +55,15 @@ def unbound_names(filled: Syntax, answers: Sequence[tuple[Span, str]], uri: str)
 
 
 def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozenset[str]:
-    region = _region(filled, answer)
+    for region in _regions(filled, answer):
+        names = _unbound_in(region, filled, answer, old, uri)
+        if names is not None:
+            return names
+    return uses.unbound_names(filled, [answer])
+
+
+def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: str) -> frozenset[str] | None:
+    """Return the names that the answer leaves unbound; None if the region with the answer does not parse."""
     before, behind = filled.text[: region.span.start], filled.text[region.span.end :]
     bound_before = module_names.find(_unix(before))
     bound_behind = module_names.find(_unix(behind), in_block=region.opener == _BLOCK)
@@ -65,8 +73,6 @@ def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozense
         return frozenset()
     scope = _Scope(region, bound_before, bound_behind, _type_imports(before), uri)
     names = scope.unbound(text)
-    if names is None:
-        return uses.unbound_names(filled, [answer])
     if not names:
         return names
     plain = next((plain for plain in dict.fromkeys((old, *_PLAIN)) if scope.unbound(plain) is not None), None)
@@ -88,6 +94,19 @@ def _is_module(text: str, uri: str) -> bool:
     In a build file, which editors take for Python too, the build tool binds more names.
     """
     return uri.endswith((".py", ".pyw", ".pyi")) or re.match(r"#!.*python", text) is not None
+
+
+def _regions(filled: Syntax, answer: Span) -> Iterator[_Region]:
+    """Yield the region to check, and first, if the tree has errors, the function that the indentation shows.
+
+    A tree with errors may lose a function, or the outer one of two.
+    """
+    if filled.errors and (function := indentation.outermost_function(filled, answer)) is not None:
+        span = function.span
+        head, tail = filled.text[span.start : answer.start], filled.text[answer.end : span.end]
+        opener = _CLASS if function.is_method else _BLOCK if function.is_in_block else ""
+        yield _Region(span, head, tail, opener, is_function=True)
+    yield _region(filled, answer)
 
 
 def _region(filled: Syntax, answer: Span) -> _Region:

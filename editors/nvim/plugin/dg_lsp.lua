@@ -51,12 +51,9 @@ vim.api.nvim_create_user_command("Dg", function(call)
   if not command then
     local names = vim.tbl_keys(commands)
     table.sort(names)
-    vim.notify(
-      ("dg-lsp: unknown subcommand :Dg %s; the subcommands are %s"):format(
-        call.fargs[1],
-        table.concat(names, ", ")
-      ),
-      vim.log.levels.ERROR
+    require("dg_lsp.server").notify(
+      ("unknown subcommand :Dg %s; the subcommands are %s"):format(call.fargs[1], table.concat(names, ", ")),
+      "ERROR"
     )
     return
   end

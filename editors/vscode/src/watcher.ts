@@ -3,7 +3,8 @@
  * where a typed change got no answer.
  *
  * VS Code reports these events only to extensions on its own list, so this class watches the answers and the document.
- * VS Code sends no request for what was typed before the server runs, and repeats none when the engine is ready.
+ * VS Code sends no request for what was typed before the server runs, and repeats none when the engine is ready. It also sets
+ * up the inline suggestions of its first editor only when the window is idle, and sends no request for what was typed before.
  */
 import * as vscode from "vscode";
 import type { LanguageClient, Middleware } from "vscode-languageclient/node";
@@ -12,6 +13,9 @@ import { afterChange, type ShownSuggestion } from "./shownSuggestion";
 import { needsRequest, typedChange, type Typed } from "./typed";
 
 type Provide = NonNullable<Middleware["provideInlineCompletionItems"]>;
+
+/** How long after a key VS Code's first request is awaited. Its own delay is a fraction of that. */
+const FIRST_REQUEST_MS = 1000;
 
 export class Watcher implements vscode.Disposable {
   private client: LanguageClient | undefined;
@@ -22,12 +26,16 @@ export class Watcher implements vscode.Disposable {
   /** The change for which this class has triggered a request, until that request comes. */
   private triggered: Typed | undefined;
   private isReady = false;
+  /** Whether VS Code has sent any request, so that it has set up inline suggestions. */
+  private hasRequested = false;
+  private firstRequest: NodeJS.Timeout | undefined;
   private readonly listener = vscode.workspace.onDidChangeTextDocument((event) => {
     this.changed(event);
   });
 
   dispose(): void {
     this.listener.dispose();
+    clearTimeout(this.firstRequest);
   }
 
   /** Send the reports to this client's server. */
@@ -42,9 +50,14 @@ export class Watcher implements vscode.Disposable {
     const wasReady = this.isReady;
     const isReady = status.state === "ready";
     this.isReady = isReady;
+    if (!wasReady) await this.askAgain();
+  }
+
+  /** Ask for the last typed change if it got no answer. */
+  private async askAgain(): Promise<void> {
     const { typed } = this;
     const editor = vscode.window.activeTextEditor;
-    if (wasReady || !isReady || !typed || editor?.document !== typed.document) return;
+    if (!this.isReady || !typed || editor?.document !== typed.document) return;
     const cursors = editor.selections.map((each) => (each.isEmpty ? editor.document.offsetAt(each.active) : -1));
     if (!needsRequest(typed, editor.document.version, cursors)) return;
     if (!vscode.workspace.getConfiguration("editor", editor.document).get<boolean>("inlineSuggest.enabled", true)) return;
@@ -54,6 +67,7 @@ export class Watcher implements vscode.Disposable {
 
   /** Return the context of a request. One that this class has triggered is unprompted: the user has pressed no key for it. */
   contextOf(document: vscode.TextDocument, context: vscode.InlineCompletionContext): vscode.InlineCompletionContext {
+    this.hasRequested = true;
     const isTriggered = this.triggered !== undefined && this.triggered === this.typed && document === this.typed.document;
     this.triggered = undefined;
     return isTriggered ? { ...context, triggerKind: vscode.InlineCompletionTriggerKind.Automatic } : context;
@@ -104,6 +118,11 @@ export class Watcher implements vscode.Disposable {
     const isTyped = contentChanges.length === 1 && reason === undefined;
     const { rangeOffset: offset, rangeLength: removed, text } = change;
     this.typed = isTyped ? { ...typedChange(document.version, { offset, removed, text }), document } : undefined;
+    if (this.hasRequested) return;
+    clearTimeout(this.firstRequest);
+    this.firstRequest = setTimeout(() => {
+      if (!this.hasRequested) void this.askAgain();
+    }, FIRST_REQUEST_MS);
   }
 
   private send(notify: (client: LanguageClient, item: ShownItem) => Promise<void>): void {

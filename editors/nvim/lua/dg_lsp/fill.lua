@@ -12,13 +12,14 @@ local running = {}
 ---@type table<integer, table<string|integer, true>>
 local progress_tokens = {}
 
----Show the confidence of a fill. For several fills, put them into the location list for review.
+---Show the confidence of a fill. If there were several holes, put the fills into the location list for review. A single
+---fill of several holes is counted too, because this message replaces the server's about the other holes.
 ---@param bufnr integer
 ---@param answer { applied: boolean, note?: string, nHoles?: integer, fills?: table[] }
 ---@param encoding "utf-8"|"utf-16"|"utf-32"
 local function report_fills(bufnr, answer, encoding)
   local fills = answer.applied and answer.fills or {}
-  if #fills > 1 then
+  if #fills > 0 and (answer.nHoles or 1) > 1 then
     local items = vim.tbl_map(function(fill)
       local start = fill.range.start
       local line = vim.api.nvim_buf_get_lines(bufnr, start.line, start.line + 1, false)[1] or ""

@@ -52,6 +52,10 @@ end
 local function check_server()
   local health, server = vim.health, require("dg_lsp.server")
   if not vim.lsp.is_enabled(server.NAME) then
+    -- Without the program `setup` enables nothing. The report names the missing program already.
+    if vim.fn.executable(require("dg_lsp.config").current.cmd[1]) == 0 then
+      return
+    end
     health.warn("dg-lsp is not enabled", { 'call require("dg_lsp").setup()' })
     return
   end

@@ -32,7 +32,9 @@ end
 function M.ask(bufnr, edits, encoding, title)
   local lines = diff(bufnr, edits, encoding)
   local caller = coroutine.running()
-  local width = 50
+  title = (" %s "):format(title)
+  -- Neovim truncates a title or footer that is wider than the window.
+  local width = math.max(50, vim.fn.strdisplaywidth(title))
   for _, line in ipairs(lines) do
     width = math.max(width, vim.fn.strdisplaywidth(line) + 1)
   end
@@ -50,7 +52,7 @@ function M.ask(bufnr, edits, encoding, title)
     height = math.min(#lines, math.max(vim.o.lines - 8, 4)),
     style = "minimal",
     border = "rounded",
-    title = (" %s "):format(title),
+    title = title,
     footer = " y apply  n keep the old text ",
   })
   M.window = window

@@ -92,6 +92,11 @@ function M.sentences(bufnr)
   if not client then
     local is_set_up = vim.lsp.is_enabled(require("dg_lsp.server").NAME)
     local remedy = is_set_up and "" or ' Put require("dg_lsp").setup() into init.lua.'
+    local program = require("dg_lsp.config").current.cmd[1]
+    -- Without the program `setup` enables nothing, so it may have been called.
+    if not is_set_up and vim.fn.executable(program) == 0 then
+      remedy = (" %s can't be run; see :checkhealth dg-lsp."):format(program)
+    end
     return add_last_message({ "dg-lsp is not running for this buffer." .. remedy })
   end
   local status = by_client[client.id]
