@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,19 @@ def environment(**more: str) -> dict[str, str]:
     return {**ours, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **more}
 
 
+def handling(*numbers: signal.Signals) -> Callable[[], None]:
+    """Return what makes a new process end on these signals.
+
+    A shell's background jobs ignore SIGINT, and under nohup SIGHUP. Processes started by the tests would inherit this.
+    """
+
+    def handle() -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+    return handle
+
+
 def start(engine: str, *args: str, cwd: Path, hangs_on: bool = False, **more: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", SCRIPTED, engine, "infill", *args]
     handled_signals = (signal.SIGINT,) if hangs_on else (signal.SIGINT, signal.SIGHUP)
@@ -57,8 +71,7 @@ def start(engine: str, *args: str, cwd: Path, hangs_on: bool = False, **more: st
         env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A shell's background jobs ignore SIGINT, and under nohup SIGHUP. Processes started by the tests would inherit this.
-        preexec_fn=lambda: [signal.signal(number, signal.SIG_DFL) for number in handled_signals],
+        preexec_fn=handling(*handled_signals),
     )
 
 
@@ -176,11 +189,7 @@ COMPLETION = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp engine 
     ("module", "arguments", "variables"),
     [
         ("dg_lsp.batch.commands", ("infill", "."), {}),
-        (
-            "dg_lsp.engine.commands",
-            (),
-            {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp engine ", "COMP_CWORD": "2"},
-        ),
+        ("dg_lsp.engine.commands", (), COMPLETION),
         ("dg_lsp.server.start", ("serve",), {}),
     ],
 )
@@ -196,6 +205,7 @@ def test_ctrl_c_shows_no_traceback_before_a_command_runs(
         text=True,
         timeout=PATIENCE_S,
         check=False,
+        preexec_fn=handling(signal.SIGINT),
     )
     assert (process.returncode, process.stdout, process.stderr) == (130, "", "dg-lsp: interrupted\n")
 
@@ -203,7 +213,14 @@ def test_ctrl_c_shows_no_traceback_before_a_command_runs(
 def test_ctrl_c_ends_the_server_without_a_traceback() -> None:
     message = b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"capabilities": {}}}'
     command = [sys.executable, "-m", "dg_lsp", "serve"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=handling(signal.SIGINT),
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(message), message))
