@@ -18,10 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 N_DRAWS = 4_000
+# What is added up over the holes, and what that is divided by; "" stands for the number of holes.
 MEASURES = {
-    "nats a character": ("nats", "chars"),
-    "the same, mixed with the file": ("mixed_nats", "chars"),
-    "nats an end": ("end_nats", "n_ends"),
+    "nats a character": (("nats",), "chars"),
+    "the same, mixed with the file": (("mixed_nats",), "chars"),
+    "nats an end": (("end_nats",), "n_ends"),
+    "nats a hole, mixed, with end": (("mixed_nats", "end_nats"), ""),
 }
 Values = npt.NDArray[np.float64]
 
@@ -39,8 +41,9 @@ def main() -> int:
     print(f"{'':38}{'  '.join(path.stem for path in (*arguments.old, *arguments.new))}")
     for kind in ("all", *sorted({kind for kind, _, _ in keys})):
         chosen = [key for key in keys if kind in ("all", key[0])]
-        for measure, (value, count) in MEASURES.items():
-            values, counts = (np.array([[float(run[key][name]) for key in chosen] for run in runs]) for name in (value, count))
+        for measure, (parts, count) in MEASURES.items():
+            values = np.array([[sum(float(run[key][part]) for part in parts) for key in chosen] for run in runs])
+            counts = np.array([[float(run[key][count]) if count else 1.0 for key in chosen] for run in runs])
             print(f"{kind:12} {measure:30} {report(values, counts, len(arguments.old))}")
         print(f"{kind:12} {len(chosen)} holes")
     return 0
