@@ -161,18 +161,6 @@ def train(
         bool, typer.Option(help="Compile the model. This takes minutes; training on a CPU is then a third faster.")
     ] = False,
     seed: Annotated[int, typer.Option(help="It chooses the batches.", min=0)] = 0,
-    file_weight: Annotated[
-        float,
-        typer.Option(
-            help="Train the model's mixture with the repetitions in its window; this is their greatest weight. "
-            "The exported profile uses 0.9. 0: the model alone.",
-            min=0,
-            max=0.99,
-        ),
-    ] = 0.0,
-    horizon_weight: Annotated[
-        float, typer.Option(help="Weight of the loss of a head that predicts how much of an answer is left. 0: no head.", min=0)
-    ] = 0.0,
 ) -> None:
     """Train, and continue where an interrupted run stopped. You can interrupt it at any time."""
     need(run, "tokenizer.json", "train.npz", "valid.npz")
@@ -188,8 +176,6 @@ def train(
         tokens_per_part=3840 * batch,
         rows=6 * batch,
         compiled=compiled,
-        file_weight=file_weight,
-        horizon_weight=horizon_weight,
     )
     loop.run(run, shape_of(run, hidden, layers, feed_forward), plan, say=typer.echo)
     lines = curve.read(run / "curve.jsonl")

@@ -27,7 +27,6 @@ from dg_lsp.engine.profile import Profile
 from dg_lsp.train import pack
 from dg_lsp.train.curve import PLAN
 from dg_lsp.train.export import PROFILE
-from dg_lsp.train.horizon import Horizon
 from dg_lsp.train.losses import head_loss, token_losses
 from dg_lsp.train.objective import PARTS, CanvasBatch, CausalBatch, Sampler
 from dg_lsp.train.precision import autocast, dtype_of
@@ -59,8 +58,6 @@ class Plan:
     threads: int = 1  # 0: one, and a second while another core is idle
     device: str = "cpu"
     compiled: bool = False
-    file_weight: float = 0.0  # the greatest weight of the window's repetitions beside the model; 0: the model alone
-    horizon_weight: float = 0.0  # the weight of the loss of `horizon`; 0: none
     instruct_share: float = 0.15  # the fraction of windows with canvases in the instruct layout, which the 26B checkpoint uses
     profile: Profile = PROFILE
     check_windows: int = 480
@@ -107,11 +104,6 @@ class Trainer:
         self.optimizers, self.rates = _optimizers(self.model, plan)
         self.trained = {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
         self.progress, self.leg_steps = Progress(), 0
-        self.horizon = (
-            Horizon(shape.hidden, weight=plan.horizon_weight, rate=plan.embedding_rate, device=plan.device)
-            if plan.horizon_weight
-            else None
-        )
         self._state_file = folder / "state.pt"
         _note_where(folder, plan, resumed=self._state_file.exists())
         self.average = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
@@ -126,7 +118,6 @@ class Trainer:
             canvas=shape.canvas,
             instruct=plan.instruct_share,
             profile=plan.profile,
-            file_weight=plan.file_weight,
         )
         self._batches = _Ahead(sampler, plan)
         valid = Sampler(pack.load_packed(folder / "valid.npz"), tokenizer, seed=7, canvas=shape.canvas)
@@ -146,7 +137,7 @@ class Trainer:
         for is_causal_part in parts:
             batch = self._batches.next(is_causal_part, progress)
             if isinstance(batch, CausalBatch):
-                loss = causal_loss(self.passes, batch, plan.device, self.dtype, self.horizon)[0]
+                loss = causal_loss(self.passes, batch, plan.device, self.dtype)[0]
                 tokens += batch.ids.size
             else:
                 diffusion, co_loss = mixed_loss(
@@ -156,7 +147,6 @@ class Trainer:
                     self.dtype,
                     conditioned=batch.conditioned,
                     on_policy=batch.on_policy,
-                    horizon=self.horizon,
                 )
                 loss = diffusion + CO_LOSS * co_loss
                 tokens += batch.batch.causal.ids.size + batch.batch.clean.size
@@ -166,8 +156,6 @@ class Trainer:
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        if self.horizon:
-            self.horizon.step(scale)
         self._average(tokens)
         self.leg_steps += 1
         if causal:
@@ -184,7 +172,6 @@ class Trainer:
             "average": self.average,
             "optimizers": [item.state_dict() for item in self.optimizers],
             "progress": asdict(self.progress),
-            "horizon": self.horizon.state() if self.horizon else None,
         }
         partial = self._state_file.with_suffix(".partial")
         torch.save(state, partial)
@@ -206,8 +193,6 @@ class Trainer:
                 optimizer.load_state_dict(saved)
         self.progress = Progress(**state["progress"])
         self.average = state["average"]
-        if self.horizon:
-            self.horizon.load(state.get("horizon"))
 
     @torch.no_grad()
     def _average(self, tokens: int) -> None:
@@ -298,34 +283,18 @@ class _Ahead:
         return _Mixed(batch, conditioned, bool(sampler.random.random() < 0.5))
 
 
-def causal_loss(
-    passes: Passes, batch: CausalBatch, device: str, dtype: torch.dtype, horizon: Horizon | None = None
-) -> tuple[Tensor, KV, Tensor]:
-    """Return the mean causal cross-entropy, the window's keys and values, and its last hidden states [B, T, H].
-
-    With `horizon`, its weighted loss is added.
-    """
+def causal_loss(passes: Passes, batch: CausalBatch, device: str, dtype: torch.dtype) -> tuple[Tensor, KV, Tensor]:
+    """Return the mean causal cross-entropy, the window's keys and values, and its last hidden states [B, T, H]."""
     ids, targets, weights = (torch.from_numpy(array).to(device) for array in (batch.ids, batch.targets, batch.weights))
     with autocast(device, dtype):
         hidden, kv = passes.encode(ids)
     flat, model = hidden.to(dtype).flatten(0, 1), passes.model
-    mixture = None if batch.mixture is None else torch.from_numpy(batch.mixture).to(device).flatten(1)
-    cap = model.final_logit_softcapping
-    loss = head_loss(flat, model.lm_head.weight, targets.flatten(), weights.flatten(), cap, mixture) / weights.sum()
-    if horizon:
-        loss = loss + horizon.loss(hidden, batch.parts)
-    return loss, kv, hidden.detach()
+    total = head_loss(flat, model.lm_head.weight, targets.flatten(), weights.flatten(), model.final_logit_softcapping)
+    return total / weights.sum(), kv, hidden.detach()
 
 
 def mixed_loss(
-    passes: Passes,
-    batch: CanvasBatch,
-    device: str,
-    dtype: torch.dtype,
-    *,
-    conditioned: bool,
-    on_policy: bool,
-    horizon: Horizon | None = None,
+    passes: Passes, batch: CanvasBatch, device: str, dtype: torch.dtype, *, conditioned: bool, on_policy: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the mean diffusion cross-entropy on the gap, and the causal co-loss.
 
@@ -333,7 +302,7 @@ def mixed_loss(
     first pass also writes the canvas, as the sampler would.
     """
     model = passes.model
-    co_loss, kv, window = causal_loss(passes, batch.causal, device, dtype, horizon)
+    co_loss, kv, window = causal_loss(passes, batch.causal, device, dtype)
     clean, noisy, gap, used, starts, weights = (
         torch.from_numpy(array).to(device)
         for array in (batch.clean, batch.noisy, batch.gap, batch.used, batch.starts, batch.weights)

@@ -20,9 +20,7 @@ class _HeadLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        context: Any, hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, cap: float, mixture: Tensor | None
-    ) -> Tensor:
+    def forward(context: Any, hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, cap: float) -> Tensor:
         total = hidden.new_zeros((), dtype=torch.float32)
         grad_hidden = torch.empty_like(hidden)
         # A head that is not trained needs no gradient, which would take as much memory as itself twice.
@@ -34,14 +32,7 @@ class _HeadLoss(torch.autograd.Function):
             grad = capped.mul(cap)
             normaliser = grad.logsumexp(-1, keepdim=True)
             weight, target = weights[rows, None], targets[rows, None]
-            logp = grad.gather(1, target) - normaliser
-            if mixture is None:
-                total -= (logp * weight).sum()
-            else:
-                own, copied = logp + mixture[0, rows, None].log(), mixture[1, rows, None].log()
-                total -= (torch.logaddexp(own, copied) * weight).sum()
-                # The gradient of a mixture is that of the model alone, times the model's share of the probability.
-                weight = weight * torch.sigmoid(own - copied)
+            total += ((normaliser - grad.gather(1, target)) * weight).sum()
             grad.sub_(normaliser).exp_()
             grad.scatter_add_(1, target, torch.full_like(target, -1, dtype=grad.dtype))
             grad = grad.mul_(capped.square_().neg_().add_(1)).mul_(weight).to(hidden.dtype)
@@ -54,17 +45,12 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_head = context.saved_tensors
-        return grad_hidden * grads[0], None if grad_head is None else grad_head * grads[0], None, None, None, None
+        return grad_hidden * grads[0], None if grad_head is None else grad_head * grads[0], None, None, None
 
 
-def head_loss(
-    hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, cap: float, mixture: Tensor | None = None
-) -> Tensor:
-    """Return the sum of `weights` [N] times the cross-entropy of `targets` [N] given `hidden` [N, H] and `head` [V, H].
-
-    With `mixture` [2, N], the probability of a target is the model's times `mixture[0]`, plus `mixture[1]`.
-    """
-    return _HeadLoss.apply(hidden, head, targets, weights, cap, mixture)  # type: ignore[no-any-return,no-untyped-call]
+def head_loss(hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, cap: float) -> Tensor:
+    """Return the sum of `weights` [N] times the cross-entropy of `targets` [N] given `hidden` [N, H] and `head` [V, H]."""
+    return _HeadLoss.apply(hidden, head, targets, weights, cap)  # type: ignore[no-any-return,no-untyped-call]
 
 
 @torch.no_grad()

@@ -16,7 +16,6 @@ from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.layout import Instruct
 from dg_lsp.engine.profile import Profile, as_instruct
 from dg_lsp.engine.vocabulary import Vocabulary
-from dg_lsp.train import repetitions
 from dg_lsp.train.pack import Packed
 from dg_lsp.train.windows import DELETE, HELD_TOKENS, N_SPECIAL, PAD, Window, Windows
 
@@ -30,7 +29,6 @@ END_WEIGHT, END_TOKENS = 4.0, 3
 SUFFIX_WEIGHT = 0.3
 FULL_WINDOW = 0.3  # the fraction of windows with canvases that have the greatest length
 OWN_DRAFTS = 0.35  # the fraction of canvases that start from the model's own draft, to be corrected under the held suffix
-FILE_HALF_AT = 4.0  # the length of a repetition with half of the weight, as in the exported profile
 SECOND_WINDOW = 0.35  # how often a row of short windows has two of them, each half as long
 
 
@@ -38,15 +36,13 @@ SECOND_WINDOW = 0.35  # how often a row of short windows has two of them, each h
 class CausalBatch:
     """Causal rows: `ids`, `targets` and `parts` [B, T]; `weights` [B, T] are 0 on padding.
 
-    `parts` holds the kind of each target: 0 padding or head, 1 suffix, 2 prefix, 3 answer, 4 the end token. `mixture`
-    [2, B, T] holds the model's weight beside the repetitions in its window, and what these add to the target's probability.
+    `parts` holds the kind of each target: 0 padding or head, 1 suffix, 2 prefix, 3 answer, 4 the end token.
     """
 
     ids: Ids
     targets: Ids
     weights: npt.NDArray[np.float32]
     parts: npt.NDArray[np.uint8]
-    mixture: npt.NDArray[np.float32] | None = None
 
 
 PARTS = ("head", "suffix", "prefix", "answer", "end")
@@ -82,8 +78,7 @@ class CanvasCut:
 class Sampler:
     """Draws random batches; samplers with the same seed draw the same batches.
 
-    `instruct` is the fraction of windows with canvases that use the instruct layout of `profile`. `file_weight` is the
-    greatest weight of a window's repetitions beside the model; with 0, the batches have no mixture.
+    `instruct` is the fraction of windows with canvases that use the instruct layout of `profile`.
     """
 
     def __init__(
@@ -95,9 +90,8 @@ class Sampler:
         canvas: int = 64,
         instruct: float = 0.0,
         profile: Profile | None = None,
-        file_weight: float = 0.0,
     ) -> None:
-        self.canvas, self.instruct, self._file_weight = canvas, instruct, file_weight
+        self.canvas, self.instruct = canvas, instruct
         self._vocabulary = Vocabulary(tokenizer)
         self._layout = Instruct(as_instruct(profile), self._vocabulary) if instruct and profile else None
         self.random = np.random.default_rng(seed)
@@ -171,7 +165,6 @@ class Sampler:
         ids = np.zeros((len(rows), length + 1), np.int64)
         parts = np.zeros((len(rows), length + 1), np.uint8)
         weights = np.zeros((len(rows), length + 1), np.float32)
-        copied = np.zeros((2, len(rows), length + 1), np.float32) if self._file_weight else None
         for index, row in enumerate(rows):
             at = 0
             for window in row:
@@ -179,14 +172,9 @@ class Sampler:
                 ids[index, at : at + size] = window.ids[:size]
                 part, weight = _parts_and_weights(window)
                 parts[index, at : at + size], weights[index, at : at + size] = part[:size], weight[:size]
-                if copied is not None:
-                    text = np.array(window.ids[:size])
-                    text[: window.suffix_at] = PAD  # the file model does not read the file's name
-                    copied[:, index, at : at + size] = repetitions.chances(text, full=self._file_weight, half_at=FILE_HALF_AT)
                 at += size
         weights[ids == PAD] = 0
-        mixture = None if copied is None else np.stack([1 - copied[0, :, 1:], copied[1, :, 1:]])
-        return CausalBatch(ids[:, :-1], ids[:, 1:], weights[:, 1:], parts[:, 1:], mixture)
+        return CausalBatch(ids[:, :-1], ids[:, 1:], weights[:, 1:], parts[:, 1:])
 
     def _row(self, length: int) -> list[Window]:
         row: list[Window] = []
