@@ -22,7 +22,7 @@ from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.train import corpus, curve, cuts, export, loop, pack, tokenizer
 from dg_lsp.train.export import PROFILE
 from dg_lsp.train.losses import head_loss, token_losses
-from dg_lsp.train.objective import GAPS, PARTS, Sampler
+from dg_lsp.train.objective import GAPS, PARTS, CausalBatch, Sampler
 from dg_lsp.train.schedule import Schedule
 from dg_lsp.train.shape import Shape, build
 from dg_lsp.train.windows import DELETE, EOM, KIND_IDS, N_SPECIAL, PRE, SUF
@@ -164,6 +164,23 @@ def test_samplers_with_the_same_seed_draw_the_same_batches(run_folder: Path) -> 
     made = Tokenizer.from_file(str(run_folder / "tokenizer.json"))
     one, other = (Sampler(pack.load_packed(run_folder / "train.npz"), made, seed=5).canvases(2, 128, 2) for _ in range(2))
     np.testing.assert_array_equal(one.noisy, other.noisy)
+
+
+def test_a_run_that_continues_reads_other_batches_with_another_seed(run_folder: Path, tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "train.npz", "valid.npz"):
+        (tmp_path / name).symlink_to(run_folder / name)
+    plan = replace(PLAN, schedule=replace(PLAN.schedule, causal_tokens=200), seed=3)
+    loop.run(tmp_path, SHAPE, plan, say=lambda _line: None)
+
+    def next_batch(seed: int) -> CausalBatch:
+        trainer = loop.Trainer(tmp_path, SHAPE, replace(plan, seed=seed))
+        assert trainer.progress.causal_tokens >= 200
+        batch = trainer._batches.next(True, trainer.progress)
+        assert isinstance(batch, CausalBatch)
+        return batch
+
+    np.testing.assert_array_equal(next_batch(3).ids, next_batch(3).ids)
+    assert not np.array_equal(next_batch(3).ids, next_batch(4).ids)
 
 
 def test_the_head_loss_is_cross_entropy_of_capped_logits() -> None:

@@ -81,7 +81,7 @@ class Scorer:
 
     def _own(self, ids: Sequence[int], logps: Sequence[float]) -> tuple[float, ...]:
         """Return the log-probabilities of a text's tokens under the model, mixed with the file model if there is one."""
-        return tuple(logps) if self._file is None else tuple(_mixed(self._file, ids, logps))
+        return tuple(logps) if self._file is None else tuple(mixed(self._file, ids, logps))
 
 
 def _after_parents(passes: Passes, hidden: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> list[float]:
@@ -95,7 +95,7 @@ def _scored(result: RowResult, tokens: tuple[float, ...], behind: tuple[float, .
     return replace(result, tokens=tokens, after=sum(behind) / max(len(behind), 1), after_sum=sum(behind))
 
 
-def _mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
+def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
     """Return the log-probabilities of `ids` under the mixture of the model and the file model."""
     mixed = []
     for index, token in enumerate(ids):
