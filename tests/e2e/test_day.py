@@ -39,9 +39,11 @@ def test_the_recording_is_half_an_hour_and_can_be_made_again() -> None:
 def test_a_day_leaves_the_same_text_nothing_unanswered_and_no_more_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def live() -> None:
-        client = Editor(*command(), env=environment(tmp_path, DG_LSP_SERVE_ENGINE=WATCHED))
-        client.journal = tmp_path / "journal"
+    async def live(session: int) -> int:
+        """Play the day, and return the engine's resident memory after it, in KiB."""
+        folder = tmp_path / str(session)
+        client = Editor(*command(), env=environment(folder, DG_LSP_SERVE_ENGINE=WATCHED))
+        client.journal = folder / "journal"
         async with client:
             await client.hello(CODE, settings=SETTINGS)
             while (await client.status())["state"] != "ready":
@@ -49,23 +51,26 @@ def test_a_day_leaves_the_same_text_nothing_unanswered_and_no_more_memory(
             player, acts = Player(client), day.recording()
             warm = int(len(acts) * WARM_UP)
             await player.play(acts[:warm])
-            before = resident_kib(client.process.pid), resident_kib(engine_pid())
+            before = resident_kib(client.process.pid)
             await player.play(acts[warm:])
             await everything_answered(player)
-            after = resident_kib(client.process.pid), resident_kib(engine_pid())
+            after, engine = resident_kib(client.process.pid), resident_kib(engine_pid())
             print(f"{player.n_keys} keys, {len(player.requests)} requests, {len(client.asked)} of them to the engine,")
             print(f"{player.n_shown} suggestions shown, {player.n_accepted} accepted;")
-            print(f"KiB of the server {before[0]} -> {after[0]}, of the engine {before[1]} -> {after[1]}")
+            print(f"KiB of the server {before} -> {after}, of the engine {engine}")
             assert player.n_shown > player.n_accepted > 0
-            assert after[0] <= 1.1 * before[0]
-            assert after[1] <= 1.1 * before[1]
+            assert after <= 1.1 * before
             await same_text(player)
             assert await client.end() == 0
             assert client.stderr.decode() == ""
             assert not client.strays
+        return engine
 
     with home(monkeypatch):
-        asyncio.run(live())
+        # The engine's caches fill during the first day. On a busy machine few requests of its beginning reach the engine.
+        first, pid = asyncio.run(live(1)), engine_pid()
+        assert asyncio.run(live(2)) <= 1.1 * first
+        assert engine_pid() == pid
 
 
 async def everything_answered(player: Player) -> None:
