@@ -16,9 +16,21 @@ _LINE = re.compile(_STATEMENT, _FLAGS)
 _WHOLE_LINE = re.compile(rf"^[ \t]*(?:{_STATEMENT})[ \t]*\n", _FLAGS)
 
 
+# What may follow a placeholder on its line: the end of the block, or another placeholder.
+_FOLLOWING = frozenset({"end", "fi", "done", "esac", "pass", "..."})
+
+
 def is_line(line: str) -> bool:
-    """Return whether the line, without white space around it, is a placeholder of some language."""
-    return _LINE.fullmatch(line) is not None
+    """Return whether the line, without white space around it, is a placeholder of some language.
+
+    It may be followed by more of them and by the ends of blocks, as in `pass   end`.
+    """
+    while _LINE.fullmatch(line) is None:
+        start, _, last = line.rstrip(" \t;").replace("\t", " ").rpartition(" ")
+        if last not in _FOLLOWING:
+            return False
+        line = start.rstrip(" \t")
+    return True
 
 
 def removed(text: str) -> str:

@@ -26,7 +26,35 @@ def test_a_placeholder_of_any_language_is_recognised(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["pass_on()", "x = pass", "raise ValueError", 'panic("no memory")', "return ...", "else: pass"]
+    "line",
+    [
+        "pass   end",
+        "raise NotImplementedError ...",
+        'throw new Error("not implemented"); end',
+        "todo!();\tpass; end ;",
+        ": done",
+    ],
+)
+def test_more_placeholders_and_the_ends_of_blocks_may_follow_on_the_line(line: str) -> None:
+    assert placeholders.is_line(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "end",
+        "return x end",
+        "pass the end",
+        "",
+        "; ;",
+        "end pass_on",
+        "pass_on()",
+        "x = pass",
+        "raise ValueError",
+        'panic("no memory")',
+        "return ...",
+        "else: pass",
+    ],
 )
 def test_code_is_not_a_placeholder(line: str) -> None:
     assert not placeholders.is_line(line)

@@ -239,6 +239,10 @@ def test_code_that_stays_code_does_not_shrink() -> None:
         ("f(x);\n}", '} panic("not implemented")', "typescript", True),
         ("for (int n = 0; n < 3; n++)", '{\n    error("not implemented")', "csharp", True),
         ("throw new RangeError(x);\n}", "}\nraise NotImplementedError\n}\n\n/** Return it.\nf(x)", "javascript", True),
+        # A placeholder that another one or the end of a block follows.
+        ("class Cart\n  attr_reader :total", "pass   end", "ruby", True),
+        ('require "set"\n\nclass Cart', 'throw new Error("not implemented"); end', "ruby", True),
+        ("add 3 2", "raise NotImplementedError ...", "bash", True),
         # Comments of another language.
         ("end\n  return self.total\nend", "/* later */\nthrow new NotImplementedException();", "lua", True),
         ("largest() {\n    echo 1", 'panic("not implemented")\n/* FILL */\n...', "bash", True),

@@ -100,7 +100,7 @@ def works(code: str) -> bool:
 PLACEHOLDER = re.compile(
     r"\bpass\b|\.\.\.|\braise NotImplementedError(?:\([^)\n]*\))?|\b(?:todo|unimplemented)!\([^)\n]*\)"
     # The text of an error says that it is a placeholder; a file in the middle of a change may have any name before it.
-    r"|\bthrow (?:new )?[\w.\\:]*(?:NotImplementedException|(?=\(\"(?:not impl|TODO)))\([^)\n]*\);?"
+    r"|\bthrow (?:new )?[\w.\\:]*(?:NotImplementedException(?:\([^)\n]*\))?|(?=\(\"(?:not impl|TODO))\([^)\n]*\));?"
     r"|\b(?:panic|error)\(\"not implemented\"\)|^\s*:\s*$",
     re.MULTILINE,
 )
