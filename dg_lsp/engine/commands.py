@@ -6,6 +6,7 @@ Knows nothing of models and requests.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -219,7 +220,10 @@ def stop(
         typer.echo("No engine is running.")
     for report in running:
         assert report.state is not None
-        if waits_for := _end(report.files, report.state, now=now):
+        waits_for = _end(report.files, report.state, now=now)
+        if waits_for is None:
+            _fail(f"process {report.state.pid} has not stopped yet; it is still working on a step")
+        if waits_for:
             typer.echo(
                 f"Process {report.state.pid} has {waits_for}; it stops after the last of them. To stop it at once, add --now"
             )
@@ -290,21 +294,18 @@ def token(
     typer.echo(report.state.token)
 
 
-def _end(files: EngineFiles, state: State, *, now: bool) -> str:
-    """End an engine; return which clients and requests it waits for, "" once it has ended.
-
-    Exit with the reason if it takes too long.
-    """
-    try:
+def _end(files: EngineFiles, state: State, *, now: bool) -> str | None:
+    """End an engine; return which clients and requests it waits for, "" once it has ended, None if it takes too long."""
+    n_users = n_requests = 0
+    # An engine that does not answer may have ended meanwhile. If not, its lock is still held.
+    with contextlib.suppress(httpx.HTTPError, OSError, WireError):
         answer = request(state, "POST", "/v1/shutdown", {"when": "now" if now else "idle"})
-    except (httpx.HTTPError, OSError):
-        return ""  # it has ended meanwhile
-    n_users, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
+        n_users, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
     if not now and (n_users or n_requests):
         return f"{status_lines.counted(n_users, 'client')} and {status_lines.counted(n_requests, 'request')}"
     lock = _wait(partial(meeting.hold, files.lock), STOP_PATIENCE_S)
     if lock is None:
-        _fail(f"process {state.pid} has not stopped yet; it is still working on a step")
+        return None
     lock.release()
     return ""
 

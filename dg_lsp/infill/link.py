@@ -114,7 +114,9 @@ class Link:
         finally:
             self.n_running -= 1
             ended.cancel()
-            if not answering.done():
+            if answering.done():
+                self._forget(answering)  # a cancellation can come in the moment when it fails
+            else:
                 answering.cancel()
                 self._keep(answering)
 

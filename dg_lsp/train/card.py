@@ -143,7 +143,7 @@ def _languages(sources: dict[str, Any]) -> str:
             "Its answers in other languages come from copying the file and from what all languages share."
         )
     shares = ", ".join(f"{language} {share:.1%}" for language, share in _shares(sources))
-    return f"It has read little of languages other than {first}. Characters of the training data: {shares}."
+    return f"Most of what it has read is {first}. Characters of the training data: {shares}."
 
 
 def _version(version: str) -> str:

@@ -476,6 +476,8 @@ def test_a_model_that_does_not_respond_is_reported_with_advice(tmp_path: Path) -
         (("--yes", "./nowhere"), "there is no folder"),
         (("--yes", "  "), "needs a model's name"),
         (("--server", "llama=http://me:secret@127.0.0.1:9"), "--server must hold no user name or password"),
+        (("--server", "http://me:secret@127.0.0.1:9"), "--server must hold no user name or password"),
+        (("--server", "http://me:secret@127.0.0.1:9/?a=1"), "--server must hold no user name or password"),
         (("--server", "ollama=file:///etc"), "KIND=URL"),
         (("--server", "gopher=http://a"), "KIND=URL"),
     ],

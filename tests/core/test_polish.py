@@ -732,6 +732,12 @@ def test_a_marker_after_another_marker_on_its_line_can_be_filled() -> None:
 
 def test_an_answer_that_makes_a_comment_a_new_hole_is_dropped() -> None:
     check_dropped("def f():\n    # ⟦⟧\n    return 1\n", "FILL: another hole", "is only a comment, or contains a new hole")
+    check_dropped(
+        "function f() {\n  /* ⟦⟧ */\n  return 1;\n}\n",
+        "FILL: another hole",
+        "is only a comment, or contains a new hole",
+        language="javascript",
+    )
     check("def f():\n    # FILL: ⟦⟧\n", "add one", "def f():\n    # FILL: add one\n")
     check("def f():\n    # ⟦⟧\n    return 1\n", "FILLER text", "def f():\n    # FILLER text\n    return 1\n")
 

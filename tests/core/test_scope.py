@@ -134,6 +134,13 @@ def test_names_in_a_function_after_broken_code_are_checked(broken_code: str) -> 
     assert unbound(f"{broken_code}\n\n{function}\n\n{window}") == ["self"]
     assert unbound(f"{broken_code}\n\nclass A:\n    n = 1\n\n    def f(self):\n        ⟦return self.x + n⟧\n") == ["n"]
     assert unbound(f"{broken_code}\n\nif a:\n    def f(self):\n        ⟦return self.x + q⟧\n") == ["q"]
+    for body in (
+        "\n    ⟦# add them\n    return self.x + q⟧",
+        '\n    ⟦"".join(self.x + q)⟧',
+        " ⟦return self.x + q⟧",
+        "⟦\n    return self.x + q⟧",
+    ):
+        assert unbound(f"{window}{broken_code}\n\ndef f(a):{body}\n") == ["q", "self"], body
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,8 @@ def _endpoints(options: Sequence[str]) -> tuple[Endpoint, ...]:
     named_endpoints = []
     for each in options:
         kind, _, url = each.partition("=")
-        if model_names.has_password(f"vllm:{url}"):
+        # Without a kind, the address stands before the first "=".
+        if any(model_names.has_password(f"vllm:{part}") for part in (each, kind, url)):
             raise _SetupError(f"--server {config.NO_PASSWORD}")
         if kind not in servers.KINDS or model_names.address_of(url) is None:
             raise _SetupError(f"--server {each} must be KIND=URL, where KIND is {', '.join(servers.KINDS)}")

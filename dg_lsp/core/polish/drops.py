@@ -130,9 +130,9 @@ def drop_comments(text: str, around: Around) -> str | None:
     language = languages.get(around.document.language)
     # The marker of the hole itself is what the answer replaces; a selection may hold markers that stay.
     old = "" if around.hole.kind == "marker" else around.old
-    # The text before it on its line may begin the comment.
-    head = around.before.rpartition("\n")[2]
-    n_old, n_new = (len(holes.markers(Document("", "", head + part), None)) for part in (old, text))
+    # The text around it on its line may begin and end the comment.
+    head, tail = around.before.rpartition("\n")[2], around.after.partition("\n")[0]
+    n_old, n_new = (len(holes.markers(Document("", "", head + part + tail), None)) for part in (old, text))
     if n_new > n_old:
         return None
     takes_code = around.hole.kind in ("body", "marker") or (around.hole.kind == "cursor" and around.hole.block)

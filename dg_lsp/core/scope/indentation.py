@@ -29,9 +29,12 @@ def outermost_function(filled: Syntax, answer: Span) -> Function | None:
     guess was right.
     """
     lines = filled.lines
-    width = _width(_line(filled, lines.at(answer.start))) or 0
+    last_before, line = lines.at(answer.start) - 1, _line(filled, lines.at(answer.start))
+    width = len(line) - len(line.lstrip())
+    if (opener := _HEAD.match(line)) and lines.starts[last_before + 1] + opener.end() <= answer.start:
+        last_before, width = last_before + 1, width + 1  # the answer is a body on its opener's line, or begins there
     first, first_width, outer_words = -1, 0, list[str]()
-    for idx in range(lines.at(answer.start) - 1, -1, -1):
+    for idx in range(last_before, -1, -1):
         if width == 0:
             break
         line = _line(filled, idx)

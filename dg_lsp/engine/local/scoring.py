@@ -97,12 +97,12 @@ def _scored(result: RowResult, tokens: tuple[float, ...], behind: tuple[float, .
 
 def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
     """Return the log-probabilities of `ids` under the mixture of the model and the file model."""
-    mixed = []
+    mixed_logps = []
     for index, token in enumerate(ids):
         guess = file.guess(ids[:index])
         chance = (1 - guess.weight) * math.exp(logps[index]) + guess.weight * guess.shares.get(token, 0.0)
-        mixed.append(math.log(max(chance, LEAST_CHANCE)))
-    return mixed
+        mixed_logps.append(math.log(max(chance, LEAST_CHANCE)))
+    return mixed_logps
 
 
 def candidates(fill: Fill, results: Sequence[RowResult], steps: int) -> tuple[Candidate, ...]:
