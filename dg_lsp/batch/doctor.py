@@ -23,6 +23,7 @@ from dg_lsp import ENGINE_INSTALL, __version__
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
 from dg_lsp.engine.entry import ENGINE_COMMAND
+from dg_lsp.engine.status_lines import counted
 from dg_lsp.wire import config, meeting, model_names
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
@@ -231,14 +232,12 @@ def _info(report: EngineReport) -> Fields:
 
 def _running(report: EngineReport) -> str:
     info = _info(report)
-    n_users = info.integer("leases", 0)
-    users = f"{n_users} {'user' if n_users == 1 else 'users'}"
+    clients = counted(info.integer("leases", 0), "client")
     rss = info.inner("memory").integer("rss_bytes", 0)
     version = info.text("version", "")
     other = "" if version == __version__ else f", dg-lsp {version}"
-    return (
-        f"{info.text('model', '?')} (process {info.integer('pid', 0)}{other}, {info.text('state', '?')}, {users}, {_size(rss)})"
-    )
+    process = f"process {info.integer('pid', 0)}{other}"
+    return f"{info.text('model', '?')} ({process}, {info.text('state', '?')}, {clients}, {_size(rss)})"
 
 
 def _sampled(configured: Config, model: str) -> Iterator[Finding]:
@@ -272,7 +271,7 @@ def _model(result: Sample) -> Finding:
     if threads := info.get("threads"):
         parts.append(f"with {because('threads', f'{threads} threads' if threads != 1 else '1 thread')}")
     version = info.get("version")
-    other = f" of dg-lsp {version}, which is replaced when no program uses it" if version != __version__ else ""
+    other = f" of dg-lsp {version}, which is replaced when no client uses it" if version != __version__ else ""
     parts.append(f"connected in {result.join_ms / 1000:.1f} s, process {info.get('pid')}{other}")
     facts = {"join_ms": round(result.join_ms, 1), "info": dict(info)}
     return Finding("model", ", ".join(parts), facts=facts)

@@ -296,13 +296,13 @@ def token(
 
 def _end(files: EngineFiles, state: State, *, now: bool) -> str | None:
     """End an engine; return which clients and requests it waits for, "" once it has ended, None if it takes too long."""
-    n_users = n_requests = 0
+    n_clients = n_requests = 0
     # An engine that does not answer may have ended meanwhile. If not, its lock is still held.
     with contextlib.suppress(httpx.HTTPError, OSError, WireError):
         answer = request(state, "POST", "/v1/shutdown", {"when": "now" if now else "idle"})
-        n_users, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
-    if not now and (n_users or n_requests):
-        return f"{status_lines.counted(n_users, 'client')} and {status_lines.counted(n_requests, 'request')}"
+        n_clients, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
+    if not now and (n_clients or n_requests):
+        return f"{status_lines.counted(n_clients, 'client')} and {status_lines.counted(n_requests, 'request')}"
     lock = _wait(partial(meeting.hold, files.lock), STOP_PATIENCE_S)
     if lock is None:
         return None

@@ -37,7 +37,7 @@ def line_of(report: EngineReport, model: str) -> str:
     rss_bytes = info.inner("memory").integer("rss_bytes", 0)
     line = (
         f"{info.text('model', '?')}: {info.text('state', '?')}{message}, process {report.state.pid}, "
-        f"device {info.values.get('device')}, {counted(info.integer('leases', 0), 'user')}, {rss_bytes / 1024**2:.0f} MiB"
+        f"device {info.values.get('device')}, {counted(info.integer('leases', 0), 'client')}, {rss_bytes / 1024**2:.0f} MiB"
     )
     other = other_version(report.state)
     return f"{line}. {other}" if other else line
@@ -48,7 +48,7 @@ def other_version(state: State) -> str:
     if state.version == __version__:
         return ""
     return (
-        f"It is from dg-lsp {state.version}, this is dg-lsp {__version__}; the next request replaces it if no program uses it."
+        f"It is from dg-lsp {state.version}, this is dg-lsp {__version__}; the next request replaces it if no client uses it."
     )
 
 
@@ -58,5 +58,5 @@ def silence(pid: object) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 user` or `2 users`."""
+    """Return a number with its noun, such as `1 client` or `2 clients`."""
     return f"{n} {noun if n == 1 else noun + 's'}"

@@ -273,6 +273,6 @@ def _about(version: str, own_version: str) -> tuple[Action, ...]:
     return (
         Tell(
             f"the running engine is from dg-lsp {version}, this is dg-lsp {own_version}; "
-            "it ends and is replaced when no program uses it"
+            "it ends and is replaced when no client uses it"
         ),
     )

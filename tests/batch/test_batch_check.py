@@ -17,6 +17,7 @@ import pytest
 from dg_lsp.batch import check, scratch
 from dg_lsp.batch.check import Check, Limits, Verdict
 from tests.batch.test_batch_process import SCRIPTED, environment
+from tests.processes import is_gone
 
 STUB = 'def f():\n    """Do."""\n    ...\n'
 
@@ -55,7 +56,7 @@ def test_a_hanging_check_is_ended_with_its_child_processes(project: Path, tmp_pa
         numbers = (tmp_path / "pids").read_text().split()
         if len(numbers) == 2:  # on a busy machine the second may not have started
             break
-    assert all(_is_gone(int(number)) for number in numbers)
+    assert all(is_gone(int(number)) for number in numbers)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_tests_are_selected_by_the_names_of_their_functions(tests: list[str], op
 def test_processes_that_a_check_leaves_running_are_ended(project: Path, tmp_path: Path, how: str) -> None:
     pid = tmp_path / "pid"
     assert verdict(project, f"{how} setsid sleep 1000 & echo $! > {shlex.quote(str(pid))}").problem == ""
-    assert _is_gone(int(pid.read_text()))
+    assert is_gone(int(pid.read_text()))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded on Linux alone")
@@ -183,11 +184,3 @@ def test_a_run_that_is_killed_leaves_the_project_as_it_was(project: Path, tmp_pa
             assert list(temporary.iterdir()) == [folder], "the next one removes them, and not its own"
             with scratch.directory() as other:
                 assert set(temporary.iterdir()) == {folder, other}
-
-
-def _is_gone(pid: int) -> bool:
-    """Return whether the process has ended, or is a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True

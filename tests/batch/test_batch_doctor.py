@@ -121,7 +121,7 @@ def test_a_sample_fill_reports_the_time_of_its_stages(engines: Path, trained_lay
         reused = int(findings[what]["state"].rpartition(" steps, ")[2].split()[0])
         assert min(reused, 1) == n_known
     _, findings = diagnosed("--no-sample")
-    assert findings["running engines"]["state"].startswith(f"{trained_layout} (process {info['pid']}, ready, 0 users, ")
+    assert findings["running engines"]["state"].startswith(f"{trained_layout} (process {info['pid']}, ready, 0 clients, ")
 
 
 def test_a_model_that_cannot_be_loaded_is_reported_with_advice(engines: Path, tmp_path: Path) -> None:
@@ -159,13 +159,13 @@ def test_configuration_files_are_reported_with_their_problems(
     assert "sk-secret" not in json.dumps(findings)
 
 
-def test_engines_that_run_are_reported_with_their_users(engines: Path) -> None:
+def test_engines_that_run_are_reported_with_their_clients(engines: Path) -> None:
     with running() as engine, engine.http.stream("GET", "/v1/lease") as lease:
         lines = lease.iter_lines()  # assigned, because an unreferenced iterator closes the response
         next(lines)
         state = doctor.running_engines().state
-        assert state.startswith(f"toy (process {engine.process.pid}, ready, 1 user, ")
-    # Without a user, this engine would end soon.
+        assert state.startswith(f"toy (process {engine.process.pid}, ready, 1 client, ")
+    # Without a client, this engine would end soon.
     with running(model="fails", wait_for="failed") as engine, engine.http.stream("GET", "/v1/lease"):
         finding = doctor.running_engines()
         assert finding.advice.startswith("the model could not be loaded: there is no checkpoint of that name. ")

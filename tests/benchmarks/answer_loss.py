@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> None:
                 print(f"{spec}  {file.name}  {kind}: {sums}", flush=True)
     if stated.csv:
         with stated.csv.open("w", encoding="utf-8", newline="") as target:
-            writer = csv.DictWriter(target, list(holes[0]))
+            writer = csv.DictWriter(target, ["model", "file", "task_id", "kind", *(each.name for each in fields(Sums))])
             writer.writeheader()
             writer.writerows(holes)
 

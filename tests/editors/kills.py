@@ -15,9 +15,9 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.editors import machine
+from tests.processes import is_gone
 
 SHAPES = """\
 class Rectangle:
@@ -77,10 +77,7 @@ class Victim:
     @property
     def is_dead(self) -> bool:
         """Whether the process has ended. A suggestion for a text that is typed later comes from another engine."""
-        try:
-            return Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        except OSError:
-            return True
+        return is_gone(self._pid)
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

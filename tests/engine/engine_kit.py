@@ -58,14 +58,6 @@ def wait_until(check: Callable[[], T | None], patience_s: float = PATIENCE_S) ->
     return result
 
 
-def is_gone(pid: int) -> bool:
-    """Return whether a process has ended or is a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def engine_id(model: str = "toy", filler: str = FILLER) -> EngineId:
     return EngineId(model=model, filler=filler)
 

@@ -22,8 +22,9 @@ from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.logs import Discreet
 from dg_lsp.wire import meeting
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
-from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, is_gone, post, running, wait_until
+from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, post, running, wait_until
 from tests.patience import PATIENCE_S
+from tests.processes import is_gone
 
 
 @pytest.fixture
@@ -346,7 +347,7 @@ def test_the_commands_start_show_and_stop_an_engine(folder: Path) -> None:
     assert list(status)[:6] == ["pid", "state", "model", "device", "leases", "memory"]
     assert (status["state"], status["model"], status["device"], status["leases"]) == ("ready", "toy", "toy", 0)
     assert command("start", *OPTIONS) == f"The engine for toy is ready (process {status['pid']}).\n"
-    assert command("status", "--all").startswith(f"toy: ready, process {status['pid']}, device toy, 0 users, ")
+    assert command("status", "--all").startswith(f"toy: ready, process {status['pid']}, device toy, 0 clients, ")
     assert "model ready" in command("logs", *OPTIONS)
     assert command("logs", "--path", *OPTIONS).strip() == status["log"]
     assert command("stop", *OPTIONS) == f"Process {status['pid']} has stopped.\n"
@@ -483,7 +484,7 @@ def disguise(version: str) -> None:
 def test_start_replaces_an_unused_engine_of_another_version(folder: Path) -> None:
     with running() as engine:
         disguise("0.0.1")
-        sentence = f"It is from dg-lsp 0.0.1, this is dg-lsp {__version__}; the next request replaces it if no program uses it."
+        sentence = f"It is from dg-lsp 0.0.1, this is dg-lsp {__version__}; the next request replaces it if no client uses it."
         assert command("status", *OPTIONS).endswith(f". {sentence}\n")
         pid = engine.process.pid
         output = command("start", *OPTIONS)
@@ -501,7 +502,7 @@ def test_start_says_that_an_engine_in_use_is_of_another_version(folder: Path) ->
         disguise("0.0.1")
         output = command("start", *OPTIONS)
         assert output.startswith(f"The engine for toy is ready (process {engine.process.pid}). It is from dg-lsp 0.0.1, ")
-        assert ", 1 user, " in command("status", *OPTIONS)
+        assert ", 1 client, " in command("status", *OPTIONS)
 
 
 @pytest.mark.slow

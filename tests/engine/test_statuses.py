@@ -169,7 +169,7 @@ def test_every_row_of_the_page_is_tested() -> None:
 
 
 def test_an_engine_without_its_model_says_so(folder: Path) -> None:
-    # Without a user, this engine would end soon.
+    # Without a client, this engine would end soon.
     with running(model="fails", wait_for="failed") as engine, engine.http.stream("GET", "/v1/lease"):
         assert error(engine.http.post("/v1/infill", json=body())) == (503, "not_loaded")
         assert error(engine.http.post("/infill", json={"input_prefix": "a"})) == (503, "not_loaded")

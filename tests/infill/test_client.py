@@ -29,8 +29,9 @@ from dg_lsp.infill.link import Link, LinkLostError
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import meeting
 from dg_lsp.wire.messages import Ask
-from tests.engine.engine_kit import FILLER, Running, gate, home, is_gone, request, running, wait_until
+from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
+from tests.processes import is_gone
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ from dg_lsp.infill import link as links
 from dg_lsp.infill.client import ConnectOptions, EngineError, ResidentEngine, connect
 from dg_lsp.infill.life import Ready, Starting, State
 from dg_lsp.wire import meeting
-from tests.engine.engine_kit import FILLER, Running, gate, home, is_gone, request, running, wait_until
+from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
+from tests.processes import is_gone
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_a_start_without_a_connection_times_out() -> None:
 def test_an_engine_of_another_version_is_reported() -> None:
     _, actions = after(Asked(0), Connected(7, "0.9"))
     assert actions == (
-        Tell("the running engine is from dg-lsp 0.9, this is dg-lsp 1.0; it ends and is replaced when no program uses it"),
+        Tell("the running engine is from dg-lsp 0.9, this is dg-lsp 1.0; it ends and is replaced when no client uses it"),
     )
 
 

@@ -23,18 +23,20 @@ class Function:
 
 
 def outermost_function(filled: Syntax, answer: Span) -> Function | None:
-    """Return the outermost function whose body contains the answer, None if there is none.
+    """Return the outermost function whose body contains the answer, or None.
 
     The result is a guess if the code around the answer has strings of several lines. Whether it parses shows whether the
     guess was right.
     """
     lines = filled.lines
-    last_before, line = lines.at(answer.start) - 1, _line(filled, lines.at(answer.start))
+    own = lines.at(answer.start)
+    line = _line(filled, own)
     width = len(line) - len(line.lstrip())
-    if (opener := _HEAD.match(line)) and lines.starts[last_before + 1] + opener.end() <= answer.start:
-        last_before, width = last_before + 1, width + 1  # the answer is a body on its opener's line, or begins there
+    # A body may begin on its opener's line. That line is then the first one around the answer.
+    if (opener := _HEAD.match(line)) and lines.starts[own] + opener.end() <= answer.start:
+        own, width = own + 1, width + 1
     first, first_width, outer_words = -1, 0, list[str]()
-    for idx in range(last_before, -1, -1):
+    for idx in range(own - 1, -1, -1):
         if width == 0:
             break
         line = _line(filled, idx)
