@@ -17,9 +17,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from dg_lsp import ENGINE_INSTALL, INTERRUPTED, __version__
+from dg_lsp import INTERRUPTED, __version__
 from dg_lsp.batch import commands, doctor, explain_command
 from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.extras import install_command
 
 # Subcommands with heavy modules: the help text, the module, and the extra that installs what it needs.
 LATER = {
@@ -126,7 +127,7 @@ def _missing(name: str, module: str, extra: str, error: ModuleNotFoundError) -> 
     absent = error.name or str(error)
     if absent.startswith("dg_lsp"):
         return f"this installation has no `{name}` ({absent} is missing)"
-    remedy = f"install it with: {ENGINE_INSTALL}" if extra else "reinstall dg-lsp"
+    remedy = f"install it with: {install_command('engine')}" if extra else "reinstall dg-lsp"
     return f"`{name}` needs {absent}, which is not installed; {remedy}"
 
 

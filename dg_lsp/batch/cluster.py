@@ -24,13 +24,13 @@ from typing import Any
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.task import UserError
 from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.model_names import is_remote
 
 BATCH_REQUESTS = 4  # small, so that the last requests are spread over the workers
 QUIET_S = 0.05
 N_IN_FLIGHT = 1 << 20  # Ray decides how many of the ready requests run at once
 REMOTE_CPUS = 0.25  # for a worker that only waits for a server
-INSTALL = "--ray needs Ray: pip install '/path/to/dg-lsp[ray]'"
 
 # On a busy machine Ray's processes start more slowly than Ray's own timeouts allow.
 _PATIENCE = {"RAY_raylet_start_wait_time_s": "180", "RAY_agent_register_timeout_ms": "180000"}
@@ -96,7 +96,7 @@ def connecting(
         try:
             import ray
         except ImportError as error:
-            raise EngineError(INSTALL) from error
+            raise EngineError(f"--ray needs Ray, which is not installed; install it with: {install_command('ray')}") from error
         hear("starting Ray" if options.address == "local" else "joining the cluster")
         await asyncio.to_thread(_join, ray, options)
         engine = ClusterEngine(model, load, _shares(ray, model, options.n_workers))

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp import ENGINE_INSTALL, __version__
+from dg_lsp import __version__
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.status_lines import counted
 from dg_lsp.wire import config, meeting, model_names
 from dg_lsp.wire.config import Config
+from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.meeting import MeetingError
 from dg_lsp.wire.settings import DEFAULTS
@@ -129,7 +130,7 @@ def engine_packages(needs: tuple[str, ...] = ENGINE_NEEDS, *, remote: bool = Fal
     if absent and remote:
         return Finding("engine", f"{', '.join(absent)} not installed; the chosen model is remote and does not need them")
     if absent:
-        return Finding("engine", f"{', '.join(absent)} not installed", f"To install them: {ENGINE_INSTALL}")
+        return Finding("engine", f"{', '.join(absent)} not installed", f"To install them: {install_command('engine')}")
     versions = {name: _version(name) for name in needs}
     return Finding("engine", ", ".join(f"{name} {version}" for name, version in versions.items()), facts=versions)
 

@@ -25,13 +25,14 @@ from typing import Literal
 import uvicorn
 from starlette.applications import Starlette
 
-from dg_lsp import ENGINE_INSTALL, __version__
+from dg_lsp import __version__
 from dg_lsp.engine import app as routes
 from dg_lsp.engine import connections, logs
 from dg_lsp.engine.scheduler import Limits, Load, Scheduler
 from dg_lsp.engine.service import Service
 from dg_lsp.engine.task import Filler
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, meeting
+from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 from dg_lsp.wire.messages import EngineState
 
@@ -140,7 +141,8 @@ def loader(engine_id: EngineId, settings: EngineSettings) -> Load:
             return make(getattr(importlib.import_module(module), function), say)
         except ModuleNotFoundError as error:
             name = error.name or module
-            raise DaemonError(f"{name} is not installed; install the engine's parts with: {ENGINE_INSTALL}") from error
+            remedy = f"install the engine's parts with: {install_command('engine')}"
+            raise DaemonError(f"{name} is not installed; {remedy}") from error
 
     def make(function: Callable[..., Filler], say: Callable[[str, float], None]) -> Filler:
         settings_by_name = {"revision": engine_id.revision, "dtype": "" if engine_id.dtype == "auto" else engine_id.dtype}

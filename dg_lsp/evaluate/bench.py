@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.methods import FULL, WITH_NOISE, Method
 from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def bench(
         typer.echo(f"dg-lsp bench: {visible_message(str(error))}", err=True)
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
-        message = f"measuring needs {error.name}, which is not installed; install it with: {ENGINE_INSTALL}"
+        message = f"measuring needs {error.name}, which is not installed; install it with: {install_command('engine')}"
         typer.echo(f"dg-lsp bench: {message}", err=True)
         raise typer.Exit(2) from error
     typer.echo(shown, nl=as_json)

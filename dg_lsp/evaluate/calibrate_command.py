@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp import ENGINE_INSTALL, __version__
+from dg_lsp import __version__
 from dg_lsp.evaluate.commands import say
 from dg_lsp.evaluate.tasks import EvalError, Task
 from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.extras import install_command
 
 if TYPE_CHECKING:
     from dg_lsp.engine.task import Filler
@@ -71,7 +72,7 @@ def calibrate(
         say(str(error))
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
-        say(f"calibrating this model needs {error.name}, which is not installed; install it with: {ENGINE_INSTALL}")
+        say(f"calibrating this model needs {error.name}, which is not installed; install it with: {install_command('engine')}")
         raise typer.Exit(2) from error
 
 

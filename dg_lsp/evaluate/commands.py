@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dg_lsp import ENGINE_INSTALL
 from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def evaluate(
         say(str(error))
         raise typer.Exit(2) from error
     except ModuleNotFoundError as error:
-        say(f"measuring needs {error.name}, which is not installed; install it with: {ENGINE_INSTALL}")
+        say(f"measuring needs {error.name}, which is not installed; install it with: {install_command('engine')}")
         raise typer.Exit(2) from error
 
 

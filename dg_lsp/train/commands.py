@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp import ENGINE_INSTALL
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.wire import model_names
 from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def sentence(error: Exception) -> str:
     if store is not None and isinstance(error, store.StoreError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
-        return f"training needs {error.name}, which is not installed; install it with: {ENGINE_INSTALL}"
+        return f"training needs {error.name}, which is not installed; install it with: {install_command('engine')}"
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         reason = (error.strerror or str(error)).lower()
         return f"{error.filename}: {reason}" if error.filename else reason

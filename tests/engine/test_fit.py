@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from dg_lsp.engine.fit import Machine, NoRoomError, machine, page, tuning
 from dg_lsp.engine.fit.choice import VLLM_NVFP4
 from dg_lsp.engine.stack import PrefixRows, Stack
 from dg_lsp.engine.weights import adapter, quantised, skeleton
+from dg_lsp.wire.extras import install_command
 from tests.engine import real_geometry
 
 PUBLISHED = fit.of_config(real_geometry.config_values(**real_geometry.PUBLISHED))
@@ -89,9 +91,10 @@ def test_a_too_small_card_gets_advice() -> None:
 
 
 def test_missing_packages_are_named() -> None:
-    with pytest.raises(NoRoomError, match=r"pip install '/path/to/dg-lsp\[quant\]'. Or serve the model: vllm serve nvidia/"):
+    install = install_command("quant")
+    with pytest.raises(NoRoomError, match=re.escape(f"{install}. Or serve the model: vllm serve nvidia/")):
         fit.choose("M", PUBLISHED, replace(CARD, installed=("fp8",)))
-    with pytest.raises(NoRoomError, match=r"4 bits: install the packages for it with: pip install '/path/to/dg-lsp\[quant\]'"):
+    with pytest.raises(NoRoomError, match=re.escape(f"4 bits; install the packages for it with: {install}")):
         fit.choose("M", PUBLISHED, replace(CARD, installed=("fp8",)), asked="int4")
 
 

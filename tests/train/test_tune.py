@@ -21,6 +21,7 @@ from dg_lsp.train import tune, tune_data
 from dg_lsp.train.commands import app
 from dg_lsp.train.tune import Tuning
 from dg_lsp.wire import config
+from dg_lsp.wire.extras import install_command
 from tests.engine import real_geometry
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(util.find_spec("peft") is None, reason="peft is not installed")]
@@ -204,4 +205,4 @@ def test_without_peft_the_command_says_how_to_install_it(sources: Path, base: Pa
     monkeypatch.setattr("dg_lsp.engine.weights.adapter.util.find_spec", lambda _name: None)
     done = CliRunner().invoke(app, ["tune", str(sources), "--init", str(base), "--out", "adapter", "--device", "cpu"])
     assert done.exit_code == 2
-    assert "adapters need peft, which is not installed; install it with: pip install '/path/to/dg-lsp[tune]'" in done.output
+    assert f"adapters need peft, which is not installed; install it with: {install_command('tune')}" in done.output

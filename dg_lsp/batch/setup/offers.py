@@ -11,8 +11,8 @@ from dg_lsp.batch.setup.servers import Endpoint, Kind, Server
 from dg_lsp.engine import fit
 from dg_lsp.engine.fit import published
 from dg_lsp.engine.fit.choice import NAMES as BITS
-from dg_lsp.engine.fit.choice import QUANT_INSTALL
 from dg_lsp.engine.fit.needs import QUANTISED
+from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
 from dg_lsp.wire.settings import EMBEDDED
 
@@ -199,7 +199,7 @@ def _diffusion(machine: Machine) -> Iterator[Offer]:
     except fit.NoRoomError:
         return
     precision = choice.precision
-    install = (QUANT_INSTALL,) if precision in QUANTISED and precision not in machine.installed else ()
+    install = (install_command("quant"),) if precision in QUANTISED and precision not in machine.installed else ()
     yield Offer(
         DIFFUSION,
         f"DiffusionGemma on this machine's GPU, in {BITS[precision]} ({precision})",

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from dg_lsp.engine.fit.geometry import Geometry
 from dg_lsp.engine.fit.needs import QUANTISED, Needs, Precision, Use, needs, size
+from dg_lsp.wire.extras import install_command
 
 SMALL = 20_000_000  # with fewer weights than this, `packed` multiplies in the best format of a CPU
 WIDENED_UNASKED = 16_000_000_000  # most bytes for weights stored in 16 bits and widened to 32, unless the user asks
 USABLE = 0.97  # share of the free memory, because allocators round up
 CHOSEN = "you selected it"
-QUANT_INSTALL = "pip install '/path/to/dg-lsp[quant]'"
 VLLM_NVFP4 = (
     "vllm serve nvidia/diffusiongemma-26B-A4B-it-NVFP4 "
     """--diffusion-config '{"canvas_length":64,"max_denoising_steps":16}' """
@@ -88,7 +88,8 @@ def _selected(model: str, geometry: Geometry, machine: Machine, precision_name: 
     if machine.has_adapter and precision in QUANTISED:
         raise NoRoomError(f"{model} holds an adapter, which can't be loaded at {NAMES[precision]}; choose bfloat16")
     if not _is_installed(precision, machine):
-        raise NoRoomError(f"{model} can't be loaded at {NAMES[precision]}: install the packages for it with: {QUANT_INSTALL}")
+        remedy = f"install the packages for it with: {install_command('quant')}"
+        raise NoRoomError(f"{model} can't be loaded at {NAMES[precision]}; {remedy}")
     if not _fits(choice.needs, machine):
         raise NoRoomError(_refusal(model, [choice], machine))
     return choice
@@ -147,7 +148,7 @@ def _refusal(model: str, rejected: list[Choice], machine: Machine) -> str:
     if absent:
         return (
             f"{model} fits on {machine.label} only at {NAMES[absent[0].precision]}, and the packages for that are not "
-            f"installed. Install them with: {QUANT_INSTALL}. Or serve the model: {VLLM_NVFP4}"
+            f"installed. Install them with: {install_command('quant')}. Or serve the model: {VLLM_NVFP4}"
         )
     sentence = (
         f"{model} needs {size(least.needs.total)} at {NAMES[least.precision]} ({size(least.needs.weights)} of weights), and "

@@ -11,9 +11,10 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.wire.extras import install_command
+
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-TUNE_INSTALL = "pip install '/path/to/dg-lsp[tune]'"
 
 # Attention, the dense feed-forward and self-conditioning. The experts' banks are parameters, not modules.
 MODULES = (
@@ -75,4 +76,4 @@ def n_parameters(model: Any) -> int:
 
 def _need_peft() -> None:
     if util.find_spec("peft") is None:
-        raise AdapterError(f"adapters need peft, which is not installed; install it with: {TUNE_INSTALL}")
+        raise AdapterError(f"adapters need peft, which is not installed; install it with: {install_command('tune')}")

@@ -1,0 +1,41 @@
+"""The command for optional packages, for each way in which dg-lsp may have been installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import metadata, util
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.wire.extras import install_command
+
+
+def record(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str | None) -> None:
+    """Let the installed dg-lsp have this record of its source, or none."""
+    package = folder / "dg_lsp-0.1.0.dist-info"
+    package.mkdir()
+    if text is not None:
+        (package / "direct_url.json").write_text(text)
+    monkeypatch.setattr(metadata, "distribution", lambda _name: metadata.Distribution.at(package))
+
+
+def test_the_command_names_the_wheel_that_was_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wheel = tmp_path / "my files" / "dg_lsp-0.1.0-py3-none-any.whl"
+    record(monkeypatch, tmp_path, json.dumps({"url": wheel.as_uri(), "archive_info": {}}))
+    assert install_command("engine") == f"{sys.executable} -m pip install '/path/to/dg-lsp[engine]'", "the wheel is gone"
+    wheel.parent.mkdir()
+    wheel.touch()
+    assert install_command("engine") == f"{sys.executable} -m pip install '{wheel}[engine]'"
+
+
+@pytest.mark.parametrize("text", [None, "", "no JSON", "[]", '{"url": "https://example.com/dg_lsp-0.1.0-py3-none-any.whl"}'])
+def test_without_a_file_it_has_a_placeholder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None) -> None:
+    record(monkeypatch, tmp_path, text)
+    assert install_command("quant").endswith(" install '/path/to/dg-lsp[quant]'")
+
+
+def test_an_environment_without_pip_is_changed_by_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(util, "find_spec", lambda _name: None)
+    assert install_command("ray").startswith(f"uv pip install --python {sys.executable} ")
