@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -606,6 +607,9 @@ def test_a_snooze_pauses_and_ends(nvim: Neovim) -> None:
     nvim.put(*INSIDE)
     nvim.type("<CR>self.")
     nvim.until("(require('dg_lsp').status().suppressed or {}).code == 'manual'", "the reason")
+    sentences = nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")
+    assert re.search(r"No suggestion: suggestions are snoozed until \d\d:\d\d; :Dg snooze 0 ends the snooze\.", sentences)
     nvim.command("Dg snooze 0")
+    assert "snoozed" not in nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")
     nvim.type("x<BS>")
     nvim.until_ghost()

@@ -44,8 +44,9 @@ local function check_status(status)
   for _, problem in ipairs(status.problems) do
     health.warn(problem)
   end
-  if require("dg_lsp.status").is_paused(status) then
-    health.info(("suggestions are paused: %s; :Dg resume ends a pause"):format(status.suppressed.message))
+  local statuses = require("dg_lsp.status")
+  if statuses.is_paused(status) then
+    health.info(("suggestions are paused: %s; :Dg resume ends a pause"):format(statuses.reason(status)))
   end
 end
 

@@ -11,6 +11,9 @@ local M = {}
 ---@type uv.uv_timer_t?
 local snooze_timer
 
+---The time of day when the running snooze ends.
+local snooze_end = ""
+
 ---Check the options and enable dg-lsp. Raises an error that names an invalid option.
 ---@param opts? dg_lsp.Config|{}
 function M.setup(opts)
@@ -110,11 +113,18 @@ function M.snooze(minutes)
   end
   stop_snooze_timer()
   set_trigger("manual")
+  snooze_end = os.date("%H:%M", os.time() + math.floor(minutes * 60)) --[[@as string]]
   snooze_timer = vim.defer_fn(function()
     snooze_timer = nil
     set_trigger("auto")
   end, minutes * 60000)
   server.notify(("no suggestions for %g minutes; :Dg snooze 0 ends the snooze"):format(minutes))
+end
+
+---Return the time of day when the running snooze ends; nil without one.
+---@return string?
+function M.snoozed_until()
+  return snooze_timer and snooze_end
 end
 
 ---Use another model until Neovim ends.

@@ -56,6 +56,15 @@ function M.is_paused(status)
   return status.suppressed ~= nil and pause_codes[status.suppressed.code] == true
 end
 
+---Return why nothing was suggested. For the server a snooze is a setting, so it can't name it.
+---@param status dg_lsp.Status with `suppressed`
+---@return string
+function M.reason(status)
+  local snoozed_until = status.suppressed.code == "manual" and require("dg_lsp").snoozed_until()
+  return snoozed_until and ("suggestions are snoozed until %s; :Dg snooze 0 ends the snooze"):format(snoozed_until)
+    or status.suppressed.message
+end
+
 ---@param status dg_lsp.Status?
 ---@return "Ready"|"Working"|"Paused"|"Problem"
 local function state_word(status)
@@ -114,7 +123,7 @@ function M.sentences(bufnr)
     table.insert(lines, ("The last answer took %d ms."):format(status.latencyMs))
   end
   if status.suppressed then
-    table.insert(lines, ("No suggestion: %s."):format(status.suppressed.message))
+    table.insert(lines, ("No suggestion: %s."):format(M.reason(status)))
   end
   return add_last_message(lines)
 end
