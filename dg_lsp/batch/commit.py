@@ -14,6 +14,7 @@ from dg_lsp.batch import write
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import PlanError, where
 from dg_lsp.batch.write import WriteError
+from dg_lsp.core.wording import counted
 from dg_lsp.infill import config
 
 UNITS = ("file", "hole")
@@ -55,9 +56,7 @@ def commit(result: FileResult, unit: str) -> Iterator[str]:
         write.replace(source.path, data, expected=before)
         before = data
         place = where(source.document, holes[n - 1]).partition(":")[0]
-        subject = (
-            f"{name}: fill the hole at line {place}" if unit == "hole" else f"{name}: fill {n} hole{'' if n == 1 else 's'}"
-        )
+        subject = f"{name}: fill the hole at line {place}" if unit == "hole" else f"{name}: fill {counted(n, 'hole')}"
         try:
             _git(root, "commit", "-q", "--only", "-m", subject, "--", name)
         except CommitError as error:

@@ -22,8 +22,8 @@ import typer
 from dg_lsp import __version__
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
+from dg_lsp.core.wording import counted
 from dg_lsp.engine.entry import ENGINE_COMMAND
-from dg_lsp.engine.status_lines import counted
 from dg_lsp.wire import config, meeting, model_names
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.extras import install_command
@@ -269,8 +269,8 @@ def _model(result: Sample) -> Finding:
     parts = [f"{info.get('model')} runs on {because('device', str(info.get('device')))}"]
     if info.get("dtype"):
         parts.append(f"in {because('dtype', str(info['dtype']))}")
-    if threads := info.get("threads"):
-        parts.append(f"with {because('threads', f'{threads} threads' if threads != 1 else '1 thread')}")
+    if isinstance(threads := info.get("threads"), int):
+        parts.append(f"with {because('threads', counted(threads, 'thread'))}")
     version = info.get("version")
     other = f" of dg-lsp {version}, which is replaced when no client uses it" if version != __version__ else ""
     parts.append(f"connected in {result.join_ms / 1000:.1f} s, process {info.get('pid')}{other}")

@@ -14,11 +14,12 @@ from dg_lsp.batch.plan import Plan, where
 from dg_lsp.batch.run import RunOptions, request_for
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate, Hole, InfillRequest
+from dg_lsp.core.wording import counted
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.file_context import FileContext
 from dg_lsp.wire import messages
 from dg_lsp.wire.messages import Ask, Done
-from dg_lsp.wire.visible import visible
+from dg_lsp.wire.visible import one_line, visible
 
 # Returns a text as it is shown, given its kind: `held`, `gap`, or `new` in the gap.
 Paint = Callable[[str, str], str]
@@ -57,8 +58,7 @@ def picture(plan: Plan, request: InfillRequest, chars: int) -> str:
     titles = {False: "also sent", True: "only to copy from"}
     parts += [f"--- {titles[near.for_copying]}: {near.path}\n{_ended(near.text)}" for near in request.related]
     before, after = request.prefix[-chars:], request.suffix[:chars]
-    n_before = len(request.prefix)
-    size_before = f"{n_before} {'character' if n_before == 1 else 'characters'} before"
+    size_before = f"{counted(len(request.prefix), 'character')} before"
     title = f"--- sent as {request.path}, {size_before} and {len(request.suffix)} after"
     if (before, after) != (request.prefix, request.suffix):
         title += f", of which those next to the hole are shown ({len(before)} and {len(after)})"
@@ -144,7 +144,7 @@ def _facts(plan: Plan, hole: Hole) -> str:
     document = plan.source.document
     replaced = document.text[hole.span.start : hole.span.end]
     facts = {
-        "place": f"{plan.source.name}:{where(document, hole)}",
+        "place": one_line(f"{plan.source.name}:{where(document, hole)}"),
         "language": document.language or "unknown, filled from text alone",
         "hole": f"{hole.kind}, {'a block' if hole.block else 'the rest of a line'}",
         "indent": repr(hole.indent),

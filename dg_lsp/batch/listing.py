@@ -13,6 +13,8 @@ from dg_lsp.batch.plan import Plan, line_column
 from dg_lsp.batch.run import ContextFor, RunOptions, request_for
 from dg_lsp.core import positions
 from dg_lsp.core.values import Hole
+from dg_lsp.core.wording import counted
+from dg_lsp.wire.visible import one_line
 
 CHARS_PER_TOKEN = 4
 BLOCK_TOKENS, LINE_TOKENS = 64, 16  # of an answer for a block, and for one line
@@ -27,8 +29,8 @@ class Cost:
     tokens_written: int
 
     def __str__(self) -> str:
-        requests = f"{self.requests} request{'' if self.requests == 1 else 's'}"
-        return f"{requests}, about {_thousands(self.tokens_read)} tokens read and {_thousands(self.tokens_written)} written"
+        tokens = f"{_thousands(self.tokens_read)} tokens read and {_thousands(self.tokens_written)} written"
+        return f"{counted(self.requests, 'request')}, about {tokens}"
 
 
 def cost(plans: Sequence[Plan], options: RunOptions, context_for: ContextFor) -> Cost:
@@ -58,11 +60,12 @@ def lines(plans: Sequence[Plan], price: Cost) -> str:
     holes = [(plan, hole) for plan in plans for hole in plan.holes]
     kinds = Counter[str](hole.kind for _, hole in holes)
     languages = Counter(plan.source.document.language or "unknown" for plan, _ in holes)
-    head = [f"{len(holes)} hole{'' if len(holes) == 1 else 's'} in {len(plans)} file{'' if len(plans) == 1 else 's'}"]
+    head = [f"{counted(len(holes), 'hole')} in {counted(len(plans), 'file')}"]
     if holes:
-        head += [f"kinds      {_counted(kinds)}", f"languages  {_counted(languages)}", f"cost       {price}"]
+        head += [f"kinds      {_by_frequency(kinds)}", f"languages  {_by_frequency(languages)}", f"cost       {price}"]
     body = [f"{row['path']}:{row['line']}:{row['column']}: {row['kind']} {row['symbol']}".rstrip() for row in _rows(plans)]
-    return "".join(f"{line}\n" for line in [*head, *body])
+    # A file's name may contain a line break, and each hole has one line.
+    return "".join(f"{one_line(line)}\n" for line in [*head, *body])
 
 
 def build(plans: Sequence[Plan], skipped: Iterable[Skipped], left_out: Mapping[str, int], price: Cost) -> dict[str, Any]:
@@ -85,5 +88,5 @@ def _symbol(plan: Plan, hole: Hole) -> str:
     return max(names, key=lambda name: name.count("."), default="")
 
 
-def _counted(counter: Counter[str]) -> str:
+def _by_frequency(counter: Counter[str]) -> str:
     return ", ".join(f"{name} {n}" for name, n in counter.most_common())

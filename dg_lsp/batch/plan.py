@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dg_lsp.core import context, holes, positions, syntax
 from dg_lsp.core.confidence import Confidence
 from dg_lsp.core.values import Document, Edit, Hole, Span
+from dg_lsp.core.wording import counted
 
 if TYPE_CHECKING:
     from dg_lsp.batch.discover import Source
@@ -154,8 +155,8 @@ def _hole_at(document: Document, parsed: syntax.Syntax | None, place: Location) 
 def _offset(lines: positions.Lines, place: Location, position: tuple[int, int]) -> int:
     line, column = position[0] - 1, position[1] - 1
     if line >= len(lines):
-        raise PlanError(f"there is no {place}: the file has {len(lines)} {'line' if len(lines) == 1 else 'lines'}")
+        raise PlanError(f"there is no {place}: the file has {counted(len(lines), 'line')}")
     length = len(lines.content(line))
     if column > length:
-        raise PlanError(f"there is no {place}: line {line + 1} has {length} {'character' if length == 1 else 'characters'}")
+        raise PlanError(f"there is no {place}: line {line + 1} has {counted(length, 'character')}")
     return positions.to_offset(lines, line, column, "utf-32")

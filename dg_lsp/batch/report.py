@@ -15,6 +15,7 @@ from dg_lsp.batch.plan import Fill, Plan, line_column
 from dg_lsp.batch.run import HoleResult
 from dg_lsp.core import confidence, polish, positions
 from dg_lsp.core.values import Hole
+from dg_lsp.core.wording import counted
 
 Status = Literal["filled", "unsure", "failed"]
 
@@ -83,7 +84,7 @@ def build(rows: Sequence[Row], skipped: Iterable[Skipped], notes: Mapping[str, s
 
 def left_out(n_by_option: Mapping[str, int]) -> list[str]:
     """Return one line for each option that left holes out."""
-    return [f"{_number(n, 'hole')} left out by {option}" for option, n in n_by_option.items()]
+    return [f"{counted(n, 'hole')} left out by {option}" for option, n in n_by_option.items()]
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
@@ -106,8 +107,8 @@ def summary(rows: Sequence[Row], seconds: float, *, written: bool) -> str:
         return "no holes found"
     verified = f" ({total['verified']} verified)" if total["verified"] else ""
     open_parts = "".join(f", {name} {total[name]}" for name in ("unsure", "failed") if total[name])
-    done = f"{'wrote' if written else 'filled'} {total['filled']} of {_number(total['holes'], 'hole')}{verified}{open_parts}"
-    return f"{done} in {_number(total['files'], 'file')}, {seconds:.1f} s"
+    done = f"{'wrote' if written else 'filled'} {total['filled']} of {counted(total['holes'], 'hole')}{verified}{open_parts}"
+    return f"{done} in {counted(total['files'], 'file')}, {seconds:.1f} s"
 
 
 def advice(rows: Sequence[Row], *, has_check: bool) -> str:
@@ -136,7 +137,3 @@ def _candidates(fills: Sequence[Fill]) -> tuple[dict[str, object], ...]:
 def _probability(fill: Fill) -> float | None:
     value = confidence.probability(fill.confidence)
     return None if value is None else round(value, 4)
-
-
-def _number(n: int, word: str) -> str:
-    return f"{n} {word}{'' if n == 1 else 's'}"

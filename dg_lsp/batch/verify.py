@@ -15,6 +15,7 @@ from typing import Protocol
 from dg_lsp.batch.check import Tests, Verdict
 from dg_lsp.batch.plan import Fill
 from dg_lsp.core.values import Edit, Hole
+from dg_lsp.core.wording import counted
 
 UNREACHED = "no test that the check runs reaches the hole"
 BLOCKED = "every test that reaches the hole also reaches another open hole"
@@ -149,8 +150,7 @@ class Verifier:
             passing = [name for name in reached if name in tests.passed] or (not failing and tests.passed - before.passed)
             if passing and not lost and not wrong:
                 self._accepted[hole] = fill
-                n_tests = f"{len(passing)} test{'' if len(passing) == 1 else 's'}"
-                self._outcomes[hole] = Outcome((fill,), proof=f"the check: {n_tests}")
+                self._outcomes[hole] = Outcome((fill,), proof=f"the check: {counted(len(passing), 'test')}")
                 self._tests = tests
                 return ()
             if failing and not lost and not wrong:

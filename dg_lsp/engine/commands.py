@@ -22,6 +22,7 @@ import httpx
 import typer
 
 from dg_lsp import __version__
+from dg_lsp.core.wording import counted
 from dg_lsp.engine import status_lines
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.progress_line import Progress
@@ -302,7 +303,7 @@ def _end(files: EngineFiles, state: State, *, now: bool) -> str | None:
         answer = request(state, "POST", "/v1/shutdown", {"when": "now" if now else "idle"})
         n_clients, n_requests = answer.integer("leases", 0), answer.integer("requests", 0)
     if not now and (n_clients or n_requests):
-        return f"{status_lines.counted(n_clients, 'client')} and {status_lines.counted(n_requests, 'request')}"
+        return f"{counted(n_clients, 'client')} and {counted(n_requests, 'request')}"
     lock = _wait(partial(meeting.hold, files.lock), STOP_PATIENCE_S)
     if lock is None:
         return None

@@ -6,6 +6,7 @@ Knows what an engine reports of itself. Sends no requests and prints nothing.
 from __future__ import annotations
 
 from dg_lsp import __version__
+from dg_lsp.core.wording import counted
 from dg_lsp.wire.inspection import EngineReport
 from dg_lsp.wire.meeting import State
 
@@ -55,8 +56,3 @@ def other_version(state: State) -> str:
 def silence(pid: object) -> str:
     """Return the sentence about an engine that does not respond."""
     return f"process {pid} does not respond; end it with: kill -9 {pid}"
-
-
-def counted(n: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 client` or `2 clients`."""
-    return f"{n} {noun if n == 1 else noun + 's'}"

@@ -25,6 +25,11 @@ def visible_line(text: str) -> str:
     return visible(text, kept="")
 
 
+def one_line(text: str) -> str:
+    """Return the text with its line breaks escaped and all else unchanged, so that a pipe gets a file's name by its bytes."""
+    return text.replace("\r", "\\r").replace("\n", "\\n")
+
+
 def visible_message(text: str) -> str:
     """Return a message in one line, apart from the indented log lines that `with_log` added.
 

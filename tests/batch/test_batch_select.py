@@ -93,3 +93,5 @@ def test_a_dry_run_lists_the_holes_and_asks_no_engine(files: Path) -> None:
     assert report["cost"] == {"requests": 1, "tokens_read": len("function f() {\n  \n}\n") // 4, "tokens_written": 64 * 4}
     cost = json.loads(run(".", "--dry-run", "--json", "--candidates", "16", engine=engine).stdout)["cost"]
     assert cost["tokens_written"] == 6 * 16 * 64
+    (files / "a\nb.py").write_text((files / "k.py").read_text())
+    assert "\na\\nb.py:4:9: body C.f\n" in run(".", "--dry-run", engine=engine).stdout

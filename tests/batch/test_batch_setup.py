@@ -26,6 +26,7 @@ from dg_lsp.engine import calibration_store, fit
 from dg_lsp.engine.calibration import Calibration
 from dg_lsp.engine.calibration_store import ModelId
 from dg_lsp.engine.fit import published
+from dg_lsp.wire.extras import install_command
 from tests.patience import PATIENCE_S
 
 LAPTOP = Machine(8, 16 * GIB)
@@ -286,10 +287,10 @@ def test_a_card_of_24_gb_also_gets_the_small_models() -> None:
 def test_missing_packages_for_4_bits_come_first() -> None:
     offer = diffusion_offer(with_gpu(24, installed=("fp8",)))
     assert offer is not None
-    assert offer.commands[0].startswith("pip install ")
+    assert offer.commands[0] == install_command("quant")
     offer = diffusion_offer(with_gpu(32, installed=("fp8",)))
     assert offer is not None
-    assert not offer.commands[0].startswith("pip install ")
+    assert install_command("quant") not in offer.commands
 
 
 def test_weights_are_quantised_only_on_nvidia() -> None:
