@@ -46,7 +46,7 @@ class Plan:
 
     schedule: Schedule = field(default_factory=Schedule)
     length: int = 192  # the length of short windows
-    long_length: int = 512
+    long_length: int = 640
     tokens_per_part: int = 3840
     rows: int = 6  # of a mixed part, each with `canvases`
     canvases: int = 6

@@ -27,9 +27,8 @@ MAX_MIDDLE = 48
 # The loss weights of a causal row. Few tokens decide where an answer ends, and a wrong end makes the whole answer wrong.
 END_WEIGHT, END_TOKENS = 4.0, 3
 SUFFIX_WEIGHT = 0.3
-FULL_WINDOW = 0.3  # the fraction of windows with canvases that have the greatest length
 OWN_DRAFTS = 0.35  # the fraction of canvases that start from the model's own draft, to be corrected under the held suffix
-SECOND_WINDOW = 0.35  # how often a row of short windows has two of them, each half as long
+SHORTEST_WINDOW = 64  # tokens of a window in a causal row, unless the row cuts it off
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +134,8 @@ class Sampler:
 
     def _drawn(self, length: int, per_row: int) -> tuple[Window, list[CanvasCut]]:
         """Return a window and the canvases over it."""
-        # With windows of one length, a model would learn that an answer ends at a fixed distance from the window's start.
-        window = self.windows.draw(
-            length if self.random.random() < FULL_WINDOW else int(self.random.integers(length // 3, length))
-        )
+        # Windows of random lengths, as in a causal row.
+        window = self.windows.draw(int(self.random.integers(length // 3, length + 1)))
         if self._layout and self.random.random() < self.instruct and (question := self._asked(window, length)):
             return question[0], [question[1]] * per_row
         return window, [self._cut(window) for _ in range(per_row)]
@@ -177,13 +174,13 @@ class Sampler:
         return CausalBatch(ids[:, :-1], ids[:, 1:], weights[:, 1:], parts[:, 1:])
 
     def _row(self, length: int) -> list[Window]:
+        # Windows of random lengths. If they fill the row, answers end where it does, and the model learns that place instead of
+        # what follows the hole (docs/decisions/0017).
         row: list[Window] = []
         left = length
-        if self.random.random() < SECOND_WINDOW:
-            row.append(self.windows.draw(length // 2))
-            left -= len(row[0].ids)
-        while left > 64:
-            row.append(self.windows.draw(left))
+        while left > 0:
+            size = int(self.random.integers(SHORTEST_WINDOW, max(left, 2 * SHORTEST_WINDOW) + 1))
+            row.append(self.windows.draw(size))
             left -= len(row[-1].ids)
         return row
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WARM_STEPS = 100
+WARM_STEPS = 100  # of a stage
+WARM_LEG_STEPS = 10  # of a run that continues, whose optimizers are restored
 MIXED_RATE = 0.6  # a fraction of the causal stage's rate
 LAST_RATE = 0.02  # a fraction of the full rate, at the end of the cool-down
 
@@ -54,12 +55,13 @@ class Schedule:
         return not self.is_causal(progress) and progress.mixed_tokens >= self.mixed_tokens
 
     def rate(self, progress: Progress, leg_steps: int) -> float:
-        """Return the learning rate as a fraction of the full rate. It warms up again in every leg and every stage."""
+        """Return the learning rate as a fraction of the full rate. It warms up in every stage, and briefly in every leg."""
         causal = self.is_causal(progress)
-        steps = min(leg_steps, progress.causal_steps if causal else progress.mixed_steps)
+        steps = progress.causal_steps if causal else progress.mixed_steps
+        warm = min(1.0, (steps + 1) / WARM_STEPS, (leg_steps + 1) / WARM_LEG_STEPS)
         left = max(self.causal_tokens - progress.causal_tokens, 0) + self.mixed_tokens - progress.mixed_tokens
         cool = min(1.0, max(LAST_RATE, left / max(self.cool_tokens, 1)))
-        return (1.0 if causal else MIXED_RATE) * min(1.0, (steps + 1) / WARM_STEPS) * cool
+        return (1.0 if causal else MIXED_RATE) * warm * cool
 
     def long_windows(self, progress: Progress) -> float:
         """Return the current fraction of causal tokens to read in long windows."""

@@ -37,8 +37,7 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="dg-") as folder:
         home = Path(folder)
         environment = machine.environment(home)
-        own = str(Path(sys.executable).parent)
-        environment["PATH"] = os.pathsep.join(part for part in environment["PATH"].split(os.pathsep) if part != own)
+        environment["PATH"] = machine.path_without("dg-lsp")
         environment |= {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))}
         (home / "window").mkdir()
         settings = {**DEFAULTS, "dgLsp.client.requirements": str(requirements)}

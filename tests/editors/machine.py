@@ -53,6 +53,11 @@ def environment(home: Path) -> dict[str, str]:
     return variables
 
 
+def path_without(name: str) -> str:
+    """Return the PATH of this process without the folders that have this program."""
+    return os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if not (Path(part) / name).exists())
+
+
 def engine(environment: Mapping[str, str], *arguments: str) -> str:
     """Run `dg-lsp engine` and return its output."""
     process = subprocess.run(

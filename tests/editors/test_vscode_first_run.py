@@ -25,8 +25,7 @@ def bare() -> Iterator[Mapping[str, str]]:
     with tempfile.TemporaryDirectory(prefix="dg-") as folder:
         home = Path(folder)
         new_environment = machine.environment(home)
-        own = str(Path(sys.executable).parent)
-        new_environment["PATH"] = os.pathsep.join(part for part in new_environment["PATH"].split(os.pathsep) if part != own)
+        new_environment["PATH"] = machine.path_without("dg-lsp")
         new_environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(home)}
         # The dependencies are large, so use those of the environment that runs these tests.
         new_environment["PYTHONPATH"] = sysconfig.get_path("purelib")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.train import precision
-from dg_lsp.train.schedule import LAST_RATE, MIXED_RATE, WARM_STEPS, Progress, Schedule
+from dg_lsp.train.schedule import LAST_RATE, MIXED_RATE, WARM_LEG_STEPS, WARM_STEPS, Progress, Schedule
 
 SCHEDULE = Schedule(causal_tokens=1000, mixed_tokens=400, cool_tokens=200)
 
@@ -23,8 +23,9 @@ def test_the_rate_is_constant_until_the_end_and_then_falls() -> None:
     assert rate(1000, 400) == MIXED_RATE * LAST_RATE
 
 
-def test_the_rate_warms_up_in_every_leg_and_stage() -> None:
-    assert rate(500, leg=0) == 1 / WARM_STEPS
+def test_the_rate_warms_up_in_every_stage_and_briefly_in_every_leg() -> None:
+    assert rate(500, leg=0) == 1 / WARM_LEG_STEPS
+    assert rate(500, steps=4, leg=4) == 5 / WARM_STEPS
     assert rate(1000, 1, steps=4) == MIXED_RATE * 5 / WARM_STEPS
 
 

@@ -61,7 +61,8 @@ end
 ---@return string
 function M.reason(status)
   local snoozed_until = status.suppressed.code == "manual" and require("dg_lsp").snoozed_until()
-  return snoozed_until and ("suggestions are snoozed until %s; :Dg snooze 0 ends the snooze"):format(snoozed_until)
+  return snoozed_until
+      and ("suggestions are snoozed until %s; :Dg snooze 0 ends the snooze"):format(snoozed_until)
     or status.suppressed.message
 end
 
