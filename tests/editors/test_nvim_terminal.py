@@ -192,6 +192,10 @@ def test_a_file_of_secrets_gets_nothing_and_the_status_says_why(terminal: Neovim
     terminal.press("Escape")
     terminal.type(":Dg status\n")
     terminal.until_seen("No suggestion: this file gets no suggestions: it may hold secrets")
+    assert "Press ENTER" not in terminal.screen()
+    assert terminal.screen().count("may hold secrets") == 1  # the last message was the same reason
+    terminal.type("h")
+    until(lambda: "may hold secrets" not in terminal.screen(), "the float to close", tell=terminal.screen)
 
 
 @pytest.mark.parametrize("kind", ["crlf", "tabs", "wide"])

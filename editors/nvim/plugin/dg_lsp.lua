@@ -10,7 +10,7 @@ vim.api.nvim_set_hl(0, "DgLspDraft", { default = true, link = "ComplHint" })
 ---@type table<string, fun(arguments: string[])>
 local commands = {
   status = function()
-    vim.api.nvim_echo({ { table.concat(require("dg_lsp.status").sentences(), "\n") } }, true, {})
+    require("dg_lsp.status").show()
   end,
   pause = function(arguments)
     require("dg_lsp").pause(arguments[1])

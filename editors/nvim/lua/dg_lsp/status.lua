@@ -83,12 +83,14 @@ function M.line(bufnr)
   return client and ("DG %-7s"):format(state_word(by_client[client.id])) or ""
 end
 
----Add the last message in full, because the message area shows only one line of it.
+---Add the last message in full, because the message area shows only one line of it. A message that is the reason why
+---nothing was suggested is not repeated.
 ---@param lines string[]
 ---@return string[]
 local function add_last_message(lines)
   local last_message = require("dg_lsp.server").last_message
-  if last_message ~= "" then
+  local is_reason = vim.endswith(lines[#lines], last_message:gsub("^dg%-lsp: ", "") .. ".")
+  if last_message ~= "" and not is_reason then
     table.insert(lines, ("Last message: %s"):format(last_message))
   end
   return lines
@@ -127,6 +129,12 @@ function M.sentences(bufnr)
     table.insert(lines, ("No suggestion: %s."):format(M.reason(status)))
   end
   return add_last_message(lines)
+end
+
+---Show the status in a float that the next movement closes. Several lines in the message area would wait for Enter.
+function M.show()
+  local options = { focus_id = "dg-lsp-status", border = "rounded", title = " dg-lsp ", wrap = true }
+  vim.lsp.util.open_floating_preview(M.sentences(), "", options)
 end
 
 return M
