@@ -2,19 +2,23 @@
 
 On a CPU, its passes over few tokens are far cheaper than canvas steps. Each pass also reads the next tokens that the file
 model predicts (prompt lookup, speculative decoding: arXiv 2211.17192). If the model agrees, one pass writes several tokens.
-Otherwise the predicted tokens are discarded, so that a draft is the same as without them. Knows passes and token ids. Knows
-nothing of text.
+Otherwise the predicted tokens are discarded, so that a draft is the same as without them.
+
+A greedy draft that is wrong is often wrong in one token. So `branches` takes the likeliest other token at some place of a
+draft and continues greedily from there: a beam search whose beams share one pass. Knows passes and token ids. Knows nothing
+of text.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.file_model import FileModel
+from dg_lsp.engine.file_model import NOTHING, FileModel
 from dg_lsp.engine.passes import KV, Passes, crop
 from dg_lsp.engine.tree import ROOT, Tree
 
@@ -26,7 +30,8 @@ LEAST_CHANCE = 0.2  # the least joint probability at which one more predicted to
 class Draft:
     """A continuation: its tokens, their log-probabilities under the model alone, and that of the end token after them.
 
-    `end` is None if no pass has read the last token. `stop` is the token that ended the draft, or None.
+    `end` is None if no pass has read the last token. `stop` is the token that ended the draft, or None. `file` is what was
+    mixed into its tokens' probabilities, None for nothing.
     """
 
     ids: list[int]
@@ -34,6 +39,7 @@ class Draft:
     end: float | None = None
     stop: int | None = None
     node: int = 0  # the tree's node of the last token read
+    file: FileModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +63,34 @@ def drafts(
     stops: Collection[int],
     end: int | None = None,
     file: FileModel | None = None,
+    alone: bool = False,
 ) -> Generator[Draft, None, list[Draft]]:
     """Return at most `rows` greedy continuations of at most `most` tokens, each with another likely first token.
 
     `kv` ends with the token `last`. Only tokens in `first` may start a continuation; empty means any. `banned` tokens are
     never written. A continuation ends before a token of `stops`. The probabilities of `file` are mixed into every token.
-    Yields the first continuation so far after each pass, which is one uninterruptible unit.
+    With `alone`, one more continuation follows, which the model writes alone. Yields the first continuation so far after
+    each pass, which is one uninterruptible unit.
     """
     device = kv[0][0].device
     forbidden = torch.tensor(list(banned), dtype=torch.long, device=device)
-    tree = Tree(passes, crop(kv, kv[0][0].shape[2] - 1), rows * (most + MAX_AHEAD))
+    tree = Tree(passes, crop(kv, kv[0][0].shape[2] - 1), (rows + alone) * (most + MAX_AHEAD))
     logits = passes.logits(tree.add([last], [ROOT]))
-    normalizer = logits.logsumexp(-1)
-    chances = _chances(logits.clone(), forbidden, [()], file)
-    if first:
-        first_chances = torch.zeros_like(chances)
-        first_chances[:, list(first)] = chances[:, list(first)]
-        chances = first_chances
-    starts = chances[0].topk(min(rows, chances.shape[-1]))
-    logps = (logits[0, starts.indices] - normalizer).tolist()
-    behind = None if end is None else float(logits[0, end] - normalizer[0])
-    continuations = [
-        Draft([token], [logp], behind)
-        for token, logp, value in zip(starts.indices.tolist(), logps, starts.values.tolist(), strict=True)
-        if value > 0
-    ]
+    logps = logits[0].log_softmax(-1)
+    behind = None if end is None else float(logps[end])
+    continuations: list[Draft] = []
+    for source, n_starts in ((file, rows), (None, int(alone and file is not None))):
+        chances = _allowed(_chances(logits.clone(), forbidden, [()], [source])[0], first)
+        starts = chances.topk(min(n_starts, chances.shape[-1]))
+        continuations += [
+            Draft([token], [float(logps[token])], behind, file=source)
+            for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True)
+            if value > 0
+        ]
     while live := [draft for draft in continuations if len(draft.ids) < most and draft.ids[-1] not in stops]:
         yield continuations[0]
-        ahead = [_ahead(draft, most, stops, file) for draft in live]
-        _write(live, ahead, _predict(passes, tree, live, ahead, forbidden, end, file), stops)
+        ahead = [_ahead(draft, most, stops) for draft in live]
+        _write(live, ahead, _predict(passes, tree, live, ahead, forbidden, end), stops)
     for draft in continuations:
         if draft.ids[-1] in stops:
             draft.stop = draft.ids.pop()
@@ -95,12 +100,83 @@ def drafts(
     return continuations
 
 
-def _ahead(draft: Draft, most: int, stops: Collection[int], file: FileModel | None) -> list[int]:
+def branches(
+    passes: Passes,
+    kv: KV,
+    last: int,
+    paths: Sequence[Draft],
+    *,
+    count: int,
+    most: int,
+    first: Sequence[int],
+    banned: Sequence[int],
+    stops: Collection[int],
+) -> Generator[Draft, None, list[Draft]]:
+    """Return, for each path, its `count` likeliest branches: another token at one place, then a greedy continuation.
+
+    A branch is as likely as the path before its place times its other token. The other arguments are those of `drafts`, and
+    `paths` are its results. A branch has no log-probabilities. Yields the first path after each pass.
+    """
+    forbidden = torch.tensor(list(banned), dtype=torch.long, device=kv[0][0].device)
+    tree = Tree(passes, crop(kv, kv[0][0].shape[2] - 1), len(paths) * (count + 1) * (most + 1))
+    others: list[tuple[Draft, int]] = []
+    for path in paths:
+        base = tree.size
+        parents = [ROOT, *range(base, base + len(path.ids))]
+        logits = passes.logits(tree.add([last, *path.ids], parents))
+        so_far = [path.ids[:place] for place in range(len(path.ids) + 1)]
+        chances = _chances(logits, forbidden, so_far, [path.file] * len(so_far))
+        chances[0] = _allowed(chances[0], first)
+        for place, token in _likeliest_others(path, chances, count):
+            others.append((Draft(path.ids[:place], node=base + place, file=path.file), token))
+        yield paths[0]
+    following = others
+    while live := _continued(following, most, stops):
+        base = tree.size
+        logits = passes.logits(tree.add([draft.ids[-1] for draft in live], [draft.node for draft in live]))
+        chances = _chances(logits, forbidden, [draft.ids for draft in live], [draft.file for draft in live])
+        for index, draft in enumerate(live):
+            draft.node = base + index
+        following = list(zip(live, chances.argmax(-1).tolist(), strict=True))
+        yield paths[0]
+    return [draft for draft, _ in others]
+
+
+def _likeliest_others(path: Draft, chances: Tensor, count: int) -> list[tuple[int, int]]:
+    """Return the places and tokens of the path's likeliest branches. `chances` [N, V] are those of each of its tokens."""
+    chosen = [*path.ids, *([] if path.stop is None else [path.stop])]
+    top = chances[: len(chosen)].topk(min(count + 1, chances.shape[-1]), -1)
+    options: list[tuple[float, int, int]] = []
+    logp_so_far = 0.0
+    for place, (token, tokens, values) in enumerate(zip(chosen, top.indices.tolist(), top.values.tolist(), strict=True)):
+        options += [
+            (logp_so_far + math.log(value), place, other)
+            for other, value in zip(tokens, values, strict=True)
+            if other != token and value > 0
+        ]
+        logp_so_far += math.log(max(float(chances[place, token]), torch.finfo(chances.dtype).tiny))
+    return [(place, other) for _, place, other in sorted(options, reverse=True)[:count]]
+
+
+def _continued(branches_with_next: Sequence[tuple[Draft, int]], most: int, stops: Collection[int]) -> list[Draft]:
+    """Write each branch's next token, and return the branches that go on."""
+    live = []
+    for draft, token in branches_with_next:
+        if token in stops:
+            draft.stop = token
+            continue
+        draft.ids.append(token)
+        if len(draft.ids) < most:
+            live.append(draft)
+    return live
+
+
+def _ahead(draft: Draft, most: int, stops: Collection[int]) -> list[int]:
     """Return the predicted tokens to read after the draft's last token. A draft's final token need not be read."""
     room = min(MAX_AHEAD, most - len(draft.ids) - 1)
-    if file is None or room < 1:
+    if draft.file is None or room < 1:
         return []
-    ahead = file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=stops)
+    ahead = draft.file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=stops)
     end = next((index for index, token in enumerate(ahead) if token < 0 or token in stops), len(ahead))
     return ahead[:end]
 
@@ -112,12 +188,12 @@ def _predict(
     ahead: Sequence[Sequence[int]],
     forbidden: Tensor,
     end: int | None,
-    file: FileModel | None,
 ) -> _Prediction:
     """Return the predictions after each draft's last token and after its predicted tokens, one draft after another."""
     tokens: list[int] = []
     parents: list[int] = []
     before: list[Sequence[int]] = []
+    files: list[FileModel | None] = []
     n_known = tree.size
     for draft, more in zip(live, ahead, strict=True):
         parent = draft.node
@@ -127,10 +203,11 @@ def _predict(
             parent = n_known + len(tokens)
             tokens.append(token)
             before.append((*draft.ids, *more[:index]))
+            files.append(draft.file)
     logits = passes.logits(tree.add(tokens, parents))
     normalizer = logits.logsumexp(-1)
     ends = [] if end is None else (logits[:, end] - normalizer).tolist()
-    chances = _chances(logits.clone(), forbidden, before, file)
+    chances = _chances(logits.clone(), forbidden, before, files)
     likeliest = chances.argmax(-1)
     logps = logits.gather(-1, likeliest[:, None])[:, 0] - normalizer
     return _Prediction(likeliest.tolist(), logps.tolist(), ends)
@@ -152,18 +229,32 @@ def _write(live: Sequence[Draft], ahead: Sequence[Sequence[int]], predicted: _Pr
         at += len(more) + 1
 
 
-def _chances(logits: Tensor, forbidden: Tensor, rows_so_far: Sequence[Sequence[int]], file: FileModel | None) -> Tensor:
-    """Return the next token's probabilities [R, V]: the model's, mixed with the file model's after each row's tokens."""
-    chances = logits.index_fill_(1, forbidden, -torch.inf).softmax(-1)
-    if file is None:
+def _allowed(chances: Tensor, first: Sequence[int]) -> Tensor:
+    """Return the probabilities [V] with 0 for every token outside `first`, unless `first` is empty."""
+    if not first:
         return chances
-    guesses = [file.guess(ids) for ids in rows_so_far]
+    allowed = torch.zeros_like(chances)
+    allowed[list(first)] = chances[list(first)]
+    return allowed
+
+
+def _chances(
+    logits: Tensor, forbidden: Tensor, rows_so_far: Sequence[Sequence[int]], files: Sequence[FileModel | None]
+) -> Tensor:
+    """Return the next token's probabilities [R, V] after each row's tokens, mixed with those of its file model if it has one.
+
+    `logits` are overwritten.
+    """
+    chances = logits.index_fill_(1, forbidden, -torch.inf).softmax(-1)
+    guesses = [NOTHING if file is None else file.guess(ids) for ids, file in zip(rows_so_far, files, strict=True)]
     entries = [
         (row, token, guess.weight * share)
         for row, guess in enumerate(guesses)
         for token, share in guess.shares.items()
         if token >= 0
     ]
+    if not any(guess.weight for guess in guesses):
+        return chances
     chances *= torch.tensor([1 - guess.weight for guess in guesses], device=chances.device)[:, None]
     if entries:
         at_row, at_token, weights = zip(*entries, strict=True)

@@ -57,6 +57,7 @@ class Profile:
     block_noise_rows: int = 1
     copy_rows: int = 2
     causal_rows: int = 1
+    branches: int = 0  # of a causal draft within a line: others that differ from it first in one token
     file_weight: float = 0.0  # the weight of the file's own repetitions beside the causal model; 0: none
     file_half_at: float = 4.0  # the match length, in tokens, at which they have half of that weight
     file_chars: int = 12_000  # the characters on each side of the hole that are searched for repetitions

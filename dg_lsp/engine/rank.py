@@ -19,7 +19,7 @@ MOST_RIGHT = 24  # characters
 MOST_MARGIN = 10.0  # nats
 BY_POSITION = frozenset(
     {"joint", "sum", "mean", "after", "copied", "causal", "noise", "left", "right", "length", "settled"}
-    | {"margin", "share", "new names"}
+    | {"margin", "share", "new names", "own joint", "own mean", "own share", "own margin"}
 )
 """The features whose weight depends on the hole's position. With all of them, too few answers determine each weight."""
 ORDER = Calibration(0.0, {"joint": 1.0})
@@ -33,7 +33,8 @@ It is the joint log-probability of the answer and the text after it. Only a sum 
 class RowResult:
     """One row's answer and the numbers known about it. Log-probabilities are natural.
 
-    `tokens` are the causal log-probabilities of the answer's tokens. `after` is that of the end token (infill-trained
+    `tokens` are the causal log-probabilities of the answer's tokens, mixed with those of the file's repetitions if the
+    profile says so; `own` are those of the model alone. `after` is that of the end token (infill-trained
     checkpoints) or the mean over the suffix's head; `after_sum` is the same as a sum. `entropy` is the canvas's mean in
     nats, None if not computed. `left` and `right` are those of a copy (`drafts.Copy`). `repeats` and `known` are shares of
     the answer's lines (`repeated_lines`). `names` are the features of `names_in_text`. `context` is the number of tokens
@@ -43,6 +44,7 @@ class RowResult:
     text: str
     row: RowKind
     tokens: tuple[float, ...] = ()
+    own: tuple[float, ...] = ()
     after: float = 0.0
     after_sum: float = 0.0
     entropy: float | None = None
@@ -58,6 +60,11 @@ class RowResult:
     def joint(self) -> float:
         """The log-probability of the answer and the text after it."""
         return sum(self.tokens) + self.after_sum
+
+    @property
+    def own_joint(self) -> float:
+        """The same under the model alone."""
+        return sum(self.own) + self.after_sum
 
 
 def features(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
@@ -89,6 +96,10 @@ def features(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
         "known": item.known,
         "context": math.log1p(item.context),
         **item.names,
+        "own joint": item.own_joint,
+        "own mean": sum(item.own) / n_tokens,
+        "own least": min(item.own, default=0.0),
+        "own gain": item.joint - item.own_joint,
         **_compared(item, others),
     }
     return calibration.for_position(values, item.position, BY_POSITION)
@@ -96,22 +107,29 @@ def features(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
 
 def _compared(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
     """Return the features that compare a row with all rows of its hole, itself included."""
-    joint_by_text = {item.text: item.joint}
-    for other in others:
-        joint_by_text[other.text] = max(joint_by_text.get(other.text, -math.inf), other.joint)
-    rest = [joint for text, joint in joint_by_text.items() if text != item.text]
-    most = max(joint_by_text.values())
-    total = most + math.log(sum(math.exp(joint - most) for joint in joint_by_text.values()))
+    share, margin = _among(item.joint, {other.text: other.joint for other in others}, item.text)
+    own_share, own_margin = _among(item.own_joint, {other.text: other.own_joint for other in others}, item.text)
     values = {
-        "share": item.joint - total,
-        "margin": max(-MOST_MARGIN, min(MOST_MARGIN, item.joint - max(rest))) if rest else MOST_MARGIN,
-        "texts": math.log(len(joint_by_text)),
+        "share": share,
+        "margin": margin,
+        "own share": own_share,
+        "own margin": own_margin,
+        "texts": math.log(len({item.text, *(other.text for other in others)})),
     }
     if item.row == "copy":
         copies = [item, *others]
         values["behind left"] = math.log1p(max(copy.left for copy in copies)) - math.log1p(item.left)
         values["behind right"] = _right(max(copy.right for copy in copies)) - _right(item.right)
     return values
+
+
+def _among(joint: float, joint_by_text: Mapping[str, float], text: str) -> tuple[float, float]:
+    """Return the log of a text's share of the joint probability of all texts, and its margin in nats over the next text."""
+    rest = [value for other, value in joint_by_text.items() if other != text]
+    most = max([joint, *rest])
+    total = most + math.log(sum(math.exp(value - most) for value in (joint, *rest)))
+    margin = max(-MOST_MARGIN, min(MOST_MARGIN, joint - max(rest))) if rest else MOST_MARGIN
+    return joint - total, margin
 
 
 def _right(chars: int) -> float:

@@ -40,7 +40,9 @@ SPANS = ("span", "RandomSpanInfilling", "RandomSpanInfillingLight")
 TOLD_COPY = Method("copy, told the length", "told copy", kinds=SPANS)
 # A profile may switch off rows of noise where there are drafts, so a method that changes the canvas adds one.
 WITH_NOISE = (("line_noise_rows", 1), ("block_noise_rows", 1))
-AR = Method("ar", without=("copy", "file", "noise", "scorer"), profile=(("causal_rows", 1), ("refine_steps", 0)))
+AR = Method(
+    "ar", without=("copy", "file", "noise", "scorer"), profile=(("causal_rows", 1), ("branches", 0), ("refine_steps", 0))
+)
 ORACLE_LENGTH = Method("oracle length", without=("delete",), profile=WITH_NOISE, known_length=True)
 NO_SUFFIX = Method("no suffix", without=("held_suffix",), suffix=False)
 

@@ -28,6 +28,7 @@ PROFILE = Profile(
     line_noise_rows=0,
     copy_rows=3,
     causal_rows=3,
+    branches=5,
     # The model accepts held suffixes of any length, never writes past an answer, and computes a causal token cheaply.
     refine_steps=0,
     line_ends=False,

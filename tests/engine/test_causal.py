@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -39,30 +40,40 @@ def drafted(passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = 
         n_passes += 1
 
 
+def finished(work: Generator[Draft, None, list[Draft]]) -> list[Draft]:
+    """Run the work to its end, and return its drafts."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            return stop.value
+
+
+def chances_after(passes: Passes, file: FileModel | None, ids: list[int]) -> torch.Tensor:
+    """The probabilities of the token after `ids`, in a pass of its own."""
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    hidden, _ = passes.encode(torch.tensor([[PREFIX[-1], *ids]]), crop(kv, len(PREFIX) - 1))
+    logits = passes.logits(hidden[0, -1])
+    logits[BANNED] = -torch.inf
+    mixed = logits.softmax(-1)
+    if file is not None:
+        guess = file.guess(ids)
+        mixed *= 1 - guess.weight
+        for token, share in guess.shares.items():
+            if token >= 0 and token not in BANNED:
+                mixed[token] += guess.weight * share
+    return mixed
+
+
 def one_at_a_time(passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10) -> list[list[int]]:
     """The same drafts by the rule as it reads: one row, one token, one pass."""
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
-
-    def chances(ids: list[int]) -> torch.Tensor:
-        hidden, _ = passes.encode(torch.tensor([[PREFIX[-1], *ids]]), crop(kv, len(PREFIX) - 1))
-        logits = passes.logits(hidden[0, -1])
-        logits[BANNED] = -torch.inf
-        mixed = logits.softmax(-1)
-        if file is not None:
-            guess = file.guess(ids)
-            mixed *= 1 - guess.weight
-            for token, share in guess.shares.items():
-                if token >= 0 and token not in BANNED:
-                    mixed[token] += guess.weight * share
-        return mixed
-
-    first_chances = chances([])
+    first_chances = chances_after(passes, file, [])
     if first:
         first_chances = torch.zeros_like(first_chances).index_copy(0, torch.tensor(first), first_chances[list(first)])
     rows = [[token] for token in first_chances.topk(3).indices.tolist() if first_chances[token] > 0]
     for row in rows:
         while len(row) < most and row[-1] not in STOPS:
-            row.append(int(chances(row).argmax()))
+            row.append(int(chances_after(passes, file, row).argmax()))
     return [row[:-1] if row[-1] in STOPS else row for row in rows]
 
 
@@ -153,3 +164,54 @@ def test_matches_equal_a_search_of_every_place(seed: int) -> None:
         counts = {token: sum(4.0 ** (length - best) for length, other in matches if other == token) for _, token in matches}
         assert guess.shares == pytest.approx({token: count / sum(counts.values()) for token, count in counts.items()})
         assert guess.weight == pytest.approx(0.9 * best / (best + 4) * max(counts.values()) / sum(counts.values()))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("full", [0.0, 0.5])
+def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Passes, full: float) -> None:
+    file = FileModel(PREFIX, AFTER, full=full) if full else None
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    paths, _ = drafted(passes, file, most=6)
+    branches = finished(
+        causal.branches(passes, kv, PREFIX[-1], paths[:1], count=4, most=6, first=(), banned=BANNED, stops=STOPS)
+    )
+
+    # The rule as it reads: each place of the path, each other token, one pass for each.
+    path = [*paths[0].ids, *([] if paths[0].stop is None else [paths[0].stop])]
+    options = []
+    logp = 0.0
+    for place, chosen in enumerate(path):
+        row = chances_after(passes, file, path[:place])
+        options += [(logp + float(row[token].log()), place, token) for token in row.topk(6).indices.tolist() if token != chosen]
+        logp += float(row[chosen].log())
+    expected = []
+    for _, place, token in sorted(options, reverse=True)[:4]:
+        ids = [*path[:place], token]
+        while len(ids) < 6 and ids[-1] not in STOPS:
+            ids.append(int(chances_after(passes, file, ids).argmax()))
+        expected.append(ids[:-1] if ids[-1] in STOPS else ids)
+    assert [branch.ids for branch in branches] == expected
+
+
+@torch.no_grad()
+def test_a_branch_starts_only_with_an_allowed_token(passes: Passes) -> None:
+    first = (30, 32, 40)
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    paths, _ = drafted(passes, None, first=first, most=4)
+    branches = finished(
+        causal.branches(passes, kv, PREFIX[-1], paths[:1], count=30, most=4, first=first, banned=BANNED, stops=STOPS)
+    )
+    assert {branch.ids[0] for branch in branches} <= set(first)
+    assert len({tuple(branch.ids) for branch in branches} - {tuple(paths[0].ids)}) > 2
+    assert all(not set(branch.ids) & set(BANNED) for branch in branches)
+
+
+@torch.no_grad()
+def test_the_model_alone_writes_one_more_draft(passes: Passes) -> None:
+    file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    limits: dict[str, Any] = {"most": 6, "first": (), "banned": BANNED, "stops": STOPS, "end": END}
+    both = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, alone=True, **limits))
+    alone = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, **limits))
+    assert [draft.ids for draft in both] == [drafted(passes, file, most=6)[0][0].ids, alone[0].ids]
+    assert [draft.file for draft in both] == [file, None]

@@ -188,13 +188,19 @@ class CanvasTask:
         self.results = [*self.results, *causal]
 
     def _causal_drafts(self, kv: KV, file: FileModel | None, scorer: Scorer) -> Generator[bool, None, list[RowResult]]:
-        work, clock = drafting.causal_drafts(self.fill, kv, file, scorer), self._pace.clock
+        paths = yield from self._in_time(drafting.causal_paths(self.fill, kv, file))
+        others = yield from self._in_time(drafting.branches(self.fill, kv, paths))
+        return drafting.causal_results(self.fill, [*paths, *others], scorer)
+
+    def _in_time(self, work: Generator[Draft, None, list[Draft]]) -> Generator[bool, None, list[Draft]]:
+        """Return the drafts, or none if the time runs out before they are complete."""
+        clock = self._pace.clock
         while True:
             began = clock()
             try:
                 self._draft_so_far = next(work)
             except StopIteration as stop:
-                drafts: list[RowResult] = stop.value
+                drafts: list[Draft] = stop.value
                 return drafts
             self._pace.note("token", self.fill.profile.causal_rows, (clock() - began) * 1000)
             if self._due is not None and self._due.left_ms() <= self._score_ms(self._rows):

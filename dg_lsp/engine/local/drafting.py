@@ -5,8 +5,9 @@ Several holes get no drafts. Knows fills and the three sources. Knows nothing of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from dg_lsp.core import placeholders
 from dg_lsp.core.values import InfillRequest
@@ -84,34 +85,73 @@ def copied_drafts(fill: Fill) -> list[RowResult]:
     return [replace(result, text=fill.of_draft(result.text)) for result in gathered]
 
 
-def causal_drafts(fill: Fill, kv: KV, file: FileModel | None, scorer: Scorer) -> Generator[Draft, None, list[RowResult]]:
-    """Return drafts that the encoder writes from left to right, starting with the likeliest first tokens.
+def causal_paths(fill: Fill, kv: KV, file: FileModel | None) -> Generator[Draft, None, list[Draft]]:
+    """Return greedy drafts that the encoder writes from left to right, starting with the likeliest first tokens.
 
-    The scorer learns their log-probabilities. Yields the likeliest draft so far after each pass, which is one
-    uninterruptible unit.
+    Yields the likeliest draft so far after each pass, which is one uninterruptible unit.
     """
     if fill.n_holes > 1 or not fill.switches.causal or not fill.profile.causal_rows:
         return []
-    end, line_ends = _stops(fill)
-    rows = yield from causal.drafts(
-        fill.passes,
-        kv,
-        fill.sheet.kv[-1],
-        rows=fill.profile.causal_rows,
-        most=min(MAX_CAUSAL_TOKENS, max(fill.gap_lengths())),
-        first=fill.first_tokens(),
-        banned=[token for token in fill.tokens.unwritable if token not in end],
-        file=file,
-        stops=end | line_ends,
-        end=fill.sheet.end,
+    limits = _limits(fill)
+    return (
+        yield from causal.drafts(
+            fill.passes,
+            kv,
+            fill.sheet.kv[-1],
+            rows=fill.profile.causal_rows,
+            file=file,
+            alone=fill.profile.branches > 0,
+            end=fill.sheet.end,
+            **limits,
+        )
     )
-    results = []
-    for row in rows:
-        text = _text(fill, row, end, line_ends)
-        if row.end is not None:
-            scorer.learn(text, row.ids, row.logps, row.end)
-        results.append(RowResult(text, "causal"))
-    return results
+
+
+def branches(fill: Fill, kv: KV, paths: Sequence[Draft]) -> Generator[Draft, None, list[Draft]]:
+    """Return the branches of the likeliest draft and of the one that the model wrote alone, unless lines are filled.
+
+    In blocks, branches found hardly any right answer more. Yields as `causal_paths` does.
+    """
+    if not paths or fill.is_block or not fill.profile.branches:
+        return []
+    alone = [path for path in paths[1:] if path.file is None and paths[0].file is not None]
+    limits = _limits(fill)
+    return (
+        yield from causal.branches(
+            fill.passes, kv, fill.sheet.kv[-1], [paths[0], *alone], count=fill.profile.branches, **limits
+        )
+    )
+
+
+class _Limits(TypedDict):
+    """The limits of a causal draft, as arguments of `causal.drafts`."""
+
+    most: int
+    first: Sequence[int]
+    banned: Sequence[int]
+    stops: Collection[int]
+
+
+def _limits(fill: Fill) -> _Limits:
+    end, line_ends = _stops(fill)
+    return {
+        "most": min(MAX_CAUSAL_TOKENS, max(fill.gap_lengths())),
+        "first": fill.first_tokens(),
+        "banned": [token for token in fill.tokens.unwritable if token not in end],
+        "stops": end | line_ends,
+    }
+
+
+def causal_results(fill: Fill, drafts: Sequence[Draft], scorer: Scorer) -> list[RowResult]:
+    """Return the distinct texts of causal drafts. The scorer learns the log-probabilities that drafting computed."""
+    end, line_ends = _stops(fill)
+    results: dict[str, RowResult] = {}
+    for draft in drafts:
+        text = _text(fill, draft, end, line_ends)
+        if draft.end is not None:
+            scorer.learn(text, draft.ids, draft.logps, draft.end)
+        results.setdefault(text, RowResult(text, "causal"))
+    return list(results.values())
 
 
 def text_so_far(fill: Fill, draft: Draft) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 import torch
@@ -36,7 +36,7 @@ class Scorer:
 
     def __init__(self, fill: Fill, kv: KV, file: FileModel | None, pace: Pace) -> None:
         self._fill, self._kv, self._file, self._pace = fill, kv, file, pace
-        self._scores: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
+        self._scores: dict[str, _Scores] = {}
         self._names = NamesInText(fill.request)
 
     def score(self, results: Sequence[RowResult]) -> list[RowResult]:
@@ -46,7 +46,7 @@ class Scorer:
             if new:
                 self._scores |= dict(zip(new, self._log_probabilities(new), strict=True))
             scores = self._scores
-            results = [_scored(result, *scores[result.text]) for result in results]
+            results = [_scored(result, scores[result.text]) for result in results]
         return [self._with_position(result) for result in results]
 
     def _with_position(self, result: RowResult) -> RowResult:
@@ -61,9 +61,9 @@ class Scorer:
     def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float) -> None:
         """Store the log-probabilities from drafting, if the text's tokens are the drafted ones."""
         if text not in self._scores and self._fill.vocabulary.encode(self._fill.heal_text + text) == list(ids):
-            self._scores[text] = (self._own(ids, logps), (end,))
+            self._scores[text] = self._scores_of(ids, logps, (end,))
 
-    def _log_probabilities(self, texts: Sequence[str]) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
+    def _log_probabilities(self, texts: Sequence[str]) -> list[_Scores]:
         """Return, for each text, the causal log-probabilities of its tokens and of the tokens after it."""
         fill, sheet = self._fill, self._fill.sheet
         after = [sheet.end] if sheet.end is not None else list(sheet.tail)
@@ -76,12 +76,25 @@ class Scorer:
         scores = []
         for ids, places in zip(coded, nodes, strict=True):
             row = [logps[place] for place in places[1:]]
-            scores.append((self._own(ids, row[: len(ids)]), tuple(row[len(ids) :])))
+            scores.append(self._scores_of(ids, row[: len(ids)], row[len(ids) :]))
         return scores
 
-    def _own(self, ids: Sequence[int], logps: Sequence[float]) -> tuple[float, ...]:
-        """Return the log-probabilities of a text's tokens under the model, mixed with the file model if there is one."""
-        return tuple(logps) if self._file is None else tuple(mixed(self._file, ids, logps))
+    def _scores_of(self, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> _Scores:
+        own = tuple(logps)
+        return _Scores(own if self._file is None else tuple(mixed(self._file, ids, own)), own, tuple(after))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Natural log-probabilities of a text.
+
+    `tokens` are those of its tokens under the model mixed with the file model, `own` under the model alone, and `after` those
+    of the tokens after it.
+    """
+
+    tokens: tuple[float, ...]
+    own: tuple[float, ...]
+    after: tuple[float, ...]
 
 
 def _after_parents(passes: Passes, hidden: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> list[float]:
@@ -91,8 +104,9 @@ def _after_parents(passes: Passes, hidden: Tensor, tokens: Sequence[int], parent
     return logps
 
 
-def _scored(result: RowResult, tokens: tuple[float, ...], behind: tuple[float, ...]) -> RowResult:
-    return replace(result, tokens=tokens, after=sum(behind) / max(len(behind), 1), after_sum=sum(behind))
+def _scored(result: RowResult, scores: _Scores) -> RowResult:
+    total = sum(scores.after)
+    return replace(result, tokens=scores.tokens, own=scores.own, after=total / max(len(scores.after), 1), after_sum=total)
 
 
 def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
@@ -142,7 +156,10 @@ def unscored_candidates(fill: Fill, results: Sequence[RowResult]) -> tuple[Candi
 
     Their confidence is not calibrated, because a calibration is fitted on scored candidates.
     """
-    guessed = [replace(result, tokens=(MIDDLING,) * (len(result.text) // 4 + 1), position=fill.position) for result in results]
+    guessed = []
+    for result in results:
+        tokens = (MIDDLING,) * (len(result.text) // 4 + 1)
+        guessed.append(replace(result, tokens=tokens, own=tokens, position=fill.position))
     weights = fill.calibration or UNSCORED_ORDER
     items = [replace(item, order=calibration.linear(item.features, weights)) for item in rank.evidence(guessed, doubted=True)]
     return tuple(replace(candidate, finished=False) for candidate in calibration.to_candidates(items, None))
