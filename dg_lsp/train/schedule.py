@@ -71,11 +71,11 @@ class Schedule:
     def parts_of_step(self, progress: Progress) -> tuple[bool, ...]:
         """Return the parts whose gradients a step adds up: true for causal windows, false for canvases.
 
-        Batches grow as the loss falls. In the mixed stage each part with canvases has one with causal windows beside it:
-        with canvases alone, the causal pass got worse (docs/decisions/0002).
+        Batches grow as the loss falls. In the mixed stage up to three parts with causal windows are beside one with canvases:
+        with fewer, the causal pass got worse, and canvases no better (docs/decisions/0002).
         """
         parts = min(self.parts, 1 + progress.tokens // max(self.grow_tokens, 1))
-        return (True,) * parts if self.is_causal(progress) else (False, True) * max(1, parts // 2)
+        return (True,) * parts if self.is_causal(progress) else (False, *[True] * max(1, parts - 1))
 
     def is_conditioned(self, progress: Progress) -> bool:
         """Return whether canvases may be conditioned by a first pass."""

@@ -46,7 +46,8 @@ def finished(work: Generator[Draft, None, list[Draft]]) -> list[Draft]:
         try:
             next(work)
         except StopIteration as stop:
-            return stop.value
+            drafts: list[Draft] = stop.value
+            return drafts
 
 
 def chances_after(passes: Passes, file: FileModel | None, ids: list[int]) -> torch.Tensor:
