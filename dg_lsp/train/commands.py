@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dg_lsp.core import wording
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.wire import model_names
 from dg_lsp.wire.command_group import command_group
@@ -51,7 +52,7 @@ class Plain(typer.core.TyperGroup):
 
 app = command_group(
     cls=Plain,
-    summary="Train the embedded model (corpus, tokenizer, pack, start, run, branch, export, card), or tune any model.",
+    summary="Train the embedded model (corpus, tokenizer, pack, start, run, branch, export, average, card), or tune any model.",
 )
 
 Folder = Annotated[Path, typer.Option("--run", help="The folder of this training run.")]
@@ -201,6 +202,20 @@ def export(
     stage.export(run, out, shape_of(run, hidden, layers, feed_forward), averaged=not last)
     size = sum(path.stat().st_size for path in out.iterdir())
     typer.echo(f"{out}: {size / 1024**2:.1f} MiB")
+
+
+@app.command()
+def average(
+    checkpoints: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Checkpoints of one run; one that is named twice counts twice.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder of the checkpoint to write.")],
+) -> None:
+    """Write a checkpoint with the mean weights of several milestones of a run, which is better than each of them."""
+    from dg_lsp.train import average as stage
+
+    stage.average(checkpoints, out)
+    typer.echo(f"{out}: the mean of {wording.counted(len(checkpoints), 'checkpoint')}")
 
 
 @app.command()
