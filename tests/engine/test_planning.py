@@ -214,6 +214,29 @@ def test_a_draft_is_abandoned_at_the_deadline(shrinking: Timed) -> None:
     assert task.candidates()
 
 
+def test_branches_that_the_deadline_ends_leave_the_drafts(shrinking_loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = InfillRequest("x = alpha(beta)\ny = ", "\n", (Hole(Span(0, 0), "cursor"),), language="python")
+
+    def filled(n_branches: int, ms: float = 0.0) -> tuple[set[str], float]:
+        """The texts of the causal drafts, and the milliseconds that the fill took."""
+        settings = {"first": "drafts", "refine_steps": 0, "line_noise_rows": 0, "copy_rows": 0, "branches": n_branches}
+        profile = replace(shrinking_loaded.profile, **settings)  # type: ignore[arg-type]
+        timed = with_clock(replace(shrinking_loaded, profile=profile), monkeypatch)
+        filler = timed.filler()
+        finish(filler, line, timed)  # measures the units
+        began = timed.now_s
+        task = finish(filler, line, timed, ms)
+        return {row.text for row in task.rows() if row.row == "causal"}, (timed.now_s - began) * 1000
+
+    drafts, drafts_ms = filled(0)
+    with_branches, all_ms = filled(3)
+    assert drafts < with_branches
+    assert all_ms > drafts_ms
+    cut, cut_ms = filled(3, (drafts_ms + all_ms) / 2)
+    assert cut == drafts
+    assert cut_ms < all_ms
+
+
 def test_a_checkpoint_whose_tokens_are_cheap_drafts_first(shrinking: Timed) -> None:
     shrinking.loaded = replace(shrinking.loaded, profile=replace(shrinking.loaded.profile, first="drafts"))
     finish(shrinking.filler(), BLOCK, shrinking)
