@@ -23,6 +23,7 @@ from dg_lsp.engine.passes import KV, Passes, crop
 from dg_lsp.engine.tree import ROOT, Tree
 
 MAX_AHEAD = 8  # the most predicted tokens per pass
+LEAST = 1e-12  # the least probability whose log is added up
 LEAST_CHANCE = 0.2  # the least joint probability at which one more predicted token pays
 
 
@@ -31,7 +32,7 @@ class Draft:
     """A continuation: its tokens, their log-probabilities under the model alone, and that of the end token after them.
 
     `end` is None if no pass has read the last token. `stop` is the token that ended the draft, or None. `file` is what was
-    mixed into its tokens' probabilities, None for nothing.
+    mixed into its tokens' probabilities, None for nothing. `joint` is the sum of the logs of the mixed probabilities.
     """
 
     ids: list[int]
@@ -40,15 +41,20 @@ class Draft:
     stop: int | None = None
     node: int = 0  # the tree's node of the last token read
     file: FileModel | None = None
+    joint: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Prediction:
-    """For each of some tokens: the likeliest next token, its log-probability under the model alone, and that of the end."""
+    """For each of some tokens: the likeliest next token, its log-probability under the model alone, and that of the end.
+
+    `joints` are the logs of the next tokens' mixed probabilities.
+    """
 
     tokens: list[int]
     logps: list[float]
     ends: list[float]
+    joints: list[float]
 
 
 def drafts(
@@ -64,13 +70,15 @@ def drafts(
     end: int | None = None,
     file: FileModel | None = None,
     alone: bool = False,
+    most_behind: float = math.inf,
 ) -> Generator[Draft, None, list[Draft]]:
     """Return at most `rows` greedy continuations of at most `most` tokens, each with another likely first token.
 
     `kv` ends with the token `last`. Only tokens in `first` may start a continuation; empty means any. `banned` tokens are
     never written. A continuation ends before a token of `stops`. The probabilities of `file` are mixed into every token.
-    With `alone`, one more continuation follows, which the model writes alone. Yields the first continuation so far after
-    each pass, which is one uninterruptible unit.
+    With `alone`, one more continuation follows, which the model writes alone. A continuation is dropped as soon as its
+    probability is more than `most_behind` nats lower than that of a finished one. Yields the first continuation so far
+    after each pass, which is one uninterruptible unit.
     """
     device = kv[0][0].device
     forbidden = torch.tensor(list(banned), dtype=torch.long, device=device)
@@ -83,11 +91,20 @@ def drafts(
         chances = _allowed(_chances(logits.clone(), forbidden, [()], [source])[0], first)
         starts = chances.topk(min(n_starts, chances.shape[-1]))
         continuations += [
-            Draft([token], [float(logps[token])], behind, file=source)
+            Draft([token], [float(logps[token])], behind, file=source, joint=math.log(value))
             for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True)
             if value > 0
         ]
-    while live := [draft for draft in continuations if len(draft.ids) < most and draft.ids[-1] not in stops]:
+    while True:
+        finished = [draft for draft in continuations if len(draft.ids) >= most or draft.ids[-1] in stops]
+        continuations = [
+            draft
+            for draft in continuations
+            if not any(each.file is draft.file and each.joint - draft.joint > most_behind for each in finished)
+        ]
+        live = [draft for draft in continuations if not any(draft is each for each in finished)]
+        if not live:
+            break
         yield continuations[0]
         ahead = [_ahead(draft, most, stops) for draft in live]
         _write(live, ahead, _predict(passes, tree, live, ahead, forbidden, end), stops)
@@ -111,63 +128,98 @@ def branches(
     first: Sequence[int],
     banned: Sequence[int],
     stops: Collection[int],
+    end: int | None = None,
+    most_behind: float = math.inf,
 ) -> Generator[Draft, None, list[Draft]]:
     """Return, for each path, its `count` likeliest branches: another token at one place, then a greedy continuation.
 
-    A branch is as likely as the path before its place times its other token. The other arguments are those of `drafts`, and
-    `paths` are its results. A branch has no log-probabilities. Yields the first path after each pass.
+    A branch is as likely as the path before its place times its other token. A branch is dropped as soon as its probability
+    is more than `most_behind` nats lower than that of its path. The other arguments are those of `drafts`, and `paths` are its
+    results. Yields the first path after each pass.
     """
     forbidden = torch.tensor(list(banned), dtype=torch.long, device=kv[0][0].device)
     tree = Tree(passes, crop(kv, kv[0][0].shape[2] - 1), len(paths) * (count + 1) * (most + 1))
-    others: list[tuple[Draft, int]] = []
+    reached: list[_Branch] = []
     for path in paths:
         base = tree.size
         parents = [ROOT, *range(base, base + len(path.ids))]
         logits = passes.logits(tree.add([last, *path.ids], parents))
+        logps = logits.log_softmax(-1)
         so_far = [path.ids[:place] for place in range(len(path.ids) + 1)]
         chances = _chances(logits, forbidden, so_far, [path.file] * len(so_far))
         chances[0] = _allowed(chances[0], first)
-        for place, token in _likeliest_others(path, chances, count):
-            others.append((Draft(path.ids[:place], node=base + place, file=path.file), token))
+        for joint, place, token in _likeliest_others(path, chances, count):
+            end_logp = None if end is None else float(logps[place, end])
+            draft = Draft(path.ids[:place], path.logps[:place], end_logp, node=base + place, file=path.file, joint=joint)
+            reached.append(_Branch(draft, token, float(logps[place, token]), path.joint - most_behind))
         yield paths[0]
-    following = others
-    while live := _continued(following, most, stops):
+    started = [branch.draft for branch in reached]
+    kept: list[Draft] = []
+    while live := _continued(reached, kept, most, stops):
+        drafts_read = [branch.draft for branch in live]
         base = tree.size
-        logits = passes.logits(tree.add([draft.ids[-1] for draft in live], [draft.node for draft in live]))
-        chances = _chances(logits, forbidden, [draft.ids for draft in live], [draft.file for draft in live])
-        for index, draft in enumerate(live):
-            draft.node = base + index
-        following = list(zip(live, chances.argmax(-1).tolist(), strict=True))
+        logits = passes.logits(tree.add([draft.ids[-1] for draft in drafts_read], [draft.node for draft in drafts_read]))
+        logps = logits.log_softmax(-1)
+        chances = _chances(logits, forbidden, [draft.ids for draft in drafts_read], [draft.file for draft in drafts_read])
+        values, tokens = chances.max(-1)
+        own = logps.gather(-1, tokens[:, None])[:, 0].tolist()
+        ends = [None] * len(live) if end is None else logps[:, end].tolist()
+        reached = []
+        for index, (branch, token, value) in enumerate(zip(live, tokens.tolist(), values.tolist(), strict=True)):
+            branch.draft.node, branch.draft.end = base + index, ends[index]
+            branch.draft.joint += math.log(max(value, LEAST))
+            reached.append(_Branch(branch.draft, token, own[index], branch.least))
         yield paths[0]
-    return [draft for draft, _ in others]
+    return [draft for draft in started if any(draft is each for each in kept)]
 
 
-def _likeliest_others(path: Draft, chances: Tensor, count: int) -> list[tuple[int, int]]:
-    """Return the places and tokens of the path's likeliest branches. `chances` [N, V] are those of each of its tokens."""
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """A branch, its next token with its log-probability under the model alone, and the least joint value that keeps it."""
+
+    draft: Draft
+    token: int
+    logp: float
+    least: float
+
+
+def _likeliest_others(path: Draft, chances: Tensor, count: int) -> list[tuple[float, int, int]]:
+    """Return the joint values, places and tokens of the path's likeliest branches.
+
+    `chances` [N, V] are those of each token of the path.
+    """
     chosen = [*path.ids, *([] if path.stop is None else [path.stop])]
     top = chances[: len(chosen)].topk(min(count + 1, chances.shape[-1]), -1)
     options: list[tuple[float, int, int]] = []
-    logp_so_far = 0.0
+    joint = 0.0
     for place, (token, tokens, values) in enumerate(zip(chosen, top.indices.tolist(), top.values.tolist(), strict=True)):
         options += [
-            (logp_so_far + math.log(value), place, other)
+            (joint + math.log(value), place, other)
             for other, value in zip(tokens, values, strict=True)
             if other != token and value > 0
         ]
-        logp_so_far += math.log(max(float(chances[place, token]), torch.finfo(chances.dtype).tiny))
-    return [(place, other) for _, place, other in sorted(options, reverse=True)[:count]]
+        joint += math.log(max(float(chances[place, token]), LEAST))
+    return sorted(options, reverse=True)[:count]
 
 
-def _continued(branches_with_next: Sequence[tuple[Draft, int]], most: int, stops: Collection[int]) -> list[Draft]:
-    """Write each branch's next token, and return the branches that go on."""
+def _continued(reached: Sequence[_Branch], kept: list[Draft], most: int, stops: Collection[int]) -> list[_Branch]:
+    """Write each branch's next token, add the finished ones to `kept`, and return those that go on."""
     live = []
-    for draft, token in branches_with_next:
-        if token in stops:
-            draft.stop = token
+    for branch in reached:
+        draft = branch.draft
+        if draft.joint < branch.least:
             continue
-        draft.ids.append(token)
+        if branch.token in stops:
+            draft.stop = branch.token
+            kept.append(draft)
+            continue
+        draft.ids.append(branch.token)
+        draft.logps.append(branch.logp)
         if len(draft.ids) < most:
-            live.append(draft)
+            live.append(branch)
+        else:
+            draft.end = None  # it is the value after the token before the last
+            kept.append(draft)
     return live
 
 
@@ -208,9 +260,10 @@ def _predict(
     normalizer = logits.logsumexp(-1)
     ends = [] if end is None else (logits[:, end] - normalizer).tolist()
     chances = _chances(logits.clone(), forbidden, before, files)
-    likeliest = chances.argmax(-1)
+    values, likeliest = chances.max(-1)
     logps = logits.gather(-1, likeliest[:, None])[:, 0] - normalizer
-    return _Prediction(likeliest.tolist(), logps.tolist(), ends)
+    joints = values.clamp(min=LEAST).log()
+    return _Prediction(likeliest.tolist(), logps.tolist(), ends, joints.tolist())
 
 
 def _write(live: Sequence[Draft], ahead: Sequence[Sequence[int]], predicted: _Prediction, stops: Collection[int]) -> None:
@@ -222,6 +275,7 @@ def _write(live: Sequence[Draft], ahead: Sequence[Sequence[int]], predicted: _Pr
             token = predicted.tokens[at + index]
             draft.ids.append(token)
             draft.logps.append(predicted.logps[at + index])
+            draft.joint += predicted.joints[at + index]
             draft.end = predicted.ends[at + index] if predicted.ends else None
             draft.node = base + index
             if index == len(more) or more[index] != token or token in stops:

@@ -216,3 +216,39 @@ def test_the_model_alone_writes_one_more_draft(passes: Passes) -> None:
     alone = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, **limits))
     assert [draft.ids for draft in both] == [drafted(passes, file, most=6)[0][0].ids, alone[0].ids]
     assert [draft.file for draft in both] == [file, None]
+
+
+@torch.no_grad()
+def test_unlikely_drafts_and_branches_are_dropped(passes: Passes) -> None:
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    limits: dict[str, Any] = {"most": 6, "first": (), "banned": BANNED, "stops": STOPS, "end": END}
+    drafts = finished(causal.drafts(passes, kv, PREFIX[-1], rows=3, **limits))
+    best = max(draft.joint for draft in drafts)
+    likely = finished(causal.drafts(passes, kv, PREFIX[-1], rows=3, most_behind=0.0, **limits))
+    assert [draft.ids for draft in likely] == [draft.ids for draft in drafts if draft.joint == best]
+
+    path = drafts[0]
+    branches = finished(causal.branches(passes, kv, PREFIX[-1], [path], count=5, **limits))
+    behind = sorted(path.joint - branch.joint for branch in branches)
+    middle = (behind[1] + behind[2]) / 2
+    some = finished(causal.branches(passes, kv, PREFIX[-1], [path], count=5, most_behind=middle, **limits))
+    assert [branch.ids for branch in some] == [branch.ids for branch in branches if path.joint - branch.joint <= middle]
+    assert 0 < len(some) < len(branches)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("full", [0.0, 0.5])
+def test_a_branch_knows_its_log_probabilities(passes: Passes, full: float) -> None:
+    file = FileModel(PREFIX, AFTER, full=full) if full else None
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    paths, _ = drafted(passes, file, most=6)
+    limits: dict[str, Any] = {"most": 6, "first": (), "banned": BANNED, "stops": STOPS, "end": END}
+    branches = finished(causal.branches(passes, kv, PREFIX[-1], paths[:1], count=5, **limits))
+    assert branches
+    for branch in branches:
+        ids = [PREFIX[-1], *branch.ids]
+        logps = passes.logits(passes.encode(torch.tensor([ids]), crop(kv, len(PREFIX) - 1))[0][0]).log_softmax(-1)
+        assert branch.logps == pytest.approx([float(logps[at, token]) for at, token in enumerate(branch.ids)], abs=1e-4)
+        assert (branch.end is None) == (len(branch.ids) == 6)
+        if branch.end is not None:
+            assert branch.end == pytest.approx(float(logps[-1, END]), abs=1e-4)

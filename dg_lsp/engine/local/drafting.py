@@ -5,6 +5,7 @@ Several holes get no drafts. Knows fills and the three sources. Knows nothing of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
@@ -20,6 +21,7 @@ from dg_lsp.engine.passes import KV
 from dg_lsp.engine.rank import RowResult
 
 MAX_CAUSAL_TOKENS = 128
+MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
 
 
 def file_model(fill: Fill) -> FileModel | None:
@@ -101,7 +103,8 @@ def causal_paths(fill: Fill, kv: KV, file: FileModel | None) -> Generator[Draft,
             rows=fill.profile.causal_rows,
             file=file,
             alone=fill.profile.branches > 0,
-            end=fill.sheet.end,
+            # Of blocks, the likeliest are the shortest.
+            most_behind=MOST_BEHIND if fill.profile.branches and not fill.is_block else math.inf,
             **limits,
         )
     )
@@ -118,7 +121,13 @@ def branches(fill: Fill, kv: KV, paths: Sequence[Draft]) -> Generator[Draft, Non
     limits = _limits(fill)
     return (
         yield from causal.branches(
-            fill.passes, kv, fill.sheet.kv[-1], [paths[0], *alone], count=fill.profile.branches, **limits
+            fill.passes,
+            kv,
+            fill.sheet.kv[-1],
+            [paths[0], *alone],
+            count=fill.profile.branches,
+            most_behind=MOST_BEHIND,
+            **limits,
         )
     )
 
@@ -130,6 +139,7 @@ class _Limits(TypedDict):
     first: Sequence[int]
     banned: Sequence[int]
     stops: Collection[int]
+    end: int | None
 
 
 def _limits(fill: Fill) -> _Limits:
@@ -139,6 +149,7 @@ def _limits(fill: Fill) -> _Limits:
         "first": fill.first_tokens(),
         "banned": [token for token in fill.tokens.unwritable if token not in end],
         "stops": end | line_ends,
+        "end": fill.sheet.end,
     }
 
 
