@@ -4,8 +4,9 @@ The command line's libraries take a tenth of a second to import, in which an edi
 """
 
 import sys
+from typing import NoReturn
 
-from dg_lsp import INTERRUPTED
+from dg_lsp import INTERRUPTED, is_interrupt
 
 PLAIN = (["serve"], ["serve", "--stdio"])
 PLATFORM = "dg-lsp: Windows is not supported. Run dg-lsp in WSL; Linux and macOS are supported."
@@ -24,8 +25,16 @@ def main() -> None:
             cli.main()
     except KeyboardInterrupt:
         # typer handles Ctrl-C only while a command runs, not while modules are imported or the shell's completion runs.
-        print("dg-lsp: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        _interrupted()
+    except Exception as error:
+        if not is_interrupt(error):
+            raise
+        _interrupted()
+
+
+def _interrupted() -> NoReturn:
+    print("dg-lsp: interrupted", file=sys.stderr)
+    sys.exit(INTERRUPTED)
 
 
 def _serve() -> None:

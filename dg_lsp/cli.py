@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from dg_lsp import INTERRUPTED, __version__
+from dg_lsp import INTERRUPTED, __version__, is_interrupt
 from dg_lsp.batch import commands, doctor, explain_command
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
@@ -59,6 +59,8 @@ def _loaded(name: str) -> Any:
     try:
         return typer.main.get_command(importlib.import_module(module).app)
     except ModuleNotFoundError as error:
+        if is_interrupt(error):
+            raise
         typer.echo(f"dg-lsp: {_missing(name, module, extra, error)}", err=True)
         raise typer.Exit(2) from error
 
@@ -99,7 +101,10 @@ def main() -> None:
 
 
 def fail(error: Exception) -> NoReturn:
-    """Print a sentence about an unexpected error and end the process with exit code 2."""
+    """Print a sentence about an unexpected error and end the process with exit code 2, or that of an interrupted command."""
+    if is_interrupt(error):
+        commands.say("interrupted")
+        raise SystemExit(INTERRUPTED) from None
     message = _crash_message(error) if _has_current_folder() else "the current folder no longer exists; change to another one"
     commands.say(message)
     raise SystemExit(2) from None

@@ -68,8 +68,12 @@ def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
     if not spec.paths and not spec.places:
         raise PlanError("name files or folders to fill, or a place with --at")
     for path in spec.paths:
-        if not os.path.lexists(path):
-            raise PlanError(f"there is no {path}")
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise PlanError(f"there is no {path}") from None
+        except OSError as error:
+            raise PlanError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     by_file: dict[Path, list[Location]] = {}
     for place in spec.places:
         by_file.setdefault(source_at(place).path, []).append(place)

@@ -331,7 +331,7 @@ def _folder(folder: Path) -> dict[str, Callable[[], str]]:
         folders[:] = sorted(name for name in folders if ignore.allows(Path(here, name)))
         for name in sorted(names):
             path = Path(here, name)
-            if languages.for_path(name) and not path.is_symlink() and ignore.allows(path):
+            if languages.for_path(name) and not path.is_symlink() and path.is_file() and ignore.allows(path):
                 readers[_written(path.relative_to(folder.resolve()).as_posix())] = lambda path=path: _text(path)  # type: ignore[misc]
     if not readers:
         raise EvalError(f"{folder} has no source file in a language that dg-lsp knows")

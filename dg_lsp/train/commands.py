@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dg_lsp import is_interrupt
 from dg_lsp.core import wording
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.wire import model_names
@@ -44,7 +45,7 @@ class Plain(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except Exception as error:
-            if not (text := sentence(error)):
+            if is_interrupt(error) or not (text := sentence(error)):
                 raise
             typer.echo(f"dg-lsp train: {visible_message(text)}", err=True)
             raise typer.Exit(2) from error

@@ -212,3 +212,11 @@ def test_a_run_that_is_killed_while_it_writes_leaves_whole_files_and_goes_on(tmp
     assert sum(after[name] == expected[name] for name in expected) == (n if moment == "after" else n - 1)
     assert ended(tmp_path / "killed", 0) == 0
     assert tree(tmp_path / "killed") == expected
+
+
+def test_a_path_that_cannot_be_looked_up_is_not_called_missing(project: Path) -> None:
+    (project / "around").symlink_to("around")
+    result = run("around/app.py")
+    assert result.exit_code == 2
+    assert "around/app.py: too many levels of symbolic links" in result.stderr
+    assert "there is no" not in result.stderr

@@ -210,6 +210,31 @@ def test_ctrl_c_shows_no_traceback_before_a_command_runs(
     assert (process.returncode, process.stdout, process.stderr) == (130, "", "dg-lsp: interrupted\n")
 
 
+WRAPPED = """
+import sys
+from dg_lsp import __main__, cli
+def app(**options):
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as interrupt:
+        raise RuntimeError("Error calling __set_name__") from interrupt
+if sys.argv[1] == "command":
+    cli.app = app
+else:
+    cli.main = app
+sys.argv[1:] = ["infill"]
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize("where", ["command", "import"])
+def test_ctrl_c_that_a_library_wraps_shows_no_traceback(where: str) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", WRAPPED, where], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (process.returncode, process.stdout, process.stderr) == (130, "", "dg-lsp: interrupted\n")
+
+
 def test_ctrl_c_ends_the_server_without_a_traceback() -> None:
     message = b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"capabilities": {}}}'
     command = [sys.executable, "-m", "dg_lsp", "serve"]

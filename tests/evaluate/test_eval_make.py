@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -240,6 +241,11 @@ def test_asking_for_too_many_tasks_gives_each_one_once(tree: Path) -> None:
 def test_files_with_their_answers_put_back_parse(tree: Path) -> None:
     for task in make.tasks(tree, 60, seed=3):
         assert score.parses(task.prompt, task.answer, task.suffix, task.answer, task.language)
+
+
+def test_a_pipe_with_the_name_of_a_source_file_is_left_out(tree: Path) -> None:
+    os.mkfifo(tree / "pipe.py")  # reading it would wait for a writer
+    assert "pipe.py" not in {task.path for task in make.tasks(tree, 10_000, seed=1)}
 
 
 def test_a_corpus_file_is_cut_like_a_folder(tree: Path, tmp_path: Path) -> None:
