@@ -117,7 +117,8 @@ def test_the_loaded_weights_equal_the_trained_ones(
 
 
 def test_the_embedded_model_is_tuned_in_its_own_layout(sources: Path, tmp_path: Path) -> None:
-    quick = Tuning(steps=6, rank=4, learning_rate=3e-3, rows=2, canvases=2, length=192, device="cpu", check_every=100)
+    # With fewer steps, and with larger ones, the loss depends on the seed.
+    quick = Tuning(steps=30, rank=4, learning_rate=1e-3, rows=2, canvases=2, length=192, device="cpu", check_every=100)
     result = tune.run(sources, "embedded", tmp_path / "out", quick, say=lambda _text: None)
     assert result.after < result.before
     loaded = model.load_model(str(tmp_path / "out"), device="cpu", threads=1)
