@@ -73,7 +73,7 @@ def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
         except (FileNotFoundError, NotADirectoryError):
             raise PlanError(f"there is no {path}") from None
         except OSError as error:
-            raise PlanError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+            raise PlanError(f"{path} can't be read: {(error.strerror or str(error)).lower()}") from None
     by_file: dict[Path, list[Location]] = {}
     for place in spec.places:
         by_file.setdefault(source_at(place).path, []).append(place)
