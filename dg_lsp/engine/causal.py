@@ -12,7 +12,7 @@ of text.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,11 +20,12 @@ from torch import Tensor
 
 from dg_lsp.engine.file_model import NOTHING, FileModel
 from dg_lsp.engine.passes import KV, Passes, crop
-from dg_lsp.engine.tree import ROOT, Tree
+from dg_lsp.engine.tree import ROOT, Tree, trie
 
 MAX_AHEAD = 8  # the most predicted tokens per pass
 LEAST = 1e-12  # the least probability whose log is added up
 LEAST_CHANCE = 0.2  # the least joint probability at which one more predicted token pays
+STOP = -1  # stands for every token that ends a draft, because the text is the same
 
 
 @dataclass(slots=True)
@@ -96,7 +97,7 @@ def drafts(
             if value > 0
         ]
     while True:
-        finished = [draft for draft in continuations if len(draft.ids) >= most or draft.ids[-1] in stops]
+        finished = [draft for draft in continuations if _is_finished(draft, most, stops)]
         continuations = [
             draft
             for draft in continuations
@@ -108,13 +109,7 @@ def drafts(
         yield continuations[0]
         ahead = [_ahead(draft, most, stops) for draft in live]
         _write(live, ahead, _predict(passes, tree, live, ahead, forbidden, end), stops)
-    for draft in continuations:
-        if draft.ids[-1] in stops:
-            draft.stop = draft.ids.pop()
-            draft.logps.pop()
-        else:
-            draft.end = None  # it is the value after the token before the last
-    return continuations
+    return [_ended(draft, stops) for draft in continuations]
 
 
 def branches(
@@ -133,94 +128,97 @@ def branches(
 ) -> Generator[Draft, None, list[Draft]]:
     """Return, for each path, its `count` likeliest branches: another token at one place, then a greedy continuation.
 
-    A branch is as likely as the path before its place times its other token. A branch is dropped as soon as its probability
-    is more than `most_behind` nats lower than that of its path. The other arguments are those of `drafts`, and `paths` are its
-    results. Yields the first path after each pass.
+    A branch is as likely as the path before its place times its other token. No branch starts as a path or an earlier branch
+    does, whichever token ends it. A branch is dropped as soon as its probability is more than `most_behind` nats lower than
+    that of its path. The other arguments are those of `drafts`, and `paths` are its results. Yields the first path after each
+    pass.
     """
     forbidden = torch.tensor(list(banned), dtype=torch.long, device=kv[0][0].device)
     tree = Tree(passes, crop(kv, kv[0][0].shape[2] - 1), len(paths) * (count + 1) * (most + 1))
-    reached: list[_Branch] = []
-    for path in paths:
-        base = tree.size
-        parents = [ROOT, *range(base, base + len(path.ids))]
-        logits = passes.logits(tree.add([last, *path.ids], parents))
-        logps = logits.log_softmax(-1)
+    tokens, parents, nodes = trie([[last, *path.ids] for path in paths])
+    logits = passes.logits(tree.add(tokens, parents))
+    logps = logits.log_softmax(-1)
+    live: list[_Branch] = []
+    taken = {start for path in paths for start in _starts(path)}
+    for path, own in zip(paths, nodes, strict=True):
         so_far = [path.ids[:place] for place in range(len(path.ids) + 1)]
-        chances = _chances(logits, forbidden, so_far, [path.file] * len(so_far))
+        chances = _chances(logits[own], forbidden, so_far, [path.file] * len(so_far))
         chances[0] = _allowed(chances[0], first)
-        for joint, place, token in _likeliest_others(path, chances, count):
-            end_logp = None if end is None else float(logps[place, end])
-            draft = Draft(path.ids[:place], path.logps[:place], end_logp, node=base + place, file=path.file, joint=joint)
-            reached.append(_Branch(draft, token, float(logps[place, token]), path.joint - most_behind))
-        yield paths[0]
-    started = [branch.draft for branch in reached]
-    kept: list[Draft] = []
-    while live := _continued(reached, kept, most, stops):
+        for joint, place, token in _likeliest_others(path, chances, count, stops, taken):
+            node = own[place]
+            draft = Draft(
+                [*path.ids[:place], token], [*path.logps[:place], float(logps[node, token])], node=node, file=path.file
+            )
+            draft.joint, draft.end = joint, None if end is None else float(logps[node, end])
+            live.append(_Branch(draft, path.joint - most_behind))
+    yield paths[0]
+    started = live
+    while live := [branch for branch in live if branch.is_likely and not _is_finished(branch.draft, most, stops)]:
         drafts_read = [branch.draft for branch in live]
-        base = tree.size
-        logits = passes.logits(tree.add([draft.ids[-1] for draft in drafts_read], [draft.node for draft in drafts_read]))
-        logps = logits.log_softmax(-1)
-        chances = _chances(logits, forbidden, [draft.ids for draft in drafts_read], [draft.file for draft in drafts_read])
-        values, tokens = chances.max(-1)
-        own = logps.gather(-1, tokens[:, None])[:, 0].tolist()
-        ends = [None] * len(live) if end is None else logps[:, end].tolist()
-        reached = []
-        for index, (branch, token, value) in enumerate(zip(live, tokens.tolist(), values.tolist(), strict=True)):
-            branch.draft.node, branch.draft.end = base + index, ends[index]
-            branch.draft.joint += math.log(max(value, LEAST))
-            reached.append(_Branch(branch.draft, token, own[index], branch.least))
+        ahead = [()] * len(live)  # the path's next tokens, read ahead, saved one pass of seven, but cost as much time
+        _write(drafts_read, ahead, _predict(passes, tree, drafts_read, ahead, forbidden, end), stops)
         yield paths[0]
-    return [draft for draft in started if any(draft is each for each in kept)]
+    return [_ended(branch.draft, stops) for branch in started if branch.is_likely]
 
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """A branch, its next token with its log-probability under the model alone, and the least joint value that keeps it."""
+    """A branch, and the least joint value that keeps it."""
 
     draft: Draft
-    token: int
-    logp: float
     least: float
 
+    @property
+    def is_likely(self) -> bool:
+        """Whether the branch is kept."""
+        return self.draft.joint >= self.least
 
-def _likeliest_others(path: Draft, chances: Tensor, count: int) -> list[tuple[float, int, int]]:
-    """Return the joint values, places and tokens of the path's likeliest branches.
 
-    `chances` [N, V] are those of each token of the path.
+def _starts(path: Draft) -> Iterator[tuple[int, ...]]:
+    """Yield the path up to each of its tokens, and up to its end."""
+    for place in range(len(path.ids)):
+        yield tuple(path.ids[: place + 1])
+    if path.stop is not None:
+        yield (*path.ids, STOP)
+
+
+def _likeliest_others(
+    path: Draft, chances: Tensor, count: int, stops: Collection[int], taken: set[tuple[int, ...]]
+) -> list[tuple[float, int, int]]:
+    """Return the joint values, places and tokens of the path's likeliest branches whose starts are not in `taken`.
+
+    `chances` [N, V] are those of each token of the path. Adds the starts of the branches to `taken`.
     """
     chosen = [*path.ids, *([] if path.stop is None else [path.stop])]
-    top = chances[: len(chosen)].topk(min(count + 1, chances.shape[-1]), -1)
+    # At each place, a few of the likeliest tokens may be taken.
+    top = chances[: len(chosen)].topk(min(2 * count + len(stops), chances.shape[-1]), -1)
     options: list[tuple[float, int, int]] = []
     joint = 0.0
     for place, (token, tokens, values) in enumerate(zip(chosen, top.indices.tolist(), top.values.tolist(), strict=True)):
-        options += [
-            (joint + math.log(value), place, other)
-            for other, value in zip(tokens, values, strict=True)
-            if other != token and value > 0
-        ]
+        options += [(joint + math.log(value), place, other) for other, value in zip(tokens, values, strict=True) if value > 0]
         joint += math.log(max(float(chances[place, token]), LEAST))
-    return sorted(options, reverse=True)[:count]
+    likeliest: list[tuple[float, int, int]] = []
+    for option in sorted(options, reverse=True):
+        _, place, token = option
+        start = (*path.ids[:place], STOP if token in stops else token)
+        if len(likeliest) < count and start not in taken:
+            taken.add(start)
+            likeliest.append(option)
+    return likeliest
 
 
-def _continued(reached: Sequence[_Branch], kept: list[Draft], most: int, stops: Collection[int]) -> list[_Branch]:
-    """Write each branch's next token, add the finished ones to `kept`, and return those that go on."""
-    live = []
-    for branch in reached:
-        draft = branch.draft
-        if draft.joint < branch.least:
-            continue
-        if branch.token in stops:
-            draft.stop = branch.token
-            kept.append(draft)
-            continue
-        draft.ids.append(branch.token)
-        draft.logps.append(branch.logp)
-        if len(draft.ids) < most:
-            live.append(branch)
-        else:
-            draft.end = None  # it is the value after the token before the last
-            kept.append(draft)
-    return live
+def _is_finished(draft: Draft, most: int, stops: Collection[int]) -> bool:
+    return len(draft.ids) >= most or draft.ids[-1] in stops
+
+
+def _ended(draft: Draft, stops: Collection[int]) -> Draft:
+    """Return the finished draft without the token that stopped it."""
+    if draft.ids[-1] in stops:
+        draft.stop = draft.ids.pop()
+        draft.logps.pop()
+    else:
+        draft.end = None  # it is the value after the token before the last
+    return draft
 
 
 def _ahead(draft: Draft, most: int, stops: Collection[int]) -> list[int]:

@@ -81,7 +81,9 @@ def load_profile(folder: Path) -> Profile:
         return parse(json.loads(files.read_regular(path.resolve(), MAX_BYTES)))
     except (files.NotRegularError, files.TooLargeError) as error:
         raise ValueError(f"{path} {error}") from error
-    except (OSError, ValueError, TypeError) as error:
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {(error.strerror or str(error)).lower()}") from error
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not a profile that this version can read: {error}") from error
 
 

@@ -9,6 +9,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+
+# isort: split
 import torch
 from transformers.utils import logging
 
@@ -28,7 +31,7 @@ PROFILE = Profile(
     line_noise_rows=0,
     copy_rows=3,
     causal_rows=3,
-    branches=5,
+    branches=6,
     # The model accepts held suffixes of any length, never writes past an answer, and computes a causal token cheaply.
     refine_steps=0,
     line_ends=False,

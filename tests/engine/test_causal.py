@@ -183,7 +183,12 @@ def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Pass
     logp = 0.0
     for place, chosen in enumerate(path):
         row = chances_after(passes, file, path[:place])
-        options += [(logp + float(row[token].log()), place, token) for token in row.topk(6).indices.tolist() if token != chosen]
+        # The likeliest token that ends the text stands for all of them, and there is none where the path itself ends.
+        ends = sorted(STOPS, key=lambda token: float(row[token]), reverse=True)
+        unwanted = {chosen, *(ends if chosen in STOPS else ends[1:])}
+        options += [
+            (logp + float(row[token].log()), place, token) for token in row.topk(9).indices.tolist() if token not in unwanted
+        ]
         logp += float(row[chosen].log())
     expected = []
     for _, place, token in sorted(options, reverse=True)[:4]:
@@ -192,6 +197,18 @@ def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Pass
             ids.append(int(chances_after(passes, file, ids).argmax()))
         expected.append(ids[:-1] if ids[-1] in STOPS else ids)
     assert [branch.ids for branch in branches] == expected
+
+
+@torch.no_grad()
+def test_no_branch_starts_as_a_path_or_another_branch_does(passes: Passes) -> None:
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    limits: dict[str, Any] = {"most": 1, "first": (), "banned": BANNED, "stops": STOPS}
+    paths = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, alone=True, **limits))
+    branches = finished(causal.branches(passes, kv, PREFIX[-1], paths, count=5, **limits))
+    assert len(branches) == 2 * 5
+    texts = [tuple(draft.ids) for draft in (*paths, *branches)]
+    assert len(set(texts)) == len(texts)
 
 
 @torch.no_grad()

@@ -16,6 +16,9 @@ arrive.
 
 from __future__ import annotations
 
+from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+
+# isort: split
 import torch  # noqa: F401 -- imported first, so that the error of an incomplete installation names torch
 
 from dg_lsp.engine.local.fill import Switches

@@ -181,28 +181,28 @@ class CanvasTask:
 
         If a length search runs, its results are the drafts.
         """
-        if search.applies(self.fill):
-            causal = yield from self._usage.timed("denoise", self._find_lengths(kv))
-        else:
-            causal = yield from self._usage.timed("draft", self._causal_drafts(kv, file, scorer))
-        self.results = [*self.results, *causal]
+        if not search.applies(self.fill):
+            return (yield from self._usage.timed("draft", self._causal_drafts(kv, file, scorer)))
+        found = yield from self._usage.timed("denoise", self._find_lengths(kv))
+        self.results = [*self.results, *found]
 
-    def _causal_drafts(self, kv: KV, file: FileModel | None, scorer: Scorer) -> Generator[bool, None, list[RowResult]]:
-        paths = yield from self._in_time(drafting.causal_paths(self.fill, kv, file))
-        others = yield from self._in_time(drafting.branches(self.fill, kv, paths))
-        return drafting.causal_results(self.fill, [*paths, *others], scorer)
+    def _causal_drafts(self, kv: KV, file: FileModel | None, scorer: Scorer) -> Generator[bool, None, None]:
+        """Add the drafts before their branches are written, because a deadline may end the task in between."""
+        fill, results = self.fill, self.results
+        paths = yield from self._in_time(drafting.causal_paths(fill, kv, file))
+        self.results = [*results, *drafting.causal_results(fill, paths, scorer)]
+        others = yield from self._in_time(drafting.branches(fill, kv, paths))
+        self.results = [*results, *drafting.causal_results(fill, [*paths, *others], scorer)]
 
     def _in_time(self, work: Generator[Draft, None, list[Draft]]) -> Generator[bool, None, list[Draft]]:
         """Return the drafts, or none if the time runs out before they are complete."""
-        clock = self._pace.clock
         while True:
-            began = clock()
+            began = self._pace.clock()
             try:
                 self._draft_so_far = next(work)
             except StopIteration as stop:
-                drafts: list[Draft] = stop.value
-                return drafts
-            self._pace.note("token", self.fill.profile.causal_rows, (clock() - began) * 1000)
+                return list[Draft](stop.value)
+            self._pace.note("token", self.fill.profile.causal_rows, (self._pace.clock() - began) * 1000)
             if self._due is not None and self._due.left_ms() <= self._score_ms(self._rows):
                 work.close()
                 return []

@@ -1,4 +1,4 @@
-"""Make drafts for a single hole: copies from the file, the rest of an earlier answer, and a causal draft by the encoder.
+"""Make drafts for a single hole: copies from the file, the rest of an earlier answer, and causal drafts by the encoder.
 
 Several holes get no drafts. Knows fills and the three sources. Knows nothing of canvases.
 """
@@ -90,7 +90,9 @@ def copied_drafts(fill: Fill) -> list[RowResult]:
 def causal_paths(fill: Fill, kv: KV, file: FileModel | None) -> Generator[Draft, None, list[Draft]]:
     """Return greedy drafts that the encoder writes from left to right, starting with the likeliest first tokens.
 
-    Yields the likeliest draft so far after each pass, which is one uninterruptible unit.
+    If branches follow, there is one, because its branches start with other likely tokens too. Yields the first draft so far
+    after each pass, which is one uninterruptible unit. The first draft starts with the likeliest token; at its end another
+    one may be likelier.
     """
     if fill.n_holes > 1 or not fill.switches.causal or not fill.profile.causal_rows:
         return []
@@ -100,22 +102,22 @@ def causal_paths(fill: Fill, kv: KV, file: FileModel | None) -> Generator[Draft,
             fill.passes,
             kv,
             fill.sheet.kv[-1],
-            rows=fill.profile.causal_rows,
+            rows=1 if _has_branches(fill) else fill.profile.causal_rows,
             file=file,
             alone=fill.profile.branches > 0,
             # Of blocks, the likeliest are the shortest.
-            most_behind=MOST_BEHIND if fill.profile.branches and not fill.is_block else math.inf,
+            most_behind=MOST_BEHIND if _has_branches(fill) else math.inf,
             **limits,
         )
     )
 
 
 def branches(fill: Fill, kv: KV, paths: Sequence[Draft]) -> Generator[Draft, None, list[Draft]]:
-    """Return the branches of the likeliest draft and of the one that the model wrote alone, unless lines are filled.
+    """Return the branches of the first draft and of the one that the model wrote alone, unless lines are filled.
 
     In blocks, branches found hardly any right answer more. Yields as `causal_paths` does.
     """
-    if not paths or fill.is_block or not fill.profile.branches:
+    if not paths or not _has_branches(fill):
         return []
     alone = [path for path in paths[1:] if path.file is None and paths[0].file is not None]
     limits = _limits(fill)
@@ -132,8 +134,12 @@ def branches(fill: Fill, kv: KV, paths: Sequence[Draft]) -> Generator[Draft, Non
     )
 
 
+def _has_branches(fill: Fill) -> bool:
+    return fill.profile.branches > 0 and not fill.is_block
+
+
 class _Limits(TypedDict):
-    """The limits of a causal draft, as arguments of `causal.drafts`."""
+    """The limits of a causal draft, as arguments of `causal.drafts` and `causal.branches`."""
 
     most: int
     first: Sequence[int]
@@ -153,11 +159,11 @@ def _limits(fill: Fill) -> _Limits:
     }
 
 
-def causal_results(fill: Fill, drafts: Sequence[Draft], scorer: Scorer) -> list[RowResult]:
+def causal_results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list[RowResult]:
     """Return the distinct texts of causal drafts. The scorer learns the log-probabilities that drafting computed."""
     end, line_ends = _stops(fill)
     results: dict[str, RowResult] = {}
-    for draft in drafts:
+    for draft in written:
         text = _text(fill, draft, end, line_ends)
         if draft.end is not None:
             scorer.learn(text, draft.ids, draft.logps, draft.end)
