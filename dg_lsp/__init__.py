@@ -8,7 +8,12 @@ INTERRUPTED = 130
 
 def is_interrupt(error: BaseException) -> bool:
     """Return whether an error came from Ctrl-C. Some libraries, and Python's class creation, wrap it in another exception."""
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, KeyboardInterrupt):
-        seen = seen.__cause__ or seen.__context__
-    return seen is not None
+    to_look_at, seen = [error], set[int]()
+    while to_look_at:
+        each = to_look_at.pop()
+        if isinstance(each, KeyboardInterrupt):
+            return True
+        if id(each) not in seen:  # causes may form a circle
+            seen.add(id(each))
+            to_look_at += [other for other in (each.__cause__, each.__context__) if other is not None]
+    return False

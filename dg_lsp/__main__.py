@@ -3,6 +3,7 @@
 The command line's libraries take a tenth of a second to import, in which an editor would wait.
 """
 
+import os
 import sys
 from typing import NoReturn
 
@@ -16,6 +17,7 @@ def main() -> None:
     """Run what the arguments say and end the process with its exit code."""
     if sys.platform == "win32":
         sys.exit(PLATFORM)
+    _open_closed_streams()
     try:
         if sys.argv[1:] in PLAIN:
             _serve()
@@ -30,6 +32,25 @@ def main() -> None:
         if not is_interrupt(error):
             raise
         _interrupted()
+
+
+def _open_closed_streams() -> None:
+    """Open the null device as each standard stream that is closed, as by `2>&-` in a shell.
+
+    Otherwise `sys.stderr` would be None, and the next file or socket would get the stream's number and other output.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It gets the lowest free number, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 -- a descriptor that stays open
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def _interrupted() -> NoReturn:

@@ -72,11 +72,16 @@ app = command_group(
     completes=True,
 )
 
+COMPLETE_VARIABLE = "_DG_LSP_COMPLETE"
+INSTALL_COMPLETION = "--install-completion"
+SHOW_COMPLETION = "to add the script by hand, print it with: dg-lsp --show-completion"
 FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
 
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    if COMPLETE_VARIABLE in os.environ:
+        _show_whole_help_texts()
     try:
         app(prog_name="dg-lsp")
     except BrokenPipeError:
@@ -85,6 +90,9 @@ def main() -> None:
         sys.stdout = None
         raise SystemExit(141) from None
     except OSError as error:
+        if INSTALL_COMPLETION in sys.argv:
+            commands.say(_installation_problem(error))
+            raise SystemExit(2) from None
         if error.errno not in FULL:
             fail(error)
         typer.echo(f"dg-lsp: {error.filename or 'the output'} can't be written: {error.strerror}", err=True)
@@ -96,6 +104,11 @@ def main() -> None:
         if end.code == INTERRUPTED:
             commands.say("interrupted")
         raise
+    except UnicodeDecodeError as error:
+        if INSTALL_COMPLETION not in sys.argv:
+            fail(error)
+        commands.say(f"completion can't be installed: the shell's own file is not UTF-8; {SHOW_COMPLETION}")
+        raise SystemExit(2) from None
     except Exception as error:
         fail(error)
 
@@ -108,6 +121,25 @@ def fail(error: Exception) -> NoReturn:
     message = _crash_message(error) if _has_current_folder() else "the current folder no longer exists; change to another one"
     commands.say(message)
     raise SystemExit(2) from None
+
+
+def _show_whole_help_texts() -> None:
+    """Make typer's completion classes print help texts unchanged.
+
+    typer renders them as markup for a terminal of 80 columns, which cuts them there and drops `[ray]`. It has no setting for
+    this, and `rich_markup_mode` does not apply here.
+    """
+    from typer import _completion_classes
+
+    def unchanged(text: str) -> str:
+        return text
+
+    _completion_classes._sanitize_help_text = unchanged
+
+
+def _installation_problem(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"completion can't be installed: {where}{(error.strerror or str(error)).lower()}; {SHOW_COMPLETION}"
 
 
 def _version(is_asked: bool) -> None:

@@ -93,6 +93,7 @@ def infill(
     from dg_lsp.batch.select import Selection
     from dg_lsp.infill import config
     from dg_lsp.infill.port import EngineError
+    from dg_lsp.wire import files
 
     def is_given(name: str) -> bool:
         source = context.get_parameter_source(name)
@@ -126,11 +127,13 @@ def infill(
             ),
             n_in_flight=cluster.N_IN_FLIGHT if ray else 0,
         )
-        if report and not report.absolute().parent.is_dir():
-            raise plan.PlanError(f"--report {report}: there is no folder {report.absolute().parent}")
+        if report and (problem := files.replace_problem(report)):
+            raise plan.PlanError(f"--report {report}: {problem}")
         if dry_run:
             _list(spec, as_json=as_json)
             raise typer.Exit(0)
+        if interactive and not can_ask():
+            raise plan.PlanError("--interactive asks about each hole, so it needs a terminal as standard input")
         connect = context.obj or functools.partial(resident, configuration=configuration)
         if ray:
             connect = cluster.connecting(cluster.ClusterOptions(ray, ray_workers))
@@ -160,6 +163,11 @@ def _for(stream: TextIO | None, text: str) -> str:
 
 def is_colourful() -> bool:
     return sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def can_ask() -> bool:
+    """Return whether a user can answer questions: standard input is a terminal."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def say(text: str) -> None:
@@ -285,7 +293,7 @@ async def _fill(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect:
     from dg_lsp.infill import bar
 
     root, outcome = _root(spec), _Outcome()
-    with bar.on_terminal("filling", sum(len(plan.holes) for plan in plans)) as (hear, done):
+    with bar.on_terminal("filling", sum(len(plan.holes) for plan in plans), elsewhere=say) as (hear, done):
         results = await job.fill(spec, plans, answers, connect, hear=hear, done=done, warn=say)
     if spec.is_interactive:
         terminal = review.Terminal(lambda text: _show(text, err=True), _ask_letter, _edit_text)

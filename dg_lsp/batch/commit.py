@@ -88,10 +88,13 @@ def detached_head_warning(result: FileResult) -> str:
     """Return a warning if HEAD is detached in the file's repository, else ""."""
     root = config.workspace_of(result.plan.source.path)
     try:
-        _git(root, "symbolic-ref", "-q", "HEAD")
+        is_detached = _git(root, "rev-parse", "--symbolic-full-name", "HEAD").strip() == "HEAD"
     except CommitError:
-        return f"HEAD is detached in {root}: run git branch to name the commits, or they are lost when you switch branches"
-    return ""
+        # There is no repository, or no commit yet; `commit` says so if it matters.
+        return ""
+    if not is_detached:
+        return ""
+    return f"HEAD is detached in {root}: run git branch to name the commits, or they are lost when you switch branches"
 
 
 def _git(root: Path, *arguments: str) -> str:

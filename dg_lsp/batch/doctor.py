@@ -24,7 +24,7 @@ from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
 from dg_lsp.core.wording import counted
 from dg_lsp.engine.entry import ENGINE_COMMAND
-from dg_lsp.wire import config, meeting, model_names
+from dg_lsp.wire import build, completions, config, meeting, model_names
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.fields import Fields, WireError
@@ -54,7 +54,12 @@ class Finding:
 
 
 def doctor(
-    model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="Check this model instead of the configured one.")] = "",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="ID_OR_PATH", help="Check this model instead of the configured one.", autocompletion=completions.model
+        ),
+    ] = "",
     sample: Annotated[bool, typer.Option(help="Request a sample fill, which starts the engine if needed.")] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one object: whether all checks passed, and each finding.")
@@ -236,7 +241,7 @@ def _running(report: EngineReport) -> str:
     clients = counted(info.integer("leases", 0), "client")
     rss = info.inner("memory").integer("rss_bytes", 0)
     version = info.text("version", "")
-    other = "" if version == __version__ else f", dg-lsp {version}"
+    other = "" if version == build.current() else f", dg-lsp {version}"
     process = f"process {info.integer('pid', 0)}{other}"
     return f"{info.text('model', '?')} ({process}, {info.text('state', '?')}, {clients}, {_size(rss)})"
 
@@ -272,7 +277,7 @@ def _model(result: Sample) -> Finding:
     if isinstance(threads := info.get("threads"), int):
         parts.append(f"with {because('threads', counted(threads, 'thread'))}")
     version = info.get("version")
-    other = f" of dg-lsp {version}, which is replaced when no client uses it" if version != __version__ else ""
+    other = f" of dg-lsp {version}, which is replaced when no client uses it" if version != build.current() else ""
     parts.append(f"connected in {result.join_ms / 1000:.1f} s, process {info.get('pid')}{other}")
     facts = {"join_ms": round(result.join_ms, 1), "info": dict(info)}
     return Finding("model", ", ".join(parts), facts=facts)

@@ -19,7 +19,7 @@ from dg_lsp.batch.copies import open_copies
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import Fill, Location, Plan, PlanError
+from dg_lsp.batch.plan import PLACE_FORM, Fill, Location, Plan, PlanError
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
 from dg_lsp.engine import tuned_store
@@ -63,7 +63,8 @@ class JobSpec:
 def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
     """Return the files with the chosen holes, the files that can't be used, and how many holes each option left out.
 
-    Named places come first, then the paths in order. Raises PlanError if nothing is named, or if a path does not exist.
+    Named places come first, then the paths in order. Raises PlanError if nothing is named, or if a path does not exist or
+    can't be looked up.
     """
     if not spec.paths and not spec.places:
         raise PlanError("name files or folders to fill, or a place with --at")
@@ -102,6 +103,8 @@ def source_at(place: Location) -> Source:
     if os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir raises for long names and without permission
         raise PlanError(f"{place.file} is a folder; a place is in a file")
     [file] = discover.files([path])
+    if place.is_ambiguous and not os.path.lexists(path):
+        raise PlanError(f"{PLACE_FORM}, not {str(place)!r}; there is no file {place.file}")
     source = file if isinstance(file, Skipped) else discover.read(file)
     if isinstance(source, Skipped):
         raise PlanError(f"{source.name} {source.reason}")

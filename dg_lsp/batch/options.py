@@ -7,11 +7,30 @@ from typing import Annotated
 
 import typer
 
+from dg_lsp.wire import completions
+
+
+def _kinds() -> tuple[str, ...]:
+    from dg_lsp.batch import plan
+
+    return plan.KINDS
+
+
+def _units() -> tuple[str, ...]:
+    from dg_lsp.batch import commit
+
+    return commit.UNITS
+
+
 # Typer reads these annotations at run time; a default of None needs `| None` there.
 Paths = Annotated[list[Path] | None, typer.Argument(metavar="PATH", help="Files and folders to fill.")]
 Holes = Annotated[
     str,
-    typer.Option(metavar="KINDS", help="The kinds of holes to fill: bodies, markers, empty; separated by commas."),
+    typer.Option(
+        metavar="KINDS",
+        help="The kinds of holes to fill: bodies, markers, empty; separated by commas.",
+        autocompletion=completions.several_of(_kinds),
+    ),
 ]
 At = Annotated[
     list[str] | None,
@@ -20,7 +39,15 @@ At = Annotated[
         help="Fill the hole at a place: FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1. Repeatable.",
     ),
 ]
-Languages = Annotated[list[str] | None, typer.Option("--lang", metavar="NAME", help="Only files in this language. Repeatable.")]
+Languages = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lang",
+        metavar="NAME",
+        help="Only files in this language. Repeatable.",
+        autocompletion=completions.language,
+    ),
+]
 Include = Annotated[
     list[str] | None,
     typer.Option(metavar="GLOB", help="Only files that match, as in .gitignore. Repeatable."),
@@ -87,7 +114,12 @@ Write = Annotated[
     typer.Option("--write", help="Write the fills into the files instead of printing a diff."),
 ]
 Commit = Annotated[
-    str, typer.Option(metavar="UNIT", help="Write the fills and commit them to git: a commit for each `file` or each `hole`.")
+    str,
+    typer.Option(
+        metavar="UNIT",
+        help="Write the fills and commit them to git: a commit for each `file` or each `hole`.",
+        autocompletion=completions.one_of(_units),
+    ),
 ]
 Interactive = Annotated[
     bool,
@@ -108,6 +140,7 @@ Model = Annotated[
     typer.Option(
         metavar="ID_OR_PATH",
         help="The model: embedded, a folder, a hub id, vllm:URL, chat:URL#MODEL, or fim:DIALECT:URL#MODEL. Configurable.",
+        autocompletion=completions.model,
     ),
 ]
 Ray = Annotated[
@@ -115,6 +148,7 @@ Ray = Annotated[
     typer.Option(
         metavar="ADDRESS",
         help="Run on a Ray cluster with an engine in each worker: local, auto, or the cluster's address. Needs dg-lsp[ray].",
+        autocompletion=completions.one_of(lambda: ("local", "auto")),
     ),
 ]
 RayWorkers = Annotated[int, typer.Option(min=0, help="Number of workers on the cluster. 0: one per GPU, or else one per CPU.")]

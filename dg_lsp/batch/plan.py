@@ -29,6 +29,8 @@ _PLACE = re.compile(
     r"(?P<file>.+?):(?P<line>\d{1,999}):(?P<column>\d{1,999})(?:-(?P<end_line>\d{1,999}):(?P<end_column>\d{1,999}))?", re.DOTALL
 )
 
+PLACE_FORM = "a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL"
+
 
 class PlanError(Exception):
     """A named option, place or file is invalid; the message is a sentence for the user."""
@@ -41,6 +43,11 @@ class Location:
     file: str
     start: tuple[int, int]
     end: tuple[int, int] | None = None
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether the file's name ends with a number that may be a line or a column, as in `app.py:3`."""
+        return re.search(r":\d+$", self.file) is not None
 
     def __str__(self) -> str:
         end = f"-{self.end[0]}:{self.end[1]}" if self.end else ""
@@ -92,7 +99,7 @@ def parse_place(text: str) -> Location:
     """Parse `FILE:LINE:COL` or `FILE:LINE:COL-LINE:COL`; raise PlanError for anything else."""
     match = _PLACE.fullmatch(text)
     if match is None:
-        raise PlanError(f"a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL, not {text!r}")
+        raise PlanError(f"{PLACE_FORM}, not {text!r}")
     start = int(match["line"]), int(match["column"])
     end = (int(match["end_line"]), int(match["end_column"])) if match["end_line"] else None
     if 0 in start or (end and 0 in end):

@@ -8,6 +8,7 @@ shapes; loads no weights.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -146,6 +147,9 @@ def _stored(folder: Path) -> Iterator[Stored]:
 def _headers(file: Path) -> list[Stored]:
     from safetensors import safe_open
 
+    # The library's error is the same as for a damaged file.
+    if not os.access(file, os.R_OK):
+        raise CheckpointError(f"{file} can't be read: permission denied")
     try:
         # This checks the header against the file's length, and reads no weight.
         with safe_open(file, framework="pt") as opened:

@@ -21,12 +21,11 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import httpx
 import typer
 
-from dg_lsp import __version__
 from dg_lsp.core.wording import counted
 from dg_lsp.engine import status_lines
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.progress_line import Progress
-from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, config, meeting, model_names
+from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, build, completions, config, meeting, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
@@ -58,10 +57,17 @@ Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 
 
 
 def engine_of(
-    model: Annotated[str, typer.Option(help="Model: embedded, a folder, or a hub id.")] = DEFAULTS.model,
+    model: Annotated[
+        str, typer.Option(help="Model: embedded, a folder, or a hub id.", autocompletion=completions.model)
+    ] = DEFAULTS.model,
     revision: Annotated[str, typer.Option(help="Revision of a hub model.")] = "",
-    dtype: Annotated[str, typer.Option(help="Precision: auto, float32, bfloat16, float16, fp8 or int4.")] = DEFAULTS.dtype,
-    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda or mps.")] = DEFAULTS.device,
+    dtype: Annotated[
+        str,
+        typer.Option(help="Precision: auto, float32, bfloat16, float16, fp8 or int4.", autocompletion=completions.precision),
+    ] = DEFAULTS.dtype,
+    device: Annotated[
+        str, typer.Option(help="Device: auto, cpu, cuda or mps.", autocompletion=completions.device)
+    ] = DEFAULTS.device,
     filler: Annotated[str, typer.Option(hidden=True, help="Another loader, as module:function.")] = "",
 ) -> EngineId:
     """Return the engine that a command's options select."""
@@ -172,8 +178,9 @@ def start(
     _end_other_version(files)
     report = _ensure_started(files, engine_id, settings, port)
     if _state(report) not in ("ready", "unloaded"):
-        reason = report.info.text("message", "") if report.info else ""
-        _fail_with_log(files, reason or "the engine did not start")
+        if reason := report.info.text("message", "") if report.info else "":
+            _fail(reason)
+        _fail_with_log(files, "the engine did not start")
     summary = f"The engine for {engine_id.model} is {_state(report)} (process {report.state.pid if report.state else '?'})."
     url = report.info.text("url", "") if report.info else ""
     if port >= 0 and not url:
@@ -312,9 +319,9 @@ def _end(files: EngineFiles, state: State, *, now: bool) -> str | None:
 
 
 def _end_other_version(files: EngineFiles) -> None:
-    """End an engine of another dg-lsp version, so that one of this version starts. One in use ends after its last client."""
+    """End an engine of another build, so that one of this build starts. One in use ends after its last client."""
     report = inspect_engine(files)
-    if report.info is not None and report.state is not None and report.state.version != __version__:
+    if report.info is not None and report.state is not None and report.state.version != build.current():
         _end(files, report.state, now=False)
 
 

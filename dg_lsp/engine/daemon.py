@@ -25,12 +25,11 @@ from typing import Literal
 import uvicorn
 from starlette.applications import Starlette
 
-from dg_lsp import __version__
 from dg_lsp.engine import app as routes
 from dg_lsp.engine import connections, logs
 from dg_lsp.engine.scheduler import Limits, Load, Scheduler
-from dg_lsp.engine.service import Service
-from dg_lsp.engine.task import Filler
+from dg_lsp.engine.service import BUILD, Service
+from dg_lsp.engine.task import Filler, UserError
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, meeting
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
@@ -46,7 +45,7 @@ FAILED_LINGER_S = 2.0
 USUAL_FILLER = "dg_lsp.engine.backends:load_filler"
 
 
-class DaemonError(Exception):
+class DaemonError(UserError):
     """The engine can't run; the message is a sentence for the user."""
 
 
@@ -121,7 +120,7 @@ def _run(files: EngineFiles, options: Options) -> None:
             raise DaemonError(f"{TOKEN_VARIABLE} must consist of ASCII letters, digits and punctuation, without spaces")
         if len(token) < MIN_TOKEN_CHARS:
             raise DaemonError(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARS} characters; create one with {MAKE_TOKEN}")
-        meeting.write_state(files, State(os.getpid(), address, token, __version__, *options.protocol, options.engine_id))
+        meeting.write_state(files, State(os.getpid(), address, token, BUILD, *options.protocol, options.engine_id))
         log.info("process %d serves %s", os.getpid(), options.engine_id.model)
         _serve(options, token, listeners, on_shutdown=lambda: _remove(files, address))
     finally:

@@ -53,7 +53,7 @@ class FileModel:
         self._guesses: dict[tuple[int, ...], Guess] = {}
 
     def guess(self, gap_ids: Sequence[int]) -> Guess:
-        """Return a guess of the next token, after the text before the hole and the tokens `written` in it."""
+        """Return a guess of the next token, after the text before the hole and the tokens written in it."""
         tail = (*self._before, *gap_ids)[-MAX_MATCH:]
         guess = self._guesses.get(tail)
         if guess is None:

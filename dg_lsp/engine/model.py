@@ -15,6 +15,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
+from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+
+# isort: split
 import torch
 
 from dg_lsp.engine import chat_template, checkpoint, dense, fit, packed, products, profile, room
@@ -23,12 +26,13 @@ from dg_lsp.engine.fit.choice import CHOSEN, SMALL
 from dg_lsp.engine.fit.needs import Precision
 from dg_lsp.engine.passes import Passes
 from dg_lsp.engine.profile import Profile
-from dg_lsp.engine.task import Say
+from dg_lsp.engine.task import Say, UserError
 from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.engine.weights import adapter, fetch, reading, skeleton
 from dg_lsp.engine.weights.progress import Meter
 from dg_lsp.wire import config, model_names, trust
 from dg_lsp.wire.model_names import folder_of
+from dg_lsp.wire.settings import DEVICES
 
 log = logging.getLogger("dg_lsp.engine")
 
@@ -36,7 +40,7 @@ EMBEDDED = "embedded"
 FINGERPRINT_BYTES = 1 << 16
 
 
-class LoadError(Exception):
+class LoadError(UserError):
     """A model can't be loaded; the message is a sentence for the user."""
 
 
@@ -112,6 +116,9 @@ def load_model(
             adapter.attach(model, adapted, device)
     except (adapter.AdapterError, checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError, reading.ReadError) as error:
         raise LoadError(str(error)) from error
+    except OSError as error:
+        # Such as a folder without permission; the libraries' own errors are handled where they are called.
+        raise LoadError(f"{error.filename or name} can't be read: {(error.strerror or str(error)).lower()}") from error
     say("ready", 1.0)
     passes = Passes(model)
     if packed.suits(model) and not trainable:
@@ -150,6 +157,8 @@ def _with_weights(folder: Path, device: str, precision: Precision, say: Say) -> 
 def _vocabulary(folder: Path) -> Vocabulary:
     try:
         return Vocabulary.from_file(folder / "tokenizer.json")
+    except PermissionError:
+        raise
     except Exception as error:
         raise LoadError(f"{folder} has no tokenizer that can be read: {error}") from error
 
@@ -177,6 +186,8 @@ def find(name: str, revision: str = "", *, say: Say = lambda _text, _share: None
         raise LoadError(f"there is no model folder {name}: there is no user of that name") from error
     # A folder in the working directory that has the name of a hub id must never shadow it.
     if folder_of(name) is not None and folder.is_dir():
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise LoadError(f"{folder} can't be read: permission denied")
         return folder
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise LoadError(
@@ -205,8 +216,11 @@ def _fingerprint(folder: Path) -> str:
 def _device(name: str) -> tuple[str, str]:
     """Return the device, and the reason for it."""
     if name != "auto":
-        if name.startswith("cuda") and not torch.cuda.is_available():
-            raise LoadError("there is no CUDA device; use --device cpu, or auto")
+        kind = name.partition(":")[0]
+        if kind not in DEVICES:
+            raise LoadError(f"unknown device {name!r}; choose {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
+        if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
+            raise LoadError(f"there is no {kind.upper()} device; use --device cpu, or auto")
         return name, CHOSEN
     if torch.cuda.is_available():
         return "cuda", f"this machine has one: {torch.cuda.get_device_name()}"

@@ -10,11 +10,14 @@ import os
 import time
 from collections.abc import Callable
 
-from dg_lsp import __version__
 from dg_lsp.engine import memory
 from dg_lsp.engine.scheduler import Job, Scheduler
+from dg_lsp.wire import build
 from dg_lsp.wire.meeting import EngineId, EngineSettings
 from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Ask, Bye, Done, Event, Problem, Status
+
+BUILD = build.current()
+"""The build of this process, read before its files can be replaced."""
 
 MAX_WAITING_EVENTS = 16
 
@@ -129,7 +132,7 @@ class Service:
         device_bytes, device_free_bytes = about.pop("device_bytes", None), about.pop("device_free_bytes", None)
         return {
             "name": "dg-lsp",
-            "version": __version__,
+            "version": BUILD,
             "protocol": {"min": self.protocol[0], "max": self.protocol[1]},
             "pid": os.getpid(),
             "url": self.url,

@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+
+# isort: split
 import torch
 
 from dg_lsp.engine import room

@@ -5,8 +5,8 @@ Knows what an engine reports of itself. Sends no requests and prints nothing.
 
 from __future__ import annotations
 
-from dg_lsp import __version__
 from dg_lsp.core.wording import counted
+from dg_lsp.wire import build
 from dg_lsp.wire.inspection import EngineReport
 from dg_lsp.wire.meeting import State
 
@@ -45,12 +45,11 @@ def line_of(report: EngineReport, model: str) -> str:
 
 
 def other_version(state: State) -> str:
-    """Return a sentence that says that the engine is of another dg-lsp version; "" if it is of this one."""
-    if state.version == __version__:
+    """Return a sentence that says that the engine is of another build; "" if it is of this one."""
+    own_build = build.current()
+    if state.version == own_build:
         return ""
-    return (
-        f"It is from dg-lsp {state.version}, this is dg-lsp {__version__}; the next request replaces it if no client uses it."
-    )
+    return f"It is from dg-lsp {state.version}, this is dg-lsp {own_build}; the next request replaces it if no client uses it."
 
 
 def silence(pid: object) -> str:

@@ -22,9 +22,9 @@ Say = Callable[[str, float], None]  # reports progress: a message and a fraction
 
 
 class UserError(Exception):
-    """A request can't be served, for a reason that the user can fix.
+    """A request can't be served or a model can't be loaded, for a reason that the user can fix.
 
-    The message is a sentence for the user without any of their code. The worker sends it unchanged.
+    The message is a sentence for the user without any of their code. The worker sends it, and logs no traceback of it.
     """
 
 

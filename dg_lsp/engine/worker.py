@@ -177,8 +177,11 @@ class Worker:
         try:
             self.filler = self._load(lambda text, fraction: self._set_status(Status("loading", text, fraction)))
         except Exception as error:  # whatever a loader raises, the user must see it and the process must end cleanly
-            log.exception("could not load the model")
             message = f"the model could not be loaded: {error or type(error).__name__}"
+            # The log gets the message with the status below.
+            if not isinstance(error, UserError):
+                log.exception("could not load the model")
+                message += "; the engine's log says where"
             if is_out_of_memory(error):
                 message = "the model could not be loaded: there is not enough memory for it"
             self._queue.touch()  # the engine ends soon, but its clients need time to read the message

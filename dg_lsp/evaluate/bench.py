@@ -18,6 +18,7 @@ import typer
 
 from dg_lsp.evaluate import run, score, tasks
 from dg_lsp.evaluate.methods import FULL, WITH_NOISE, Method
+from dg_lsp.wire import completions
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible_message
@@ -203,7 +204,12 @@ def bench(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Tasks: .jsonl or .jsonl.gz, as `dg-lsp eval` reads them.")
     ] = None,
-    model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.")] = "embedded",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.", autocompletion=completions.model
+        ),
+    ] = "embedded",
     limit: Annotated[int, typer.Option(help="How many single-line tasks, and how many blocks, to use; 0: all.")] = 40,
     threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: the engine's default.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same answers.")] = 0,
@@ -212,9 +218,12 @@ def bench(
         typer.Option(
             metavar="full|N|tiny",
             help="Fill no tasks, but time the real configuration with random weights: all layers, the first N, or a tiny one.",
+            autocompletion=completions.one_of(lambda: ("full", "tiny")),
         ),
     ] = "",
-    device: Annotated[str, typer.Option(help="Where --size runs: auto, cpu, cuda.")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="Where --size runs: auto, cpu, cuda.", autocompletion=completions.device)
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
     """Time fills of single-line holes, compare them with transformers' own generate, and time fills of blocks."""

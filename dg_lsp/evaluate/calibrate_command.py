@@ -17,6 +17,7 @@ import typer
 from dg_lsp import __version__
 from dg_lsp.evaluate.commands import say
 from dg_lsp.evaluate.tasks import EvalError, Task
+from dg_lsp.wire import completions, files
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
 
@@ -30,7 +31,12 @@ app = command_group()
 
 @app.command()
 def calibrate(
-    model: Annotated[str, typer.Option(metavar="ID", help="The model, as in engine.model. Default: the configured one.")] = "",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", help="The model, as in engine.model. Default: the configured one.", autocompletion=completions.model
+        ),
+    ] = "",
     repo: Annotated[
         Path, typer.Option(metavar="PATH", help="Where to cut holes: a folder with your code, or a corpus .jsonl.")
     ] = Path(),
@@ -39,7 +45,9 @@ def calibrate(
     ] = None,
     holes: Annotated[int, typer.Option(min=20, max=100_000, help="How many holes to fill.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="The same seed cuts the same holes.")] = 0,
-    device: Annotated[str, typer.Option(help="Where a local model runs: auto, cpu, cuda, mps.")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="Where a local model runs: auto, cpu, cuda, mps.", autocompletion=completions.device)
+    ] = "auto",
     into: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write the result into this checkpoint's profile instead, for a release."),
@@ -57,6 +65,8 @@ def calibrate(
     sent to a remote model. Exits with 0, or with 2 on an error.
     """
     try:
+        if plot is not None and (problem := files.replace_problem(plot)):
+            raise EvalError(f"--plot {plot}: {problem}")
         name, filler = _filler(model, device, into)
         if forget:
             _forget(name, filler)
@@ -96,12 +106,6 @@ def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
         return name, backends.load_filler(name, device=device)
     except UserError as error:
         raise EvalError(str(error)) from error
-    except ModuleNotFoundError:
-        raise
-    except Exception as error:
-        if type(error).__name__ == "LoadError":  # importing its class would import torch
-            raise EvalError(str(error)) from error
-        raise
 
 
 def _tasks(name: str, repo: Path, file: Path | None, holes: int, seed: int) -> list[Task]:
@@ -149,9 +153,9 @@ def _result(name: str, filler: Filler, cut_tasks: Sequence[Task], seed: int, *, 
         except UserError as error:
             raise EvalError(str(error)) from error
 
-    with bar.on_terminal("filling", len(cut_tasks)) as (_, done):
+    with bar.on_terminal("filling", len(cut_tasks), elsewhere=say) as (_, done):
         samples = filled(done)
-    with bar.on_terminal("fitting", 1) as (_, done):
+    with bar.on_terminal("fitting", 1, elsewhere=say) as (_, done):
         return calibration.checked(samples, used, seed) if check and used else calibration.fitted(samples, seed)
 
 
@@ -193,7 +197,7 @@ def _draw(plot: Path, result: Fitted, name: str) -> None:
     from dg_lsp.evaluate import reliability
 
     try:
-        plot.write_text(reliability.svg(result.reliability, f"How often {name} is right"), encoding="utf-8")
+        files.replace(plot, reliability.svg(result.reliability, f"How often {name} is right").encode())
     except OSError as error:
         raise EvalError(f"{plot} can't be written: {(error.strerror or str(error)).lower()}") from error
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dg_lsp.wire import completions
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible_message
@@ -28,6 +29,18 @@ app = command_group()
 WIDTH = 160  # columns of a table that is not printed on a terminal
 
 
+def _baselines() -> Iterable[str]:
+    from dg_lsp.evaluate import methods
+
+    return methods.BASELINES
+
+
+def _layouts() -> Iterable[str]:
+    from dg_lsp.evaluate import run
+
+    return run.LAYOUTS
+
+
 # Long, because each option is one parameter with its help.
 @app.command()
 def evaluate(
@@ -35,13 +48,19 @@ def evaluate(
         Path | None,
         typer.Argument(metavar="FILE", help="Tasks in the format of HumanEval-Infilling: .jsonl or .jsonl.gz."),
     ] = None,
-    model: Annotated[str, typer.Option(metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.")] = "embedded",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="ID_OR_PATH", help="The model: embedded, a folder, or a hub id.", autocompletion=completions.model
+        ),
+    ] = "embedded",
     baseline: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
             help="Also measure a baseline: copy (the longest match in the file), ar (the encoder alone, left to right), "
             "answer or empty (the expected answer, or no text, to check the scores). Repeatable.",
+            autocompletion=completions.one_of(_baselines),
         ),
     ] = None,
     oracle_length: Annotated[
@@ -56,7 +75,11 @@ def evaluate(
     ] = False,
     layout: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Replace the checkpoint's layout: infill-trained or instruct."),
+        typer.Option(
+            metavar="NAME",
+            help="Replace the checkpoint's layout: infill-trained or instruct.",
+            autocompletion=completions.one_of(_layouts),
+        ),
     ] = "",
     steps: Annotated[int, typer.Option(min=0, help="Denoising steps; 0: the model's default.")] = 0,
     limit: Annotated[int, typer.Option(min=0, help="How many tasks to use, evenly spread over the file; 0: all.")] = 0,
@@ -66,12 +89,17 @@ def evaluate(
         int,
         typer.Option(min=0, help="Threads of each process; 0: the engine's default, or the cores divided among the workers."),
     ] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.", autocompletion=completions.device)] = "auto",
     dtype: Annotated[
         str,
-        typer.Option(help="Precision: auto, float32, bfloat16, float16, fp8 or int4. float32 is the same on every CPU."),
+        typer.Option(
+            help="Precision: auto, float32, bfloat16, float16, fp8 or int4. float32 is the same on every CPU.",
+            autocompletion=completions.precision,
+        ),
     ] = "auto",
-    language: Annotated[str, typer.Option(help="The language of tasks without one.")] = "python",
+    language: Annotated[
+        str, typer.Option(help="The language of tasks without one.", autocompletion=completions.language)
+    ] = "python",
     execute: Annotated[
         bool,
         typer.Option(
@@ -183,11 +211,11 @@ def _rows(chosen_tasks: list[Task], setup: Setup, n_workers: int, *, execute: bo
     workers = run.n_workers(n_workers)
     if workers < n_workers:
         say(f"{workers} workers instead of {n_workers}: this machine has no more cores")
-    with bar.on_terminal("filling", len(chosen_tasks)) as (_, done):
+    with bar.on_terminal("filling", len(chosen_tasks), elsewhere=say) as (_, done):
         rows = run.run(chosen_tasks, setup, workers=workers, done=done)
     if execute:
         say(f"running generated programs of {tested} tasks, with {sandbox().words}")
-        with bar.on_terminal("running", len(rows)) as (_, done):
+        with bar.on_terminal("running", len(rows), elsewhere=say) as (_, done):
             rows = run.executed(rows, chosen_tasks, workers=workers, done=done)
     elif tested:
         say("the tasks' tests were not run; --execute runs them, and with them the code that the model wrote")

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
+
+EVERY_S = 10.0
+"""The least time between two lines of progress."""
 
 
 @contextlib.contextmanager
-def on_terminal(what: str, total: int) -> Iterator[tuple[Callable[[str], None], Callable[[int], None]]]:
+def on_terminal(
+    what: str, total: int, *, elsewhere: Callable[[str], None] = lambda _text: None
+) -> Iterator[tuple[Callable[[str], None], Callable[[int], None]]]:
     """Yield two functions: one that shows a message, one that advances the bar.
 
-    Both do nothing when standard error is not a terminal.
+    When standard error is not a terminal, there is no bar, and `elsewhere` gets a line at the start and then now and then.
     """
-    if not sys.stderr.isatty():
-        yield lambda _text: None, lambda _n: None
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _text: None, in_lines(what, total, elsewhere)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -36,6 +42,23 @@ def on_terminal(what: str, total: int) -> Iterator[tuple[Callable[[str], None], 
             progress.update(bar, description=what, advance=n, rate=rate(progress.tasks[0].speed))
 
         yield lambda text: progress.update(bar, description=text), count
+
+
+def in_lines(
+    what: str, total: int, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+) -> Callable[[int], None]:
+    """Return a function that counts, and reports the count as a line at most every EVERY_S seconds."""
+    n_done, said_at = 0, clock()
+    say(f"{what} (0 of {total})" if total > 1 else what)
+
+    def count(n: int) -> None:
+        nonlocal n_done, said_at
+        n_done += n
+        if n_done < total and (now := clock()) - said_at >= EVERY_S:
+            said_at = now
+            say(f"{what} ({n_done} of {total})")
+
+    return count
 
 
 def rate(per_second: float | None) -> str:

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dg_lsp import __version__
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill import life as lives
 from dg_lsp.infill import link as links
@@ -23,7 +22,7 @@ from dg_lsp.infill.joining import Joiner
 from dg_lsp.infill.life import Breaker, Failed, Life, Lost, Ready, Starting, State
 from dg_lsp.infill.link import EngineBusyError, Link, LinkLostError, OnDone, OnDraft, SilentError
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.wire import meeting
+from dg_lsp.wire import build, meeting
 from dg_lsp.wire.meeting import EngineId, EngineSettings, MeetingError
 from dg_lsp.wire.messages import Ask
 from dg_lsp.wire.settings import DEFAULTS
@@ -40,7 +39,7 @@ BUSY_PATIENCE_S = 60.0
 LOADING_PATIENCE_S = 3600.0
 """How long a request waits for the model to load. Downloading a model over a slow line takes long."""
 OUTDATED_IDLE_S = 5.0
-"""After this long without a request, disconnect from an engine of another dg-lsp version, so that it can end."""
+"""After this long without a request, disconnect from an engine of another build, so that it can end."""
 CLOSED = "the connection to the engine was closed before it answered; try again"
 
 
@@ -108,7 +107,7 @@ class ResidentEngine:
         self.options = options
         self._on_state, self._on_note = on_state, on_note
         self._client = options.client or secrets.token_hex(4)
-        self._life = Life(breaker=options.breaker, own_version=__version__)
+        self._life = Life(breaker=options.breaker)
         self._changed = asyncio.Event()
         self._link: Link | None = None
         self._joining: asyncio.Task[None] | None = None
@@ -247,11 +246,14 @@ class ResidentEngine:
 
     async def _join(self, delay_s: float) -> None:
         """Try once to connect, and pass the outcome to `_feed` as an event."""
-        joiner = Joiner(self.options.engine_id, self.options.settings, self.options.command, self._on_link)
         event: lives.Event
         try:
             async with asyncio.timeout(lives.START_PATIENCE_S):
                 await asyncio.sleep(delay_s)
+                # At each attempt, because dg-lsp may be upgraded while this process runs, and a new engine is of that build.
+                own_build = await asyncio.to_thread(build.current)
+                self._life = replace(self._life, own_version=own_build)
+                joiner = Joiner(self.options.engine_id, self.options.settings, self.options.command, self._on_link, own_build)
                 link = await joiner.join()
         except TimeoutError:
             event = lives.Tick(time.monotonic() + 1.0)  # the loop's clock may be a tick early
@@ -310,7 +312,7 @@ class ResidentEngine:
         task.add_done_callback(self._closing.discard)
         return task
 
-    # An engine of another dg-lsp version ends when no client holds a lease
+    # An engine of another build ends when no client holds a lease
 
     def _hold_on(self) -> None:
         if self._giving_back is not None:
@@ -319,7 +321,7 @@ class ResidentEngine:
 
     def _let_go(self) -> None:
         link = self._link
-        if link is not None and link.state.version != __version__ and not self._n_filling and not self._is_closed:
+        if link is not None and link.state.version != self._life.own_version and not self._n_filling and not self._is_closed:
             self._hold_on()
             self._giving_back = asyncio.get_running_loop().call_later(OUTDATED_IDLE_S, self._give_back, link)
 

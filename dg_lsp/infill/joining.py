@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from dg_lsp import __version__
 from dg_lsp.infill import link as links
 from dg_lsp.infill.link import SILENCE_S, Link
 from dg_lsp.infill.port import EngineError
@@ -30,13 +29,15 @@ YOUNG_S = 60.0
 class Joiner:
     """Connects to one engine.
 
-    `command` starts an engine; empty means never start one. `on_change` is called when a link's status changes.
+    `command` starts an engine; empty means never start one. `on_change` is called when a link's status changes. An engine of
+    another build than `own_build` is replaced unless it is in use.
     """
 
     engine_id: EngineId
     settings: EngineSettings
     command: tuple[str, ...]
     on_change: Callable[[Link], None]
+    own_build: str
 
     async def join(self) -> Link | None:
         """Return a link to the engine, which is started if none runs; None when the started process has ended.
@@ -72,7 +73,7 @@ class Joiner:
         if state is None:
             return None
         speaks_ours = messages.common_protocol(state.protocol_min, state.protocol_max) is not None
-        if speaks_ours and state.version == __version__:
+        if speaks_ours and state.version == self.own_build:
             return await links.reach(state, self.on_change, first_word_s=_first_word_s(files))
         try:
             meeting.check_owner(state.address)
@@ -81,7 +82,7 @@ class Joiner:
         # Check the lock, which an engine holds as long as it lives. Its process id may belong to another process by now.
         if not meeting.is_held(files.lock):
             return None
-        # Ask an engine of another dg-lsp version to end; it does so when no client uses it.
+        # Ask an engine of another build to end; it does so when no client uses it.
         if (self.command or not speaks_ours) and await links.ask_to_end(state):
             await _until(lambda: meeting.read_state(files) != state, END_PATIENCE_S)
             return None

@@ -38,7 +38,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine with this process id serves requests; `version` is that of its dg-lsp."""
+    """The engine with this process id serves requests; `version` is its build (`wire.build`)."""
 
     pid: int
     version: str
@@ -194,7 +194,7 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The engine's state, and the crashes that decide when it may be started again; `own_version` is the client's."""
+    """The engine's state, and the crashes that decide when it may be started again; `own_version` is the client's build."""
 
     state: State = Absent()
     breaker: Breaker = field(default_factory=Breaker)

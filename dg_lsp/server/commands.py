@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dg_lsp.server import start
+from dg_lsp.wire import completions
 from dg_lsp.wire.command_group import command_group
 
 app = command_group()
@@ -17,7 +18,12 @@ def serve(
     stdio: Annotated[bool, typer.Option("--stdio", help="Use standard input and output; this is the default.")] = False,
     tcp: Annotated[str, typer.Option(metavar="HOST:PORT", help="Listen for one client at this address instead.")] = "",
     log: Annotated[
-        str, typer.Option(metavar="LEVEL", help="Log level on standard error: debug, info, warning or error.")
+        str,
+        typer.Option(
+            metavar="LEVEL",
+            help="Log level on standard error: debug, info, warning or error.",
+            autocompletion=completions.one_of(lambda: start.LEVELS),
+        ),
     ] = "warning",
     engine: Annotated[str, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = "",
 ) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dg_lsp.server.app import DgLanguageServer
 
 ENGINE_VARIABLE = "DG_LSP_SERVE_ENGINE"
+LEVELS = ("debug", "info", "warning", "error")
 
 
 def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: str = "") -> NoReturn:
@@ -30,7 +31,7 @@ def serve(*, stdio: bool = False, tcp: str = "", log: str = "warning", engine: s
         _refuse("--stdio and --tcp can't be used together")
     level = logging.getLevelName(log.upper())
     if not isinstance(level, int):
-        _refuse(f"--log must be debug, info, warning or error, not {log}")
+        _refuse(f"--log must be {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, not {log}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])

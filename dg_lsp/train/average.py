@@ -7,10 +7,13 @@ of them. Knows checkpoints. Knows nothing of training.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+
+# isort: split
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -58,13 +61,16 @@ def _means(files: Sequence[Path]) -> dict[str, Tensor]:
     for file in files:
         try:
             with safe_open(file, "pt") as weights:
-                names = set(weights.keys())
-                if sums and names != set(sums):
-                    raise EvalError(f"{file} does not have the same weights as {files[0]}; average checkpoints of one run only")
-                for name in names:
-                    value = weights.get_tensor(name)
-                    dtypes.setdefault(name, value.dtype)
-                    sums[name] = sums.get(name, torch.zeros(())) + value.float()
+                values = {name: weights.get_tensor(name) for name in weights.keys()}  # noqa: SIM118 -- it is no mapping
         except SafetensorError as error:
             raise EvalError(f"{file} can't be read: {error}") from error
+        if sums and _shapes(values) != _shapes(sums):
+            raise EvalError(f"{file} does not have the same weights as {files[0]}; average checkpoints of one run only")
+        for name, value in values.items():
+            dtypes.setdefault(name, value.dtype)
+            sums[name] = sums[name] + value.float() if name in sums else value.float()
     return {name: (total / len(files)).to(dtypes[name]) for name, total in sums.items()}
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in weights.items()}

@@ -16,7 +16,7 @@ import typer
 from dg_lsp import is_interrupt
 from dg_lsp.core import wording
 from dg_lsp.evaluate.tasks import EvalError
-from dg_lsp.wire import model_names
+from dg_lsp.wire import completions, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.visible import visible_message
@@ -119,7 +119,12 @@ def pack(run: Folder, processes: Annotated[int, typer.Option(help="How many proc
 @app.command()
 def start(
     run: Folder,
-    init: Annotated[str, typer.Option(help="The checkpoint with the initial weights: a folder, a hub id, or embedded.")],
+    init: Annotated[
+        str,
+        typer.Option(
+            help="The checkpoint with the initial weights: a folder, a hub id, or embedded.", autocompletion=completions.model
+        ),
+    ],
     hidden: Hidden = 256,
     layers: Layers = 6,
     feed_forward: Width = 768,
@@ -156,7 +161,9 @@ def train(
     causal_tokens: Annotated[float, typer.Option(help="Millions of tokens of the causal stage, over all runs.")] = 100.0,
     mixed_tokens: Annotated[float, typer.Option(help="Millions of tokens of the mixed stage, over all runs.")] = 25.0,
     cool_tokens: Annotated[float, typer.Option(help="Millions of tokens over which the learning rate falls at the end.")] = 8.0,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="cpu or cuda.", autocompletion=completions.one_of(lambda: ("cpu", "cuda")))
+    ] = "cpu",
     threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: one, and a second while another core is idle.")] = 1,
     batch: Annotated[int, typer.Option(help="Factor of the batch size. 1 suits a CPU; use 32 or more on a GPU.")] = 1,
     compiled: Annotated[
@@ -238,7 +245,9 @@ def card(
 @app.command()
 def tune(
     sources: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the code: a repository, usually.")],
-    init: Annotated[str, typer.Option(help="The model to tune: embedded, a folder, or a hub id.")] = "embedded",
+    init: Annotated[
+        str, typer.Option(help="The model to tune: embedded, a folder, or a hub id.", autocompletion=completions.model)
+    ] = "embedded",
     minutes: Annotated[float, typer.Option(help="How many minutes it may take.", min=0.1, max=15)] = 10.0,
     remove: Annotated[
         bool, typer.Option("--remove", help="Remove what was stored for this folder, and train nothing.")
@@ -252,7 +261,10 @@ def tune(
     rows: Annotated[int, typer.Option(help="With --out: how many windows a step has.", min=1)] = 4,
     length: Annotated[int, typer.Option(help="With --out: how many tokens a window has.", min=128)] = 512,
     experts: Annotated[bool, typer.Option(help="With --out: also adapt the experts, which takes much more memory.")] = False,
-    device: Annotated[str, typer.Option(help="With --out: auto, cpu or cuda.")] = "auto",
+    device: Annotated[
+        str,
+        typer.Option(help="With --out: auto, cpu or cuda.", autocompletion=completions.one_of(lambda: ("auto", "cpu", "cuda"))),
+    ] = "auto",
     threads: Annotated[int, typer.Option(help="Threads on a CPU; 0: half of the cores, at most two.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="It chooses the held-out files and the order of the training.", min=0)] = 0,
 ) -> None:

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+
+# isort: split
 from safetensors.torch import save
 from torch import Tensor
 

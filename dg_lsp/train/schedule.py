@@ -34,7 +34,7 @@ class Progress:
 class Schedule:
     """What to do at each number of tokens. The rate is constant until `cool_tokens` before the end, then falls linearly.
 
-    Every `grow_tokens` tokens, a step takes one more part, up to `parts`.
+    Every `grow_tokens` tokens, a step takes one more part, up to `parts`. A step of the mixed stage has at least two.
     """
 
     causal_tokens: int = 100_000_000
@@ -71,8 +71,9 @@ class Schedule:
     def parts_of_step(self, progress: Progress) -> tuple[bool, ...]:
         """Return the parts whose gradients a step adds up: true for causal windows, false for canvases.
 
-        Batches grow as the loss falls. In the mixed stage up to three parts with causal windows are beside one with canvases:
-        with fewer, the causal pass got worse, and canvases no better (docs/decisions/0002).
+        Batches grow as the loss falls. In the mixed stage one part has canvases and all others have causal windows, at least
+        one of them: with none, the causal pass got worse, and with three, it and the canvases were better than with one
+        (docs/decisions/0002).
         """
         parts = min(self.parts, 1 + progress.tokens // max(self.grow_tokens, 1))
         return (True,) * parts if self.is_causal(progress) else (False, *[True] * max(1, parts - 1))

@@ -14,6 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+
+# isort: split
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor

@@ -63,6 +63,21 @@ def replace(path: Path, data: bytes, *, finish: Callable[[Path], None] = lambda 
         raise
 
 
+def replace_problem(path: Path) -> str:
+    """Return why `replace` can't write a file, as far as that is known before, or ""."""
+    folder = str(path.absolute().parent)
+    # Path's own methods raise for long names and without permission.
+    if os.path.isdir(path):  # noqa: PTH112
+        return "this is a folder; name a file in it"
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
+        return "this is not a regular file"
+    if not os.path.isdir(folder):  # noqa: PTH112
+        return f"there is no folder {folder}"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"files can't be written in {folder}: permission denied, or the file system is read-only"
+    return ""
+
+
 def remove_leftovers(path: Path, *, before: float) -> None:
     """Remove the temporary files that `replace` left beside a file when its process was killed.
 

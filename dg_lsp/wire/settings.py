@@ -22,6 +22,7 @@ EVERYTHING = ("*",)
 MAX_S = 1_000_000
 
 Trigger = Literal["auto", "manual"]
+DEVICES = ("auto", "cpu", "cuda", "mps")
 Precision = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int4"]
 Check = Callable[[Any], None]
 

@@ -278,9 +278,10 @@ Every other reason concerns one place only.")
           (message (lsp-get dg-lsp--status :message)))
       (string-join
        (delq nil
-             (list (format "%s: the engine is %s, with model %s."
+             (list (format "%s: the engine %s, with model %s."
                            (dg-lsp--state-word)
-                           (lsp-get dg-lsp--status :state)
+                           (let ((state (lsp-get dg-lsp--status :state)))
+                             (if (equal state "failed") "has failed" (concat "is " state)))
                            (lsp-get dg-lsp--status :model))
                    (and message (not (string-empty-p message)) message)
                    (and latency (format "The last answer took %d ms." latency))

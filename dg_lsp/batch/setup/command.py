@@ -9,18 +9,16 @@ import asyncio
 import json
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.batch.commands import say
+from dg_lsp.batch.commands import can_ask, say
 from dg_lsp.engine.entry import ENGINE_COMMAND
-from dg_lsp.wire import config, model_names
+from dg_lsp.wire import completions, config, model_names
 from dg_lsp.wire.command_group import command_group
-from dg_lsp.wire.settings import EMBEDDED
 from dg_lsp.wire.visible import visible, visible_line
 
 if TYPE_CHECKING:
@@ -37,7 +35,9 @@ app = command_group()
 
 @app.command()
 def setup(
-    yes: Annotated[str, typer.Option(metavar="MODEL", help="Choose this model without asking.")] = "",
+    yes: Annotated[
+        str, typer.Option(metavar="MODEL", help="Choose this model without asking.", autocompletion=completions.model)
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one object without asking; --yes chooses.")] = False,
     server: Annotated[
         list[str] | None,
@@ -49,10 +49,10 @@ def setup(
 
     Looks for a GPU, for Ollama, llama.cpp, vLLM and chat servers (LM Studio, SGLang), and for API keys in the environment.
     This sends no code and no key.
-    Exits with 1 if the chosen model does not respond.
+    Exits with 1 if the chosen model does not respond, and writes nothing then.
     """
     from dg_lsp.batch.setup import machine, offers, servers
-    from dg_lsp.batch.setup.user_file import UserFileError, write_model
+    from dg_lsp.batch.setup.user_file import UserFileError, new_text, write_model
 
     path = config.sources()[0][0]
     try:
@@ -66,11 +66,14 @@ def setup(
             _show(this_machine, running, choices)
             chosen = _ask_choice(choices)
         if chosen:
+            new_text(path, chosen)  # a file that can't be changed is reported before the test, which may take long
+        trial_result = _try_model(chosen, quiet=as_json) if chosen and trial else None
+        is_written = bool(chosen) and not (trial_result and trial_result.problem)
+        if is_written:
             write_model(path, chosen)
     except (UserFileError, _SetupError) as error:
         say(str(error))
         raise typer.Exit(2) from error
-    trial_result = _try_model(chosen, quiet=as_json) if chosen and trial else None
     if as_json:
         gpus = [[gpu.name, gpu.memory] for gpu in this_machine.gpus]
         about = {"cores": this_machine.cores, "memory": this_machine.memory, "gpus": gpus}
@@ -78,11 +81,12 @@ def setup(
         report["offers"] = [offer.to_json() for offer in choices]
         if chosen:
             trial_facts = trial_result.to_json() if trial_result else None
-            report |= {"written": chosen, "overruled": _overruled(chosen), "trial": trial_facts}
+            overruled = _overruled(chosen) if is_written else ""
+            report |= {"written": chosen if is_written else "", "overruled": overruled, "trial": trial_facts}
         typer.echo(json.dumps(report, indent=2))
     elif chosen:
         _print_result(path, chosen, trial_result)
-    raise typer.Exit(int(trial_result is not None and bool(trial_result.problem)))
+    raise typer.Exit(int(bool(chosen) and not is_written))
 
 
 class _SetupError(Exception):
@@ -181,7 +185,7 @@ def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer])
 
 def _ask_choice(choices: Sequence[Offer]) -> str:
     """Return the model that the user chooses; "" for none."""
-    if not sys.stdin.isatty():
+    if not can_ask():
         say("choose with --yes MODEL, or run this in a terminal")
         return ""
     best = next(number for number, offer in enumerate(choices, 1) if offer.is_recommended)
@@ -229,14 +233,14 @@ def _try_model(model: str, *, quiet: bool) -> Trial:
 
 
 def _print_result(path: Path, chosen: str, trial_result: Trial | None) -> None:
+    if trial_result and trial_result.problem:
+        say(trial_result.problem)
+        say(f"{path} is unchanged; to choose {chosen} without a test, add --no-try")
+        return
     typer.echo(f"{path} now sets engine.model = {json.dumps(chosen)}; editors use it within two seconds.")
     if overruled := _overruled(chosen):
         typer.echo(visible_line(f"But {overruled}."))
     if trial_result is None:
-        return
-    if trial_result.problem:
-        say(trial_result.problem)
-        say(f"to return to the embedded model, run: dg-lsp setup --yes {EMBEDDED}")
         return
     seconds = f"{trial_result.ms / 1000:.1f} s"
     if trial_result.diff:

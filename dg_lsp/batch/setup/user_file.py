@@ -24,21 +24,26 @@ def write_model(path: Path, model: str) -> None:
     """Set `engine.model` in a file, created if missing; raise UserFileError if that fails."""
     # The target of a link is replaced, not the link: some users link to their configuration.
     target = Path(os.path.realpath(path))
-    try:
-        old = files.read_regular(target, MAX_BYTES).decode("utf-8")
-    except FileNotFoundError:
-        old = ""
-    except UnicodeDecodeError as error:
-        raise UserFileError(f"{path} is not UTF-8; fix or remove it") from error
-    except OSError as error:
-        raise UserFileError(f"{path} can't be read: {error.strerror or error}") from error
-    new = with_model(old, model, str(path))
+    new = new_text(path, model)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o600
         files.replace(target, new.encode(), finish=lambda made: made.chmod(mode), is_durable=True)
     except OSError as error:
         raise UserFileError(f"{path} can't be written: {error.strerror or error}") from error
+
+
+def new_text(path: Path, model: str) -> str:
+    """Return a file's text with another `engine.model`; raise UserFileError if the file can't be read or changed."""
+    try:
+        old = files.read_regular(Path(os.path.realpath(path)), MAX_BYTES).decode("utf-8")
+    except FileNotFoundError:
+        old = ""
+    except UnicodeDecodeError as error:
+        raise UserFileError(f"{path} is not UTF-8; fix or remove it") from error
+    except OSError as error:
+        raise UserFileError(f"{path} can't be read: {error.strerror or error}") from error
+    return with_model(old, model, str(path))
 
 
 def with_model(text: str, model: str, name: str) -> str:

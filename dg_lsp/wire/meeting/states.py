@@ -22,7 +22,10 @@ _TOKEN = re.compile(r"[!-~]+")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a running engine publishes about itself. `address` is a socket's path, or `127.0.0.1:port`."""
+    """What a running engine publishes about itself. `address` is a socket's path, or `127.0.0.1:port`.
+
+    `version` is its build (`wire.build`).
+    """
 
     pid: int
     address: str

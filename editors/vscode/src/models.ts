@@ -35,8 +35,10 @@ export async function chooseModel(program: Program | undefined, folder: string |
   const trying = { location: vscode.ProgressLocation.Notification, title: `dg-lsp: trying ${model}` };
   try {
     const result = readOffers(await vscode.window.withProgress(trying, () => run(program.command, [...args, "--json", "--yes", model], folder)));
-    const problem = [result.overruled, result.trial?.problem].find((each) => each !== undefined && each !== "");
-    if (problem !== undefined) void vscode.window.showWarningMessage(`dg-lsp: ${result.file} now names ${model}, but ${problem}`);
+    const problem = result.trial?.problem ?? "";
+    const overruled = result.overruled ?? "";
+    if (problem !== "") void vscode.window.showWarningMessage(`dg-lsp: ${model} was not chosen: ${problem}`);
+    else if (overruled !== "") void vscode.window.showWarningMessage(`dg-lsp: ${result.file} now names ${model}, but ${overruled}`);
     else void vscode.window.showInformationMessage(`dg-lsp: ${model} is used from now on; a sample took ${result.trial?.ms ?? 0} ms`);
   } catch (error) {
     void vscode.window.showWarningMessage(`dg-lsp: ${error instanceof Error ? error.message : String(error)}`);

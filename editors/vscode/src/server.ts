@@ -145,7 +145,7 @@ export class Server implements vscode.Disposable {
   /** Write the status to the log, and each sentence only once as long as it stays. */
   private log(status: Status): void {
     const sentences = [
-      status.state === "ready" ? "" : `the engine is ${status.state}`,
+      status.state === "ready" ? "" : `the engine ${status.state === "failed" ? "has failed" : `is ${status.state}`}`,
       status.message,
       status.suppressed ? `no suggestion: ${status.suppressed.message}` : "",
       ...status.problems,

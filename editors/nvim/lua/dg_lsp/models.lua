@@ -41,14 +41,16 @@ local function run(options, callback)
   end)
 end
 
----Use a model in all editors: write it into the user's configuration file, and try it.
+---Use a model in all editors: try it, and write it into the user's configuration file if it responds.
 ---@param model string
 function M.use(model)
   server.notify(("trying %s"):format(model))
   run({ "--yes", model }, function(output)
     local trial = output.trial or {}
-    if output.overruled ~= "" or (trial.problem or "") ~= "" then
-      server.notify(output.overruled ~= "" and output.overruled or trial.problem, "WARN")
+    if (trial.problem or "") ~= "" then
+      server.notify(("%s was not chosen: %s"):format(model, trial.problem), "WARN")
+    elseif output.overruled ~= "" then
+      server.notify(output.overruled, "WARN")
     else
       server.notify(("%s is used from now on; a sample took %d ms"):format(model, trial.ms or 0))
     end

@@ -83,17 +83,28 @@ function M.line(bufnr)
   return client and ("DG %-7s"):format(state_word(by_client[client.id])) or ""
 end
 
----Add the last message in full, because the message area shows only one line of it. A message that is the reason why
----nothing was suggested is not repeated.
+---Add the last message in full, because the message area shows only one line of it. A message that a line already says,
+---as an engine's failure or as the reason why nothing was suggested, is not repeated.
 ---@param lines string[]
 ---@return string[]
 local function add_last_message(lines)
   local last_message = require("dg_lsp.server").last_message
-  local is_reason = vim.endswith(lines[#lines], last_message:gsub("^dg%-lsp: ", "") .. ".")
-  if last_message ~= "" and not is_reason then
+  local message = last_message:gsub("^dg%-lsp: ", "")
+  local is_said = vim.iter(lines):any(function(line)
+    return vim.endswith(line, message) or vim.endswith(line, message .. ".")
+  end)
+  if last_message ~= "" and not is_said then
     table.insert(lines, ("Last message: %s"):format(last_message))
   end
   return lines
+end
+
+---Return the engine's state as the end of a sentence; the names of the states are words for a sentence, except for `failed`.
+---@param status dg_lsp.Status
+---@return string
+local function engine_state(status)
+  local loaded = status.state == "loading" and (" (%d%%)"):format(math.floor(100 * status.fraction)) or ""
+  return (status.state == "failed" and "has failed" or "is " .. status.state) .. loaded
 end
 
 ---Return the status in sentences, one for each line.
@@ -115,9 +126,8 @@ function M.sentences(bufnr)
   if not status then
     return add_last_message({ "dg-lsp has started. It has not reported its status yet." })
   end
-  local loaded = status.state == "loading" and (" (%d%%)"):format(math.floor(100 * status.fraction)) or ""
   local lines = {
-    ("%s: the engine is %s%s, with model %s."):format(state_word(status), status.state, loaded, status.model),
+    ("%s: the engine %s, with model %s."):format(state_word(status), engine_state(status), status.model),
   }
   if status.message ~= "" then
     table.insert(lines, status.message)

@@ -1,0 +1,53 @@
+"""The values that a shell offers for an option. Knows typer and the settings; imports nothing slow before a shell asks.
+
+Where no value begins with the text at the cursor, the shell offers files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import get_args
+
+from dg_lsp.wire.settings import DEVICES, EMBEDDED, Precision
+
+Complete = Callable[[str], list[str]]
+"""What `typer.Option` takes as `autocompletion`: a function from the text at the cursor to whole values."""
+
+
+def one_of(values: Callable[[], Iterable[str]]) -> Complete:
+    """Return the completion of one of the values that the function returns."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [text for text in values() if text.startswith(incomplete)]
+
+    return complete
+
+
+def several_of(values: Callable[[], Iterable[str]]) -> Complete:
+    """Return the completion of a comma-separated list of the values that the function returns, each at most once."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        given = before.split(",")
+        return [f"{before}{comma}{text}" for text in values() if text.startswith(last) and text not in given]
+
+    return complete
+
+
+def language(incomplete: str) -> list[str]:
+    """Return the languages whose name begins with a text."""
+    from dg_lsp.core import languages
+
+    return [each.name for each in languages.TABLE if each.name.startswith(incomplete)]
+
+
+def model(incomplete: str) -> list[str]:
+    """Return the embedded and the configured model, if the name begins with a text."""
+    from dg_lsp.wire import config
+
+    names = dict.fromkeys((EMBEDDED, config.read()[0].settings.model))
+    return [name for name in names if name.startswith(incomplete)]
+
+
+device = one_of(lambda: DEVICES)
+precision = one_of(lambda: get_args(Precision))
