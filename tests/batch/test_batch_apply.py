@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dg_lsp import cli
-from dg_lsp.batch import page, review
+from dg_lsp.batch import commands, page, review
 from tests.batch.engines import Filling, connecting
 from tests.batch.test_batch_commands import FILLED, STUB, project, run
 
@@ -77,22 +77,24 @@ def test_a_detached_head_is_reported(repository: Path) -> None:
     git("checkout", "-q", "--detach")
     result = run("b.py", "--commit", "file")
     assert (result.exit_code, subjects()) == (0, ["b.py: fill 1 hole"])
-    assert result.stderr.startswith(f"dg-lsp: HEAD is detached in {repository}: ")
+    assert result.stderr.startswith(f"dg-lsp: filling\ndg-lsp: HEAD is detached in {repository}: ")
 
 
 def test_a_commit_outside_a_repository_is_refused(project: Path) -> None:
     (project / "a.py").write_text(STUB)
     result = run("a.py", "--commit", "file")
     assert (result.exit_code, (project / "a.py").read_text()) == (1, STUB)
-    assert "the file is not in a git repository" in result.stderr
+    assert result.stderr.startswith("dg-lsp: filling\ndg-lsp: a.py:3:5: not filled: the file is not in a git repository\n")
     assert run("a.py", "--commit", "line").exit_code == 2
 
 
 def decided(letters: str, *args: str, answers: tuple[str, ...] = ("return 1", "return 2")) -> Result:
     engine = connecting(Filling(*answers))
-    return CliRunner().invoke(
-        cli.app, ["infill", ".", "--write", "--interactive", *args], obj=engine, input="\n".join(letters) + "\n"
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commands, "can_ask", lambda: True)  # the answers come from a pipe here
+        return CliRunner().invoke(
+            cli.app, ["infill", ".", "--write", "--interactive", *args], obj=engine, input="\n".join(letters) + "\n"
+        )
 
 
 @pytest.mark.parametrize(

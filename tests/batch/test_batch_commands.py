@@ -64,8 +64,14 @@ def test_the_diff_goes_to_stdout_and_the_rest_to_stderr(project: Path) -> None:
     assert result.stdout == (
         '--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n def f():\n     """Do."""\n-    raise NotImplementedError\n+    return 1\n'
     )
-    assert result.stderr.startswith("dg-lsp: filled 1 of 1 hole in 1 file, ")
+    assert result.stderr.startswith("dg-lsp: filling\ndg-lsp: filled 1 of 1 hole in 1 file, ")
     assert (result.exit_code, (project / "a.py").read_text()) == (0, STUB)
+
+
+def test_progress_is_reported_in_lines_without_a_terminal(project: Path) -> None:
+    for name in ("a.py", "b.py"):
+        (project / name).write_text(STUB)
+    assert run(".").stderr.startswith("dg-lsp: filling (0 of 2)\ndg-lsp: filled 2 of 2 holes in 2 files, ")
 
 
 def test_the_diff_of_a_folder_applies_where_it_was_made(project: Path) -> None:
@@ -172,6 +178,10 @@ def test_wrong_options_exit_with_2(project: Path) -> None:
         ((".", "--candidates", "0"), "candidates"),
         ((".", "--resume", "a.py"), "is not a journal"),
         ((".", "--nonsense"), "--nonsense"),
+        ((".", "--interactive"), "--interactive asks about each hole, so it needs a terminal as standard input"),
+        ((".", "--report", "gone/page.html"), f"--report gone/page.html: there is no folder {project / 'gone'}"),
+        ((".", "--report", "."), "--report .: this is a folder; name a file in it"),
+        ((".", "--report", "/dev/null"), "--report /dev/null: this is not a regular file"),
     ):
         result = run(*args)
         assert (result.exit_code, result.stdout) == (2, ""), args
@@ -341,6 +351,10 @@ def test_explain_shows_names_that_are_not_utf_8(project: Path) -> None:
         (["a.py:1:99"], "there is no a.py:1:99: line 1 has 4 characters"),
         (["a.py:1:5-1:2"], "the selection ends before it starts: 'a.py:1:5-1:2'"),
         (["gone.py:1:1"], "gone.py does not exist"),
+        (
+            ["a.py:1:1:9"],
+            "a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL, not 'a.py:1:1:9'; there is no file a.py:1",
+        ),
         ([".:1:1"], ". is a folder; a place is in a file"),
         (
             ["a.py:1:5", "--model", "./nowhere"],

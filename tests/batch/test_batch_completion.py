@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -61,6 +62,10 @@ CASES = [
     ("dg-lsp engine sta", "dg-lsp engine sta"),
     ("dg-lsp infill --allow-s", "dg-lsp infill --allow-shrink "),
     ("dg-lsp setup --no-t", "dg-lsp setup --no-try "),
+    ("dg-lsp infill --holes bodies,ma", "dg-lsp infill --holes bodies,markers "),
+    ("dg-lsp infill --lang rus", "dg-lsp infill --lang rust "),
+    ("dg-lsp engine start --dtype bf", "dg-lsp engine start --dtype bfloat16 "),
+    ("dg-lsp bench --model em", "dg-lsp bench --model embedded "),
 ]
 
 
@@ -104,3 +109,79 @@ def test_files_are_completed_where_paths_are_expected(tmp_path: Path) -> None:
     (tmp_path / "some-file.py").write_text("")
     sourced = f"cd {tmp_path}; source {script('bash', tmp_path)}; PS1="
     typed([shell("bash"), "--norc", "--noprofile", "-i"], sourced, "dg-lsp infill some-\t", "some-file.py", tmp_path)
+
+
+def offered(line: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Return what typer prints for fish, each value with its help text."""
+    asking = {
+        **environment(home),
+        "_DG_LSP_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": line,
+        "PYTHONPROFILEIMPORTTIME": "1",
+    }
+    return subprocess.run(["dg-lsp"], env=asking, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("infill --holes", "bodies markers empty"),
+        ("infill --holes bodies,", "bodies,markers bodies,empty"),
+        ("infill --commit", "file hole"),
+        ("infill --model", "embedded"),
+        ("infill --ray", "local auto"),
+        ("explain --model", "embedded"),
+        ("doctor --model", "embedded"),
+        ("setup --yes", "embedded"),
+        ("serve --log", "debug info warning error"),
+        ("engine start --dtype", "auto float32 bfloat16 float16 fp8 int4"),
+        ("engine start --device", "auto cpu cuda mps"),
+        ("eval --baseline", "copy ar answer empty"),
+        ("eval --layout", "infill-trained instruct"),
+        ("eval --language p", "python php"),
+        ("bench --size", "full tiny"),
+        ("calibrate --device c", "cpu cuda"),
+        ("train start --init", "embedded"),
+        ("train run --device", "cpu cuda"),
+        ("train tune --init", "embedded"),
+        ("train tune --device", "auto cpu cuda"),
+    ],
+)
+def test_the_values_of_an_option_are_offered_without_torch(option: str, values: str, tmp_path: Path) -> None:
+    completed = offered(f"dg-lsp {option}" + (" " if option.split()[-1].startswith("--") else ""), tmp_path)
+    assert completed.stdout.split() == values.split()
+    assert not re.search(r"\| +(torch|numpy|transformers)$", completed.stderr, re.MULTILINE)
+
+
+def test_a_folder_is_offered_as_a_file_of_the_shell(tmp_path: Path) -> None:
+    assert offered("dg-lsp infill --model ./", tmp_path).stdout.strip() == ""
+
+
+def test_help_texts_are_offered_unchanged(tmp_path: Path) -> None:
+    # This fails if typer renames the function that `cli` replaces.
+    assert "the cluster's address. Needs dg-lsp[ray].\n" in offered("dg-lsp infill --ra", tmp_path).stdout
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_completion_that_cannot_be_installed_is_explained(tmp_path: Path, is_text: bool) -> None:
+    home = tmp_path / "home"
+    if is_text:
+        home.mkdir()
+        (home / ".bashrc").write_bytes(b"\xff")
+        reason = "the shell's own file is not UTF-8"
+    else:
+        home.write_text("")
+        reason = f"{home}: file exists"
+    completed = subprocess.run(
+        [shell("bash"), "-c", "dg-lsp --install-completion; exit $?"],
+        env={**environment(home), "XDG_STATE_HOME": str(tmp_path / "logs")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert completed.returncode == 2
+    assert completed.stderr == (
+        f"dg-lsp: completion can't be installed: {reason}; to add the script by hand, print it with: dg-lsp --show-completion\n"
+    )

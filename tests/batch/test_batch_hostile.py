@@ -64,6 +64,7 @@ def test_a_tree_with_many_faults_is_filled_where_possible(project: Path) -> None
         "dg-lsp: skipped pipe.py: it is not a regular file",
         "dg-lsp: skipped utf16.py: it is UTF-16, and only UTF-8 can be filled",
         "dg-lsp: skipped utf16be.py: it is binary",
+        "dg-lsp: filling (0 of 3)",
     ]
     assert (project / "good.py").read_text() == FILLED
     assert (project / "mark.py").read_bytes() == b"\xef\xbb\xbf" + FILLED.replace("\n", "\r\n").encode()
@@ -91,6 +92,7 @@ def test_unreadable_files_and_folders_are_named(project: Path, has_git: bool) ->
     assert result.stderr.splitlines()[:-1] == [
         "dg-lsp: skipped closed.py: it can't be read: permission denied",
         "dg-lsp: skipped shut: it can't be read: permission denied",
+        "dg-lsp: filling",
         f"dg-lsp: the copy for --check lacks {project / 'closed.py'}: permission denied",
         f"dg-lsp: the copy for --check lacks {lacking}: permission denied",
     ]

@@ -26,6 +26,7 @@ SCRIPTED = """
 import asyncio, sys
 from pathlib import Path
 from dg_lsp import cli
+from dg_lsp.__main__ import main
 from tests.batch.engines import Filling, connecting
 
 class Endless:
@@ -40,7 +41,7 @@ class Crashing:
 engine = {"fills": Filling("return 1"), "endless": Endless(), "crashes": Crashing()}[sys.argv.pop(1)]
 app = cli.app
 cli.app = lambda **given: app(obj=connecting(engine), **given)
-cli.main()
+main()
 """
 
 
@@ -92,7 +93,8 @@ def test_a_pipe_gets_the_diff_and_no_progress_bar(tmp_path: Path) -> None:
     assert code == 0
     assert out.startswith("--- a/a.py\n")
     assert "\x1b" not in out + err
-    assert err.count("\n") == 1
+    # A line when it starts, and the summary.
+    assert err.count("\n") == 2
 
 
 def on_a_terminal(folder: Path, **more: str) -> bytes:
@@ -136,6 +138,19 @@ def test_a_rate_reads_well() -> None:
     assert [bar.rate(speed) for speed in (None, 0.0, 0.05, 1.0, 12.34)] == ["", "", "20.0 s each", "1.0/s", "12.3/s"]
 
 
+def test_progress_in_lines_is_reported_at_intervals() -> None:
+    lines: list[str] = []
+    times = iter([0.0, 9.0, 10.0, 11.0, 20.0, 99.0])
+    done = bar.in_lines("filling", 50, lines.append, lambda: next(times))
+    for n in (1, 1, 1, 20):
+        done(n)
+    assert lines == ["filling (0 of 50)", "filling (2 of 50)", "filling (23 of 50)"]
+    done(27)
+    assert len(lines) == 3
+    bar.in_lines("fitting", 1, lines.append)(1)
+    assert lines[3:] == ["fitting"]
+
+
 def test_exit_codes(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     assert finish(start("fills", ".", cwd=tmp_path))[0] == 0
@@ -159,14 +174,43 @@ def test_an_interrupted_run_ends_quietly(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(STUB)
     process = start("endless", ".", cwd=tmp_path)
     assert process.stderr is not None
-    assert process.stderr.readline() == b"asked\n"
+    assert [process.stderr.readline() for _ in range(2)] == [b"dg-lsp: filling\n", b"asked\n"]
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (130, b"")
     assert b"Traceback" not in err
 
 
-# The command as installed, which gets Ctrl-C when it imports a certain module.
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_fails_nothing(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    process = subprocess.run(
+        [
+            "/bin/sh",
+            "-c",
+            f'exec "$@" {closed}',
+            "sh",
+            sys.executable,
+            "-c",
+            SCRIPTED,
+            "fills",
+            "infill",
+            "--all",
+            "--write",
+            ".",
+        ],
+        cwd=tmp_path,
+        env=environment(XDG_STATE_HOME=str(tmp_path / "logs")),
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert process.returncode == 0, process
+    assert "return 1" in (tmp_path / "a.py").read_text()
+    assert not (tmp_path / "logs").exists()
+
+
+# The command as installed, which gets Ctrl-C once, when it imports a certain module.
 INTERRUPTED_IMPORT = """
 import os, signal, sys
 from dg_lsp.__main__ import main
@@ -174,6 +218,7 @@ from dg_lsp.__main__ import main
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == module:
+            sys.meta_path.remove(self)
             os.kill(os.getpid(), signal.SIGINT)
 
 module = sys.argv.pop(1)
@@ -191,6 +236,10 @@ COMPLETION = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp engine 
         ("dg_lsp.batch.commands", ("infill", "."), {}),
         ("dg_lsp.engine.commands", (), COMPLETION),
         ("dg_lsp.server.start", ("serve",), {}),
+        # torch imports numpy, and would turn Ctrl-C into a warning.
+        ("numpy", ("bench", "--size", "tiny"), {}),
+        ("numpy", ("eval", "--limit", "1", "fixtures/eval/heldout.jsonl.gz"), {}),
+        ("numpy", ("calibrate", "--holes", "40", "--repo", "dg_lsp/infill"), {}),
     ],
 )
 def test_ctrl_c_shows_no_traceback_before_a_command_runs(
@@ -200,6 +249,39 @@ def test_ctrl_c_shows_no_traceback_before_a_command_runs(
         [sys.executable, "-c", INTERRUPTED_IMPORT, module, *arguments],
         cwd=ROOT,
         env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        preexec_fn=handling(signal.SIGINT),
+    )
+    # `eval` says first what it begins.
+    stderr = process.stderr.removeprefix("dg-lsp: filling\n")
+    assert (process.returncode, process.stdout, stderr) == (130, "", "dg-lsp: interrupted\n")
+
+
+# Each command of `train` that imports torch. They are interrupted before they read a file.
+TRAINING = [
+    ("start", "--run", ".", "--init", "embedded"),
+    ("run", "--run", "."),
+    ("export", "--run", ".", "--out", "out"),
+    ("average", ".", "--out", "out"),
+    ("tune", "."),
+    ("tune", ".", "--remove"),
+    ("tune", ".", "--out", "out"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", TRAINING, ids=" ".join)
+def test_ctrl_c_ends_training_while_torch_is_imported(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "train.npz", "valid.npz", "state.pt"):
+        (tmp_path / name).touch()
+    process = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, "numpy", "train", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -235,6 +317,36 @@ def test_ctrl_c_that_a_library_wraps_shows_no_traceback(where: str) -> None:
     assert (process.returncode, process.stdout, process.stderr) == (130, "", "dg-lsp: interrupted\n")
 
 
+CIRCLE = """
+from dg_lsp import is_interrupt
+class Wrapper(Exception): pass
+def unwrapped(inner):
+    try:
+        try:
+            raise inner
+        except Exception as error:
+            raise Wrapper from error
+    except Wrapper as wrapper:
+        raise wrapper.__cause__ from wrapper
+try:
+    unwrapped(ValueError())
+except ValueError as error:
+    print(is_interrupt(error))
+try:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        raise RuntimeError from TypeError()
+except RuntimeError as error:
+    print(is_interrupt(error))
+"""
+
+
+def test_an_error_that_causes_itself_is_no_interrupt_and_a_cause_hides_none() -> None:
+    process = subprocess.run([sys.executable, "-c", CIRCLE], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
+    assert process.stdout == "False\nTrue\n"
+
+
 def test_ctrl_c_ends_the_server_without_a_traceback() -> None:
     message = b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"capabilities": {}}}'
     command = [sys.executable, "-m", "dg_lsp", "serve"]
@@ -268,7 +380,7 @@ def test_a_signal_ends_the_check_and_removes_the_copies(tmp_path: Path, number: 
     check = int((tmp_path / "started").read_text())
     process.send_signal(number)
     code, out, err = finish(process)
-    assert (code, out, err) == (128 + number, "", "")
+    assert (code, out, err) == (128 + number, "", "dg-lsp: filling\n")
     assert (tmp_path / "project" / "a.py").read_text() == STUB
     assert list((tmp_path / "tmp").iterdir()) == []
     with pytest.raises(ProcessLookupError):
@@ -325,8 +437,8 @@ def test_an_internal_error_is_one_sentence_and_a_log(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(STUB)
     code, _, err = finish(start("crashes", ".", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state"), HOME=str(tmp_path)))
     assert code == 2
-    assert err.startswith("dg-lsp: stopped because of an internal error, RuntimeError; the details are in ")
-    assert err.count("\n") == 1
+    assert err.startswith("dg-lsp: filling\ndg-lsp: stopped because of an internal error, RuntimeError; the details are in ")
+    assert err.count("\n") == 2
     log = Path(err.rsplit(" ", 1)[1].strip())
     assert "RuntimeError" in log.read_text()
 

@@ -461,12 +461,21 @@ def test_a_sample_that_was_not_filled_is_not_called_filled(tmp_path: Path, fakes
     assert "filled in" not in completed.stdout
 
 
-def test_a_model_that_does_not_respond_is_reported_with_advice(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text("")
-    completed = run(tmp_path, "--yes", "fim:ollama:http://127.0.0.1:9#x", DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
+def test_a_model_that_does_not_respond_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(FILE)
+    model = "fim:ollama:http://127.0.0.1:9#x"
+    completed = run(tmp_path, "--yes", model, DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
     assert completed.returncode == 1
-    assert "to return to the embedded model, run: dg-lsp setup --yes embedded" in completed.stderr
+    assert completed.stderr.endswith(
+        f"dg-lsp: {tmp_path / 'config.toml'} is unchanged; to choose {model} without a test, add --no-try\n"
+    )
+    assert "now sets" not in completed.stdout
     assert "Traceback" not in completed.stderr
+    completed = run(tmp_path, "--json", "--yes", model, DG_LSP_RUNTIME_DIR=str(tmp_path / "run"))
+    report = json.loads(completed.stdout)
+    assert (completed.returncode, report["written"], report["overruled"]) == (1, "", "")
+    assert report["trial"]["problem"]
+    assert (tmp_path / "config.toml").read_text() == FILE
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,8 @@ print(cart.items)
                     ("Problem" . (:state "failed"))))
       (setq dg-lsp--status (if lsp-use-plists (cdr case) (tests-table (cdr case))))
       (should (equal (dg-lsp-mode-line) (concat " DG " (car case)))))
+    ;; The last case.
+    (should (string-prefix-p "Problem: the engine has failed, with model " (dg-lsp-status-text)))
     (setq dg-lsp--status status))
   (set-buffer-modified-p nil)
   (kill-buffer))

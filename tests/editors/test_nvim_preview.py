@@ -145,3 +145,18 @@ def test_a_long_message_is_truncated_and_shown_in_full_by_the_status(nvim: Neovi
     assert messages.endswith("… :Dg status")
     assert len(messages) < int(nvim.lua("return vim.o.columns"))
     assert ("word " * 60).strip() in nvim.lua("return table.concat(require('dg_lsp.status').sentences(), ' ')")
+
+
+def test_the_message_of_a_failed_engine_is_shown_once_by_the_status(nvim: Neovim) -> None:
+    nvim.edit("a.py", WORKING)
+    message = "the model could not be loaded: no such file"
+    lines = nvim.lua(
+        f"""
+        local client = vim.lsp.get_clients({{ name = "dg_lsp" }})[1]
+        require("dg_lsp.server").notify("{message}", "WARN")
+        local params = {{ state = "failed", model = "m", message = "{message}", fraction = 0, busy = false, problems = {{}} }}
+        require("dg_lsp.status").on_status(params, {{ client_id = client.id }})
+        return require("dg_lsp.status").sentences()
+        """
+    )
+    assert lines == ["Problem: the engine has failed, with model m.", message]

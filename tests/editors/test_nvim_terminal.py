@@ -266,10 +266,8 @@ def test_the_readme_leads_from_nothing_to_the_first_suggestion_and_the_first_fil
     until(lambda: neovim_terminal.screen().count("except OSError") == 2, "the fill", tell=neovim_terminal.screen)
     neovim_terminal.type("u")
     neovim_terminal.until_seen("    ...")
-    neovim_terminal.type(f"{LONG_BODY + 1}GStry:\nwith")
-    until(
-        lambda: neovim_terminal.screen().count("with open(path) as file:") == 2, "the suggestion", tell=neovim_terminal.screen
-    )
+    neovim_terminal.type(f"{LONG_BODY + 1}GStry:\nwith open(path) as file:\nreturn json.")
+    until(lambda: neovim_terminal.screen().count("return json.load(file)") == 2, "the suggestion", tell=neovim_terminal.screen)
     # The ruler tells what is text: the cursor moves behind it.
     before = re.findall(r"\d+,\d+", neovim_terminal.screen())[-1]
     neovim_terminal.press("M-l")
@@ -279,7 +277,7 @@ def test_the_readme_leads_from_nothing_to_the_first_suggestion_and_the_first_fil
     neovim_terminal.press("Escape")
     neovim_terminal.type(":write\n")
     neovim_terminal.until_seen("written")
-    assert (tmp_path / "files.py").read_text().count("with open(path) as file:") == 2
+    assert (tmp_path / "files.py").read_text().count("return json.load(file)") == 2
     neovim_terminal.type(":checkhealth dg-lsp\n")
     neovim_terminal.until_seen("<M-l> accepts suggestions")
     assert "ERROR" not in neovim_terminal.screen()

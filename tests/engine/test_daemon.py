@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -17,11 +18,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dg_lsp import __version__
 from dg_lsp.engine.daemon import DaemonError, Moment, loader, next_action
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.engine.logs import Discreet
-from dg_lsp.wire import meeting
+from dg_lsp.wire import build, meeting
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, post, running, wait_until
@@ -442,7 +442,7 @@ def test_stop_waits_for_users_unless_now_is_given(folder: Path) -> None:
 
 def test_start_reports_why_a_model_fails_to_load(folder: Path) -> None:
     output = command("start", "--model=fails", f"--filler={FILLER}", code=2)
-    assert output.startswith("dg-lsp engine: the model could not be loaded: there is no checkpoint of that name")
+    assert output == "dg-lsp engine: the model could not be loaded: there is no checkpoint of that name\n"
     output = command("start", "--model=toy", "--filler=nowhere:load", code=2)
     assert f"nowhere is not installed; {INSTALL_IT}" in output
 
@@ -493,8 +493,8 @@ def disguise(version: str) -> None:
 def test_start_replaces_an_unused_engine_of_another_version(folder: Path) -> None:
     with running() as engine:
         disguise("0.0.1")
-        sentence = f"It is from dg-lsp 0.0.1, this is dg-lsp {__version__}; the next request replaces it if no client uses it."
-        assert command("status", *OPTIONS).endswith(f". {sentence}\n")
+        both = f"It is from dg-lsp 0.0.1, this is dg-lsp {build.current()}"
+        assert command("status", *OPTIONS).endswith(f". {both}; the next request replaces it if no client uses it.\n")
         pid = engine.process.pid
         output = command("start", *OPTIONS)
         assert output.startswith("The engine for toy is ready (process ")
@@ -502,6 +502,27 @@ def test_start_replaces_an_unused_engine_of_another_version(folder: Path) -> Non
         assert "0.0.1" not in output
         assert "0.0.1" not in command("status", *OPTIONS)
         wait_until(lambda: engine.process.poll() is not None)
+
+
+@pytest.mark.slow
+def test_start_replaces_an_engine_of_another_installation_of_this_version(folder: Path, tmp_path: Path) -> None:
+    # Its files differ, because it is without the models, which the toy filler does not need.
+    shutil.copytree(ROOT / "dg_lsp", tmp_path / "dg_lsp", ignore=shutil.ignore_patterns("__pycache__", "embedded"))
+    subprocess.run(
+        [sys.executable, "-m", "dg_lsp.engine.commands", "start", *OPTIONS],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        cwd=tmp_path,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    other = meeting.read_state(meeting.engine_files(engine_id()))
+    assert other is not None
+    output = command("start", *OPTIONS)
+    assert output.startswith("The engine for toy is ready (process ")
+    assert f"process {other.pid})" not in output
+    wait_until(lambda: is_gone(other.pid))
+    assert command("start", *OPTIONS) == output
+    command("stop", "--now", *OPTIONS)
 
 
 def test_start_says_that_an_engine_in_use_is_of_another_version(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -172,6 +173,26 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
         local.load_local(str(tmp_path), device="cpu")
 
 
+def test_a_path_that_cannot_be_looked_up_is_named() -> None:
+    path = f"/{'x' * 300}"
+    with pytest.raises(LoadError, match=f"^{path} can't be read: file name too long$"):
+        local.load_local(path, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["", "config.json", "tokenizer.json", "dg_lsp.json", "model.safetensors"])
+def test_a_file_without_permission_is_named(trained_layout: Path, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(trained_layout, folder)
+    (folder / name).chmod(0)
+    try:
+        if os.access(folder / name, os.R_OK):
+            pytest.skip("root may read every file")
+        with pytest.raises(LoadError, match=rf"^{folder / name} can't be read: permission denied$"):
+            local.load_local(str(folder), device="cpu")
+    finally:
+        (folder / name).chmod(0o700)
+
+
 def test_a_folder_without_a_tokenizer_is_named(trained_layout: Path, tmp_path: Path) -> None:
     shutil.copy(trained_layout / "config.json", tmp_path)
     with pytest.raises(LoadError, match=re.escape(f"{tmp_path} has no tokenizer")):
@@ -200,6 +221,11 @@ def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) ->
     assert local.load_local(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
     with pytest.raises(LoadError, match="unknown dtype 'int8'"):
         local.load_local(str(trained_layout), device="cpu", dtype="int8")
+
+
+def test_a_wrong_device_is_named(trained_layout: Path) -> None:
+    with pytest.raises(LoadError, match="unknown device 'gpu'; choose auto, cpu, cuda or mps"):
+        local.load_local(str(trained_layout), device="gpu")
 
 
 @pytest.mark.parametrize("text", ["def f(a):\n    return a", "日本 😀", ""])

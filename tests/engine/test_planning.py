@@ -17,6 +17,7 @@ from dg_lsp.engine.profile import Sampling
 
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
 BLOCK = InfillRequest("def area(self):\n    ", "\n\n\nprint(1)\n", (BODY,), language="python")
+LINE = InfillRequest("x = alpha(beta)\ny = ", "\n", (Hole(Span(0, 0), "cursor"),), language="python")
 STEP_S, PASS_S = 0.1, 0.001
 
 
@@ -214,18 +215,20 @@ def test_a_draft_is_abandoned_at_the_deadline(shrinking: Timed) -> None:
     assert task.candidates()
 
 
-def test_branches_that_the_deadline_ends_leave_the_drafts(shrinking_loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = InfillRequest("x = alpha(beta)\ny = ", "\n", (Hole(Span(0, 0), "cursor"),), language="python")
+def with_branches_of(loaded: Loaded, n_branches: int) -> Loaded:
+    """The checkpoint with causal drafts and their branches alone."""
+    settings = {"first": "drafts", "refine_steps": 0, "line_noise_rows": 0, "copy_rows": 0, "branches": n_branches}
+    return replace(loaded, profile=replace(loaded.profile, **settings))  # type: ignore[arg-type]
 
+
+def test_branches_that_the_deadline_ends_leave_the_drafts(shrinking_loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     def filled(n_branches: int, ms: float = 0.0) -> tuple[set[str], float]:
         """The texts of the causal drafts, and the milliseconds that the fill took."""
-        settings = {"first": "drafts", "refine_steps": 0, "line_noise_rows": 0, "copy_rows": 0, "branches": n_branches}
-        profile = replace(shrinking_loaded.profile, **settings)  # type: ignore[arg-type]
-        timed = with_clock(replace(shrinking_loaded, profile=profile), monkeypatch)
+        timed = with_clock(with_branches_of(shrinking_loaded, n_branches), monkeypatch)
         filler = timed.filler()
-        finish(filler, line, timed)  # measures the units
+        finish(filler, LINE, timed)  # measures the units
         began = timed.now_s
-        task = finish(filler, line, timed, ms)
+        task = finish(filler, LINE, timed, ms)
         return {row.text for row in task.rows() if row.row == "causal"}, (timed.now_s - began) * 1000
 
     drafts, drafts_ms = filled(0)
@@ -235,6 +238,19 @@ def test_branches_that_the_deadline_ends_leave_the_drafts(shrinking_loaded: Load
     cut, cut_ms = filled(3, (drafts_ms + all_ms) / 2)
     assert cut == drafts
     assert cut_ms < all_ms
+
+
+def test_a_task_that_is_ended_while_branches_are_written_has_the_drafts(
+    shrinking_loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = with_clock(with_branches_of(shrinking_loaded, 0), monkeypatch)
+    drafts = {row.text for row in finish(without.filler(), LINE, without).rows()}
+    assert drafts
+    task = with_clock(with_branches_of(shrinking_loaded, 3), monkeypatch).filler().start(LINE)
+    before_the_end: list[set[str]] = []
+    while task.step():
+        before_the_end.append({candidate.texts[0] for candidate in task.candidates() if not candidate.finished})
+    assert drafts in before_the_end
 
 
 def test_a_checkpoint_whose_tokens_are_cheap_drafts_first(shrinking: Timed) -> None:

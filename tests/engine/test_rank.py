@@ -39,6 +39,17 @@ def test_rows_are_compared_with_the_other_rows_of_their_hole() -> None:
     assert "behind left" not in features(same, rows), "only copies agree with the text around them"
 
 
+def test_rows_are_also_compared_by_the_model_alone() -> None:
+    first = RowResult("x", "copy", tokens=(-1.0, -1.0), own=(-4.0, -2.0), after_sum=-0.5)
+    second = RowResult("y", "causal", tokens=(-3.0,), own=(-2.5,), after_sum=-0.5)
+    values = features(first, [first, second])
+    assert (values["own joint"], values["own mean"], values["own least"], values["own gain"]) == (-6.5, -3.0, -4.0, 4.0)
+    assert (values["margin"], values["own margin"]) == (1.0, -3.5)
+    shares = [features(row, [first, second])["own share"] for row in (first, second)]
+    assert shares[1] - shares[0] == pytest.approx(3.5)
+    assert sum(map(math.exp, shares)) == pytest.approx(1.0)
+
+
 def test_a_single_text_leads_by_the_most() -> None:
     only = RowResult("x", "causal", tokens=(-1.0,))
     assert (features(only, [only])["margin"], features(only, [only])["share"]) == (rank.MOST_MARGIN, 0.0)

@@ -387,7 +387,7 @@ def test_caches_are_dropped_when_memory_runs_out() -> None:
 
 
 def test_a_model_that_fails_to_load_fails_waiting_and_later_requests(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "dg_lsp.engine")
+    caplog.set_level(logging.INFO, "dg_lsp.engine")
     with running_scheduler(lambda say: toy_filler.load("fails", device="auto", threads=0, say=say)) as (scheduler, statuses):
         problem = submit(scheduler, {})[1].last()
         sentence = "the model could not be loaded: there is no checkpoint of that name"
@@ -395,6 +395,16 @@ def test_a_model_that_fails_to_load_fails_waiting_and_later_requests(caplog: pyt
         assert statuses[-1] == Status("failed", sentence)
         with pytest.raises(UnavailableError, match=sentence):
             submit(scheduler, {})
+    assert f"model failed: {sentence}" in caplog.messages
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def test_an_unexpected_error_while_loading_is_logged_with_its_frames(caplog: pytest.LogCaptureFixture) -> None:
+    with running_scheduler(lambda say: toy_filler.load("breaks", device="auto", threads=0, say=say)) as (scheduler, _):
+        problem = submit(scheduler, {})[1].last()
+    assert problem == Problem("not_loaded", "the model could not be loaded: a file is broken; the engine's log says where")
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert record.getMessage() == "could not load the model"
 
 
 def test_a_model_too_large_for_memory_is_reported() -> None:

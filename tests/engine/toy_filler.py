@@ -3,7 +3,7 @@
 A request's prefix may hold a JSON object: `steps` to take, a `gate` (a file whose length is how many steps may be taken),
 a `journal` (a file that gets the request's `name` after each step), an error to `raise` in the step of that number, or a
 signal number to `die` by; `joins` says that its steps can be done in one pass with others', `early` lists the best text
-after each step. The model's name may be `fails`, `no-memory`, or `gate:PATH`, a file to wait for while loading.
+after each step. The model's name may be `fails`, `breaks`, `no-memory`, or `gate:PATH`, a file to wait for while loading.
 """
 
 import json
@@ -24,7 +24,9 @@ PAUSE_S = 0.002
 def load(model: str, *, device: str, threads: int, say: Callable[[str, float], None], rows: int = 32) -> "ToyFiller":
     say("reading weights", 0.5)
     if model == "fails":
-        raise OSError("there is no checkpoint of that name")
+        raise UserError("there is no checkpoint of that name")
+    if model == "breaks":
+        raise OSError("a file is broken")
     if model == "no-memory":
         raise MemoryError
     if model.startswith("gate:"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,6 +157,7 @@ def test_the_engine_uses_the_calibration_that_the_command_wrote(
         assert isinstance(best(running, task), Ranked)
         code, out, err = run("--model", name, "--repo", str(folder), "--holes", "120", "--json", "--plot", str(plot))
         assert (code, f"holes is sent to {name}" in err) == (0, True), err
+        assert re.search(r"^dg-lsp: filling \(0 of \d+\)\ndg-lsp: fitting$", err, re.MULTILINE), err
         assert isinstance(best(running, task), Calibrated)
         assert isinstance(best(backends.load_filler(name), task), Calibrated)
         code, json_text, err = run("--model", name, "--repo", str(folder), "--holes", "80", "--seed", "5", "--json", "--check")
@@ -183,6 +185,18 @@ def test_local_only_files_are_not_sent(repo: tuple[Path, dict[str, str]]) -> Non
         with openai_that_knows(sources) as url:
             code, _, err = run("--model", f"fim:openai:{url}#m", "--repo", str(folder))
         assert (code, "nothing can be cut" in err) == (2, True)
+
+
+def test_a_plot_that_cannot_be_written_is_reported_before_any_request(
+    repo: tuple[Path, dict[str, str]], tmp_path: Path, own_folder: Path
+) -> None:
+    plot = tmp_path / "gone" / "plot.svg"
+    with openai_that_knows(repo[1]) as url:
+        name = f"fim:openai:{url}#m"
+        code, out, err = run("--model", name, "--repo", str(repo[0]), "--holes", "20", "--plot", str(plot))
+    assert (code, out) == (2, "")
+    assert err == f"dg-lsp: --plot {plot}: there is no folder {plot.parent}\n"
+    assert not list(own_folder.glob("*"))
 
 
 def test_an_unreachable_server_is_reported_in_one_sentence(repo: tuple[Path, dict[str, str]]) -> None:

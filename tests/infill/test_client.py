@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp import __version__
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.entry import ENGINE_COMMAND
@@ -27,7 +26,7 @@ from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, Engin
 from dg_lsp.infill.life import Failed, Loading, Ready, Starting, State
 from dg_lsp.infill.link import Link, LinkLostError
 from dg_lsp.infill.port import Engine
-from dg_lsp.wire import meeting
+from dg_lsp.wire import build, meeting
 from dg_lsp.wire.messages import Ask
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
@@ -76,7 +75,7 @@ def test_an_engine_is_started_watched_while_it_loads_and_left_running(folder: Pa
         async with connect(options(), on_state=states.append) as engine:
             assert await text(engine, text="return 1") == "return 1"
             assert (await info(engine, "state"), await info(engine, "leases")) == ("ready", 1)
-            assert engine.state == Ready(await pid_of(engine), __version__)
+            assert engine.state == Ready(await pid_of(engine), build.current())
             assert isinstance(states[0], Starting)
             assert states[-1] == engine.state
         async with connect(options(autostart=False)) as again:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp import __version__
 from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill import client, joining
 from dg_lsp.infill import link as links
 from dg_lsp.infill.client import ConnectOptions, EngineError, ResidentEngine, connect
 from dg_lsp.infill.life import Ready, Starting, State
-from dg_lsp.wire import meeting
+from dg_lsp.wire import build, meeting
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
@@ -99,9 +98,9 @@ def test_a_client_that_comes_to_a_stopped_engine_starts_another(folder: Path) ->
 
 def test_a_process_that_only_has_the_number_of_a_stopped_engine_is_not_killed(folder: Path) -> None:
     with running() as stopped_engine:
-        state = meeting.State(os.getpid(), stopped_engine.state.address, stopped_engine.state.token, __version__)
+        state = meeting.State(os.getpid(), stopped_engine.state.address, stopped_engine.state.token, build.current())
         assert links.kill(state) is False
-        assert links.kill(meeting.State(os.getpid(), str(folder / "nobody.sock"), "x", __version__)) is False
+        assert links.kill(meeting.State(os.getpid(), str(folder / "nobody.sock"), "x", build.current())) is False
         assert stopped_engine.process.poll() is None
 
 
@@ -124,7 +123,7 @@ def test_an_idle_old_engine_is_replaced_at_once(folder: Path) -> None:
     async def scenario(old: Running) -> None:
         async with connect(options()) as engine:
             assert await pid_of(engine) != old.process.pid
-            assert engine.state == Ready(await pid_of(engine), __version__)
+            assert engine.state == Ready(await pid_of(engine), build.current())
 
     with running() as old:
         disguise(old.files, "0.0.1")
@@ -148,7 +147,7 @@ def test_an_old_engine_in_use_keeps_serving_is_reported_and_ends_when_idle(
             # No process holds the lock now, not even this client, which is still open.
             assert await asyncio.to_thread(old.process.wait, PATIENCE_S) == 0
             assert await answer(engine, text="new") == "new"
-            assert engine.state == Ready(await pid_of(engine), __version__)
+            assert engine.state == Ready(await pid_of(engine), build.current())
 
     async def other(old: Running) -> None:
         async with connect(ConnectOptions("toy", filler=FILLER)) as engine:

@@ -16,12 +16,12 @@ from dg_lsp.engine.profile import FILE, Profile, dump, load_profile
 from dg_lsp.train.commands import app
 
 
-def checkpoint(folder: Path, value: float, *, config: str = "{}", name: str = "layer") -> Path:
+def checkpoint(folder: Path, value: float, *, config: str = "{}", name: str = "layer", width: int = 3) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(config)
     (folder / "tokenizer.json").write_text("[]")
     (folder / FILE).write_text(dump(replace(Profile(), causal_rows=7, calibration=Calibration(1.0, {"sum": 1.0}))))
-    weights = {f"{name}.weight": torch.full((2, 3), value, dtype=torch.bfloat16), "norm": torch.ones(3)}
+    weights = {f"{name}.weight": torch.full((2, width), value, dtype=torch.bfloat16), "norm": torch.ones(3)}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
@@ -53,6 +53,8 @@ def test_checkpoints_that_do_not_belong_together_are_refused(tmp_path: Path) -> 
     one = checkpoint(tmp_path / "one", 1.0)
     wider = checkpoint(tmp_path / "wider", 1.0, config=json.dumps({"width": 2}))
     other = checkpoint(tmp_path / "other", 1.0, name="head")
+    # Shapes that differ can't be added, or are broadcast without an error.
+    narrow, column = (checkpoint(tmp_path / name, 1.0, width=width) for name, width in (("narrow", 2), ("column", 1)))
     broken = checkpoint(tmp_path / "broken", 1.0)
     (broken / "model.safetensors").write_bytes(b"no weights")
     (tmp_path / "empty").mkdir()
@@ -60,6 +62,8 @@ def test_checkpoints_that_do_not_belong_together_are_refused(tmp_path: Path) -> 
     for second, message in (
         (wider, "differ in config.json; average checkpoints of one run only"),
         (other, "does not have the same weights"),
+        (narrow, "does not have the same weights"),
+        (column, "does not have the same weights"),
         (broken, "can't be read"),
         (tmp_path / "empty", "has no model.safetensors"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -31,3 +32,25 @@ def test_a_failure_before_the_move_keeps_the_old_file(tmp_path: Path) -> None:
         files.replace(target, b"new", finish=fail)
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_that_can_be_replaced_has_no_problem(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    for name in ("new", "old"):
+        assert files.replace_problem(tmp_path / name) == ""
+
+
+def test_a_file_that_cannot_be_replaced_is_explained(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert files.replace_problem(tmp_path) == "this is a folder; name a file in it"
+    assert files.replace_problem(tmp_path / "pipe") == "this is not a regular file"
+    assert files.replace_problem(tmp_path / "gone" / "a") == f"there is no folder {tmp_path / 'gone'}"
+    assert files.replace_problem(tmp_path / ("x" * 300) / "a").startswith("there is no folder ")
+
+
+def test_a_file_in_a_folder_without_permission_is_explained(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    if os.access(closed, os.W_OK):
+        pytest.skip("root may write in every folder")
+    assert files.replace_problem(closed / "a").startswith(f"files can't be written in {closed}: permission denied")
