@@ -213,8 +213,10 @@ class Workbench:
         self.run(f'await vscode.workspace.getConfiguration("dgLsp").update({json.dumps(name)}, {json_value}, true)')
 
     def text(self) -> str:
-        """Return the document's text."""
-        return str(self.run('return vscode.window.activeTextEditor?.document.getText() ?? ""'))
+        """Return the document's text. Wait for an active editor: there is none for a moment after another one closes."""
+        code = "const editor = vscode.window.activeTextEditor; return editor ? [editor.document.getText()] : []"
+        text: list[str] = until(lambda: self.run(code), "an active editor", tell=self.status)
+        return text[0]
 
     def ghost(self) -> str:
         """Return the suggestion on the screen, "" for none."""
@@ -273,7 +275,7 @@ class Workbench:
     def picture(self, name: str = "waited") -> str:
         """Return the state of the window, for a failure's message."""
         path = self.photograph(name)
-        text = self.text()
+        text = self.run('return vscode.window.activeTextEditor?.document.getText() ?? "(no active editor)"')
         picture = f"ghost {self.ghost()!r}\nmessages {self.messages()}\nstatus {self.status()} {self.told()}"
         return f"\n{text}\n{picture}\npicture {path}"
 

@@ -99,7 +99,7 @@ local function add_last_message(lines)
   return lines
 end
 
----Return the engine's state as the end of a sentence; the names of the states are words for a sentence, except for `failed`.
+---Return the engine's state as the end of a sentence. The names of the states fit into one, except for `failed`.
 ---@param status dg_lsp.Status
 ---@return string
 local function engine_state(status)
