@@ -15,6 +15,8 @@ from itertools import pairwise
 def find(text: str, *, in_block: bool = False) -> frozenset[str] | None:
     """Return the names that the lines bind at module level, or None if they may bind any name, as `import *` does.
 
+    Names that the module computes are not among them; see `computes_names`.
+
     Lines before the first unindented one belong to a construct that starts above, and are skipped. With `in_block`,
     they belong to a block of the module, such as the rest of an `if`, and count. The result is cached, because the text
     before and after the edited code rarely changes.
@@ -38,8 +40,13 @@ def find(text: str, *, in_block: bool = False) -> frozenset[str] | None:
 
 
 def binds_anything(text: str) -> bool:
-    """Return whether the lines may bind names that they do not spell out, as `import *` does."""
-    return any(word in text and pattern.search(text) for word, pattern in _BINDS_ANYTHING)
+    """Return whether the lines may bind names that the file need not spell out, as `import *` does."""
+    return "import" in text and _STAR_IMPORT.search(text) is not None
+
+
+def computes_names(text: str) -> bool:
+    """Return whether the lines bind names that they compute, as `globals()[name] = value` does."""
+    return any(word in text and pattern.search(text) for word, pattern in _COMPUTES)
 
 
 def _bound_in_block(text: str) -> Iterator[str]:
@@ -108,9 +115,9 @@ _SUBSCRIPT = re.compile(r"\[[^\]]*\]")
 _COMMENT = re.compile(r"#[^\n]*")
 _GLOBAL = re.compile(r"^[ \t]+global[ \t]+([^\n]+)", re.MULTILINE)
 _BUILTIN = re.compile(r"\bbuiltins\.(\w+)[ \t]*=(?!=)")
-# Code that binds names without spelling them: a text that must occur, which is fast to find, and a pattern that must match.
-_BINDS_ANYTHING = (
-    ("import", re.compile(r"^[ \t]*from\b[^\n#]*\bimport[ \t]*\(?[ \t]*\*", re.MULTILINE)),
+_STAR_IMPORT = re.compile(r"^[ \t]*from\b[^\n#]*\bimport[ \t]*\(?[ \t]*\*", re.MULTILINE)
+# Code that computes names: a text that must occur, which is fast to find, and a pattern that must match.
+_COMPUTES = (
     ("globals()", re.compile(r"\bglobals\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update|\.setdefault)")),
     ("locals()", re.compile(r"\blocals\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update)")),
     ("vars()", re.compile(r"\bvars\(\)[ \t]*(?:\[[^\n=]*\][ \t]*=(?!=)|\.update)")),

@@ -73,6 +73,9 @@ def _unbound_in(region: _Region, filled: Syntax, answer: Span, old: str, uri: st
         return frozenset()
     scope = _Scope(region, bound_before, bound_behind, _type_imports(before), uri)
     names = scope.unbound(text)
+    if names and any(module_names.computes_names(part) for part in (before, source, behind)):
+        # Names that the module computes are bound, if code anywhere else mentions them.
+        names -= {*_words(before), *_words(behind), *_WORD.findall(region.head), *_WORD.findall(region.tail)}
     if not names:
         return names
     plain = next((plain for plain in dict.fromkeys((old, *_PLAIN)) if scope.unbound(plain) is not None), None)
@@ -274,6 +277,11 @@ def _assignment(name: str) -> ast.stmt:
 @lru_cache(maxsize=4)
 def _type_imports(text: str) -> str:
     return "".join(f"{match[0]}\n" for match in _TYPE_IMPORT.finditer(_unix(text)))
+
+
+@lru_cache(maxsize=4)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text))
 
 
 def _unix(text: str) -> str:
