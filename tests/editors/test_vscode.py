@@ -318,6 +318,8 @@ def test_the_doctors_output_stays_open(code: Workbench) -> None:
     pick(code, "Run dg-lsp doctor")
     until(lambda: "running engines: embedded" in code.text(), "the doctor's lines", tell=code.picture)
     assert "ok  dg-lsp" in code.text()
+    document = "vscode.window.activeTextEditor.document"
+    assert code.run(f'return vscode.workspace.getConfiguration("editor", {document}).get("wordWrap")') == "on"
 
 
 @pytest.mark.parametrize("kind", ["crlf", "tabs", "wide"])

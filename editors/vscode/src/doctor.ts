@@ -5,6 +5,8 @@ import { doctorArguments, type Program } from "./locate";
 
 const SCHEME = "dg-lsp-doctor";
 const PAGE = vscode.Uri.from({ scheme: SCHEME, path: "dg-lsp doctor" });
+// A language of its own, for which package.json wraps long lines.
+const LANGUAGE = "dg-lsp-doctor";
 
 export class Doctor implements vscode.Disposable {
   private text = "";
@@ -24,7 +26,8 @@ export class Doctor implements vscode.Disposable {
     const progress = { location: vscode.ProgressLocation.Window, title: "Running dg-lsp doctor" };
     this.text = await vscode.window.withProgress(progress, () => doctorOutput(program, folder));
     this.changed.fire(PAGE);
-    await vscode.window.showTextDocument(await vscode.workspace.openTextDocument(PAGE), { preview: true });
+    const page = await vscode.languages.setTextDocumentLanguage(await vscode.workspace.openTextDocument(PAGE), LANGUAGE);
+    await vscode.window.showTextDocument(page, { preview: true });
   }
 }
 

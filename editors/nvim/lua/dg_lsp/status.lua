@@ -69,8 +69,11 @@ end
 ---@param status dg_lsp.Status?
 ---@return "Ready"|"Working"|"Paused"|"Problem"
 local function state_word(status)
-  if not status or status.busy or status.state ~= "ready" then
-    return status and status.state == "failed" and "Problem" or "Working"
+  if status and status.state == "failed" then
+    return "Problem"
+  end
+  if not status or status.busy or status.state == "starting" or status.state == "loading" then
+    return "Working"
   end
   return M.is_paused(status) and "Paused" or "Ready"
 end
@@ -99,12 +102,15 @@ local function add_last_message(lines)
   return lines
 end
 
----Return the engine's state as the end of a sentence. The names of the states fit into one, except for `failed`.
+---The ends of a sentence that begins with "the engine". The names of the other states follow "is".
+local STATES = { off = "is off until the next request", failed = "has failed" }
+
+---Return the engine's state as the end of a sentence.
 ---@param status dg_lsp.Status
 ---@return string
 local function engine_state(status)
   local loaded = status.state == "loading" and (" (%d%%)"):format(math.floor(100 * status.fraction)) or ""
-  return (status.state == "failed" and "has failed" or "is " .. status.state) .. loaded
+  return (STATES[status.state] or "is " .. status.state) .. loaded
 end
 
 ---Return the status in sentences, one for each line.
