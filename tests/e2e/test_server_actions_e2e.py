@@ -97,6 +97,7 @@ def test_the_user_can_cancel_it(tmp_path: Path) -> None:
         menu = await client.menu(2, 4)
         _, resolving = client.start("codeAction/resolve", menu[0])
         await until_asked(client)
+        await client.until(lambda: client.said("$/progress"))
         token = client.said("$/progress")[0]["token"]
         client.notify("window/workDoneProgress/cancel", {"token": token})
         with pytest.raises(RpcError) as error:
