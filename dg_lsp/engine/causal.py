@@ -4,9 +4,10 @@ On a CPU, its passes over few tokens are far cheaper than canvas steps. Each pas
 model predicts (prompt lookup, speculative decoding: arXiv 2211.17192). If the model agrees, one pass writes several tokens.
 Otherwise the predicted tokens are discarded, so that a draft is the same as without them.
 
-A greedy draft that is wrong is often wrong in one token. So `branches` takes the likeliest other token at some place of a
-draft and continues greedily from there: a beam search whose beams share one pass. Knows passes and token ids. Knows nothing
-of text.
+A greedy draft that is wrong is often wrong in one token. So branches take the likeliest other tokens at any place of a
+draft and continue greedily from there: a beam search whose beams share their passes. A branch starts as soon as its place
+is read, so drafts and branches together take about as many passes as the longest of them has tokens. Knows passes and token
+ids. Knows nothing of text.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dg_lsp.engine.file_model import NOTHING, FileModel
 from dg_lsp.engine.passes import KV, Passes, crop
-from dg_lsp.engine.tree import ROOT, Tree, trie
+from dg_lsp.engine.tree import ROOT, Tree
 
 MAX_AHEAD = 8  # the most predicted tokens per pass
 LEAST = 1e-12  # the least probability whose log is added up
@@ -32,8 +34,9 @@ STOP = -1  # stands for every token that ends a draft, because the text is the s
 class Draft:
     """A continuation: its tokens, their log-probabilities under the model alone, and that of the end token after them.
 
-    `end` is None if no pass has read the last token. `stop` is the token that ended the draft, or None. `file` is what was
-    mixed into its tokens' probabilities, None for nothing. `joint` is the sum of the logs of the mixed probabilities.
+    `end` is None if no pass has read the last token. `stop` is the token that ended the draft, or None; it is not in `ids`.
+    `file` is what was mixed into its tokens' probabilities, None for nothing. `joints` are the logs of the mixed
+    probabilities, that of `stop` included.
     """
 
     ids: list[int]
@@ -42,20 +45,13 @@ class Draft:
     stop: int | None = None
     node: int = 0  # the tree's node of the last token read
     file: FileModel | None = None
-    joint: float = 0.0
+    joints: list[float] = field(default_factory=list)
+    is_finished: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class _Prediction:
-    """For each of some tokens: the likeliest next token, its log-probability under the model alone, and that of the end.
-
-    `joints` are the logs of the next tokens' mixed probabilities.
-    """
-
-    tokens: list[int]
-    logps: list[float]
-    ends: list[float]
-    joints: list[float]
+    @property
+    def joint(self) -> float:
+        """The log of the mixed probability of all tokens."""
+        return sum(self.joints)
 
 
 def drafts(
@@ -71,178 +67,244 @@ def drafts(
     end: int | None = None,
     file: FileModel | None = None,
     alone: bool = False,
+    branches: int = 0,
     most_behind: float = math.inf,
-) -> Generator[Draft, None, list[Draft]]:
+) -> Generator[list[Draft], bool | None, list[Draft]]:
     """Return at most `rows` greedy continuations of at most `most` tokens, each with another likely first token.
 
     `kv` ends with the token `last`. Only tokens in `first` may start a continuation; empty means any. `banned` tokens are
     never written. A continuation ends before a token of `stops`. The probabilities of `file` are mixed into every token.
-    With `alone`, one more continuation follows, which the model writes alone. A continuation is dropped as soon as its
-    probability is more than `most_behind` nats lower than that of a finished one. Yields the first continuation so far
-    after each pass, which is one uninterruptible unit.
+    With `alone`, one more continuation follows, which the model writes alone.
+
+    After these follow the `branches` likeliest branches of each: another token at one place, then a greedy continuation. A
+    branch is as likely as its draft before the place times its other token. No branch starts as a draft or an earlier
+    branch does, whichever token ends it.
+
+    A draft is dropped as soon as its probability is more than `most_behind` nats lower than that of a finished one with the
+    same file; a branch, than that of its finished draft.
+
+    Yields the drafts so far, without branches, after each pass, which is one uninterruptible unit. If it is sent True, it
+    returns only what is finished.
     """
     device = kv[0][0].device
-    forbidden = torch.tensor(list(banned), dtype=torch.long, device=device)
-    tree = Tree(passes, crop(kv, kv[0][0].shape[2] - 1), (rows + alone) * (most + MAX_AHEAD))
+    limits = _Limits(
+        most,
+        torch.tensor(sorted(banned), dtype=torch.long, device=device),
+        frozenset(stops),
+        torch.tensor(sorted(stops), dtype=torch.long, device=device),
+        end,
+    )
+    n_drafts = rows + (alone and file is not None)
+    # At a place, as many tokens may start drafts, or branches of other drafts.
+    n_others = n_drafts * (1 + branches) if branches else 0
+    tree = Tree(passes, crop(kv, kv[0][0].shape[2] - 1), n_drafts * (most + MAX_AHEAD + branches * most))
     logits = passes.logits(tree.add([last], [ROOT]))
-    logps = logits[0].log_softmax(-1)
-    behind = None if end is None else float(logps[end])
-    continuations: list[Draft] = []
-    for source, n_starts in ((file, rows), (None, int(alone and file is not None))):
-        chances = _allowed(_chances(logits.clone(), forbidden, [()], [source])[0], first)
-        starts = chances.topk(min(n_starts, chances.shape[-1]))
-        continuations += [
-            Draft([token], [float(logps[token])], behind, file=source, joint=math.log(value))
-            for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True)
-            if value > 0
-        ]
+    beams: list[_Beam] = []
+    for source, n_starts in ((file, rows), (None, n_drafts - rows)):
+        reading = _reading(logits, limits, [()], [source])
+        reading.chances[0] = _allowed(reading.chances[0], first)
+        starts = reading.chances[0].topk(min(n_starts, logits.shape[-1]))
+        for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True):
+            if value > 0:
+                draft = Draft([token], [reading.logp(0, token)], reading.end(0), file=source, joints=[math.log(value)])
+                beams.append(_Beam(draft, n_others))
+                beams[-1].learn(reading, 0, 0, limits)
+                limits.check(draft)
     while True:
-        finished = [draft for draft in continuations if _is_finished(draft, most, stops)]
-        continuations = [
-            draft
-            for draft in continuations
-            if not any(each.file is draft.file and each.joint - draft.joint > most_behind for each in finished)
-        ]
-        live = [draft for draft in continuations if not any(draft is each for each in finished)]
+        finished = [beam.draft for beam in beams if beam.draft.is_finished]
+        beams = [beam for beam in beams if not any(_is_behind(beam.draft, other, most_behind) for other in finished)]
+        own = [beam.draft for beam in beams]
+        others: list[Draft] = []
+        for draft, likeliest in zip(own, _likeliest_branches(beams, branches, limits), strict=True):
+            least = draft.joint - most_behind if draft.is_finished else -math.inf
+            others += [branch for branch in likeliest if branch.joint >= least]
+        live = [draft for draft in (*own, *others) if not draft.is_finished]
         if not live:
-            break
-        yield continuations[0]
-        ahead = [_ahead(draft, most, stops) for draft in live]
-        _write(live, ahead, _predict(passes, tree, live, ahead, forbidden, end), stops)
-    return [_ended(draft, stops) for draft in continuations]
-
-
-def branches(
-    passes: Passes,
-    kv: KV,
-    last: int,
-    paths: Sequence[Draft],
-    *,
-    count: int,
-    most: int,
-    first: Sequence[int],
-    banned: Sequence[int],
-    stops: Collection[int],
-    end: int | None = None,
-    most_behind: float = math.inf,
-) -> Generator[Draft, None, list[Draft]]:
-    """Return, for each path, its `count` likeliest branches: another token at one place, then a greedy continuation.
-
-    A branch is as likely as the path before its place times its other token. No branch starts as a path or an earlier branch
-    does, whichever token ends it. A branch is dropped as soon as its probability is more than `most_behind` nats lower than
-    that of its path. The other arguments are those of `drafts`, and `paths` are its results. Yields the first path after each
-    pass.
-    """
-    forbidden = torch.tensor(list(banned), dtype=torch.long, device=kv[0][0].device)
-    tree = Tree(passes, crop(kv, kv[0][0].shape[2] - 1), len(paths) * (count + 1) * (most + 1))
-    tokens, parents, nodes = trie([[last, *path.ids] for path in paths])
-    logits = passes.logits(tree.add(tokens, parents))
-    logps = logits.log_softmax(-1)
-    live: list[_Branch] = []
-    taken = {start for path in paths for start in _starts(path)}
-    for path, own in zip(paths, nodes, strict=True):
-        so_far = [path.ids[:place] for place in range(len(path.ids) + 1)]
-        chances = _chances(logits[own], forbidden, so_far, [path.file] * len(so_far))
-        chances[0] = _allowed(chances[0], first)
-        for joint, place, token in _likeliest_others(path, chances, count, stops, taken):
-            node = own[place]
-            draft = Draft(
-                [*path.ids[:place], token], [*path.logps[:place], float(logps[node, token])], node=node, file=path.file
-            )
-            draft.joint, draft.end = joint, None if end is None else float(logps[node, end])
-            live.append(_Branch(draft, path.joint - most_behind))
-    yield paths[0]
-    started = live
-    while live := [branch for branch in live if branch.is_likely and not _is_finished(branch.draft, most, stops)]:
-        drafts_read = [branch.draft for branch in live]
-        ahead = [()] * len(live)  # the path's next tokens, read ahead, saved one pass of seven, but cost as much time
-        _write(drafts_read, ahead, _predict(passes, tree, drafts_read, ahead, forbidden, end), stops)
-        yield paths[0]
-    return [_ended(branch.draft, stops) for branch in started if branch.is_likely]
+            return [*own, *others]
+        if (yield own):
+            # Better branches may still start from unfinished drafts.
+            known = own if len(finished) < len(own) else [*own, *others]
+            return [draft for draft in known if draft.is_finished]
+        _step(passes, tree, beams, live, limits)
 
 
 @dataclass(frozen=True, slots=True)
-class _Branch:
-    """A branch, and the least joint value that keeps it."""
+class _Limits:
+    """What ends a draft, and what it may contain: `banned` and `stop_ids` are tensors of token ids."""
 
-    draft: Draft
-    least: float
+    most: int
+    banned: Tensor
+    stops: frozenset[int]
+    stop_ids: Tensor
+    end: int | None
 
-    @property
-    def is_likely(self) -> bool:
-        """Whether the branch is kept."""
-        return self.draft.joint >= self.least
-
-
-def _starts(path: Draft) -> Iterator[tuple[int, ...]]:
-    """Yield the path up to each of its tokens, and up to its end."""
-    for place in range(len(path.ids)):
-        yield tuple(path.ids[: place + 1])
-    if path.stop is not None:
-        yield (*path.ids, STOP)
+    def check(self, draft: Draft) -> None:
+        """Finish the draft if its last token is a stop, or the last that it may have."""
+        if draft.ids[-1] in self.stops:
+            draft.is_finished, draft.stop = True, draft.ids.pop()
+            draft.logps.pop()
+        elif len(draft.ids) >= self.most:
+            draft.is_finished, draft.end = True, None  # it is the value after the token before the last
 
 
-def _likeliest_others(
-    path: Draft, chances: Tensor, count: int, stops: Collection[int], taken: set[tuple[int, ...]]
-) -> list[tuple[float, int, int]]:
-    """Return the joint values, places and tokens of the path's likeliest branches whose starts are not in `taken`.
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What the model predicts after each of N tokens.
 
-    `chances` [N, V] are those of each token of the path. Adds the starts of the branches to `taken`.
+    `logits` [N, V] are its own, `sums` [N] their logs of the sum of exponentials, and `chances` [N, V] the probabilities with
+    those of the file mixed in. `ends` are the log-probabilities of the end token; empty without one.
     """
-    chosen = [*path.ids, *([] if path.stop is None else [path.stop])]
-    # At each place, a few of the likeliest tokens may be taken.
-    top = chances[: len(chosen)].topk(min(2 * count + len(stops), chances.shape[-1]), -1)
-    options: list[tuple[float, int, int]] = []
-    joint = 0.0
-    for place, (token, tokens, values) in enumerate(zip(chosen, top.indices.tolist(), top.values.tolist(), strict=True)):
-        options += [(joint + math.log(value), place, other) for other, value in zip(tokens, values, strict=True) if value > 0]
-        joint += math.log(max(float(chances[place, token]), LEAST))
-    likeliest: list[tuple[float, int, int]] = []
-    for option in sorted(options, reverse=True):
-        _, place, token = option
-        start = (*path.ids[:place], STOP if token in stops else token)
-        if len(likeliest) < count and start not in taken:
-            taken.add(start)
-            likeliest.append(option)
-    return likeliest
+
+    logits: Tensor
+    sums: Tensor
+    chances: Tensor
+    ends: list[float]
+
+    def logp(self, row: int, token: int) -> float:
+        """Return the log-probability of a token under the model alone."""
+        return float(self.logits[row, token] - self.sums[row])
+
+    def end(self, row: int) -> float | None:
+        """Return the log-probability of the end token."""
+        return self.ends[row] if self.ends else None
 
 
-def _is_finished(draft: Draft, most: int, stops: Collection[int]) -> bool:
-    return len(draft.ids) >= most or draft.ids[-1] in stops
+class _Option(NamedTuple):
+    """The start of a branch: its joint log-probability, its place in the draft, and the token there.
+
+    `node` is the tree's node of the token before it; `logp` and `end` are as in `Draft`.
+    """
+
+    joint: float
+    place: int
+    token: int
+    node: int
+    logp: float
+    end: float | None
 
 
-def _ended(draft: Draft, stops: Collection[int]) -> Draft:
-    """Return the finished draft without the token that stopped it."""
-    if draft.ids[-1] in stops:
-        draft.stop = draft.ids.pop()
-        draft.logps.pop()
-    else:
-        draft.end = None  # it is the value after the token before the last
-    return draft
+class _Beam:
+    """A draft, the branches that may start from it, and those that have started."""
+
+    def __init__(self, draft: Draft, n_others: int) -> None:
+        """Begin with a draft of one token. It keeps the `n_others` likeliest tokens of each place."""
+        self.draft = draft
+        self._n_others = n_others
+        self._options: list[_Option] = []
+        self._started: dict[tuple[int, int], Draft] = {}
+
+    def learn(self, reading: _Reading, row: int, place: int, limits: _Limits) -> None:
+        """Keep the likeliest tokens of each place from `place` to the draft's end, which the rows from `row` on predict."""
+        if not self._n_others:
+            return
+        n_places = len(self.draft.ids) - place
+        rows = slice(row, row + n_places)
+        chances = _with_one_stop(reading.chances[rows], limits.stop_ids)
+        top = chances.topk(min(self._n_others, chances.shape[-1]), -1)
+        logps = reading.logits[rows].gather(-1, top.indices) - reading.sums[rows, None]
+        for index, likeliest in enumerate(zip(top.indices.tolist(), top.values.tolist(), logps.tolist(), strict=True)):
+            before = sum(self.draft.joints[: place + index])
+            node = self.draft.node - n_places + 1 + index
+            self._options += [
+                _Option(before + math.log(value), place + index, token, node, logp, reading.end(row + index))
+                for token, value, logp in zip(*likeliest, strict=True)
+                if value > 0
+            ]
+
+    def branches(self, count: int, limits: _Limits, taken: set[tuple[int, ...]]) -> list[Draft]:
+        """Return the likeliest branches so far whose starts are not in `taken`, and add their starts to it."""
+        likeliest: list[Draft] = []
+        self._options.sort(reverse=True)
+        for option in self._options:
+            if len(likeliest) == count:
+                break
+            start = (*self.draft.ids[: option.place], STOP if option.token in limits.stops else option.token)
+            if start not in taken:
+                taken.add(start)
+                likeliest.append(self._branch(option, limits))
+        return likeliest
+
+    def starts(self) -> Iterator[tuple[int, ...]]:
+        """Yield the draft up to each of its tokens, and up to its end."""
+        for place in range(len(self.draft.ids)):
+            yield tuple(self.draft.ids[: place + 1])
+        if self.draft.stop is not None:
+            yield (*self.draft.ids, STOP)
+
+    def _branch(self, option: _Option, limits: _Limits) -> Draft:
+        """Return the branch, which may have started before. A better one may have stopped it in between."""
+        _, place, token, node, logp, end = option
+        if (place, token) not in self._started:
+            draft, joints = self.draft, self.draft.joints[:place]
+            branch = Draft([*draft.ids[:place], token], [*draft.logps[:place], logp], end, node=node, file=draft.file)
+            branch.joints = [*joints, option.joint - sum(joints)]
+            limits.check(branch)
+            self._started[place, token] = branch
+        return self._started[place, token]
 
 
-def _ahead(draft: Draft, most: int, stops: Collection[int]) -> list[int]:
+def _likeliest_branches(beams: Sequence[_Beam], count: int, limits: _Limits) -> list[list[Draft]]:
+    """Return the likeliest branches so far of each draft, of which no two have the same start."""
+    if not count:
+        return [[] for _ in beams]
+    taken = {start for beam in beams for start in beam.starts()}
+    return [beam.branches(count, limits, taken) for beam in beams]
+
+
+def _with_one_stop(chances: Tensor, stop_ids: Tensor) -> Tensor:
+    """Return the probabilities [N, V] with 0 for all tokens that end a draft but the likeliest."""
+    if not len(stop_ids):
+        return chances
+    values, likeliest = chances[:, stop_ids].max(-1, keepdim=True)
+    return chances.index_fill(1, stop_ids, 0.0).scatter_(1, stop_ids[likeliest], values)
+
+
+def _is_behind(draft: Draft, other: Draft, most_behind: float) -> bool:
+    return draft.file is other.file and other.joint - draft.joint > most_behind
+
+
+def _step(passes: Passes, tree: Tree, beams: Sequence[_Beam], live: Sequence[Draft], limits: _Limits) -> None:
+    """Write the next token of each live draft, and of the beams' drafts the next tokens that the file predicts."""
+    # Reading ahead in branches saved one pass of seven, but took as much time.
+    beam_by_draft = {id(beam.draft): beam for beam in beams}
+    ahead = [_ahead(draft, limits) if id(draft) in beam_by_draft else [] for draft in live]
+    reading = _read(passes, tree, live, ahead, limits)
+    values, likeliest = reading.chances.max(-1)
+    logps = reading.logits.gather(-1, likeliest[:, None])[:, 0] - reading.sums
+    next_tokens = list(zip(likeliest.tolist(), logps.tolist(), values.clamp(min=LEAST).log().tolist(), strict=True))
+    row = 0
+    for draft, more in zip(live, ahead, strict=True):
+        place = len(draft.ids)
+        for index, (token, logp, joint) in enumerate(next_tokens[row : row + len(more) + 1]):
+            draft.ids.append(token)
+            draft.logps.append(logp)
+            draft.joints.append(joint)
+            draft.end = reading.end(row + index)
+            # The draft goes on as long as the predicted tokens are right.
+            if index == len(more) or more[index] != token or token in limits.stops:
+                break
+            draft.node += 1
+        if beam := beam_by_draft.get(id(draft)):
+            beam.learn(reading, row, place, limits)
+        limits.check(draft)
+        row += len(more) + 1
+
+
+def _ahead(draft: Draft, limits: _Limits) -> list[int]:
     """Return the predicted tokens to read after the draft's last token. A draft's final token need not be read."""
-    room = min(MAX_AHEAD, most - len(draft.ids) - 1)
+    room = min(MAX_AHEAD, limits.most - len(draft.ids) - 1)
     if draft.file is None or room < 1:
         return []
-    ahead = draft.file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=stops)
-    end = next((index for index, token in enumerate(ahead) if token < 0 or token in stops), len(ahead))
+    ahead = draft.file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=limits.stops)
+    end = next((index for index, token in enumerate(ahead) if token < 0 or token in limits.stops), len(ahead))
     return ahead[:end]
 
 
-def _predict(
-    passes: Passes,
-    tree: Tree,
-    live: Sequence[Draft],
-    ahead: Sequence[Sequence[int]],
-    forbidden: Tensor,
-    end: int | None,
-) -> _Prediction:
-    """Return the predictions after each draft's last token and after its predicted tokens, one draft after another."""
+def _read(passes: Passes, tree: Tree, live: Sequence[Draft], ahead: Sequence[Sequence[int]], limits: _Limits) -> _Reading:
+    """Return what follows each draft's last token and its predicted tokens, one draft after another."""
     tokens: list[int] = []
     parents: list[int] = []
-    before: list[Sequence[int]] = []
+    rows_so_far: list[Sequence[int]] = []
     files: list[FileModel | None] = []
     n_known = tree.size
     for draft, more in zip(live, ahead, strict=True):
@@ -252,33 +314,18 @@ def _predict(
             parents.append(parent)
             parent = n_known + len(tokens)
             tokens.append(token)
-            before.append((*draft.ids, *more[:index]))
+            rows_so_far.append((*draft.ids, *more[:index]))
             files.append(draft.file)
-    logits = passes.logits(tree.add(tokens, parents))
-    normalizer = logits.logsumexp(-1)
-    ends = [] if end is None else (logits[:, end] - normalizer).tolist()
-    chances = _chances(logits.clone(), forbidden, before, files)
-    values, likeliest = chances.max(-1)
-    logps = logits.gather(-1, likeliest[:, None])[:, 0] - normalizer
-    joints = values.clamp(min=LEAST).log()
-    return _Prediction(likeliest.tolist(), logps.tolist(), ends, joints.tolist())
+    return _reading(passes.logits(tree.add(tokens, parents)), limits, rows_so_far, files)
 
 
-def _write(live: Sequence[Draft], ahead: Sequence[Sequence[int]], predicted: _Prediction, stops: Collection[int]) -> None:
-    """Append the likeliest next token to each draft, and further ones as long as the predicted tokens are right."""
-    at = 0
-    for draft, more in zip(live, ahead, strict=True):
-        base = draft.node
-        for index in range(len(more) + 1):
-            token = predicted.tokens[at + index]
-            draft.ids.append(token)
-            draft.logps.append(predicted.logps[at + index])
-            draft.joint += predicted.joints[at + index]
-            draft.end = predicted.ends[at + index] if predicted.ends else None
-            draft.node = base + index
-            if index == len(more) or more[index] != token or token in stops:
-                break
-        at += len(more) + 1
+def _reading(
+    logits: Tensor, limits: _Limits, rows_so_far: Sequence[Sequence[int]], files: Sequence[FileModel | None]
+) -> _Reading:
+    """Return what the logits [N, V] predict, mixed with what each row's file model predicts after the row's tokens."""
+    sums = logits.logsumexp(-1)
+    ends = [] if limits.end is None else (logits[:, limits.end] - sums).tolist()
+    return _Reading(logits, sums, _chances(logits, limits.banned, rows_so_far, files), ends)
 
 
 def _allowed(chances: Tensor, first: Sequence[int]) -> Tensor:
@@ -293,11 +340,8 @@ def _allowed(chances: Tensor, first: Sequence[int]) -> Tensor:
 def _chances(
     logits: Tensor, forbidden: Tensor, rows_so_far: Sequence[Sequence[int]], files: Sequence[FileModel | None]
 ) -> Tensor:
-    """Return the next token's probabilities [R, V] after each row's tokens, mixed with those of its file model if it has one.
-
-    `logits` are overwritten.
-    """
-    chances = logits.index_fill_(1, forbidden, -torch.inf).softmax(-1)
+    """Return the next token's probabilities [R, V] after each row's tokens, mixed with those of the row's file model."""
+    chances = logits.index_fill(1, forbidden, -torch.inf).softmax(-1)
     guesses = [NOTHING if file is None else file.guess(ids) for ids, file in zip(rows_so_far, files, strict=True)]
     entries = [
         (row, token, guess.weight * share)

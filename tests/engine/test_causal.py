@@ -30,24 +30,27 @@ def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
 def drafted(passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10) -> tuple[list[Draft], int]:
     """The drafts, and how many passes they took after the first."""
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    work = causal.drafts(passes, kv, PREFIX[-1], rows=3, most=most, first=first, banned=BANNED, stops=STOPS, end=END, file=file)
+    return counted(
+        causal.drafts(passes, kv, PREFIX[-1], rows=3, most=most, first=first, banned=BANNED, stops=STOPS, end=END, file=file)
+    )
+
+
+def counted(work: Generator[list[Draft], bool | None, list[Draft]], most_passes: int | None = None) -> tuple[list[Draft], int]:
+    """Run the work to its end, or say after some passes that it is late; return its drafts, and how many passes they took."""
     n_passes = 0
+    is_late: bool | None = None
     while True:
         try:
-            next(work)
+            work.send(is_late)
         except StopIteration as stop:
             return stop.value, n_passes
         n_passes += 1
+        is_late = n_passes == most_passes
 
 
-def finished(work: Generator[Draft, None, list[Draft]]) -> list[Draft]:
+def finished(work: Generator[list[Draft], bool | None, list[Draft]]) -> list[Draft]:
     """Run the work to its end, and return its drafts."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            drafts: list[Draft] = stop.value
-            return drafts
+    return counted(work)[0]
 
 
 def chances_after(passes: Passes, file: FileModel | None, ids: list[int]) -> torch.Tensor:
@@ -172,13 +175,11 @@ def test_matches_equal_a_search_of_every_place(seed: int) -> None:
 def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Passes, full: float) -> None:
     file = FileModel(PREFIX, AFTER, full=full) if full else None
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    paths, _ = drafted(passes, file, most=6)
-    branches = finished(
-        causal.branches(passes, kv, PREFIX[-1], paths[:1], count=4, most=6, first=(), banned=BANNED, stops=STOPS)
-    )
+    limits: dict[str, Any] = {"most": 6, "first": (), "banned": BANNED, "stops": STOPS}
+    draft, *branches = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, branches=4, **limits))
 
-    # The rule as it reads: each place of the path, each other token, one pass for each.
-    path = [*paths[0].ids, *([] if paths[0].stop is None else [paths[0].stop])]
+    # The rule as it reads: each place of the draft, each other token, one pass for each.
+    path = [*draft.ids, *([] if draft.stop is None else [draft.stop])]
     options = []
     logp = 0.0
     for place, chosen in enumerate(path):
@@ -200,27 +201,57 @@ def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Pass
 
 
 @torch.no_grad()
-def test_no_branch_starts_as_a_path_or_another_branch_does(passes: Passes) -> None:
+def test_no_branch_starts_as_a_draft_or_another_branch_does(passes: Passes) -> None:
     kv = passes.encode(torch.tensor([PREFIX]))[1]
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"most": 1, "first": (), "banned": BANNED, "stops": STOPS}
-    paths = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, alone=True, **limits))
-    branches = finished(causal.branches(passes, kv, PREFIX[-1], paths, count=5, **limits))
-    assert len(branches) == 2 * 5
-    texts = [tuple(draft.ids) for draft in (*paths, *branches)]
-    assert len(set(texts)) == len(texts)
+    drafts = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, alone=True, branches=5, **limits))
+    assert len(drafts) == 2 + 2 * 5
+    assert len({tuple(draft.ids) for draft in drafts}) == len(drafts)
+
+
+@torch.no_grad()
+def test_branches_are_written_in_the_passes_of_their_draft(passes: Passes) -> None:
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    limits: dict[str, Any] = {"most": 12, "first": (), "banned": BANNED, "stops": STOPS}
+    drafts, n_passes = counted(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=5, **limits))
+    assert max(len(draft.ids) for draft in drafts) == 12
+    assert n_passes <= 13
+
+
+@torch.no_grad()
+def test_a_finished_draft_is_there_while_its_branches_are_written(passes: Passes) -> None:
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
+    limits: dict[str, Any] = {"most": 10, "first": (32,), "banned": BANNED, "stops": STOPS, "end": END}
+    finished_drafts = []
+    for drafts in causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, branches=5, **limits):
+        finished_drafts += [(draft.ids, draft.stop) for draft in drafts if draft.is_finished]
+    assert ([32, 33, 34, 35], 36) in finished_drafts
+
+
+@torch.no_grad()
+def test_late_drafts_are_those_that_are_finished(passes: Passes) -> None:
+    kv = passes.encode(torch.tensor([PREFIX]))[1]
+    limits: dict[str, Any] = {"most": 8, "first": (), "banned": BANNED, "stops": STOPS}
+    whole, n_passes = counted(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=5, **limits))
+    n_late = []
+    for most_passes in range(1, n_passes):
+        late, _ = counted(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=5, **limits), most_passes)
+        assert all(draft.ids in [each.ids for each in whole] for draft in late)
+        n_late.append(len(late))
+    assert n_late[0] == 0
+    assert n_late == sorted(n_late)
 
 
 @torch.no_grad()
 def test_a_branch_starts_only_with_an_allowed_token(passes: Passes) -> None:
     first = (30, 32, 40)
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    paths, _ = drafted(passes, None, first=first, most=4)
-    branches = finished(
-        causal.branches(passes, kv, PREFIX[-1], paths[:1], count=30, most=4, first=first, banned=BANNED, stops=STOPS)
-    )
+    limits: dict[str, Any] = {"most": 4, "first": first, "banned": BANNED, "stops": STOPS}
+    draft, *branches = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=30, **limits))
     assert {branch.ids[0] for branch in branches} <= set(first)
-    assert len({tuple(branch.ids) for branch in branches} - {tuple(paths[0].ids)}) > 2
+    assert len({tuple(branch.ids) for branch in branches} - {tuple(draft.ids)}) > 2
     assert all(not set(branch.ids) & set(BANNED) for branch in branches)
 
 
@@ -244,12 +275,11 @@ def test_unlikely_drafts_and_branches_are_dropped(passes: Passes) -> None:
     likely = finished(causal.drafts(passes, kv, PREFIX[-1], rows=3, most_behind=0.0, **limits))
     assert [draft.ids for draft in likely] == [draft.ids for draft in drafts if draft.joint == best]
 
-    path = drafts[0]
-    branches = finished(causal.branches(passes, kv, PREFIX[-1], [path], count=5, **limits))
-    behind = sorted(path.joint - branch.joint for branch in branches)
+    draft, *branches = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=5, **limits))
+    behind = sorted(draft.joint - branch.joint for branch in branches)
     middle = (behind[1] + behind[2]) / 2
-    some = finished(causal.branches(passes, kv, PREFIX[-1], [path], count=5, most_behind=middle, **limits))
-    assert [branch.ids for branch in some] == [branch.ids for branch in branches if path.joint - branch.joint <= middle]
+    _, *some = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=5, most_behind=middle, **limits))
+    assert [branch.ids for branch in some] == [branch.ids for branch in branches if draft.joint - branch.joint <= middle]
     assert 0 < len(some) < len(branches)
 
 
@@ -258,9 +288,8 @@ def test_unlikely_drafts_and_branches_are_dropped(passes: Passes) -> None:
 def test_a_branch_knows_its_log_probabilities(passes: Passes, full: float) -> None:
     file = FileModel(PREFIX, AFTER, full=full) if full else None
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    paths, _ = drafted(passes, file, most=6)
     limits: dict[str, Any] = {"most": 6, "first": (), "banned": BANNED, "stops": STOPS, "end": END}
-    branches = finished(causal.branches(passes, kv, PREFIX[-1], paths[:1], count=5, **limits))
+    _, *branches = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, branches=5, **limits))
     assert branches
     for branch in branches:
         ids = [PREFIX[-1], *branch.ids]

@@ -187,26 +187,23 @@ class CanvasTask:
         self.results = [*self.results, *found]
 
     def _causal_drafts(self, kv: KV, file: FileModel | None, scorer: Scorer) -> Generator[bool, None, None]:
-        """Add the drafts before their branches are written, because a deadline may end the task in between."""
-        fill, results = self.fill, self.results
-        paths = yield from self._in_time(drafting.causal_paths(fill, kv, file))
-        self.results = [*results, *drafting.causal_results(fill, paths, scorer)]
-        others = yield from self._in_time(drafting.branches(fill, kv, paths))
-        self.results = [*results, *drafting.causal_results(fill, [*paths, *others], scorer)]
-
-    def _in_time(self, work: Generator[Draft, None, list[Draft]]) -> Generator[bool, None, list[Draft]]:
-        """Return the drafts, or none if the time runs out before they are complete."""
+        """Add the causal drafts, each as soon as it is finished, and then their branches unless the time runs out."""
+        results, work = self.results, drafting.causal_drafts(self.fill, kv, file)
+        is_late: bool | None = None
         while True:
             began = self._pace.clock()
             try:
-                self._draft_so_far = next(work)
+                written = work.send(is_late)
             except StopIteration as stop:
-                return list[Draft](stop.value)
+                self.results = [*results, *drafting.causal_results(self.fill, stop.value, scorer)]
+                return
+            self._draft_so_far = written[0]
+            finished = [draft for draft in written if draft.is_finished]
+            self.results = [*results, *drafting.causal_results(self.fill, finished, scorer)]
             self._pace.note("token", self.fill.profile.causal_rows, (self._pace.clock() - began) * 1000)
-            if self._due is not None and self._due.left_ms() <= self._score_ms(self._rows):
-                work.close()
-                return []
-            yield True
+            is_late = self._due is not None and self._due.left_ms() <= self._score_ms(self._rows)
+            if not is_late:
+                yield True
 
     def _draft_pays(self) -> bool:
         """Return whether a causal draft pays: it takes no longer than the time left, or than the canvas took.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 from dg_lsp.core import placeholders
 from dg_lsp.core.values import InfillRequest
@@ -87,76 +86,34 @@ def copied_drafts(fill: Fill) -> list[RowResult]:
     return [replace(result, text=fill.of_draft(result.text)) for result in gathered]
 
 
-def causal_paths(fill: Fill, kv: KV, file: FileModel | None) -> Generator[Draft, None, list[Draft]]:
-    """Return greedy drafts that the encoder writes from left to right, starting with the likeliest first tokens.
+def causal_drafts(fill: Fill, kv: KV, file: FileModel | None) -> Generator[list[Draft], bool | None, list[Draft]]:
+    """Return drafts that the encoder writes from left to right, as `causal.drafts` does.
 
-    If branches follow, there is one, because its branches start with other likely tokens too. Yields the first draft so far
-    after each pass, which is one uninterruptible unit. The first draft starts with the likeliest token; at its end another
-    one may be likelier.
+    Within a line there is one that starts with the likeliest token, because its branches start with other likely tokens too.
+    In blocks, branches found hardly any right answer more. At its end, another draft than the first may be the likeliest.
     """
     if fill.n_holes > 1 or not fill.switches.causal or not fill.profile.causal_rows:
         return []
-    limits = _limits(fill)
+    end, line_ends = _stops(fill)
+    has_branches = fill.profile.branches > 0 and not fill.is_block
     return (
         yield from causal.drafts(
             fill.passes,
             kv,
             fill.sheet.kv[-1],
-            rows=1 if _has_branches(fill) else fill.profile.causal_rows,
+            rows=1 if has_branches else fill.profile.causal_rows,
+            most=min(MAX_CAUSAL_TOKENS, max(fill.gap_lengths())),
+            first=fill.first_tokens(),
+            banned=[token for token in fill.tokens.unwritable if token not in end],
+            stops=end | line_ends,
+            end=fill.sheet.end,
             file=file,
             alone=fill.profile.branches > 0,
+            branches=fill.profile.branches if has_branches else 0,
             # Of blocks, the likeliest are the shortest.
-            most_behind=MOST_BEHIND if _has_branches(fill) else math.inf,
-            **limits,
+            most_behind=MOST_BEHIND if has_branches else math.inf,
         )
     )
-
-
-def branches(fill: Fill, kv: KV, paths: Sequence[Draft]) -> Generator[Draft, None, list[Draft]]:
-    """Return the branches of the first draft and of the one that the model wrote alone, unless lines are filled.
-
-    In blocks, branches found hardly any right answer more. Yields as `causal_paths` does.
-    """
-    if not paths or not _has_branches(fill):
-        return []
-    alone = [path for path in paths[1:] if path.file is None and paths[0].file is not None]
-    limits = _limits(fill)
-    return (
-        yield from causal.branches(
-            fill.passes,
-            kv,
-            fill.sheet.kv[-1],
-            [paths[0], *alone],
-            count=fill.profile.branches,
-            most_behind=MOST_BEHIND,
-            **limits,
-        )
-    )
-
-
-def _has_branches(fill: Fill) -> bool:
-    return fill.profile.branches > 0 and not fill.is_block
-
-
-class _Limits(TypedDict):
-    """The limits of a causal draft, as arguments of `causal.drafts` and `causal.branches`."""
-
-    most: int
-    first: Sequence[int]
-    banned: Sequence[int]
-    stops: Collection[int]
-    end: int | None
-
-
-def _limits(fill: Fill) -> _Limits:
-    end, line_ends = _stops(fill)
-    return {
-        "most": min(MAX_CAUSAL_TOKENS, max(fill.gap_lengths())),
-        "first": fill.first_tokens(),
-        "banned": [token for token in fill.tokens.unwritable if token not in end],
-        "stops": end | line_ends,
-        "end": fill.sheet.end,
-    }
 
 
 def causal_results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list[RowResult]:
@@ -173,9 +130,7 @@ def causal_results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list
 
 def text_so_far(fill: Fill, draft: Draft) -> str:
     """Return the text of a causal draft that may still be written."""
-    end, line_ends = _stops(fill)
-    ids = draft.ids[:-1] if draft.ids and draft.ids[-1] in end | line_ends else draft.ids
-    return fill.of_draft(layout.answer(fill.vocabulary, ids, fill.sheet.heal))
+    return fill.of_draft(layout.answer(fill.vocabulary, draft.ids, fill.sheet.heal))
 
 
 def _stops(fill: Fill) -> tuple[set[int], set[int]]:
