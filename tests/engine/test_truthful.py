@@ -165,8 +165,8 @@ def test_no_draft_continues_into_the_suffix(
     stops = instruct.loaded.vocabulary.with_newline if hole is LINE else ()
     end = next((index for index, token in enumerate(ids) if token in stops), len(ids))
 
-    def scripted(*_: object, **__: object) -> Generator[bool, None, list[Draft]]:
-        yield True
+    def scripted(*_: object, **__: object) -> Generator[list[Draft], None, list[Draft]]:
+        yield [Draft(ids[:1])]
         return [Draft(ids[:end], stop=ids[end] if end < len(ids) else None)]
 
     monkeypatch.setattr(causal, "drafts", scripted)
@@ -188,8 +188,8 @@ def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatc
     ids, eom = vocabulary.encode(draft), vocabulary.id("<eom>")
     assert eom is not None
 
-    def scripted(*_: object, **__: object) -> Generator[bool, None, list[Draft]]:
-        yield True
+    def scripted(*_: object, **__: object) -> Generator[list[Draft], None, list[Draft]]:
+        yield [Draft(ids[:1])]
         return [Draft(ids, stop=eom), Draft(ids)]
 
     monkeypatch.setattr(causal, "drafts", scripted)
