@@ -8,7 +8,9 @@ order than those of `Passes`. A test checks that both passes equal the plain one
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -196,8 +198,16 @@ def _attend_causally(layer: _Layer, heads: tuple[Tensor, ...], n_tokens: int) ->
 
 
 def _rms(hidden: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
-    scaled = hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True).add_(eps))
+    """Return the hidden states divided by the root of their mean square plus `eps`, by as few operations as possible."""
+    size = hidden.shape[-1]
+    lengths = torch.hypot(torch.linalg.vector_norm(hidden, dim=-1, keepdim=True), _least_length(eps, size))
+    scaled = hidden / lengths.mul_(size**-0.5)
     return scaled if weight is None else scaled.mul_(weight)
+
+
+@lru_cache(maxsize=8)
+def _least_length(eps: float, size: int) -> Tensor:
+    return torch.tensor(math.sqrt(eps * size))
 
 
 def _pack(layer: Any, kind: Kind) -> _Layer:

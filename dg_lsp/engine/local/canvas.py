@@ -190,6 +190,7 @@ class CanvasTask:
         """Add the causal drafts, each as soon as it is finished, and then their branches unless the time runs out."""
         results, work = self.results, drafting.causal_drafts(self.fill, kv, file)
         is_late: bool | None = None
+        finished: list[Draft] = []
         while True:
             began = self._pace.clock()
             try:
@@ -198,8 +199,9 @@ class CanvasTask:
                 self.results = [*results, *drafting.causal_results(self.fill, stop.value, scorer)]
                 return
             self._draft_so_far = written[0]
-            finished = [draft for draft in written if draft.is_finished]
-            self.results = [*results, *drafting.causal_results(self.fill, finished, scorer)]
+            if len(now := [draft for draft in written if draft.is_finished]) != len(finished):
+                finished = now
+                self.results = [*results, *drafting.causal_results(self.fill, finished, scorer)]
             self._pace.note("token", self.fill.profile.causal_rows, (self._pace.clock() - began) * 1000)
             is_late = self._due is not None and self._due.left_ms() <= self._score_ms(self._rows)
             if not is_late:
