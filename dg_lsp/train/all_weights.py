@@ -1,7 +1,9 @@
 """Train all weights of a small model on a folder's code for a limited time, and keep the state with the lowest loss.
 
-Most steps are causal, because drafts and their ranking use the causal pass; the others train the canvas. This module knows
-the objective, the optimizer and the held-out windows. It knows nothing of files, exact matches or the store.
+The states are those of the training, and means of its last one and the model before it (WiSE-FT: Wortsman et al. 2022,
+arXiv 2109.01903), because a few files are soon learned by heart. Most steps are causal, because drafts and their ranking use
+the causal pass; the others train the canvas, unless the profile fills holes by drafts. This module knows the objective, the
+optimizer and the held-out windows. It knows nothing of files, exact matches or the store.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ WARM_STEPS = 20
 HOLD = 0.4  # the fraction of the training with the full learning rate; after it the rate falls linearly
 LAST_RATE = 0.02
 BETAS = (0.9, 0.98)  # of AdamW
+BLENDS = (0.25, 0.5, 0.75)  # weights of the last state in its means with the model before the training
 CO_LOSS = 0.5  # the weight of the causal loss in a canvas step, and of the canvas loss in the measured loss
 CONDITIONED, ON_POLICY = 0.4, 0.5  # the fractions of canvas steps with self-conditioning, and with a canvas of the first pass
 CANVAS = 64
@@ -39,8 +42,8 @@ UNUSED = ("vision", "router", "experts", "layernorm_2")
 class Recipe:
     """How to train. docs/decisions/0013-tuning-on-a-repository.md says how the values were chosen."""
 
-    learning_rate: float = 1e-3
-    causal_share: float = 0.7  # of the steps
+    learning_rate: float = 3e-4
+    causal_share: float = 0.7  # of the steps, if the profile starts with the canvas; else all are causal
     tokens: int = 2048  # of a causal step
     length: int = 256  # of a window
     rows: int = 4  # windows of a canvas step
@@ -58,6 +61,7 @@ class Training:
     def __init__(self, loaded: Loaded, train: Packed, held: Packed, recipe: Recipe, seed: int) -> None:
         tokenizer, profile = loaded.vocabulary.tokenizer, loaded.profile
         self.recipe, self.passes = recipe, loaded.passes
+        self._has_canvas = profile.first == "canvas"
         self._train = tune_data.sampler(train, tokenizer, profile, seed=seed, canvas=CANVAS)
         checks = tune_data.sampler(held, tokenizer, profile, seed=seed + 1, canvas=CANVAS)
         self._causal_checks = [checks.causal(recipe.check_rows // 3, CHECK_LENGTH) for _ in range(3)]
@@ -71,6 +75,7 @@ class Training:
         self._optimizer = torch.optim.AdamW(self._weights.values(), lr=recipe.learning_rate, betas=BETAS, weight_decay=0.0)
         self._n_steps = 0
         self.n_source_tokens, self.tokens = len(train.ids), 0  # in the files, and trained on so far
+        self._first = {name: weight.detach().clone() for name, weight in self._weights.items()}
         self.first_loss = self.best_loss = self.measure()
         self.best: dict[str, Tensor] = {}
 
@@ -84,7 +89,18 @@ class Training:
                 # On a slow machine, checks must not take the time of the training.
                 after = share_done()
                 next_check = share + max(1 / self.recipe.n_checks, CHECK_SPACING * (after - share))
-        on_check(1.0, self.check())
+        on_check(1.0, self.finish())
+
+    @torch.no_grad()
+    def finish(self) -> float:
+        """Check the last state and its means with the model before the training; return the lowest of their losses."""
+        last = {name: weight.detach().clone() for name, weight in self._weights.items()}
+        losses = [self.check()]
+        for share in BLENDS:
+            for name, weight in self._weights.items():
+                weight.copy_(torch.lerp(self._first[name], last[name], share))
+            losses.append(self.check())
+        return min(losses)
 
     @torch.no_grad()
     def end_loss(self) -> float:
@@ -111,10 +127,12 @@ class Training:
 
     @torch.no_grad()
     def measure(self) -> float:
-        """Return the loss on the held-out windows: the causal loss, and half of the canvas loss."""
+        """Return the loss on the held-out windows: the causal loss, and half of the canvas loss if the canvas is trained."""
         causal = [
             float(causal_loss(self.passes, self._causal(batch), "cpu", torch.float32)[0]) for batch in self._causal_checks
         ]
+        if not self._has_canvas:
+            return sum(causal) / len(causal)
         canvas = [
             float(mixed_loss(self.passes, batch, "cpu", torch.float32, conditioned=False, on_policy=False)[0])
             for batch in self._canvas_checks
@@ -133,7 +151,7 @@ class Training:
         random, recipe = self._train.random, self.recipe
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.learning_rate * _rate(self._n_steps, share)
-        if random.random() < recipe.causal_share:
+        if not self._has_canvas or random.random() < recipe.causal_share:
             batch = self._causal(self._train.causal(max(1, recipe.tokens // recipe.length), recipe.length))
             loss = causal_loss(self.passes, batch, "cpu", torch.float32)[0]
             self.tokens += batch.ids.size

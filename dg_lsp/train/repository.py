@@ -175,7 +175,7 @@ def _train(training: Training, timer: _Timer, progress: Callable[[str], None], s
     try:
         training.run(share_done, lambda share, loss: say(_checked(training, share, loss)))
     except KeyboardInterrupt:
-        say(f"interrupted: loss on held-out files {training.check():.3f}; the best state so far counts")
+        say(f"interrupted: loss on held-out files {training.finish():.3f}; the best state so far counts")
 
 
 def _progress(training: Training, share: float, timer: _Timer) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -110,13 +111,28 @@ def test_the_stored_weights_have_the_reported_loss(sources: Path, base: Path, mo
     assert training.measure() == pytest.approx(report.after.loss, rel=0.01)
 
 
-def test_a_model_is_taught_to_end_answers_only_if_it_already_does(sources: Path, base: Path) -> None:
-    def training(folder: Path) -> Training:
-        loaded = model.load_model(str(folder), device="cpu", threads=1, dtype="float32", trainable=True)
-        train, held = (tune_data.packed(part, loaded.vocabulary.tokenizer) for part in tune_data.texts(sources))
-        return Training(loaded, train, held, RECIPE, 0)
+def new_training(sources: Path, folder: Path) -> Training:
+    """A training of the model in a folder that has not begun."""
+    loaded = model.load_model(str(folder), device="cpu", threads=1, dtype="float32", trainable=True)
+    train, held = (tune_data.packed(part, loaded.vocabulary.tokenizer) for part in tune_data.texts(sources))
+    return Training(loaded, train, held, RECIPE, 0)
 
-    untaught = training(base)
+
+def test_a_mean_with_the_model_before_may_be_the_best(sources: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = new_training(sources, base)
+    name, norm = next(item for item in training.passes.model.named_parameters() if item[0].endswith("norm.weight"))
+    first = norm.detach().clone()
+    with torch.no_grad():
+        norm += torch.arange(1.0, len(norm) + 1)
+    middle = first + torch.arange(1.0, len(norm) + 1) / 2
+    monkeypatch.setattr(training, "measure", lambda: float((norm - middle).abs().sum()))
+    training.best_loss = math.inf
+    assert training.finish() == training.best_loss == pytest.approx(0.0)
+    torch.testing.assert_close(training.best[name], middle.bfloat16())
+
+
+def test_a_model_is_taught_to_end_answers_only_if_it_already_does(sources: Path, base: Path) -> None:
+    untaught = new_training(sources, base)
     assert not untaught.knows_end
     tokens = itertools.count(0.0, 0.02)
     untaught.run(lambda: next(tokens), lambda _share, _loss: None)
