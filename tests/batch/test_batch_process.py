@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -245,9 +245,19 @@ COMPLETION = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp engine 
 def test_ctrl_c_shows_no_traceback_before_a_command_runs(
     module: str, arguments: tuple[str, ...], variables: dict[str, str]
 ) -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_IMPORT, module, *arguments],
-        cwd=ROOT,
+    process = interrupted(ROOT, (module, *arguments), variables)
+    # `eval` says first what it begins.
+    stderr = process.stderr.removeprefix("dg-lsp: filling\n")
+    assert (process.returncode, process.stdout, stderr) == (130, "", "dg-lsp: interrupted\n")
+
+
+def interrupted(
+    cwd: Path, module_and_arguments: Sequence[str], variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that is interrupted while it imports a module."""
+    return subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, *module_and_arguments],
+        cwd=cwd,
         env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -256,9 +266,6 @@ def test_ctrl_c_shows_no_traceback_before_a_command_runs(
         check=False,
         preexec_fn=handling(signal.SIGINT),
     )
-    # `eval` says first what it begins.
-    stderr = process.stderr.removeprefix("dg-lsp: filling\n")
-    assert (process.returncode, process.stdout, stderr) == (130, "", "dg-lsp: interrupted\n")
 
 
 # Each command of `train` that imports torch. They are interrupted before they read a file.
@@ -278,17 +285,7 @@ TRAINING = [
 def test_ctrl_c_ends_training_while_torch_is_imported(arguments: tuple[str, ...], tmp_path: Path) -> None:
     for name in ("tokenizer.json", "train.npz", "valid.npz", "state.pt"):
         (tmp_path / name).touch()
-    process = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_IMPORT, "numpy", "train", *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        preexec_fn=handling(signal.SIGINT),
-    )
+    process = interrupted(tmp_path, ("numpy", "train", *arguments), {"PYTHONPATH": str(ROOT)})
     assert (process.returncode, process.stdout, process.stderr) == (130, "", "dg-lsp: interrupted\n")
 
 
