@@ -29,7 +29,7 @@ def drop_glued(text: str, around: Around) -> str | None:
 
     The rule applies only before more code on the line: at the end of a line, what is typed may be the beginning of any
     name. An answer that ends with the rest of its line wrote that name itself. At a cursor inside a name, the answer is
-    part of that name.
+    part of that name, unless the name is used elsewhere as it is and the longer one is not.
     """
     language = languages.get(around.document.language)
     if language is None or text.rstrip().endswith(around.rest.rstrip()) or not around.rest.strip(" \t)]};,"):
@@ -37,7 +37,8 @@ def drop_glued(text: str, around: Around) -> str | None:
     left, first = _NAME_AT_END.search(around.before), _NAME_AT_START.match(text)
     last, right = _NAME_AT_END.search(text), _NAME_AT_START.match(around.rest)
     if left and first and right and first.end() == len(text):
-        return text  # the cursor is inside a name, and the answer is a part of it
+        is_used = _n_places(left[0] + right[0], around) > 0
+        return None if is_used and not _is_known(left[0] + text + right[0], around, language) else text
     is_glued = False
     if left and first and text[0].islower():
         is_member = around.before[: left.start()].endswith((".", ":", ">"))
@@ -56,7 +57,7 @@ def _is_known(name: str, around: Around, language: Language) -> bool:
 
 
 def _n_places(name: str, around: Around) -> int:
-    """Return how often the whole word occurs in the document, except next to the hole."""
+    """Return how often the whole word occurs in the document, except next to the hole or around it."""
     text, span = around.document.text, around.hole.span
     matches = re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)
-    return sum(match.end() != span.start and match.start() != span.end for match in matches)
+    return sum(match.end() < span.start or span.end < match.start() for match in matches)
