@@ -23,6 +23,8 @@ def test_text_typed_before_inline_suggestions_are_set_up_gets_a_suggestion(
         session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWDOWN})
         code.command("dgLsp.openSample")
         code.page.wait_for_selector(".monaco-editor.focused")
+        line = "return vscode.window.activeTextEditor?.selection.active.line"
+        until(lambda: code.run(line), "the cursor below the first lines", tell=code.picture)
         code.type("self.")
         session.detach()
         # The slow page may still show a suggestion for the empty line.

@@ -144,8 +144,7 @@ async function openSample(): Promise<vscode.TextDocument> {
 
 /** Show a document with the cursor after a text. */
 async function show(document: vscode.TextDocument, text: string): Promise<void> {
-  const editor = await vscode.window.showTextDocument(document);
   const position = document.positionAt(document.getText().lastIndexOf(text) + text.length);
-  editor.selection = new vscode.Selection(position, position);
-  editor.revealRange(new vscode.Range(position, position));
+  // Opened at its place, because someone may type at once.
+  await vscode.window.showTextDocument(document, { selection: new vscode.Range(position, position) });
 }
