@@ -106,6 +106,7 @@ def test_an_answer_may_complete_a_name() -> None:
     check_taken("x.strip()\ny = x.strip⟦⟧() + 1\n", "ped")
     check_taken("f(my_items)\nx = f(⟦⟧items, y)\n", "my_")
     check_taken("# a word⟦⟧ and more\n", "smith")
+    check_taken("colr = 1\n# the col⟦⟧r of the text\n", "ou")
     check_taken("item = 1\nx = (item⟦⟧, y)\n", "_count")
     check_taken("f(items)\nx = f(it⟦⟧ms, y)\n", "e")
     check_taken("f(items)\nx = f(it⟦⟧ms, itms)\n", "e")

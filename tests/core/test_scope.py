@@ -74,6 +74,7 @@ def test_a_name_that_nothing_binds_is_unbound(text: str, expected: list[str]) ->
         "from a import *\ndef f():\n    ⟦return anything⟧\n",
         "def f():\n    from a import *\n    ⟦return anything⟧\n",
         "def f():\n    ⟦return anything⟧\n\nglobals().update(a)\n\ndef g():\n    return anything\n",
+        "for name in ('RED', 'BLUE'):\n    globals()[name] = 1\n\ndef f(x):\n    ⟦return RED⟧\n    for i in\n",
         "def f():\n    x = anything(1)\n    ⟦return anything(x)⟧\n\nglobals().update(a)\n",
         "def f():\n    ⟦return anything⟧\n\nglobals()['anything'] = 1\n",
         "def g():\n    global counter, other\n    counter = 1\n\ndef f():\n    ⟦return counter⟧\n",

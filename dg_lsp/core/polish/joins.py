@@ -36,11 +36,12 @@ def drop_glued(text: str, around: Around) -> str | None:
         return text
     left, first = _NAME_AT_END.search(around.before), _NAME_AT_START.match(text)
     last, right = _NAME_AT_END.search(text), _NAME_AT_START.match(around.rest)
+    is_glued = False
     if left and first and right and first.end() == len(text):
         is_used = _n_places(left[0] + right[0], around) > 0
-        return None if is_used and not _is_known(left[0] + text + right[0], around, language) else text
-    is_glued = False
-    if left and first and text[0].islower():
+        is_glued = is_used and not _is_known(left[0] + text + right[0], around, language)
+        last = None
+    elif left and first and text[0].islower():
         is_member = around.before[: left.start()].endswith((".", ":", ">"))
         is_whole = len(left[0]) > 1 and _n_places(left[0], around) > 0
         is_glued = is_whole and not is_member and not _is_known(left[0] + first[0], around, language)

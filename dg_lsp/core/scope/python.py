@@ -59,6 +59,8 @@ def _unbound_names(filled: Syntax, answer: Span, old: str, uri: str) -> frozense
         names = _unbound_in(region, filled, answer, old, uri)
         if names is not None:
             return names
+    if module_names.computes_names(filled.text):
+        return frozenset()
     return uses.unbound_names(filled, [answer])
 
 
