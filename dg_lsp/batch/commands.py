@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from dg_lsp.batch import options
-from dg_lsp.engine.entry import ENGINE_COMMAND
+from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.settings import DEFAULTS
 from dg_lsp.wire.visible import visible, visible_message
 

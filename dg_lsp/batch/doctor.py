@@ -23,9 +23,9 @@ from dg_lsp import __version__
 from dg_lsp.core import languages
 from dg_lsp.core.languages import Language
 from dg_lsp.core.wording import counted
-from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire import build, completions, config, meeting, model_names
 from dg_lsp.wire.config import Config
+from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.meeting import MeetingError
@@ -172,7 +172,7 @@ def configuration(root: Path, problems: tuple[str, ...]) -> Finding:
 
 def tuned_weights(workspace: Path) -> Finding:
     """Return the repositories whose tuned weights are stored, and whether the workspace is part of one."""
-    from dg_lsp.engine import tuned_store
+    from dg_lsp.engine.model.weights import tuned_store
 
     what = "tuned weights"
     try:

@@ -11,9 +11,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.engine import fit
-from dg_lsp.engine.fit import machine
-from dg_lsp.engine.weights import fetch
+from dg_lsp.engine.model import fit
+from dg_lsp.engine.model.fit import machine
+from dg_lsp.engine.model.weights import fetch
 from dg_lsp.wire import model_names
 from dg_lsp.wire.settings import EMBEDDED
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dg_lsp.batch.commands import is_colourful, print_bytes, print_painted, say
-from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire import completions
+from dg_lsp.wire.entry import ENGINE_COMMAND
 
 if TYPE_CHECKING:
     from dg_lsp.batch.explain import Trace

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.engine.calibration import Calibration
+from dg_lsp.core.calibration import Calibration
 
 FORMAT = 1
 """Increase this when a backend's features change their meaning, so that older fits are ignored."""

@@ -22,11 +22,11 @@ import httpx
 import typer
 
 from dg_lsp.core.wording import counted
-from dg_lsp.engine import status_lines
-from dg_lsp.engine.entry import ENGINE_COMMAND
-from dg_lsp.engine.progress_line import Progress
+from dg_lsp.engine.serve import status_lines
+from dg_lsp.engine.serve.progress_line import Progress
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, build, completions, config, meeting, model_names
 from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
@@ -147,8 +147,8 @@ def run(
     detached: Annotated[bool, typer.Option(hidden=True, help="Write standard output and error to the log file.")] = False,
 ) -> None:
     """Run an engine in the foreground until it is stopped or unused. DG_LSP_ENGINE_TOKEN sets its token."""
-    from dg_lsp.engine import daemon  # imported here, because the other commands need no server
-    from dg_lsp.engine.scheduler import Limits
+    from dg_lsp.engine.serve import daemon  # imported here, because the other commands need no server
+    from dg_lsp.engine.serve.scheduler import Limits
 
     low, _, high = protocol.partition(":")
     n_servers = max(1, model_names.n_servers(engine_id.model))
@@ -197,7 +197,7 @@ def pull(
     revision: Annotated[str, typer.Option(help="Revision of the model.")] = "",
 ) -> None:
     """Fetch a model from the hub ahead of its first use. Files in the cache are not fetched again."""
-    from dg_lsp.engine.weights import fetch
+    from dg_lsp.engine.model.weights import fetch
 
     elsewhere = model == EMBEDDED or model_names.is_remote(model) or model_names.folder_of(model) is not None
     if elsewhere or model.count("/") != 1:

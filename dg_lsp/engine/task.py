@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
+from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.calibration import Evidence
 from dg_lsp.engine.calibration_store import Calibrations
 
 # How a model runs several requests: "independent", because another process or machine does the work; "joined" in one

@@ -26,8 +26,8 @@ from dg_lsp.wire.visible import visible_message
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dg_lsp.engine.model import Loaded
-    from dg_lsp.engine.stages import Measured
+    from dg_lsp.engine.decode.canvas.stages import Measured
+    from dg_lsp.engine.model.loading import Loaded
 
 app = command_group()
 
@@ -91,7 +91,7 @@ def compare(
     "prefix known" is a fill after the same request without its last character, as when a user types. `done` is called with
     the number of tasks so far.
     """
-    from dg_lsp.engine.stock import STEPS, StockFiller
+    from dg_lsp.engine.decode.canvas.stock import STEPS, StockFiller
 
     steps = loaded.profile.sampling.line_steps
     whole = run.Bench(run.Setup((FULL, BARE), seed=seed), loaded)
@@ -250,7 +250,7 @@ def bench(
 
 def _measured(size: str, device: str, threads: int) -> tuple[Measured, str]:
     """Return the stage timings of the model of this size with random weights, and the device; raise EvalError."""
-    from dg_lsp.engine import stages
+    from dg_lsp.engine.decode.canvas import stages
 
     try:
         return stages.measure_size(size, device, threads)
@@ -268,7 +268,7 @@ def _by_size(file: Path) -> tuple[list[tasks.Task], list[tasks.Task]]:
 
 
 def _loaded(name: str, threads: int) -> Loaded:
-    from dg_lsp.engine.model import LoadError, load_model
+    from dg_lsp.engine.model.loading import LoadError, load_model
 
     try:
         return load_model(name, threads=threads)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dg_lsp.core import polish, syntax
+from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.calibration import Calibration
 from dg_lsp.engine.task import Filler
 from dg_lsp.engine.task import Task as Work
 from dg_lsp.evaluate import fit, reliability, score

@@ -161,7 +161,8 @@ def _result(name: str, filler: Filler, cut_tasks: Sequence[Task], seed: int, *, 
 
 def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, object]) -> Path:
     """Write the calibration to the file that the engine reads, and return that file. Raises EvalError."""
-    from dg_lsp.engine import calibration_store, profile
+    from dg_lsp.engine import calibration_store
+    from dg_lsp.engine.model import profile
 
     assert filler.calibrations is not None
     try:

@@ -17,8 +17,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dg_lsp.engine import calibration
-from dg_lsp.engine.calibration import POSITIONS, Calibration
+from dg_lsp.core import calibration
+from dg_lsp.core.calibration import POSITIONS, Calibration
 
 FOLDS = 5
 # On the squared weights of features with unit spread. The choice has many features, so its penalty is larger.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dg_lsp.engine import drafts
+from dg_lsp.engine.decode.propose import drafts
 from dg_lsp.evaluate.tasks import Task
 
 SAME_RIGHT = 24  # how many characters after a match are compared at most; the same as for ranking drafts
@@ -18,7 +18,7 @@ SAME_RIGHT = 24  # how many characters after a match are compared at most; the s
 class Method:
     """One way to fill a task.
 
-    `without` names parts of the engine to switch off (`engine.local.Switches`), and `profile` replaces settings of the
+    `without` names parts of the engine to switch off (`decode.Switches`), and `profile` replaces settings of the
     checkpoint's profile. `known_length` gives the canvas as many tokens as the answer has. A method without `suffix`
     does not see the text after the hole. `kinds` lists the kinds of task that it can fill; empty means all.
     """

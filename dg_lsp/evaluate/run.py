@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.profile import as_instruct
+from dg_lsp.engine.model.profile import as_instruct
 from dg_lsp.evaluate import execute, methods, score
 from dg_lsp.evaluate.methods import Method
 from dg_lsp.evaluate.score import Row
 from dg_lsp.evaluate.tasks import EvalError, Task
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.local import LocalFiller
-    from dg_lsp.engine.model import Loaded
+    from dg_lsp.engine.decode.filler import LocalFiller
+    from dg_lsp.engine.model.loading import Loaded
     from dg_lsp.engine.task import Filler
 
 LAYOUTS = ("infill-trained", "instruct")
@@ -108,7 +108,8 @@ class Bench:
         return self._fillers[method]
 
     def _filler(self, method: Method) -> LocalFiller:
-        from dg_lsp.engine.local import LocalFiller, Switches
+        from dg_lsp.engine.decode.fill import Switches
+        from dg_lsp.engine.decode.filler import LocalFiller
 
         if self._loaded is None:
             raise EvalError(f"{method.name} needs a model")
@@ -125,11 +126,11 @@ def load_bench(setup: Setup) -> Bench:
     """Return the bench of a setup. The model is loaded only if a method needs it. Raises EvalError."""
     if not setup.needs_model:
         return Bench(setup, None)
-    from dg_lsp.engine import model
+    from dg_lsp.engine.model import loading
 
     try:
-        return Bench(setup, model.load_model(setup.model, device=setup.device, threads=setup.threads, dtype=setup.dtype))
-    except model.LoadError as error:
+        return Bench(setup, loading.load_model(setup.model, device=setup.device, threads=setup.threads, dtype=setup.dtype))
+    except loading.LoadError as error:
         raise EvalError(str(error)) from error
 
 

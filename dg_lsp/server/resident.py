@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill import life
 from dg_lsp.infill.life import Absent, Failed, Loading, Lost, Ready, Starting, State
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server.settings import Settings
+from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.model_names import is_remote
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.model import Loaded
+from dg_lsp.engine.model.loading import Loaded
 from dg_lsp.train import tune_data
 from dg_lsp.train.loop import causal_loss, mixed_loss
 from dg_lsp.train.losses import token_losses

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
 
 # isort: split
 import torch
@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dg_lsp.engine.profile import FILE, dump, load_profile
+from dg_lsp.engine.model.profile import FILE, dump, load_profile
 from dg_lsp.evaluate.tasks import EvalError
 
 WEIGHTS = "model.safetensors"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.engine.profile import load_profile as load_profile
+from dg_lsp.engine.model.profile import load_profile as load_profile
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import curve
 

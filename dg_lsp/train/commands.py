@@ -302,13 +302,13 @@ def need(run: Path, *files: str) -> None:
 def sentence(error: Exception) -> str:
     """Return an expected error's message for users; "" for an unexpected error, or one that is reported elsewhere."""
     # Importing the module would import torch. If the error is one of its own, the module is already loaded.
-    model = sys.modules.get("dg_lsp.engine.model")
+    model = sys.modules.get("dg_lsp.engine.model.loading")
     if isinstance(error, EvalError) or (model is not None and isinstance(error, model.LoadError)):
         return str(error)
-    adapter = sys.modules.get("dg_lsp.engine.weights.adapter")
+    adapter = sys.modules.get("dg_lsp.engine.model.weights.adapter")
     if adapter is not None and isinstance(error, adapter.AdapterError):
         return str(error)
-    store = sys.modules.get("dg_lsp.engine.tuned_store")
+    store = sys.modules.get("dg_lsp.engine.model.weights.tuned_store")
     if store is not None and isinstance(error, store.StoreError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):

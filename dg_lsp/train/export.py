@@ -9,13 +9,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
 
 # isort: split
 import torch
 from transformers.utils import logging
 
-from dg_lsp.engine.profile import FILE, Profile, Sampling, dump
+from dg_lsp.engine.model.profile import FILE, Profile, Sampling, dump
 from dg_lsp.train.shape import Shape, build, resume
 
 # The profile for a model trained by `train.objective`. Its limits are those of the training.

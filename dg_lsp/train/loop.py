@@ -18,15 +18,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
 
 # isort: split
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dg_lsp.engine.passes import KV, Passes
-from dg_lsp.engine.profile import Profile
+from dg_lsp.engine.model.passes import KV, Passes
+from dg_lsp.engine.model.profile import Profile
 from dg_lsp.train import pack
 from dg_lsp.train.curve import PLAN
 from dg_lsp.train.export import PROFILE

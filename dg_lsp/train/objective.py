@@ -13,9 +13,9 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine.layout import Instruct
-from dg_lsp.engine.profile import Profile, as_instruct
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.decode.layout import Instruct
+from dg_lsp.engine.model.profile import Profile, as_instruct
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.train.pack import Packed
 from dg_lsp.train.windows import DELETE, HELD_TOKENS, N_SPECIAL, PAD, Window, Windows
 

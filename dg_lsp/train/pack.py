@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.train import cuts, mixture
 
 NAME_PARTS = 2  # how many parts of its path make a file's name, as in requests

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
 
 # isort: split
 from safetensors.torch import save
 from torch import Tensor
 
-from dg_lsp.engine import tuned_store
 from dg_lsp.engine.calibration_store import ModelId
-from dg_lsp.engine.local import tuned as tuned_models
-from dg_lsp.engine.model import Loaded, load_model
-from dg_lsp.engine.tuned_store import Figures, StoreError, Tuned
+from dg_lsp.engine.decode import tuned as tuned_models
+from dg_lsp.engine.model.loading import Loaded, load_model
+from dg_lsp.engine.model.weights import tuned_store
+from dg_lsp.engine.model.weights.tuned_store import Figures, StoreError, Tuned
 from dg_lsp.evaluate import make, methods
 from dg_lsp.evaluate.run import Bench, Setup
 from dg_lsp.evaluate.tasks import EvalError, Task

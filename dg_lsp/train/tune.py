@@ -16,10 +16,10 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dg_lsp.engine import profile as profiles
-from dg_lsp.engine.model import Loaded, load_model
-from dg_lsp.engine.passes import Passes
-from dg_lsp.engine.weights import adapter
+from dg_lsp.engine.model import profile as profiles
+from dg_lsp.engine.model.loading import Loaded, load_model
+from dg_lsp.engine.model.passes import Passes
+from dg_lsp.engine.model.weights import adapter
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import tune_data
 from dg_lsp.train.loop import mixed_loss

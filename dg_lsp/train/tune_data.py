@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from dg_lsp.core import languages, secrets
-from dg_lsp.engine.profile import Profile
+from dg_lsp.engine.model.profile import Profile
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.train import corpus, pack

@@ -14,16 +14,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.engine import numpy_first  # noqa: F401 -- before torch
+from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
 
 # isort: split
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dg_lsp.engine.model import load_model
-from dg_lsp.engine.stock import library_model
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.decode.canvas.stock import library_model
+from dg_lsp.engine.model.loading import load_model
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train.curve import START
 from dg_lsp.train.schedule import Progress

@@ -20,8 +20,8 @@ from dg_lsp.batch import plan as planning
 from dg_lsp.batch.run import RunOptions
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Calibrated, Ranked
-from dg_lsp.engine import tuned_store
 from dg_lsp.engine.calibration_store import ModelId
+from dg_lsp.engine.model.weights import tuned_store
 from dg_lsp.wire import messages
 from tests.batch.engines import Filling, connecting
 from tests.fakes import FailingEngine

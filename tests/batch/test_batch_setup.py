@@ -22,10 +22,11 @@ from dg_lsp.batch.setup.machine import Gpu, Machine
 from dg_lsp.batch.setup.offers import GIB, Key, Offer
 from dg_lsp.batch.setup.servers import Endpoint, Model, Server
 from dg_lsp.batch.setup.user_file import UserFileError
-from dg_lsp.engine import calibration_store, fit
-from dg_lsp.engine.calibration import Calibration
+from dg_lsp.core.calibration import Calibration
+from dg_lsp.engine import calibration_store
 from dg_lsp.engine.calibration_store import ModelId
-from dg_lsp.engine.fit import published
+from dg_lsp.engine.model import fit
+from dg_lsp.engine.model.fit import published
 from dg_lsp.wire.extras import install_command
 from tests.patience import PATIENCE_S
 

@@ -20,11 +20,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from dg_lsp.engine import layout, model
-from dg_lsp.engine.layout import Layout
-from dg_lsp.engine.local import drafting, scoring
-from dg_lsp.engine.local.fill import Fill, Switches, gap_tokens
-from dg_lsp.engine.model import Loaded
+from dg_lsp.engine.decode import layout, scoring
+from dg_lsp.engine.decode.fill import Fill, Switches, gap_tokens
+from dg_lsp.engine.decode.layout import Layout
+from dg_lsp.engine.decode.propose import drafting
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.loading import Loaded
 from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.tasks import Task
 
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str]) -> None:
     holes: list[dict[str, object]] = []
     for spec in stated.model:
         name, _, tokens = spec.partition("@")
-        loaded = model.load_model(name, device="cpu", dtype="float32", threads=1)
+        loaded = loading.load_model(name, device="cpu", dtype="float32", threads=1)
         profile = replace(loaded.profile, prefix_tokens=int(tokens)) if tokens else loaded.profile
         layouts = layout.for_profile(profile, loaded.vocabulary)
         for file in stated.files:

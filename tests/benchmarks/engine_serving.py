@@ -28,12 +28,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine import local
-from dg_lsp.engine.entry import ENGINE_COMMAND
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.evaluate import tasks
 from dg_lsp.evaluate.score import percentile
 from dg_lsp.infill.client import ConnectOptions, ResidentEngine, connect
 from dg_lsp.wire import meeting
+from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.messages import Done
 from tests.benchmarks import arguments
 
@@ -114,7 +114,7 @@ async def protocol_alone() -> None:
 
 async def overhead(engine: ResidentEngine, pid: int, requests: Requests) -> None:
     """Tell what a request costs more over the socket than in this process."""
-    here = local.load_local("embedded", threads=1)
+    here = load_local("embedded", threads=1)
     waits, works, elsewhere = [], [], []
     stages: dict[str, float] = {}
     for number in range(N_PAIRS + 2):
@@ -192,7 +192,7 @@ async def timed(engine: ResidentEngine, request: InfillRequest, ends: list[Done]
     return 1000 * (time.perf_counter() - began)
 
 
-async def timed_here(here: local.LocalFiller, request: InfillRequest, stages: dict[str, float]) -> float:
+async def timed_here(here: LocalFiller, request: InfillRequest, stages: dict[str, float]) -> float:
     """Milliseconds that the same takes in this process; those of its stages are left in `stages`."""
     began = time.perf_counter()
     task = here.start(request)

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core import confidence, languages, syntax
 from dg_lsp.core.values import Document
-from dg_lsp.engine import model
-from dg_lsp.engine.local import LocalFiller
+from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.model import loading
 from dg_lsp.evaluate import score
 from dg_lsp.evaluate.tasks import Task
 from dg_lsp.infill import pipeline
@@ -27,7 +27,7 @@ SNIPPET = re.compile(r"^### (\S+)\n(.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def main(folder: str) -> int:
-    filler = LocalFiller(model.load_model(folder))
+    filler = LocalFiller(loading.load_model(folder))
     n_right = n_tasks = 0
     for task in tasks():
         document = Document(f"file:///{task.path}", task.language, task.prompt + task.suffix)
@@ -60,4 +60,4 @@ def tasks() -> Iterator[Task]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*arguments.parsed(__doc__, model=str(model.EMBEDDED))))
+    sys.exit(main(*arguments.parsed(__doc__, model=str(loading.EMBEDDED))))

@@ -25,10 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from dg_lsp.engine import layout, model
-from dg_lsp.engine.denoise import TokenLimits
-from dg_lsp.engine.local import LocalFiller
-from dg_lsp.engine.model import Loaded
+from dg_lsp.engine.decode import layout
+from dg_lsp.engine.decode.canvas.denoise import TokenLimits
+from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.loading import Loaded
 from dg_lsp.evaluate import score, tasks
 from dg_lsp.train.windows import DELETE, EOS
 from tests.benchmarks.worlds import language, methods, training, tried
@@ -37,7 +38,7 @@ from tests.benchmarks.worlds.methods import Cost, Method, Problem
 from tests.benchmarks.worlds.tried import Probe
 
 HELDOUT = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"
-CHOSEN = "speculation"  # what the product does for a checkpoint without a delete token (`engine/local/search.py`)
+CHOSEN = "speculation"  # what the product does for a checkpoint without a delete token (`decode/propose/search.py`)
 KINDS: tuple[Kind, ...] = ("line", "block")
 RESAMPLES = 2000
 
@@ -101,7 +102,7 @@ def worlds(cache: Path, request: Asked) -> dict[str, Any]:
     only, seed = request.methods, request.seed
 
     def loaded(delete: bool) -> Loaded:
-        with_its_own = model.load_model(str(training.made(cache, delete=delete, say=note)), device="cpu", threads=1)
+        with_its_own = loading.load_model(str(training.made(cache, delete=delete, say=note)), device="cpu", threads=1)
         return replace(with_its_own, profile=replace(with_its_own.profile, canvas_tokens=request.canvas))
 
     plain, with_delete = loaded(delete=False), None
@@ -117,7 +118,7 @@ def worlds(cache: Path, request: Asked) -> dict[str, Any]:
 
 def embedded(n: int, only: str = "") -> dict[str, Any]:
     """Return the table of held-out Python on the embedded model; its probe is fitted on holes of the demo's kind elsewhere."""
-    loaded = model.load_model(device="cpu", threads=1)
+    loaded = loading.load_model(device="cpu", threads=1)
     filler = LocalFiller(loaded)
     table: dict[str, Any] = {}
     held_out = list(tasks.read(HELDOUT))

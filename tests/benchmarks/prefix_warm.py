@@ -17,9 +17,9 @@ import torch
 from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine.local import LocalFiller
-from dg_lsp.engine.model import Loaded, load_model
-from dg_lsp.engine.passes import Passes
+from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.model.loading import Loaded, load_model
+from dg_lsp.engine.model.passes import Passes
 from dg_lsp.evaluate import tasks
 
 TASKS = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core import repository as search
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine import drafts
+from dg_lsp.engine.decode.propose import drafts
 from dg_lsp.evaluate import make, run, score
 from dg_lsp.evaluate.methods import COPY
 from dg_lsp.infill import repository, workspace

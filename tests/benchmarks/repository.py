@@ -20,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core import repository as search
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine import drafts, model
-from dg_lsp.engine.local import LocalFiller
+from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.decode.propose import drafts
+from dg_lsp.engine.model import loading
 from dg_lsp.evaluate import make, run, score
 from dg_lsp.evaluate.methods import COPY
 from dg_lsp.evaluate.tasks import Task
@@ -45,7 +46,7 @@ def main() -> int:
     random.Random(1).shuffle(tasks)
     ways: dict[str, Fill] = {"copy": copied}
     if arguments.model:
-        ways["engine"] = filled(LocalFiller(model.load_model(arguments.model)))
+        ways["engine"] = filled(LocalFiller(loading.load_model(arguments.model)))
     for name, fill in ways.items():
         rows: dict[str, list[score.Row]] = {}
         for label, context in contexts(root, tasks).items():

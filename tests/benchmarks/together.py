@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.local import MAX_ROWS, LocalFiller
-from dg_lsp.engine.model import Loaded, load_model
+from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.decode.resources import MAX_ROWS
+from dg_lsp.engine.model.loading import Loaded, load_model
 from dg_lsp.evaluate import tasks
 
 TASKS = Path(__file__).parents[2] / "fixtures" / "eval" / "heldout.jsonl.gz"

@@ -28,8 +28,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core.values import Snippet
-from dg_lsp.engine.local import tuned as tuned_models
-from dg_lsp.engine.model import Loaded, load_model
+from dg_lsp.engine.decode import tuned as tuned_models
+from dg_lsp.engine.model.loading import Loaded, load_model
 from dg_lsp.evaluate import make, methods, run, score
 from dg_lsp.evaluate.run import Bench, Setup
 from dg_lsp.evaluate.score import Measure, Row

@@ -32,11 +32,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core import holes, syntax
 from dg_lsp.core.values import Document, Hole, InfillRequest, Span
-from dg_lsp.engine import model
-from dg_lsp.engine.layout import Layout, Sheet
-from dg_lsp.engine.local import LocalFiller
-from dg_lsp.engine.passes import Passes
-from dg_lsp.engine.profile import Profile
+from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.decode.layout import Layout, Sheet
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.passes import Passes
+from dg_lsp.engine.model.profile import Profile
 from dg_lsp.evaluate import score
 from dg_lsp.infill import pipeline
 from dg_lsp.server import reuse
@@ -51,7 +51,7 @@ LEAST_ANSWER = 6  # tokens of an answer that is worth typing against
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("n", nargs="?", type=int, default=240, help="positions, or holes of each kind of the world")
-    parser.add_argument("model", nargs="?", default=model.EMBEDDED)
+    parser.add_argument("model", nargs="?", default=loading.EMBEDDED)
     parser.add_argument("--world", action="store_true", help="holes of the generated language")
     parser.add_argument(
         "--cache", type=Path, default=Path.home() / ".cache" / "dg-lsp-worlds", help="where its checkpoints are kept"
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def held_out(n: int, name: str) -> int:
-    loaded = model.load_model(name)
+    loaded = loading.load_model(name)
     filler = LocalFiller(replace(loaded, profile=replace(loaded.profile, refine_steps=REFINE_STEPS)))
     rights, similarities, n_asked, n_moved = [0, 0], [0.0, 0.0], 0, 0
     for position in positions.positions(n, SEED):
@@ -153,7 +153,7 @@ class Plain:
 
 def world(n: int, cache: Path) -> int:
     folder = training.made(cache, delete=False, say=lambda text: print(text, file=sys.stderr))
-    loaded = model.load_model(str(folder), device="cpu", threads=1)
+    loaded = loading.load_model(str(folder), device="cpu", threads=1)
     # What a checkpoint without a profile gets, as far as this one was not made for something else.
     usual = Profile()
     profile = replace(

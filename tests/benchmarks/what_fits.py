@@ -1,4 +1,4 @@
-"""Compare what `engine.fit` says that a model takes with what it takes: random checkpoints of three sizes, on this CPU.
+"""Compare what `engine.model.fit` says that a model takes with what it takes: random checkpoints of three sizes, on this CPU.
 
     python tests/benchmarks/what_fits.py [--json]
 
@@ -29,15 +29,15 @@ def measured(folder: Path, dtype: str) -> dict[str, dict[str, int]]:
     """Return what was predicted and what was measured, in this process."""
     import torch
 
-    from dg_lsp.engine import fit, model, room
-    from dg_lsp.engine.stack import PrefixRows, Stack
-    from dg_lsp.engine.weights import quantised
+    from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
+    from dg_lsp.engine.model import fit, loading, room
+    from dg_lsp.engine.model.weights import quantised
 
     torch.set_num_threads(1)
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
     needs = fit.needs(shape, dtype, fit.Use(PREFIX, CANVAS, ROWS))  # type: ignore[arg-type]
     before = resident()
-    loaded = model.load_model(str(folder), device="cpu", threads=1, dtype=dtype)
+    loaded = loading.load_model(str(folder), device="cpu", threads=1, dtype=dtype)
     passes, ids = loaded.passes, torch.arange(PREFIX)[None] % 400
     with torch.inference_mode():
         hidden, kv = passes.encode(ids)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.batch.setup import trial
-from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill import config
+from dg_lsp.wire.entry import ENGINE_COMMAND
 from tests.e2e.editor import CODE, Editor, command, environment
 from tests.engine.engine_kit import home
 

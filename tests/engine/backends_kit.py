@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.remote import RemoteTask
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from tests.engine.engine_kit import wait_until
 from tests.patience import PATIENCE_S
 

@@ -11,8 +11,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import DiffusionGemmaForBlockDiffusion
 
-from dg_lsp.engine import products
-from dg_lsp.engine.profile import FILE
+from dg_lsp.engine.model import products
+from dg_lsp.engine.model.profile import FILE
 from dg_lsp.train import tokenizer as bpe
 from dg_lsp.train.shape import Shape, build
 

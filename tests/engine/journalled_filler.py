@@ -12,12 +12,14 @@ from collections.abc import Callable
 from typing import TextIO
 
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine import model
-from dg_lsp.engine.local import InfillTask, LocalFiller, Switches
-from dg_lsp.engine.local.resources import Resources
-from dg_lsp.engine.model import EMBEDDED
-from dg_lsp.engine.scheduler import Job
-from dg_lsp.engine.service import Service
+from dg_lsp.engine.decode.fill import Switches
+from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.decode.resources import Resources
+from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.loading import EMBEDDED
+from dg_lsp.engine.serve.scheduler import Job
+from dg_lsp.engine.serve.service import Service
 
 VARIABLE = "DG_LSP_TEST_JOURNAL"
 
@@ -36,7 +38,7 @@ def load(name: str, *, device: str, threads: int, say: Callable[[str, float], No
         def start(self, request: InfillRequest) -> InfillTask:
             return JournalledTask(request, self.resources, self.switches, file)
 
-    return Journalled(model.load_model(EMBEDDED, device=device, threads=threads, say=say))
+    return Journalled(loading.load_model(EMBEDDED, device=device, threads=threads, say=say))
 
 
 class JournalledTask(InfillTask):

@@ -6,7 +6,7 @@ import httpx
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dg_lsp.engine import access
+from dg_lsp.engine.serve import access
 from dg_lsp.wire.messages import MAX_BODY_BYTES
 
 TOKEN = "0123456789abcdef"

@@ -15,8 +15,8 @@ import openai
 import pytest
 from starlette.applications import Starlette
 
-from dg_lsp.engine import app
-from dg_lsp.engine.service import Service
+from dg_lsp.engine.serve import app
+from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire.messages import Accepted, Done, Draft, Event, Found, Problem, Status
 from tests.engine.engine_kit import Running, body, events, gate, home, post, running, wait_until
 

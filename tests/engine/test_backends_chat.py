@@ -16,16 +16,17 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, Hole, Snippet, Span
-from dg_lsp.engine import backends, question
+from dg_lsp.engine import backends
 from dg_lsp.engine.backends import chat
 from dg_lsp.engine.backends.chat import BLOCK_TOKENS, LINE_TOKENS, THOUGHT_TOKENS
 from dg_lsp.engine.backends.chat_answer import locate
 from dg_lsp.engine.backends.events import EventReader
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE
 from dg_lsp.engine.backends.http_client import RemoteError
-from dg_lsp.engine.layout import Instruct
-from dg_lsp.engine.profile import Profile
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.decode import question
+from dg_lsp.engine.decode.layout import Instruct
+from dg_lsp.engine.model.profile import Profile
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.settings import Settings
 from tests.engine.backends_kit import BODY, LINE, finish, request, serving

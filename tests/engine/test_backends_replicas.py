@@ -18,7 +18,7 @@ from dg_lsp.engine.backends import fim, replicas, vllm
 from dg_lsp.engine.backends.http_client import Call, RemoteError, Server
 from dg_lsp.engine.backends.remote import RemoteTask
 from dg_lsp.engine.backends.replicas import Replicas
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire import model_names, trust
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import Recorder, StandIn, finish, request, rules, serving

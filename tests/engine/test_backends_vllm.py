@@ -24,8 +24,8 @@ from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.backends.remote import STEP_S, RemoteFiller
 from dg_lsp.engine.backends.vllm import SERVED_STEPS, Vllm, connect
 from dg_lsp.engine.backends.vllm_canvas import MAX_ROWS, PinnedCanvas, ReturnedCanvas, agreement, answer_tokens
-from dg_lsp.engine.profile import Profile, Sampling, dump
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.model.profile import Profile, Sampling, dump
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.settings import Settings
 from tests.engine.backends_kit import BODY, LINE, Judge, Recorder, StandIn, finish, own_judge, request, rules, serving

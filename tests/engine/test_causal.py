@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.engine import causal
-from dg_lsp.engine.causal import Draft
-from dg_lsp.engine.file_model import FileModel
-from dg_lsp.engine.packed import PackedPasses
-from dg_lsp.engine.passes import Passes, crop, widen
-from dg_lsp.engine.tree import ROOT, Tree, trie
+from dg_lsp.engine.decode.file_model import FileModel
+from dg_lsp.engine.decode.propose import causal
+from dg_lsp.engine.decode.propose.causal import Draft
+from dg_lsp.engine.model.packed import PackedPasses
+from dg_lsp.engine.model.passes import Passes, crop, widen
+from dg_lsp.engine.model.tree import ROOT, Tree, trie
 
 PREFIX = [17, 30, 31, 32, 33, 34, 35, 36, 20, 30, 31, 32, 33, 34, 21, 30, 31]
 AFTER = [40, 30, 31, 32, 33, 34, 35, 36, 37]

@@ -20,9 +20,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils.import_utils import is_serve_available
 
-from dg_lsp.engine import question
 from dg_lsp.engine.backends import chat
 from dg_lsp.engine.backends.http_client import RemoteError
+from dg_lsp.engine.decode import question
 from dg_lsp.wire.config import Config
 from tests.engine.backends_kit import finish, request
 from tests.engine.engine_kit import wait_until

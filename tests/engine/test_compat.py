@@ -9,8 +9,8 @@ import pytest
 from dg_lsp.core import polish, syntax
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Document
-from dg_lsp.engine import compat
-from dg_lsp.engine.compat import Outcome
+from dg_lsp.engine.serve import compat
+from dg_lsp.engine.serve.compat import Outcome
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.messages import Done
 from tests.core.test_guess import CODE, FOREIGN, cut

@@ -18,10 +18,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dg_lsp.engine.daemon import DaemonError, Moment, loader, next_action
-from dg_lsp.engine.entry import ENGINE_COMMAND
-from dg_lsp.engine.logs import Discreet
+from dg_lsp.engine.serve.daemon import DaemonError, Moment, loader, next_action
+from dg_lsp.engine.serve.logs import Discreet
 from dg_lsp.wire import build, meeting
+from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
 from tests.engine.engine_kit import FILLER, ROOT, body, engine_id, gate, home, post, running, wait_until
@@ -298,7 +298,7 @@ WITHOUT_ENGINE = """
 import sys
 for name in ("torch", "transformers", "tokenizers", "safetensors", "numpy"):
     sys.modules[name] = None
-from dg_lsp.engine.daemon import DaemonError, loader
+from dg_lsp.engine.serve.daemon import DaemonError, loader
 from dg_lsp.wire.meeting import EngineId, EngineSettings
 filler = loader(EngineId("fim:llama:http://127.0.0.1:9"), EngineSettings())(lambda _text, _share: None)
 print(type(filler).__name__)

@@ -14,13 +14,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import DiffusionGemmaForBlockDiffusion
 
-from dg_lsp.engine import dense, fit, model, room
-from dg_lsp.engine.passes import Passes
+from dg_lsp.engine.model import fit, loading, room
+from dg_lsp.engine.model.passes import Passes
+from dg_lsp.engine.model.weights import dense
 
 
 @pytest.fixture(scope="module")
 def embedded() -> Path:
-    return model.find(model.EMBEDDED)
+    return loading.find(loading.EMBEDDED)
 
 
 @torch.no_grad()
@@ -48,7 +49,7 @@ def test_the_embedded_model_equals_the_librarys(embedded: Path) -> None:
 @pytest.mark.slow
 def test_the_embedded_model_is_loaded_without_transformers_and_torchs_compiler() -> None:
     code = (
-        "import sys; from dg_lsp.engine import local; local.load_local(device='cpu'); "
+        "import sys; from dg_lsp.engine import local; filler.load_local(device='cpu'); "
         "print(sorted(name for name in ('transformers', 'torch', 'torch._dynamo', 'sympy') if name in sys.modules))"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

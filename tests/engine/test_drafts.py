@@ -8,8 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dg_lsp.engine import drafts, reference
-from dg_lsp.engine.drafts import Copy, copies
+from dg_lsp.engine.decode import cuts
+from dg_lsp.engine.decode.canvas import reference
+from dg_lsp.engine.decode.propose import drafts
+from dg_lsp.engine.decode.propose.drafts import Copy, copies
 
 
 def first(text: str, *, block: bool = False, indent: str = "") -> str | None:
@@ -78,14 +80,14 @@ def test_agreement_is_counted_on_both_sides() -> None:
     ],
 )
 def test_a_draft_ends_before_the_suffix(draft: str, suffix: str, answer: str) -> None:
-    assert drafts.before_suffix(draft, suffix) == answer
+    assert cuts.before_suffix(draft, suffix) == answer
 
 
 @given(st.text("ab}\n", max_size=14), st.text("ab}\n", max_size=7), st.integers(1, 5))
 @settings(max_examples=600)
 @example("a}\nb}\nab", "}\nab", 3)
 def test_the_end_of_a_draft_equals_the_reference(draft: str, suffix: str, solid: int) -> None:
-    assert drafts.before_suffix(draft, suffix, solid) == reference.before_suffix(draft, suffix, solid)
+    assert cuts.before_suffix(draft, suffix, solid) == reference.before_suffix(draft, suffix, solid)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_the_end_of_a_draft_equals_the_reference(draft: str, suffix: str, solid:
     ],
 )
 def test_a_draft_of_a_line_ends_with_the_line(draft: str, suffix: str, line: str) -> None:
-    assert drafts.rest_of_line(draft, suffix) == line
+    assert cuts.rest_of_line(draft, suffix) == line
 
 
 def every_copy(prefix: str, suffix: str, *, block: bool, indent: str) -> list[Copy]:

@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
-from dg_lsp.engine import local
-from dg_lsp.engine.local import InfillTask, LocalFiller, Switches
-from dg_lsp.engine.local.ahead import AHEAD_CHUNK
-from dg_lsp.engine.model import LoadError, find
-from dg_lsp.engine.prefix_cache import PrefixCache
-from dg_lsp.engine.speculation import Speculate
-from dg_lsp.engine.vocabulary import common_prefix
+from dg_lsp.engine.decode import resources
+from dg_lsp.engine.decode.canvas.speculation import Speculate
+from dg_lsp.engine.decode.fill import Switches
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.resources import AHEAD_CHUNK
+from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.model.loading import LoadError, find
+from dg_lsp.engine.model.prefix_cache import PrefixCache
+from dg_lsp.engine.model.vocabulary import common_prefix
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -31,12 +33,12 @@ PREFIX, SUFFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = 
 
 @pytest.fixture(scope="module")
 def trained_filler(trained_layout: Path) -> LocalFiller:
-    return local.load_local(str(trained_layout), device="cpu")
+    return load_local(str(trained_layout), device="cpu")
 
 
 @pytest.fixture(scope="module")
 def instruct(instruct_layout: Path) -> LocalFiller:
-    return local.load_local(str(instruct_layout), device="cpu")
+    return load_local(str(instruct_layout), device="cpu")
 
 
 def finish(task: InfillTask) -> InfillTask:
@@ -170,13 +172,13 @@ def test_a_missing_model_is_named(name: str, sentence: str) -> None:
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=re.escape(f"{tmp_path}/config.json can't be read: no such file")):
-        local.load_local(str(tmp_path), device="cpu")
+        load_local(str(tmp_path), device="cpu")
 
 
 def test_a_path_that_cannot_be_looked_up_is_named() -> None:
     path = f"/{'x' * 300}"
     with pytest.raises(LoadError, match=f"^{path} can't be read: file name too long$"):
-        local.load_local(path, device="cpu")
+        load_local(path, device="cpu")
 
 
 @pytest.mark.parametrize("name", ["", "config.json", "tokenizer.json", "dg_lsp.json", "model.safetensors"])
@@ -188,7 +190,7 @@ def test_a_file_without_permission_is_named(trained_layout: Path, tmp_path: Path
         if os.access(folder / name, os.R_OK):
             pytest.skip("root may read every file")
         with pytest.raises(LoadError, match=rf"^{folder / name} can't be read: permission denied$"):
-            local.load_local(str(folder), device="cpu")
+            load_local(str(folder), device="cpu")
     finally:
         (folder / name).chmod(0o700)
 
@@ -196,7 +198,7 @@ def test_a_file_without_permission_is_named(trained_layout: Path, tmp_path: Path
 def test_a_folder_without_a_tokenizer_is_named(trained_layout: Path, tmp_path: Path) -> None:
     shutil.copy(trained_layout / "config.json", tmp_path)
     with pytest.raises(LoadError, match=re.escape(f"{tmp_path} has no tokenizer")):
-        local.load_local(str(tmp_path), device="cpu")
+        load_local(str(tmp_path), device="cpu")
 
 
 def test_the_cache_drops_the_least_recently_used_first() -> None:
@@ -218,14 +220,14 @@ def test_about_reports_device_dtype_and_reasons(trained_filler: LocalFiller) -> 
 
 
 def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) -> None:
-    assert local.load_local(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
+    assert load_local(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
     with pytest.raises(LoadError, match="unknown dtype 'int8'"):
-        local.load_local(str(trained_layout), device="cpu", dtype="int8")
+        load_local(str(trained_layout), device="cpu", dtype="int8")
 
 
 def test_a_wrong_device_is_named(trained_layout: Path) -> None:
     with pytest.raises(LoadError, match="unknown device 'gpu'; choose auto, cpu, cuda or mps"):
-        local.load_local(str(trained_layout), device="gpu")
+        load_local(str(trained_layout), device="gpu")
 
 
 @pytest.mark.parametrize("text", ["def f(a):\n    return a", "日本 😀", ""])
@@ -252,7 +254,7 @@ def test_a_checkpoint_without_delete_tokens_returns_many_candidates_up_to_the_ro
     task = instruct.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(candidates=500, steps=4)))
     candidates = finish(task).candidates()
     drafts = [row for row in task.rows() if row.entropy is None]
-    assert len(task.rows()) - len(drafts) <= local.MAX_ROWS  # on the canvas, corrected drafts among them
+    assert len(task.rows()) - len(drafts) <= resources.MAX_ROWS  # on the canvas, corrected drafts among them
     # What the search has written, and what its open canvas reads beyond that.
     assert len(drafts) <= instruct.loaded.profile.copy_rows + Speculate().rows + 1
     assert sum(candidate.row == "noise" for candidate in candidates) > 2

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from dg_lsp.batch import doctor_fit
-from dg_lsp.engine import fit, memory, model, room
-from dg_lsp.engine.fit import Machine, NoRoomError, machine, page, tuning
-from dg_lsp.engine.fit.choice import VLLM_NVFP4
-from dg_lsp.engine.stack import PrefixRows, Stack
-from dg_lsp.engine.weights import adapter, quantised, skeleton
+from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
+from dg_lsp.engine.model import fit, loading, room
+from dg_lsp.engine.model.fit import Machine, NoRoomError, machine, memory, page, tuning
+from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
+from dg_lsp.engine.model.weights import adapter, quantised, skeleton
 from dg_lsp.wire.extras import install_command
 from tests.engine import real_geometry
 
@@ -53,7 +53,7 @@ def test_computed_bytes_equal_the_measured_bytes(tmp_path: Path, changes: dict[s
     use = fit.Use(prefix_tokens=96, canvas_tokens=32, rows=3)
     for precision in ("float32", "bfloat16", "fp8", *(("int4",) if "int4" in machine.installed() else ())):
         told = fit.needs(shape, precision, use)
-        passes = model.load_model(str(folder), device="cpu", threads=1, dtype=precision).passes
+        passes = loading.load_model(str(folder), device="cpu", threads=1, dtype=precision).passes
         assert quantised.n_bytes(passes.model) == pytest.approx(told.weights, rel=0.05), precision
         with torch.inference_mode():
             kv = passes.encode(torch.arange(96)[None] + 300)[1]

@@ -15,21 +15,21 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.engine import fit, local, room
-from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.fit import page
-from dg_lsp.engine.fit.needs import canvas_token_bytes, logit_bytes
-from dg_lsp.engine.fit.published import PUBLISHED
-from dg_lsp.engine.fixed_step import bucket_of
-from dg_lsp.engine.fixed_steps import MAX_BUCKETS, FixedSteps
-from dg_lsp.engine.local import LocalFiller
-from dg_lsp.engine.local.pace import Pace
-from dg_lsp.engine.local.stepping import Stepper
-from dg_lsp.engine.passes import KV, Passes
-from dg_lsp.engine.profile import Sampling
-from dg_lsp.engine.room import Cost
-from dg_lsp.engine.stack import LocalDecoder
-from dg_lsp.engine.step_graph import WARM_UPS, Recorder, StepGraph, Work
+from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.decode.canvas.fixed_step import bucket_of
+from dg_lsp.engine.decode.canvas.fixed_steps import MAX_BUCKETS, FixedSteps
+from dg_lsp.engine.decode.canvas.stack import LocalDecoder
+from dg_lsp.engine.decode.canvas.step_graph import WARM_UPS, Recorder, StepGraph, Work
+from dg_lsp.engine.decode.canvas.stepping import Stepper
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.pace import Pace
+from dg_lsp.engine.model import fit, room
+from dg_lsp.engine.model.fit import page
+from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
+from dg_lsp.engine.model.fit.published import PUBLISHED
+from dg_lsp.engine.model.passes import KV, Passes
+from dg_lsp.engine.model.profile import Sampling
+from dg_lsp.engine.model.room import Cost
 
 SAMPLING = Sampling(entropy_bound=30.0, stop_entropy=9.0, delete_entropy=3.5, conditioning_tokens=8)
 LIMITS = TokenLimits(tuple(range(10, 110)), tuple(range(6)), (30, 31, 32), delete=6)
@@ -213,7 +213,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize("layout", ["trained_layout", "instruct_layout"])
 def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: pytest.FixtureRequest) -> None:
-    loaded = local.load_local(str(request.getfixturevalue(layout)), device="cpu").loaded
+    loaded = load_local(str(request.getfixturevalue(layout)), device="cpu").loaded
     found = []
     for is_fixed in (False, True):
         filler = LocalFiller(loaded)
@@ -233,7 +233,7 @@ def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: p
 
 
 def test_a_step_that_was_only_queued_is_not_measured(trained_layout: Path) -> None:
-    loaded = local.load_local(str(trained_layout), device="cpu").loaded
+    loaded = load_local(str(trained_layout), device="cpu").loaded
     kv = loaded.passes.encode(torch.arange(10, 20)[None])[1]
     clock = iter(range(1000))
     pace = Pace(lambda: float(next(clock)))

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.engine import readout, room
-from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.fixed_steps import FixedSteps
-from dg_lsp.engine.passes import KV, Passes
-from dg_lsp.engine.profile import Sampling
-from dg_lsp.engine.stack import LocalDecoder
-from dg_lsp.engine.step_graph import WARM_UPS, Recorder, StepGraph
-from dg_lsp.engine.tree import ROOT, Tree
+from dg_lsp.engine.decode.canvas import readout
+from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.decode.canvas.fixed_steps import FixedSteps
+from dg_lsp.engine.decode.canvas.stack import LocalDecoder
+from dg_lsp.engine.decode.canvas.step_graph import WARM_UPS, Recorder, StepGraph
+from dg_lsp.engine.model import room
+from dg_lsp.engine.model.passes import KV, Passes
+from dg_lsp.engine.model.profile import Sampling
+from dg_lsp.engine.model.tree import ROOT, Tree
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")]
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine import layout
-from dg_lsp.engine.profile import Profile, load_profile
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.decode import layout
+from dg_lsp.engine.model.profile import Profile, load_profile
+from dg_lsp.engine.model.vocabulary import Vocabulary
 
 CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", block=True)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from dg_lsp.engine import model
-from dg_lsp.engine.model import Loaded
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.loading import Loaded
 from dg_lsp.train.windows import DELETE, EOS, N_SPECIAL, PAD, PRE
 from tests.benchmarks import lengths as benchmark
 from tests.benchmarks.worlds import language, methods, training
@@ -24,7 +24,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     folder = tmp_path_factory.mktemp("world")
     plan = Plan(open_steps=1, cut_steps=1, delete_steps=1, cooled_steps=0, rows=2, is_compiled=False)
     training.save(training.train(training.begin(plan), plan, say=lambda _: None), folder, training.PROFILE)
-    return model.load_model(str(folder), device="cpu", threads=1)
+    return loading.load_model(str(folder), device="cpu", threads=1)
 
 
 @pytest.mark.parametrize("kind", ["line", "block"])
@@ -100,7 +100,7 @@ def test_the_shipped_checkpoint_is_made_as_the_code_says() -> None:
 
 @pytest.mark.parametrize("kind", ["line", "block"])
 def test_the_chosen_method_finds_lengths_that_the_grid_cannot(kind: language.Kind) -> None:
-    shipped = model.load_model(str(training.SHIPPED), device="cpu", threads=1)
+    shipped = loading.load_model(str(training.SHIPPED), device="cpu", threads=1)
     cases = [benchmark.case_of(hole) for hole in islice(language.holes(11, kind), 12)]
     table = benchmark.summed(cases, benchmark.run(shipped, cases, None, "speculation", None))
     assert len({case.n_answer for case in cases}) > 6

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.profile import Sampling
-from dg_lsp.engine.speculation import Gap
+from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.decode.canvas.speculation import Gap
+from dg_lsp.engine.model.profile import Sampling
 from tests.benchmarks.worlds import tried, tried_reference
 from tests.benchmarks.worlds.tried import Search, Snap
 from tests.engine.test_denoise import Toy

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dg_lsp.engine import compat
 from dg_lsp.engine.backends import fim
+from dg_lsp.engine.serve import compat
 from dg_lsp.wire.fields import Fields, parse
 from tests.engine.engine_kit import Running, home, running
 

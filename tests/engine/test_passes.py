@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from dg_lsp.engine import products
-from dg_lsp.engine.packed import PackedPasses, suits
-from dg_lsp.engine.passes import Passes, crop
+from dg_lsp.engine.model import products
+from dg_lsp.engine.model.packed import PackedPasses, suits
+from dg_lsp.engine.model.passes import Passes, crop
 
 IDS = torch.arange(40).remainder(97)[None] + 10
 CANVAS = torch.tensor([[11, 50, 60, 70, 33, 20], [12, 13, 14, 15, 16, 17]])

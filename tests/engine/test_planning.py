@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine import local
-from dg_lsp.engine.local import InfillTask, LocalFiller
-from dg_lsp.engine.local.pace import Pace
-from dg_lsp.engine.model import Loaded
-from dg_lsp.engine.profile import Sampling
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.pace import Pace
+from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.model.loading import Loaded
+from dg_lsp.engine.model.profile import Sampling
 
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
 BLOCK = InfillRequest("def area(self):\n    ", "\n\n\nprint(1)\n", (BODY,), language="python")
@@ -46,7 +46,7 @@ class Timed:
 
 @pytest.fixture(scope="module")
 def loaded(instruct_layout: Path) -> Loaded:
-    loaded = local.load_local(str(instruct_layout), device="cpu").loaded
+    loaded = load_local(str(instruct_layout), device="cpu").loaded
     # A random model settles by chance; here it never does.
     sampling = Sampling(stop_entropy=-1.0, block_steps=24)
     return replace(loaded, profile=replace(loaded.profile, sampling=sampling, block_gaps=(4, 6, 8), canvas_tokens=48))
@@ -55,7 +55,7 @@ def loaded(instruct_layout: Path) -> Loaded:
 @pytest.fixture(scope="module")
 def shrinking_loaded(trained_layout: Path) -> Loaded:
     """A checkpoint that needs no search for the gap's length: it has a delete token."""
-    loaded = local.load_local(str(trained_layout), device="cpu").loaded
+    loaded = load_local(str(trained_layout), device="cpu").loaded
     sampling = Sampling(stop_entropy=-1.0, block_steps=24, delete_entropy=-1.0)
     gaps = {"line_gaps": (4, 6), "block_gaps": (4, 6, 8), "canvas_tokens": 48}
     rows = {"refine_steps": 4, "line_noise_rows": 1, "block_noise_rows": 1, "causal_rows": 1, "file_weight": 0.0}

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dg_lsp.engine import model, products
-from dg_lsp.engine.packed import PackedPasses
-from dg_lsp.engine.products import Kind
+from dg_lsp.engine.model import loading, products
+from dg_lsp.engine.model.packed import PackedPasses
+from dg_lsp.engine.model.products import Kind
 
 needs_onednn = pytest.mark.skipif(products.best_kind() == "plain", reason="this processor or this torch has no oneDNN products")
 
@@ -109,10 +109,10 @@ def test_products_of_16_bits_that_do_not_work_are_not_used(monkeypatch: pytest.M
 
 @needs_onednn
 def test_a_model_that_is_asked_for_in_32_bits_is_not_multiplied_in_16(trained_layout: Path) -> None:
-    loaded = model.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
+    loaded = loading.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
     assert isinstance(loaded.passes, PackedPasses)
     assert loaded.passes.kind == "onednn"
     assert loaded.why["dtype"] == "you selected it; products are computed in 32 bits by oneDNN"
-    unasked = model.load_model(str(trained_layout), device="cpu", threads=1)
+    unasked = loading.load_model(str(trained_layout), device="cpu", threads=1)
     assert isinstance(unasked.passes, PackedPasses)
     assert unasked.passes.kind == products.best_kind()

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from dg_lsp.core import confidence
+from dg_lsp.core import calibration, confidence
+from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.confidence import Calibrated, Ranked
-from dg_lsp.engine import calibration, rank
-from dg_lsp.engine.calibration import Calibration
-from dg_lsp.engine.rank import RowResult, evidence, features
+from dg_lsp.engine.decode import rank
+from dg_lsp.engine.decode.rank import RowResult, evidence, features
 
 
 def test_rows_that_agree_count_for_each_other() -> None:

@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.engine import local, memory, room
-from dg_lsp.engine.local import MAX_ROWS, InfillTask, LocalFiller
-from dg_lsp.engine.passes import Passes
-from dg_lsp.engine.room import Cost, rows_that_fit
-from dg_lsp.engine.stack import PrefixRows, Stack
+from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.resources import MAX_ROWS
+from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.model import room
+from dg_lsp.engine.model.fit import memory
+from dg_lsp.engine.model.passes import Passes
+from dg_lsp.engine.model.room import Cost, rows_that_fit
 
 MIB = 1024 * 1024
 
@@ -88,7 +91,7 @@ def test_free_memory_of_a_gpu_counts_what_the_allocator_keeps() -> None:
 
 @pytest.fixture
 def model(trained_layout: Path) -> LocalFiller:
-    return LocalFiller(local.load_local(str(trained_layout), device="cpu").loaded, joins=True)
+    return LocalFiller(load_local(str(trained_layout), device="cpu").loaded, joins=True)
 
 
 def finish(task: InfillTask) -> InfillTask:
@@ -122,10 +125,8 @@ def test_short_memory_limits_a_pass_and_changes_no_answer(monkeypatch: pytest.Mo
 
 def test_rows_beyond_the_limit_take_several_passes(monkeypatch: pytest.MonkeyPatch, trained_layout: Path) -> None:
     infill_request = replace(a_request(), budget=Budget(candidates=8))
-    expected = finish(
-        LocalFiller(local.load_local(str(trained_layout), device="cpu").loaded).start(infill_request)
-    ).candidates()
-    bounded = local.load_local(str(trained_layout), device="cpu", rows=2)
+    expected = finish(LocalFiller(load_local(str(trained_layout), device="cpu").loaded).start(infill_request)).candidates()
+    bounded = load_local(str(trained_layout), device="cpu", rows=2)
     row_counts: list[int] = []
     decode = bounded.loaded.passes.decode
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.engine import local
-from dg_lsp.engine.local import InfillTask, LocalFiller, Switches
-from dg_lsp.engine.profile import Profile, as_instruct
+from dg_lsp.engine.decode.fill import Switches
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.model.profile import Profile, as_instruct
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -22,7 +23,7 @@ NEW = InfillRequest("def area(width, height):\n    ", "\n\n\nprint(area(2, 3))\n
 @pytest.fixture(scope="module")
 def filler(trained_layout: Path) -> LocalFiller:
     """Return a filler whose profile asks for no noise."""
-    filler = local.load_local(str(trained_layout), device="cpu")
+    filler = load_local(str(trained_layout), device="cpu")
     return LocalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, line_noise_rows=0, refine_steps=0)))
 
 

@@ -14,9 +14,9 @@ import pytest
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Budget, Candidate, Hole, InfillRequest, Span
 from dg_lsp.engine.backends.remote import RemoteFiller
-from dg_lsp.engine.local import LocalFiller
-from dg_lsp.engine.queue_policy import choose, company, is_crowded, superseded
-from dg_lsp.engine.scheduler import BusyError, Job, Limits, Scheduler, UnavailableError
+from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.serve.queue_policy import choose, company, is_crowded, superseded
+from dg_lsp.engine.serve.scheduler import BusyError, Job, Limits, Scheduler, UnavailableError
 from dg_lsp.engine.task import Filler
 from dg_lsp.wire.messages import Accepted, Ask, Done, Draft, Event, Found, Priority, Problem, Status
 from tests.engine import toy_filler

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine import local
-from dg_lsp.engine.local import LocalFiller
-from dg_lsp.engine.local.scoring import Scorer
-from dg_lsp.engine.rank import RowResult
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.rank import RowResult
+from dg_lsp.engine.decode.scoring import Scorer
 
 PREFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self."
 LINE = InfillRequest(PREFIX, "\n\n\nPoint(1, 2)\n", (Hole(Span(0, 0), "cursor"),), language="python")
@@ -20,7 +19,7 @@ DRAFTS = {"first": "drafts", "line_noise_rows": 0, "refine_steps": 0, "copy_rows
 
 @pytest.fixture(scope="module")
 def filler(trained_layout: Path) -> LocalFiller:
-    return local.load_local(str(trained_layout), device="cpu")
+    return load_local(str(trained_layout), device="cpu")
 
 
 def results(filler: LocalFiller, file_weight: float) -> dict[str, RowResult]:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from dg_lsp.core.values import Budget, Hole, InfillRequest, Span
-from dg_lsp.engine import local
-from dg_lsp.engine.local import InfillTask, LocalFiller, Switches
-from dg_lsp.engine.local.search import LengthSearch
-from dg_lsp.engine.passes import KV, Passes
+from dg_lsp.engine.decode.fill import Switches
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.propose.search import LengthSearch
+from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.model.passes import KV, Passes
 
 PREFIX, SUFFIX = "def f(a, b):\n    value = ", "\n    return value\n\n\ndef g():\n    return f(1, 2)\n"
 LINE, BLOCK = Hole(Span(0, 0), "marker"), Hole(Span(0, 0), "marker", block=True)
@@ -57,7 +58,7 @@ class Scripted(Passes):
 
 @pytest.fixture(scope="module")
 def instruct(instruct_layout: Path) -> LocalFiller:
-    return local.load_local(str(instruct_layout), device="cpu")
+    return load_local(str(instruct_layout), device="cpu")
 
 
 def scripted(
@@ -161,7 +162,7 @@ def test_a_checkpoint_with_a_delete_token_needs_no_search(
 
     monkeypatch.setattr(LengthSearch, "run", watched)
     request = InfillRequest("a = ", "\nb\n", (LINE,), budget=Budget(steps=2))
-    finish(local.load_local(str(trained_layout), device="cpu").start(request))
+    finish(load_local(str(trained_layout), device="cpu").start(request))
     assert not searched
     finish(instruct.start(request))
     assert searched == ["search"]

@@ -12,12 +12,13 @@ import torch
 
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
-from dg_lsp.engine import local
-from dg_lsp.engine.denoise import DecoderInput, Denoiser, Row, TokenLimits
-from dg_lsp.engine.local import InfillTask, LocalFiller, shared_stack
-from dg_lsp.engine.passes import KV, Passes
-from dg_lsp.engine.profile import Sampling
-from dg_lsp.engine.stack import LocalDecoder, PrefixRows, Stack, joined
+from dg_lsp.engine.decode.canvas import shared_stack
+from dg_lsp.engine.decode.canvas.denoise import DecoderInput, Denoiser, Row, TokenLimits
+from dg_lsp.engine.decode.canvas.stack import LocalDecoder, PrefixRows, Stack, joined
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.model.passes import KV, Passes
+from dg_lsp.engine.model.profile import Sampling
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -143,7 +144,7 @@ REQUESTS = [
 
 
 def model(folder: Path, *, joins: bool) -> LocalFiller:
-    loaded = local.load_local(str(folder), device="cpu").loaded
+    loaded = load_local(str(folder), device="cpu").loaded
     # Several rows of noise and steps enough that requests meet, part and meet others.
     profile = replace(
         loaded.profile, line_noise_rows=2, block_noise_rows=2, sampling=replace(SAMPLING, line_steps=6, block_steps=9)

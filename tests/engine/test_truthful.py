@@ -12,15 +12,18 @@ import pytest
 import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
-from dg_lsp.engine import causal, chat_template, layout, local, model
-from dg_lsp.engine.causal import Draft
-from dg_lsp.engine.denoise import Denoiser, Reading
-from dg_lsp.engine.layout import REPEATED_LINES
-from dg_lsp.engine.local import InfillTask, LocalFiller, Switches, longer, rows
-from dg_lsp.engine.local.fill import Fill
-from dg_lsp.engine.profile import TRAINED, Profile, dump, load_profile, parse
-from dg_lsp.engine.rank import RowResult
-from dg_lsp.engine.stack import LocalDecoder
+from dg_lsp.engine.decode.canvas.denoise import Denoiser, Reading
+from dg_lsp.engine.decode.canvas.stack import LocalDecoder
+from dg_lsp.engine.decode.fill import Fill, Switches
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.layout import REPEATED_LINES
+from dg_lsp.engine.decode.propose import causal, longer, rows
+from dg_lsp.engine.decode.propose.causal import Draft
+from dg_lsp.engine.decode.rank import RowResult
+from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.profile import TRAINED, Profile, dump, load_profile, parse
+from dg_lsp.engine.model.weights import chat_template
 
 LINE = Hole(Span(0, 0), "cursor")
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
@@ -49,7 +52,7 @@ def main() -> None:
 
 @pytest.fixture(scope="module")
 def instruct(instruct_layout: Path) -> LocalFiller:
-    filler = local.load_local(str(instruct_layout), device="cpu")
+    filler = load_local(str(instruct_layout), device="cpu")
     assert filler.loaded.profile == Profile()
     return filler
 
@@ -181,7 +184,7 @@ def test_no_draft_continues_into_the_suffix(
 
 
 def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filler = local.load_local(str(trained_layout), device="cpu")
+    filler = load_local(str(trained_layout), device="cpu")
     filler = LocalFiller(replace(filler.loaded, profile=replace(filler.loaded.profile, line_ends=True)))
     vocabulary = filler.loaded.vocabulary
     draft = "x = 1\nclass Point:\n    pass"
@@ -318,7 +321,7 @@ def test_a_different_chat_template_is_logged_in_one_line_at_loading(
 ) -> None:
     folder = with_template(instruct_layout, tmp_path, template)
     with caplog.at_level(logging.WARNING, "dg_lsp.engine"):
-        model.load_model(str(folder), device="cpu")
+        loading.load_model(str(folder), device="cpu")
     [record] = caplog.records
     assert says in record.getMessage()
     assert str(folder) in record.getMessage()
@@ -341,12 +344,12 @@ def test_templates_are_compared_with_the_layouts_own_turns(instruct: LocalFiller
         for token in kv
     )
     question = text.removeprefix("<bos><|turn>user\n").partition("<turn|>")[0]
-    turns, thought_turn = layout.chat_turns(question)
+    turns, thought_turn = chat_template.turns(question)
     assert text.startswith(turns + thought_turn)
 
 
 def test_older_profiles_keep_their_measured_settings(trained_layout: Path) -> None:
-    embedded = load_profile(model.find(model.EMBEDDED))
+    embedded = load_profile(loading.find(loading.EMBEDDED))
     assert {name: getattr(embedded, name) for name in TRAINED} == TRAINED
     assert parse({"layout": "infill-trained", "line_ends": True}).line_ends
     assert parse({"layout": "instruct"}) == Profile()

@@ -17,12 +17,12 @@ import torch
 from safetensors.torch import save
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine import local, tuned_store
 from dg_lsp.engine.calibration_store import ModelId
-from dg_lsp.engine.local import LocalFiller
-from dg_lsp.engine.local import tuned as tuned_models
-from dg_lsp.engine.local.tuned import MAX_MODELS
-from dg_lsp.engine.tuned_store import FACTS, WEIGHTS, Figures, StoreError, Tuned
+from dg_lsp.engine.decode import tuned as tuned_models
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.tuned import MAX_MODELS
+from dg_lsp.engine.model.weights import tuned_store
+from dg_lsp.engine.model.weights.tuned_store import FACTS, WEIGHTS, Figures, StoreError, Tuned
 from dg_lsp.wire import files, messages
 from dg_lsp.wire.meeting import locks
 from dg_lsp.wire.messages import Ask
@@ -41,7 +41,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def filler(trained_layout: Path) -> LocalFiller:
-    return local.load_local(str(trained_layout), device="cpu")
+    return load_local(str(trained_layout), device="cpu")
 
 
 def model_of(filler: LocalFiller) -> ModelId:
@@ -268,7 +268,7 @@ def test_the_prefix_of_the_next_request_is_encoded_with_the_tuned_weights(filler
 
 
 def test_requests_on_other_weights_share_no_pass(trained_layout: Path, tmp_path: Path) -> None:
-    filler = local.load_local(str(trained_layout), device="cpu")
+    filler = load_local(str(trained_layout), device="cpu")
     filler._joins = True
     stored(filler, tmp_path / "mine")
     alone = {file: texts(filler, file) for file in ("", str(tmp_path / "mine" / "a.py"))}
@@ -359,10 +359,10 @@ def test_weights_that_others_may_have_written_or_that_are_broken_are_not_used(
     filler: LocalFiller, store: Path, tmp_path: Path, change: object
 ) -> None:
     entry = stored(filler, tmp_path / "mine")
-    assert is_tuned(local.load_local(filler.loaded.name, device="cpu"), tmp_path / "mine" / "a.py")
+    assert is_tuned(load_local(filler.loaded.name, device="cpu"), tmp_path / "mine" / "a.py")
     assert callable(change)
     change(store, entry)
-    fresh = local.load_local(filler.loaded.name, device="cpu")
+    fresh = load_local(filler.loaded.name, device="cpu")
     assert not is_tuned(fresh, tmp_path / "mine" / "a.py")
     assert not is_tuned(fresh, "/etc/a.py")
     assert texts(fresh, str(tmp_path / "mine" / "a.py")) == texts(filler, "")
@@ -371,7 +371,7 @@ def test_weights_that_others_may_have_written_or_that_are_broken_are_not_used(
 def test_weights_of_another_user_are_not_used(filler: LocalFiller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(filler, tmp_path / "mine")
     own = os.getuid()
-    monkeypatch.setattr("dg_lsp.engine.tuned_store.os.getuid", lambda: own + 1)
+    monkeypatch.setattr("dg_lsp.engine.model.weights.tuned_store.os.getuid", lambda: own + 1)
     with pytest.raises(StoreError, match="belongs to another user"):
         tuned_store.entries()
     assert not is_tuned(filler, tmp_path / "mine" / "a.py")
@@ -448,7 +448,7 @@ def test_a_failed_write_keeps_the_old_entry(
     def full(*_arguments: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dg_lsp.engine.tuned_store.files.replace", full)
+    monkeypatch.setattr("dg_lsp.engine.model.weights.tuned_store.files.replace", full)
     with pytest.raises(StoreError, match="can't be written: no space left on device"):
         stored(filler, tmp_path / "mine", scale=0.5)
     assert tuned_store.entries() == (old,)

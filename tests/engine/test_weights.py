@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save_file
 from transformers import DiffusionGemmaForBlockDiffusion
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine import fit, model, room
-from dg_lsp.engine.fit.choice import VLLM_NVFP4
-from dg_lsp.engine.local import LocalFiller
-from dg_lsp.engine.model import Loaded, LoadError
-from dg_lsp.engine.weights import quantised, reading
-from dg_lsp.engine.weights.progress import Meter, duration
+from dg_lsp.engine.decode.filler import LocalFiller
+from dg_lsp.engine.model import fit, loading, room
+from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
+from dg_lsp.engine.model.loading import Loaded, LoadError
+from dg_lsp.engine.model.weights import quantised, reading
+from dg_lsp.engine.model.weights.progress import Meter, duration
 from tests.engine import real_geometry
 
 needs_bitsandbytes = pytest.mark.skipif(util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
@@ -46,7 +46,7 @@ def folder(one_file: Path, tmp_path: Path) -> Path:
 
 
 def load_weights(folder: Path, dtype: str = "") -> Loaded:
-    return model.load_model(str(folder), device="cpu", threads=1, dtype=dtype)
+    return loading.load_model(str(folder), device="cpu", threads=1, dtype=dtype)
 
 
 def refusal(folder: Path, dtype: str = "") -> str:
@@ -254,13 +254,13 @@ import resource, sys
 from pathlib import Path
 import torch, transformers
 from transformers import DiffusionGemmaForBlockDiffusion
-from dg_lsp.engine import model
-from dg_lsp.engine.weights import quantised
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.weights import quantised
 torch.set_num_threads(1)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-model.load_model(sys.argv[2], device="cpu", threads=1, dtype="bfloat16")  # what the first model of a process costs
+loading.load_model(sys.argv[2], device="cpu", threads=1, dtype="bfloat16")  # what the first model of a process costs
 before = peak()
-loaded = model.load_model(sys.argv[1], device="cpu", threads=1, dtype="bfloat16")
+loaded = loading.load_model(sys.argv[1], device="cpu", threads=1, dtype="bfloat16")
 print(peak() - before - quantised.n_bytes(loaded.passes.model))
 """
 
@@ -282,7 +282,7 @@ def test_the_host_holds_one_shard_at_a_time(one_file: Path, tmp_path: Path) -> N
 
 def test_reading_reports_bytes(whole: Path) -> None:
     reports: list[tuple[str, float]] = []
-    model.load_model(str(whole), device="cpu", threads=1, say=lambda text, share: reports.append((text, share)))
+    loading.load_model(str(whole), device="cpu", threads=1, say=lambda text, share: reports.append((text, share)))
     reading_told = [text for text, _ in reports if text.startswith("reading the weights: ")]
     n_bytes = reading_told[-1].partition(" of ")[2].split(",")[0]
     assert reading_told[-1].startswith(f"reading the weights: {n_bytes} of {n_bytes}, ")

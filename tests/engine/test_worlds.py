@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from tests.benchmarks.worlds import language, training
 from tests.benchmarks.worlds.language import COUNTS, CYCLES, MAX_ANSWER, Hole
 

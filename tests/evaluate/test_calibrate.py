@@ -15,16 +15,16 @@ import pytest
 from typer.testing import CliRunner
 
 from dg_lsp.core import polish
+from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.confidence import Calibrated, Ranked, Threshold, is_sure
 from dg_lsp.engine import backends, calibration_store
 from dg_lsp.engine.backends import fim
 from dg_lsp.engine.backends.remote import RemoteFiller
 from dg_lsp.engine.backends.vllm import connect
-from dg_lsp.engine.calibration import Calibration
 from dg_lsp.engine.calibration_store import ModelId
-from dg_lsp.engine.profile import Profile, dump, load_profile
+from dg_lsp.engine.model.profile import Profile, dump, load_profile
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.task import Filler
-from dg_lsp.engine.vocabulary import Vocabulary
 from dg_lsp.evaluate import calibrate, fit, reliability, tasks
 from dg_lsp.evaluate.calibrate_command import app
 from dg_lsp.evaluate.fit import Judged, Sample

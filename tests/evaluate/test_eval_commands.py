@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from dg_lsp.engine import model
-from dg_lsp.engine.packed import PackedPasses
-from dg_lsp.engine.passes import Passes
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.packed import PackedPasses
+from dg_lsp.engine.model.passes import Passes
 from dg_lsp.evaluate import report, tasks
 from dg_lsp.evaluate.bench import Comparison, Line, as_object, compare, table
 from dg_lsp.evaluate.bench import app as bench
@@ -276,7 +276,7 @@ def test_ratios_of_a_bench_are_those_of_its_own_lines() -> None:
     ("kind", "expected"), [("plain", "float32"), ("onednn", "float32"), ("onednn-bf16", "bfloat16"), ("", "float32")]
 )
 def test_bench_says_in_which_precision_products_are_computed(trained_layout: Path, kind: Any, expected: str) -> None:
-    loaded = model.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
+    loaded = loading.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
     passes = PackedPasses(loaded.passes.model, kind) if kind else Passes(loaded.passes.model)
     lines = tuple(Line(name, 1, 1.0, 1.0, 1.0, 0.5, 0.5) for name in ("dg-lsp", "dg-lsp, one canvas alone"))
     lines += tuple(Line(f"generate, {n} steps", 1, 9.0, 9.0, 1.0, 0.5, 0.5) for n in (4, 48))
@@ -286,7 +286,7 @@ def test_bench_says_in_which_precision_products_are_computed(trained_layout: Pat
 
 def test_bench_times_blocks_with_a_known_prefix(tmp_path: Path, trained_layout: Path) -> None:
     """Lines are compared with generate; blocks are timed alone."""
-    loaded = model.load_model(str(trained_layout), device="cpu", threads=1)
+    loaded = loading.load_model(str(trained_layout), device="cpu", threads=1)
     line, block = drawn("x = ⟦1⟧\n"), drawn("def f():\n⟦    return 1\n⟧", kind="block")
     compared = compare(loaded, [line], [block])
     ways = {way.name: way for way in compared.lines}

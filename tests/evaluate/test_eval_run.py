@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine import local
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.evaluate import methods, run
 from dg_lsp.evaluate.methods import BASELINES, FULL, Method
 from dg_lsp.evaluate.run import Bench, Setup
@@ -107,7 +107,7 @@ def test_an_answer_depends_on_its_seed_alone(bench: Bench) -> None:
 
 def test_a_known_length_is_the_number_of_answer_tokens(bench: Bench) -> None:
     bench.answer(BODY, methods.ORACLE_LENGTH)
-    filler = local.LocalFiller
+    filler = LocalFiller
     known_length_filler = bench._fillers[methods.ORACLE_LENGTH]
     assert isinstance(known_length_filler, filler)
     assert known_length_filler.switches.gap == len(known_length_filler.loaded.vocabulary.encode(BODY.answer))
@@ -155,7 +155,7 @@ def test_another_layout_than_the_checkpoint_s_can_be_measured(instruct_layout: P
 
 
 def test_the_instruct_layout_comes_with_its_own_gap_lengths(trained_layout: Path) -> None:
-    loaded = local.load_local(str(trained_layout), device="cpu").loaded
+    loaded = load_local(str(trained_layout), device="cpu").loaded
     assert run.with_layout(loaded, "") is loaded
     profile = run.with_layout(loaded, "instruct").profile
     assert (profile.layout, len(profile.line_gaps) > 1) == ("instruct", True)

@@ -20,9 +20,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from dg_lsp.engine import app
 from dg_lsp.engine.backends import fim
-from dg_lsp.engine.service import Service
+from dg_lsp.engine.serve import app
+from dg_lsp.engine.serve.service import Service
 from dg_lsp.wire import config, messages, model_names
 from dg_lsp.wire.messages import Ask
 from tests.e2e.editor import CODE, Editor, command, environment

@@ -15,8 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dg_lsp.engine import checkpoint, model
-from dg_lsp.engine.model import LoadError
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.loading import LoadError
+from dg_lsp.engine.model.weights import checkpoint
 from tests.engine.conftest import trained_layout
 from tests.hostile.test_hostile_files_ignore import in_time
 
@@ -30,7 +31,7 @@ def folder(trained_layout: Path, tmp_path: Path) -> Path:
 
 def refusal(folder: Path) -> str:
     with pytest.raises(LoadError) as error:
-        model.load_model(str(folder), device="cpu", threads=1)
+        loading.load_model(str(folder), device="cpu", threads=1)
     message = str(error.value)
     assert "\n" not in message
     return message.replace(str(folder), "FOLDER")
@@ -51,7 +52,7 @@ def configure(folder: Path, **values: Any) -> None:
 
 
 def test_a_whole_folder_is_loaded(folder: Path) -> None:
-    assert model.load_model(str(folder), device="cpu", threads=1).passes.kinds
+    assert loading.load_model(str(folder), device="cpu", threads=1).passes.kinds
 
 
 def test_a_missing_weight_is_named(folder: Path) -> None:
@@ -147,7 +148,7 @@ def test_an_adapter_s_weights_that_lead_outside_are_refused(folder: Path) -> Non
 
 def test_a_pipe_beside_the_weights_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "other.safetensors")
-    assert in_time(lambda: model.load_model(str(folder), device="cpu", threads=1)).passes.kinds
+    assert in_time(lambda: loading.load_model(str(folder), device="cpu", threads=1)).passes.kinds
 
 
 def test_pickles_alone_are_no_weights(folder: Path) -> None:
@@ -170,7 +171,7 @@ def test_several_files_and_the_hub_s_links_are_loaded(folder: Path) -> None:
         (snapshot / name).symlink_to(Path("../../blobs") / str(part))
         places |= dict.fromkeys(names, name)
     (snapshot / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
-    assert model.load_model(str(snapshot), device="cpu", threads=1).passes.kinds
+    assert loading.load_model(str(snapshot), device="cpu", threads=1).passes.kinds
 
 
 def test_the_configuration_chooses_no_code(folder: Path) -> None:
@@ -187,7 +188,7 @@ def test_the_configuration_chooses_no_code(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["_attn_implementation"] = "somebody/kernel"
     (folder / "config.json").write_text(json.dumps(config))
-    loaded = model.load_model(str(folder), device="cpu", threads=1)
+    loaded = loading.load_model(str(folder), device="cpu", threads=1)
     assert loaded.passes.model.config._attn_implementation == "sdpa"
     assert loaded.passes.model.config.text_config._attn_implementation == "sdpa"
     # Nor does the library hear of it: what it makes of each such value is not ours to know.

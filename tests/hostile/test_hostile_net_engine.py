@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from dg_lsp.engine import connections, logs
-from dg_lsp.engine.connections import Budget, Budgets
+from dg_lsp.engine.serve import connections, logs
+from dg_lsp.engine.serve.connections import Budget, Budgets
 from dg_lsp.wire import meeting
 from tests.engine.engine_kit import ROOT, body, engine_id, home, post, running, wait_until
 from tests.patience import PATIENCE_S
@@ -242,7 +242,7 @@ def test_the_log_is_bounded_while_it_is_written_and_private(folder: Path, monkey
     # A process of its own, since it gives its standard error away.
     source = """
 import logging, os, sys
-from dg_lsp.engine import logs
+from dg_lsp.engine.serve import logs
 from dg_lsp.wire import meeting
 meeting.MAX_LOG_BYTES = 20_000
 os.umask(0)

@@ -19,7 +19,6 @@ import pytest
 
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill import client
 from dg_lsp.infill import link as links
 from dg_lsp.infill.client import Breaker, ConnectOptions, EngineBusyError, EngineError, ResidentEngine, connect
@@ -27,6 +26,7 @@ from dg_lsp.infill.life import Failed, Loading, Ready, Starting, State
 from dg_lsp.infill.link import Link, LinkLostError
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import build, meeting
+from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.messages import Ask
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
@@ -203,7 +203,7 @@ def test_two_who_start_at_the_same_moment_share_one_engine(folder: Path) -> None
 def test_two_processes_that_start_at_the_same_moment_share_one_engine(folder: Path) -> None:
     code = (
         "import asyncio, sys\n"
-        "from dg_lsp.engine.entry import ENGINE_COMMAND\n"
+        "from dg_lsp.wire.entry import ENGINE_COMMAND\n"
         "from dg_lsp.infill.client import ConnectOptions, connect\n"
         "async def main():\n"
         f"    async with connect(ConnectOptions('toy', filler={FILLER!r}, command=ENGINE_COMMAND)) as engine:\n"

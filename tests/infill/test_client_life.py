@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.infill import client, joining
 from dg_lsp.infill import link as links
 from dg_lsp.infill.client import ConnectOptions, EngineError, ResidentEngine, connect
 from dg_lsp.infill.life import Ready, Starting, State
 from dg_lsp.wire import build, meeting
+from dg_lsp.wire.entry import ENGINE_COMMAND
 from tests.engine.engine_kit import FILLER, Running, gate, home, request, running, wait_until
 from tests.patience import PATIENCE_S
 from tests.processes import is_gone
@@ -57,7 +57,7 @@ def disguise(files: meeting.EngineFiles, version: str) -> None:
 
 
 def test_the_engine_pings_as_often_as_the_client_counts_on() -> None:
-    from dg_lsp.engine import app
+    from dg_lsp.engine.serve import app
 
     assert app.PING_EVERY_S == links.PING_EVERY_S
 

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from dg_lsp.engine.calibration import Calibration
-from dg_lsp.engine.profile import FILE, Profile, dump, load_profile
+from dg_lsp.core.calibration import Calibration
+from dg_lsp.engine.model.profile import FILE, Profile, dump, load_profile
 from dg_lsp.train.commands import app
 
 

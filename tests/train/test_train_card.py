@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dg_lsp.engine.profile import Profile, dump
+from dg_lsp.engine.model.profile import Profile, dump
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import card
 from dg_lsp.train.curve import LOSSES

@@ -15,8 +15,11 @@ from typer.testing import CliRunner
 
 from dg_lsp.batch import doctor
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine import local, model, tuned_store
-from dg_lsp.engine.profile import FILE
+from dg_lsp.engine.decode import tuned as tuned_models
+from dg_lsp.engine.decode.filler import load_local
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.profile import FILE
+from dg_lsp.engine.model.weights import tuned_store
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import repository, tune_data
 from dg_lsp.train import tokenizer as bpe
@@ -72,7 +75,7 @@ def tuned(
 
 
 def test_a_better_model_is_stored_and_used_for_the_repository_alone(sources: Path, base: Path, tmp_path: Path) -> None:
-    filler = local.load_local(str(base), device="cpu")
+    filler = load_local(str(base), device="cpu")
     report = tuned(sources, base)
     assert report.entry is not None
     assert report.after.loss < 0.9 * report.before.loss
@@ -102,7 +105,7 @@ def test_the_stored_weights_have_the_reported_loss(sources: Path, base: Path, mo
     report = tuned(sources, base)
     assert report.entry is not None
     (training,) = trainings
-    weights = local.tuned.read(report.entry)
+    weights = tuned_models.read(report.entry)
     named = dict(training.passes.model.named_parameters())
     with torch.no_grad():
         for name, weight in weights.items():
@@ -113,7 +116,7 @@ def test_the_stored_weights_have_the_reported_loss(sources: Path, base: Path, mo
 
 def new_training(sources: Path, folder: Path) -> Training:
     """A training of the model in a folder that has not begun."""
-    loaded = model.load_model(str(folder), device="cpu", threads=1, dtype="float32", trainable=True)
+    loaded = loading.load_model(str(folder), device="cpu", threads=1, dtype="float32", trainable=True)
     train, held = (tune_data.packed(part, loaded.vocabulary.tokenizer) for part in tune_data.texts(sources))
     return Training(loaded, train, held, RECIPE, 0)
 
@@ -197,7 +200,7 @@ def test_a_folder_with_too_few_files_is_refused(tmp_path: Path, base: Path, n_fi
 
 
 def test_a_large_model_is_refused(sources: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dg_lsp.engine.local.tuned.MAX_BASE_WEIGHTS", 1000)
+    monkeypatch.setattr("dg_lsp.engine.decode.tuned.MAX_BASE_WEIGHTS", 1000)
     with pytest.raises(EvalError, match="too large to be tuned per repository; use --out FOLDER"):
         tuned(sources, base)
 

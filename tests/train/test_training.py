@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
-from dg_lsp.engine import local
-from dg_lsp.engine.layout import InfillTrained
-from dg_lsp.engine.passes import Passes
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.decode.filler import load_local
+from dg_lsp.engine.decode.layout import InfillTrained
+from dg_lsp.engine.model.passes import Passes
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.train import corpus, curve, cuts, export, loop, pack, tokenizer
 from dg_lsp.train.export import PROFILE
 from dg_lsp.train.losses import head_loss, token_losses
@@ -74,7 +74,7 @@ def test_a_run_stops_resumes_and_ends_as_a_checkpoint_that_fills(run_folder: Pat
     assert len(curve.table(lines).splitlines()) == len(lines) + 2
     assert curve.picture(lines).count("<polyline") == len(curve.LOSSES)
     export.export(run_folder, tmp_path / "model", SHAPE)
-    model = local.load_local(str(tmp_path / "model"), device="cpu")
+    model = load_local(str(tmp_path / "model"), device="cpu")
     task = model.start(InfillRequest("def f():\n    return ", "\n", (Hole(Span(0, 0), "cursor"),)))
     while task.step():
         pass

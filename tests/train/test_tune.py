@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from dg_lsp.engine import model
-from dg_lsp.engine.model import LoadError
-from dg_lsp.engine.weights.quantised import n_bytes
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.loading import LoadError
+from dg_lsp.engine.model.weights.quantised import n_bytes
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import tune, tune_data
 from dg_lsp.train.commands import app
@@ -76,7 +76,7 @@ def settings(*, experts: bool = False, steps: int = 18) -> Tuning:
 
 
 def logits(folder: Path) -> torch.Tensor:
-    passes = model.load_model(str(folder), device="cpu", threads=1, dtype="float32").passes
+    passes = loading.load_model(str(folder), device="cpu", threads=1, dtype="float32").passes
     ids, canvas = torch.arange(24)[None] + 300, torch.arange(16)[None] + 310
     with torch.inference_mode():
         return passes.logits(passes.decode(canvas, passes.encode(ids)[1]))
@@ -121,10 +121,10 @@ def test_the_embedded_model_is_tuned_in_its_own_layout(sources: Path, tmp_path: 
     quick = Tuning(steps=30, rank=4, learning_rate=1e-3, rows=2, canvases=2, length=192, device="cpu", check_every=100)
     result = tune.run(sources, "embedded", tmp_path / "out", quick, say=lambda _text: None)
     assert result.after < result.before
-    loaded = model.load_model(str(tmp_path / "out"), device="cpu", threads=1)
+    loaded = loading.load_model(str(tmp_path / "out"), device="cpu", threads=1)
     assert loaded.profile.layout == "infill-trained"
     assert loaded.profile.calibration is None
-    assert n_bytes(loaded.passes.model) > n_bytes(model.load_model("embedded", device="cpu", threads=1).passes.model)
+    assert n_bytes(loaded.passes.model) > n_bytes(loading.load_model("embedded", device="cpu", threads=1).passes.model)
 
 
 def test_ignored_files_are_not_trained_on(sources: Path) -> None:
@@ -192,18 +192,18 @@ def test_an_adapter_of_another_model_is_refused(sources: Path, base: Path, tmp_p
     place = tmp_path / "out" / "adapter_config.json"
     place.write_text(json.dumps({**json.loads(place.read_text()), "base_model_name_or_path": "embedded"}))
     with pytest.raises(LoadError, match="does not fit its model"):
-        model.load_model(str(tmp_path / "out"), device="cpu", threads=1)
+        loading.load_model(str(tmp_path / "out"), device="cpu", threads=1)
 
 
 def test_an_adapter_needs_unquantised_weights(sources: Path, base: Path, tmp_path: Path) -> None:
     tune.run(sources, str(base), tmp_path / "out", settings(steps=1), say=lambda _text: None)
     with pytest.raises(LoadError, match="holds an adapter, which can't be loaded at 8 bits; choose bfloat16"):
-        model.load_model(str(tmp_path / "out"), device="cpu", threads=1, dtype="fp8")
+        loading.load_model(str(tmp_path / "out"), device="cpu", threads=1, dtype="fp8")
 
 
 def test_without_peft_the_command_says_how_to_install_it(sources: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    monkeypatch.setattr("dg_lsp.engine.weights.adapter.util.find_spec", lambda _name: None)
+    monkeypatch.setattr("dg_lsp.engine.model.weights.adapter.util.find_spec", lambda _name: None)
     done = CliRunner().invoke(app, ["tune", str(sources), "--init", str(base), "--out", "adapter", "--device", "cpu"])
     assert done.exit_code == 2
     assert f"adapters need peft, which is not installed; install it with: {install_command('tune')}" in done.output

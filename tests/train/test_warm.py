@@ -10,8 +10,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from dg_lsp.engine.model import find, load_model
-from dg_lsp.engine.passes import Passes
+from dg_lsp.engine.model.loading import find, load_model
+from dg_lsp.engine.model.passes import Passes
 from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import warm
 from dg_lsp.train.curve import START

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dg_lsp.batch.commands import can_ask, say
-from dg_lsp.engine.entry import ENGINE_COMMAND
 from dg_lsp.wire import completions, config, model_names
 from dg_lsp.wire.command_group import command_group
+from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.visible import visible, visible_line
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.engine.fit import Precision
-from dg_lsp.engine.fit import machine as fit_machine
+from dg_lsp.engine.model.fit import Precision
+from dg_lsp.engine.model.fit import machine as fit_machine
 
 PATIENCE_S = 10.0
 MIB = 1 << 20

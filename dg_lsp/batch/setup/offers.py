@@ -8,10 +8,10 @@ from typing import Any
 
 from dg_lsp.batch.setup.machine import Machine
 from dg_lsp.batch.setup.servers import Endpoint, Kind, Server
-from dg_lsp.engine import fit
-from dg_lsp.engine.fit import published
-from dg_lsp.engine.fit.choice import NAMES as BITS
-from dg_lsp.engine.fit.needs import QUANTISED
+from dg_lsp.engine.model import fit
+from dg_lsp.engine.model.fit import published
+from dg_lsp.engine.model.fit.choice import NAMES as BITS
+from dg_lsp.engine.model.fit.needs import QUANTISED
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
 from dg_lsp.wire.settings import EMBEDDED

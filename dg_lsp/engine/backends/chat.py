@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine import question
 from dg_lsp.engine.backends import chat_answer, fim
 from dg_lsp.engine.backends.chat_answer import CodeSpan
 from dg_lsp.engine.backends.fim import MAX_ANSWERS, SAMPLING_TEMPERATURE, Answer, window
 from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, ServerClient
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability
-from dg_lsp.engine.calibration import Evidence
+from dg_lsp.engine.decode import question
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.model_names import address_of

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dg_lsp.core import context
+from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability, token_features, trimmed
 from dg_lsp.engine.backends.replicas import Replicas
-from dg_lsp.engine.calibration import Evidence
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.model_names import USUAL_URLS, address_of, urls_of

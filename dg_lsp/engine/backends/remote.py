@@ -18,14 +18,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from dg_lsp.core import secrets
+from dg_lsp.core import calibration, secrets
+from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine import calibration, sequence
 from dg_lsp.engine.backends.http_client import Call, RemoteError, Server, outcome_of
-from dg_lsp.engine.calibration import Calibration, Evidence
 from dg_lsp.engine.calibration_store import Calibrations
-from dg_lsp.engine.names_in_text import NamesInText
+from dg_lsp.engine.decode import sequence
+from dg_lsp.engine.decode.rank import NamesInText
 from dg_lsp.engine.task import Filler, Task
 from dg_lsp.wire.fields import Fields, WireError
 from dg_lsp.wire.privacy import Shown, shown

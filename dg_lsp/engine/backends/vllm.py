@@ -12,18 +12,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import InfillRequest
-from dg_lsp.engine import layout, sequence
 from dg_lsp.engine.backends import vllm_canvas
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
 from dg_lsp.engine.backends.remote import RemoteFiller, Reply, compared, to_probability
 from dg_lsp.engine.backends.replicas import Replicas
 from dg_lsp.engine.backends.vllm_canvas import CanvasWriter, PinnedCanvas, ReturnedCanvas, agreement
 from dg_lsp.engine.backends.vllm_server import COMPLETIONS, Served, check_alike, probe, unfit
-from dg_lsp.engine.calibration import Evidence
-from dg_lsp.engine.layout import Sheet
-from dg_lsp.engine.profile import Profile
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.decode import layout, sequence
+from dg_lsp.engine.decode.layout import Sheet
+from dg_lsp.engine.model.profile import Profile
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.config import Config
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.model_names import urls_of

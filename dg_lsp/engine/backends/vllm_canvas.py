@@ -10,15 +10,15 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine import layout
 from dg_lsp.engine.backends.http_client import RemoteError
 from dg_lsp.engine.backends.remote import token_features, trimmed
 from dg_lsp.engine.backends.vllm_server import Served
-from dg_lsp.engine.calibration import Evidence
-from dg_lsp.engine.layout import Sheet
-from dg_lsp.engine.profile import Profile
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.decode import layout
+from dg_lsp.engine.decode.layout import Sheet
+from dg_lsp.engine.model.profile import Profile
+from dg_lsp.engine.model.vocabulary import Vocabulary
 
 MAX_ROWS = 8  # canvases of one request: vLLM's default batch for this model; further ones would have to wait
 WIDTH_STEP = 16

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.engine import profile
 from dg_lsp.engine.backends.http_client import UNLIKE, Call, RemoteError, ServerClient
-from dg_lsp.engine.profile import Profile
-from dg_lsp.engine.vocabulary import Vocabulary
+from dg_lsp.engine.model import profile
+from dg_lsp.engine.model.profile import Profile
+from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.model_names import folder_of
 

@@ -3,7 +3,7 @@
 All of them get the same prompt, the same held head of the suffix and the same sampler; they differ in how they come to the
 lengths that they try. Each ends with candidates of which a causal pass chooses (`CausalText.scores`).
 
-Knows passes, rows and the rules of `engine.speculation` and `tried`. Knows nothing of text.
+Knows passes, rows and the rules of `decode.propose.speculation` and `tried`. Knows nothing of text.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from dg_lsp.engine import layout
-from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.passes import KV, Passes, crop
-from dg_lsp.engine.profile import Sampling
-from dg_lsp.engine.speculation import CausalText, Gap, Speculate, Speculation, cut_at_suffix
-from dg_lsp.engine.stack import LocalDecoder
+from dg_lsp.engine.decode import layout
+from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.decode.canvas.speculation import CausalText, Gap, Speculate, Speculation, cut_at_suffix
+from dg_lsp.engine.decode.canvas.stack import LocalDecoder
+from dg_lsp.engine.model.passes import KV, Passes, crop
+from dg_lsp.engine.model.profile import Sampling
 from tests.benchmarks.worlds import tried
 from tests.benchmarks.worlds.tried import Probe, Search, Snap
 
@@ -201,7 +201,7 @@ class Snapped:
 
 @dataclass(frozen=True, slots=True)
 class Speculated:
-    """Verify an open canvas by causal passes until it reaches the suffix, then hold the suffix there (`engine.speculation`)."""
+    """Verify an open canvas by causal passes until it reaches the suffix, then hold the suffix there (`speculation`)."""
 
     options: Speculate = field(default_factory=Speculate)
 

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from dg_lsp.engine.model import load_model
-from dg_lsp.engine.passes import Passes
-from dg_lsp.engine.profile import FILE, Profile, Sampling, dump
+from dg_lsp.engine.model.loading import load_model
+from dg_lsp.engine.model.passes import Passes
+from dg_lsp.engine.model.profile import FILE, Profile, Sampling, dump
 from dg_lsp.train.loop import mixed_loss
 from dg_lsp.train.objective import CanvasBatch, CausalBatch
 from dg_lsp.train.precision import dtype_of

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.profile import Sampling
-from dg_lsp.engine.speculation import Gap
+from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
+from dg_lsp.engine.decode.canvas.speculation import Gap
+from dg_lsp.engine.model.profile import Sampling
 
 LEAST = 1e-4  # a probability below this counts as this: one sure mistake must not outweigh a whole suffix
 NEAR_SEAM = 2  # self-conditioning so near a new seam was about another canvas

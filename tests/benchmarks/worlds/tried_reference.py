@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dg_lsp.engine.denoise import Decoder, Row
-from dg_lsp.engine.profile import Sampling
-from dg_lsp.engine.reference import Canvas, begin, step
-from dg_lsp.engine.speculation import Gap
+from dg_lsp.engine.decode.canvas.denoise import Decoder, Row
+from dg_lsp.engine.decode.canvas.reference import Canvas, begin, step
+from dg_lsp.engine.decode.canvas.speculation import Gap
+from dg_lsp.engine.model.profile import Sampling
 from tests.benchmarks.worlds.tried import LEAST, NEAR_SEAM, Snap
 
 

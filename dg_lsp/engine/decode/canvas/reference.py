@@ -1,0 +1,232 @@
+"""A readable implementation of the denoising rule for one row, against which tests check `decode.canvas.denoise`.
+
+It uses plain lists and loops, and deleted positions really leave the list. It is slow on purpose. It also has readable
+versions of the rules of `decode.propose.speculation` and `decode.propose.drafts`. Knows nothing of how passes are run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from dg_lsp.engine.decode.canvas.denoise import Decoder, Row, TokenLimits
+from dg_lsp.engine.decode.canvas.speculation import Gap, Speculate
+from dg_lsp.engine.model.profile import Sampling
+
+
+@dataclass
+class Canvas:
+    """The state of one row. `places` are the positions' original indexes, which select their noise."""
+
+    row: Row
+    ids: list[int]
+    free: list[bool]
+    places: list[int]
+    conditioning: list[list[tuple[int, float]]]
+    best: list[int]
+    was_delete: list[bool]
+    noise: torch.Generator
+    n_steps: int = 0
+
+    def uniform(self, limits: TokenLimits) -> list[int]:
+        """Return a random token for each original position."""
+        return [
+            limits.regular[i] for i in torch.randint(len(limits.regular), (len(self.row.ids),), generator=self.noise).tolist()
+        ]
+
+
+def denoise(row: Row, limits: TokenLimits, sampling: Sampling, decoder: Decoder) -> list[int]:
+    """Return the ids of the finished canvas, without deleted positions."""
+    canvas = begin(row, limits)
+    while canvas.n_steps < row.steps and any(canvas.free):
+        if step(canvas, limits, sampling, decoder)[0]:
+            break
+    return canvas.best
+
+
+def begin(row: Row, limits: TokenLimits) -> Canvas:
+    """Return the canvas of a row before its first step."""
+    ids, free = list(row.ids), list(row.free)
+    conditioning = [[(token, 0.0 if is_free else 1.0)] for token, is_free in zip(ids, free, strict=True)]
+    noise = torch.Generator().manual_seed(row.seed)
+    canvas = Canvas(row, ids, free, list(range(len(ids))), conditioning, list(ids), [False] * len(ids), noise)
+    if row.chances:
+        canvas.conditioning = [[(t, p if f else 1.0)] for t, p, f in zip(ids, row.chances, free, strict=True)]
+    if any(is_free and is_noisy for is_free, is_noisy in zip(free, row.noisy, strict=False)):
+        fresh = canvas.uniform(limits)
+        canvas.ids = [fresh[i] if free[i] and row.noisy[i] else ids[i] for i in canvas.places]
+    if not row.draft:
+        fresh = canvas.uniform(limits)
+        canvas.ids = [fresh[i] if free[i] else ids[i] for i in canvas.places]
+        canvas.best = list(canvas.ids)
+        canvas.conditioning = [[(t, 0.0 if f else 1.0)] for t, f in zip(canvas.ids, free, strict=True)]
+    return canvas
+
+
+def step(canvas: Canvas, limits: TokenLimits, sampling: Sampling, decoder: Decoder) -> tuple[bool, list[list[float]]]:
+    """Take one step; return whether the canvas has settled, and the step's log-probabilities of the free positions."""
+    row, free, places, conditioning = canvas.row, canvas.free, canvas.places, canvas.conditioning
+    temperature = sampling.t_min + (sampling.t_max - sampling.t_min) * (row.steps - canvas.n_steps) / row.steps
+    canvas.n_steps += 1
+    logits = _logits(decoder, canvas.ids, conditioning, free)
+    logps = [each.log_softmax(-1).tolist() for each in logits]
+    previous, entropies = canvas.best, [0.0] * len(canvas.ids)
+    best, sampled = list(canvas.ids), list(canvas.ids)
+    fresh = canvas.uniform(limits)
+    draws = torch.zeros(len(row.ids)) if row.greedy else torch.rand(len(row.ids), generator=canvas.noise)
+    for index in [i for i, is_free in enumerate(free) if is_free]:
+        z = logits.pop(0) / temperature
+        z[list(limits.banned)] = -math.inf
+        if limits.first and index == free.index(True):
+            allowed_ids = set(limits.first) - set(limits.banned)
+            if allowed_ids:
+                z[[token for token in range(len(z)) if token not in allowed_ids]] = -math.inf
+        chances = z.softmax(-1)
+        entropies[index] = float(torch.special.entr(chances).sum())
+        top = chances.topk(min(sampling.conditioning_tokens, len(chances)))
+        conditioning[index] = list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+        best[index] = int(top.indices[0])
+        total = chances.cumsum(-1)
+        sampled[index] = min(int((total <= draws[places[index]] * total[-1]).sum()), len(chances) - 1)
+    accepted, entropy_sum = set[int](), 0.0
+    for index in sorted((i for i, is_free in enumerate(free) if is_free), key=lambda i: entropies[i]):
+        if entropy_sum > sampling.entropy_bound:
+            break
+        accepted.add(index)
+        entropy_sum += entropies[index]
+    next_ids = best if row.greedy else sampled
+    for index in [i for i, is_free in enumerate(free) if is_free]:
+        canvas.ids[index] = next_ids[index] if index in accepted else fresh[places[index]]
+    mean = sum(entropies[i] for i, is_free in enumerate(free) if is_free) / sum(free)
+    same = all(previous[i] == best[i] for i, is_free in enumerate(free) if is_free)
+    deleted: list[int] = []
+    if limits.delete is not None:
+        sure = [f and b == limits.delete and h < sampling.delete_entropy for f, b, h in zip(free, best, entropies, strict=True)]
+        deleted = [i for i, is_sure in enumerate(sure) if is_sure and canvas.was_delete[i]]
+        canvas.was_delete = sure
+    remaining = [i for i in range(len(canvas.ids)) if i not in deleted]
+    canvas.ids, canvas.best = [canvas.ids[i] for i in remaining], [best[i] for i in remaining]
+    canvas.free = [free[i] for i in remaining]
+    canvas.places, canvas.conditioning = [places[i] for i in remaining], [conditioning[i] for i in remaining]
+    canvas.was_delete = [canvas.was_delete[i] for i in remaining]
+    return same and mean < sampling.stop_entropy and not deleted, logps
+
+
+def _logits(
+    decoder: Decoder, canvas: list[int], conditioning: list[list[tuple[int, float]]], free: list[bool]
+) -> list[torch.Tensor]:
+    k = max(len(entries) for entries in conditioning)
+    padded = [entries + [(entries[0][0], 0.0)] * (k - len(entries)) for entries in conditioning]
+    ids = torch.tensor([[[token for token, _ in entries] for entries in padded]])
+    chances = torch.tensor([[[chance for _, chance in entries] for entries in padded]])
+    free_mask = torch.tensor([free])
+    return list(decoder.logits(torch.tensor([canvas]), decoder.soft(ids, chances), torch.ones_like(free_mask), free_mask))
+
+
+def cut_at_suffix(draft: list[int], head: list[int], least: int = 3) -> int:
+    """Return where a draft continues with the suffix, or the draft's length."""
+    runs = [_agreement(draft[start:], head) for start in range(len(draft))]
+    longest = max(runs, default=0)
+    return runs.index(longest) if longest >= min(least, len(head)) and longest else len(draft)
+
+
+def _agreement(first: Sequence[object], second: Sequence[object]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+
+
+def speculate(
+    gap: Gap,
+    ends: set[int],
+    sampling: Sampling,
+    options: Speculate,
+    decoder: Decoder,
+    causal: Callable[[list[int]], torch.Tensor],
+) -> tuple[list[int], list[int]]:
+    """Return the text that an open canvas proposes and causal passes verify, and the answer lengths worth scoring.
+
+    `causal` returns the logits of the token after a text. The fast version computes those of many texts in one pass.
+    """
+    tail = list(gap.tail)
+    canvas = begin(Row((gap.limits.regular[0],) * gap.width, (True,) * gap.width, gap.steps, gap.seed), gap.limits)
+    text: list[int] = []
+    heads: list[float] = []
+    limits, n_rounds, is_over = gap.limits, 0, False
+    while not is_over and n_rounds < gap.steps:
+        repeated = [n for n in range(options.repeats, len(tail)) if len(text) >= n and text[-n:] == tail[:n]]
+        if repeated:
+            proposal = tail[max(repeated) :][: gap.width - len(text)]
+        else:
+            step(canvas, limits, sampling, decoder)
+            n_rounds += 1
+            proposal = canvas.best[len(text) :][: options.look]
+        for proposed in [*proposal, None]:
+            logits = causal(text).float()
+            heads.append(float(logits.log_softmax(-1)[tail[0]]))
+            token = _likeliest(logits, gap.limits.banned, gap.limits.first if not text else ())
+            text.append(token)
+            ends_here = token in ends or token in gap.closing or len(text) == gap.width
+            is_over = is_over or ends_here
+            if ends_here or token != proposed:
+                break
+        is_over = is_over or text[-len(tail) :] == tail
+        hold(canvas, text)
+        limits = replace(limits, first=())
+    return text, _possible_lengths(gap, ends, options, text, heads, canvas)
+
+
+def before_suffix(text: str, suffix: str, solid: int) -> str:
+    """Return a draft up to where it continues with the suffix, which is the longest run of the suffix's start in it.
+
+    If the suffix starts with several line ends, they count as one.
+    """
+    if is_line_end := suffix.startswith("\n"):
+        suffix = "\n" + suffix.lstrip("\n")
+    runs = [_agreement(text[start:], suffix) for start in range(len(text))]
+    counted = [n if _is_suffix(text, start, n, suffix, solid) else 0 for start, n in enumerate(runs)]
+    longest = max(counted, default=0)
+    if not longest:
+        return text
+    draft_start = text[: counted.index(longest)]
+    return draft_start.rstrip("\n") if is_line_end else draft_start
+
+
+def _is_suffix(text: str, start: int, n: int, suffix: str, solid: int) -> bool:
+    """Return whether a run of `n` characters counts as the suffix, by the rule in `cuts.before_suffix`."""
+    blank = len(suffix) - len(suffix.lstrip())
+    first_line = blank + len(suffix[blank:].split("\n")[0])
+    is_last, is_solid = start + n == len(text), sum(not c.isspace() for c in text[start : start + n]) >= solid
+    return blank < n and ((n >= first_line and (is_solid or is_last or n == len(suffix))) or (is_last and is_solid))
+
+
+def renoised(chances: list[float], sure: float) -> list[bool]:
+    """Return which tokens of a draft start as noise: those with a causal probability below `sure`."""
+    return [chance < sure for chance in chances]
+
+
+def _likeliest(logits: torch.Tensor, banned: tuple[int, ...], first: tuple[int, ...]) -> int:
+    allowed_first = [token for token in first if token not in banned]
+    writable = allowed_first or [token for token in range(len(logits)) if token not in banned]
+    return max(writable, key=lambda token: (float(logits[token]), -token))
+
+
+def hold(canvas: Canvas, text: list[int]) -> None:
+    """Make a text the held start of a canvas."""
+    for index, token in enumerate(text):
+        canvas.ids[index] = canvas.best[index] = token
+        canvas.free[index], canvas.conditioning[index] = False, [(token, 1.0)]
+
+
+def _possible_lengths(
+    gap: Gap, ends: set[int], options: Speculate, text: list[int], heads: list[float], canvas: Canvas
+) -> list[int]:
+    """Return the possible starts of the suffix: the longest run of its head, then where its first token was likeliest."""
+    whole = [*text, *canvas.best[len(text) :]]
+    closed = [index for index, token in enumerate(whole) if token in ends or token in gap.closing]
+    most = min(gap.longest, min(closed, default=len(whole)))
+    suffix_start = min(max(cut_at_suffix(whole, list(gap.tail)), 1), max(most, 1))
+    likely = [n for n in range(1, most + 1) if n < len(heads) and heads[n] >= math.log(options.possible)]
+    others = sorted((n for n in likely if n != suffix_start), key=lambda n: (-heads[n], n))
+    return [suffix_start, *others[: options.starts - 1]]

@@ -1,0 +1,360 @@
+"""Draft a gap from left to right with the encoder, whose weights are also a causal fill-in-the-middle model.
+
+On a CPU, its passes over few tokens are far cheaper than canvas steps. Each pass also reads the next tokens that the file
+model predicts (prompt lookup, speculative decoding: arXiv 2211.17192). If the model agrees, one pass writes several tokens.
+Otherwise the predicted tokens are discarded, so that a draft is the same as without them.
+
+A greedy draft that is wrong is often wrong in one token. So branches take the likeliest other tokens at any place of a
+draft and continue greedily from there: a beam search whose beams share their passes. A branch starts as soon as its place
+is read, so drafts and branches together take about as many passes as the longest of them has tokens. Knows passes and token
+ids. Knows nothing of text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dg_lsp.engine.decode.file_model import NOTHING, FileModel
+from dg_lsp.engine.model.passes import KV, Passes, crop
+from dg_lsp.engine.model.tree import ROOT, Tree
+
+MAX_AHEAD = 8  # the most predicted tokens per pass
+LEAST = 1e-12  # the least probability whose log is added up
+LEAST_CHANCE = 0.2  # the least joint probability at which one more predicted token pays
+STOP = -1  # stands for every token that ends a draft, because the text is the same
+
+
+@dataclass(slots=True)
+class Draft:
+    """A continuation: its tokens, their log-probabilities under the model alone, and that of the end token after them.
+
+    `end` is None if no pass has read the last token. `stop` is the token that ended the draft, or None; it is not in `ids`.
+    `file` is what was mixed into its tokens' probabilities, None for nothing. `joints` are the logs of the mixed
+    probabilities, that of `stop` included.
+    """
+
+    ids: list[int]
+    logps: list[float] = field(default_factory=list)
+    end: float | None = None
+    stop: int | None = None
+    node: int = 0  # the tree's node of the last token read
+    file: FileModel | None = None
+    joints: list[float] = field(default_factory=list)
+    is_finished: bool = False
+
+    @property
+    def joint(self) -> float:
+        """The log of the mixed probability of all tokens."""
+        return sum(self.joints)
+
+
+def drafts(
+    passes: Passes,
+    kv: KV,
+    last: int,
+    *,
+    rows: int,
+    most: int,
+    first: Sequence[int],
+    banned: Sequence[int],
+    stops: Collection[int],
+    end: int | None = None,
+    file: FileModel | None = None,
+    alone: bool = False,
+    branches: int = 0,
+    most_behind: float = math.inf,
+) -> Generator[list[Draft], bool | None, list[Draft]]:
+    """Return at most `rows` greedy continuations of at most `most` tokens, each with another likely first token.
+
+    `kv` ends with the token `last`. Only tokens in `first` may start a continuation; empty means any. `banned` tokens are
+    never written. A continuation ends before a token of `stops`. The probabilities of `file` are mixed into every token.
+    With `alone`, one more continuation follows, which the model writes alone.
+
+    After these follow the `branches` likeliest branches of each: another token at one place, then a greedy continuation. A
+    branch is as likely as its draft before the place times its other token. No branch starts as a draft or an earlier
+    branch does, whichever token ends it.
+
+    A draft is dropped as soon as its probability is more than `most_behind` nats lower than that of a finished one with the
+    same file; a branch, than that of its finished draft.
+
+    Yields the drafts so far, without branches, after each pass, which is one uninterruptible unit. If it is sent True, it
+    returns only what is finished.
+    """
+    device = kv[0][0].device
+    limits = _Limits(
+        most,
+        torch.tensor(sorted(banned), dtype=torch.long, device=device),
+        frozenset(stops),
+        torch.tensor(sorted(stops), dtype=torch.long, device=device),
+        end,
+    )
+    n_drafts = rows + (alone and file is not None)
+    # At a place, as many tokens may start drafts, or branches of other drafts.
+    n_others = n_drafts * (1 + branches) if branches else 0
+    tree = Tree(passes, crop(kv, kv[0][0].shape[2] - 1), n_drafts * (most + MAX_AHEAD + branches * most))
+    logits = passes.logits(tree.add([last], [ROOT]))
+    beams: list[_Beam] = []
+    for source, n_starts in ((file, rows), (None, n_drafts - rows)):
+        reading = _reading(logits, limits, [()], [source])
+        reading.chances[0] = _allowed(reading.chances[0], first)
+        starts = reading.chances[0].topk(min(n_starts, logits.shape[-1]))
+        for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True):
+            if value > 0:
+                draft = Draft([token], [reading.logp(0, token)], reading.end(0), file=source, joints=[math.log(value)])
+                beams.append(_Beam(draft, n_others))
+                beams[-1].learn(reading, 0, 0, limits)
+                limits.check(draft)
+    while True:
+        finished = [beam.draft for beam in beams if beam.draft.is_finished]
+        beams = [beam for beam in beams if not any(_is_behind(beam.draft, other, most_behind) for other in finished)]
+        own = [beam.draft for beam in beams]
+        others: list[Draft] = []
+        for draft, likeliest in zip(own, _likeliest_branches(beams, branches, limits), strict=True):
+            least = draft.joint - most_behind if draft.is_finished else -math.inf
+            others += [branch for branch in likeliest if branch.joint >= least]
+        live = [draft for draft in (*own, *others) if not draft.is_finished]
+        if not live:
+            return [*own, *others]
+        if (yield own):
+            # Better branches may still start from unfinished drafts.
+            known = own if len(finished) < len(own) else [*own, *others]
+            return [draft for draft in known if draft.is_finished]
+        _step(passes, tree, beams, live, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What ends a draft, and what it may contain: `banned` and `stop_ids` are tensors of token ids."""
+
+    most: int
+    banned: Tensor
+    stops: frozenset[int]
+    stop_ids: Tensor
+    end: int | None
+
+    def check(self, draft: Draft) -> None:
+        """Finish the draft if its last token is a stop, or the last that it may have."""
+        if draft.ids[-1] in self.stops:
+            draft.is_finished, draft.stop = True, draft.ids.pop()
+            draft.logps.pop()
+        elif len(draft.ids) >= self.most:
+            draft.is_finished, draft.end = True, None  # it is the value after the token before the last
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What the model predicts after each of N tokens.
+
+    `logits` [N, V] are its own, `sums` [N] their logs of the sum of exponentials, and `chances` [N, V] the probabilities with
+    those of the file mixed in. `ends` are the log-probabilities of the end token; empty without one.
+    """
+
+    logits: Tensor
+    sums: Tensor
+    chances: Tensor
+    ends: list[float]
+
+    def logp(self, row: int, token: int) -> float:
+        """Return the log-probability of a token under the model alone."""
+        return float(self.logits[row, token] - self.sums[row])
+
+    def end(self, row: int) -> float | None:
+        """Return the log-probability of the end token."""
+        return self.ends[row] if self.ends else None
+
+
+class _Option(NamedTuple):
+    """The start of a branch: its joint log-probability, its place in the draft, and the token there.
+
+    `node` is the tree's node of the token before it; `logp` and `end` are as in `Draft`.
+    """
+
+    joint: float
+    place: int
+    token: int
+    node: int
+    logp: float
+    end: float | None
+
+
+class _Beam:
+    """A draft, the branches that may start from it, and those that have started."""
+
+    def __init__(self, draft: Draft, n_others: int) -> None:
+        """Begin with a draft of one token. It keeps the `n_others` likeliest tokens of each place."""
+        self.draft = draft
+        self._n_others = n_others
+        self._options: list[_Option] = []
+        self._started: dict[tuple[int, int], Draft] = {}
+
+    def learn(self, reading: _Reading, row: int, place: int, limits: _Limits) -> None:
+        """Keep the likeliest tokens of each place from `place` to the draft's end, which the rows from `row` on predict."""
+        if not self._n_others:
+            return
+        n_places = len(self.draft.ids) - place
+        rows = slice(row, row + n_places)
+        chances = _with_one_stop(reading.chances[rows], limits.stop_ids)
+        top = chances.topk(min(self._n_others, chances.shape[-1]), -1)
+        logps = reading.logits[rows].gather(-1, top.indices) - reading.sums[rows, None]
+        for index, likeliest in enumerate(zip(top.indices.tolist(), top.values.tolist(), logps.tolist(), strict=True)):
+            before = sum(self.draft.joints[: place + index])
+            node = self.draft.node - n_places + 1 + index
+            self._options += [
+                _Option(before + math.log(value), place + index, token, node, logp, reading.end(row + index))
+                for token, value, logp in zip(*likeliest, strict=True)
+                if value > 0
+            ]
+
+    def branches(self, count: int, limits: _Limits, taken: set[tuple[int, ...]]) -> list[Draft]:
+        """Return the likeliest branches so far whose starts are not in `taken`, and add their starts to it."""
+        likeliest: list[Draft] = []
+        self._options.sort(reverse=True)
+        for option in self._options:
+            if len(likeliest) == count:
+                break
+            start = (*self.draft.ids[: option.place], STOP if option.token in limits.stops else option.token)
+            if start not in taken:
+                taken.add(start)
+                likeliest.append(self._branch(option, limits))
+        return likeliest
+
+    def starts(self) -> Iterator[tuple[int, ...]]:
+        """Yield the draft up to each of its tokens, and up to its end."""
+        for place in range(len(self.draft.ids)):
+            yield tuple(self.draft.ids[: place + 1])
+        if self.draft.stop is not None:
+            yield (*self.draft.ids, STOP)
+
+    def _branch(self, option: _Option, limits: _Limits) -> Draft:
+        """Return the branch, which may have started before. A better one may have stopped it in between."""
+        _, place, token, node, logp, end = option
+        if (place, token) not in self._started:
+            draft, joints = self.draft, self.draft.joints[:place]
+            branch = Draft([*draft.ids[:place], token], [*draft.logps[:place], logp], end, node=node, file=draft.file)
+            branch.joints = [*joints, option.joint - sum(joints)]
+            limits.check(branch)
+            self._started[place, token] = branch
+        return self._started[place, token]
+
+
+def _likeliest_branches(beams: Sequence[_Beam], count: int, limits: _Limits) -> list[list[Draft]]:
+    """Return the likeliest branches so far of each draft, of which no two have the same start."""
+    if not count:
+        return [[] for _ in beams]
+    taken = {start for beam in beams for start in beam.starts()}
+    return [beam.branches(count, limits, taken) for beam in beams]
+
+
+def _with_one_stop(chances: Tensor, stop_ids: Tensor) -> Tensor:
+    """Return the probabilities [N, V] with 0 for all tokens that end a draft but the likeliest."""
+    if not len(stop_ids):
+        return chances
+    values, likeliest = chances[:, stop_ids].max(-1, keepdim=True)
+    return chances.index_fill(1, stop_ids, 0.0).scatter_(1, stop_ids[likeliest], values)
+
+
+def _is_behind(draft: Draft, other: Draft, most_behind: float) -> bool:
+    return draft.file is other.file and other.joint - draft.joint > most_behind
+
+
+def _step(passes: Passes, tree: Tree, beams: Sequence[_Beam], live: Sequence[Draft], limits: _Limits) -> None:
+    """Write the next token of each live draft, and of the beams' drafts the next tokens that the file predicts."""
+    # Reading ahead in branches saved one pass of seven, but took as much time.
+    beam_by_draft = {id(beam.draft): beam for beam in beams}
+    ahead = [_ahead(draft, limits) if id(draft) in beam_by_draft else [] for draft in live]
+    reading = _read(passes, tree, live, ahead, limits)
+    values, likeliest = reading.chances.max(-1)
+    logps = reading.logits.gather(-1, likeliest[:, None])[:, 0] - reading.sums
+    next_tokens = list(zip(likeliest.tolist(), logps.tolist(), values.clamp(min=LEAST).log().tolist(), strict=True))
+    row = 0
+    for draft, more in zip(live, ahead, strict=True):
+        place = len(draft.ids)
+        for index, (token, logp, joint) in enumerate(next_tokens[row : row + len(more) + 1]):
+            draft.ids.append(token)
+            draft.logps.append(logp)
+            draft.joints.append(joint)
+            draft.end = reading.end(row + index)
+            # The draft goes on as long as the predicted tokens are right.
+            if index == len(more) or more[index] != token or token in limits.stops:
+                break
+            draft.node += 1
+        if beam := beam_by_draft.get(id(draft)):
+            beam.learn(reading, row, place, limits)
+        limits.check(draft)
+        row += len(more) + 1
+
+
+def _ahead(draft: Draft, limits: _Limits) -> list[int]:
+    """Return the predicted tokens to read after the draft's last token. A draft's final token need not be read."""
+    room = min(MAX_AHEAD, limits.most - len(draft.ids) - 1)
+    if draft.file is None or room < 1:
+        return []
+    ahead = draft.file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=limits.stops)
+    end = next((index for index, token in enumerate(ahead) if token < 0 or token in limits.stops), len(ahead))
+    return ahead[:end]
+
+
+def _read(passes: Passes, tree: Tree, live: Sequence[Draft], ahead: Sequence[Sequence[int]], limits: _Limits) -> _Reading:
+    """Return what follows each draft's last token and its predicted tokens, one draft after another."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    rows_so_far: list[Sequence[int]] = []
+    files: list[FileModel | None] = []
+    n_known = tree.size
+    for draft, more in zip(live, ahead, strict=True):
+        parent = draft.node
+        draft.node = n_known + len(tokens)
+        for index, token in enumerate((draft.ids[-1], *more)):
+            parents.append(parent)
+            parent = n_known + len(tokens)
+            tokens.append(token)
+            rows_so_far.append((*draft.ids, *more[:index]))
+            files.append(draft.file)
+    return _reading(passes.logits(tree.add(tokens, parents)), limits, rows_so_far, files)
+
+
+def _reading(
+    logits: Tensor, limits: _Limits, rows_so_far: Sequence[Sequence[int]], files: Sequence[FileModel | None]
+) -> _Reading:
+    """Return what the logits [N, V] predict, mixed with what each row's file model predicts after the row's tokens."""
+    sums = logits.logsumexp(-1)
+    ends = [] if limits.end is None else (logits[:, limits.end] - sums).tolist()
+    return _Reading(logits, sums, _chances(logits, limits.banned, rows_so_far, files), ends)
+
+
+def _allowed(chances: Tensor, first: Sequence[int]) -> Tensor:
+    """Return the probabilities [V] with 0 for every token outside `first`, unless `first` is empty."""
+    if not first:
+        return chances
+    allowed = torch.zeros_like(chances)
+    allowed[list(first)] = chances[list(first)]
+    return allowed
+
+
+def _chances(
+    logits: Tensor, forbidden: Tensor, rows_so_far: Sequence[Sequence[int]], files: Sequence[FileModel | None]
+) -> Tensor:
+    """Return the next token's probabilities [R, V] after each row's tokens, mixed with those of the row's file model."""
+    chances = logits.index_fill(1, forbidden, -torch.inf).softmax(-1)
+    guesses = [NOTHING if file is None else file.guess(ids) for ids, file in zip(rows_so_far, files, strict=True)]
+    entries = [
+        (row, token, guess.weight * share)
+        for row, guess in enumerate(guesses)
+        for token, share in guess.shares.items()
+        if token >= 0
+    ]
+    if not any(guess.weight for guess in guesses):
+        return chances
+    chances *= torch.tensor([1 - guess.weight for guess in guesses], device=chances.device)[:, None]
+    if entries:
+        at_row, at_token, weights = zip(*entries, strict=True)
+        index = (torch.tensor(at_row, device=chances.device), torch.tensor(at_token, device=chances.device))
+        chances.index_put_(index, torch.tensor(weights, device=chances.device), accumulate=True)
+        chances.index_fill_(1, forbidden, 0.0)
+    return chances

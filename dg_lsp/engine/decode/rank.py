@@ -1,0 +1,242 @@
+"""Compute the features that rank the rows of a local model.
+
+They are a candidate's causal log-probability, its canvas's entropy, how far a copied draft agrees with both sides, and how
+many rows agree. Knows numbers. Knows nothing of tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dg_lsp.core import calibration, languages
+from dg_lsp.core.calibration import Calibration, Evidence, HolePosition
+from dg_lsp.core.values import Candidate, InfillRequest, RowKind
+
+NEAR_LINES = 3
+MOST_RIGHT = 24  # characters
+MOST_MARGIN = 10.0  # nats
+BY_POSITION = frozenset(
+    {"joint", "sum", "mean", "after", "copied", "causal", "noise", "left", "right", "length", "settled"}
+    | {"margin", "share", "new names", "own joint", "own mean", "own share", "own margin"}
+)
+"""The features whose weight depends on the hole's position. With all of them, too few answers determine each weight."""
+ORDER = Calibration(0.0, {"joint": 1.0})
+"""The ranking of candidates for a checkpoint without a calibration. It gives an order, not a probability.
+
+It is the joint log-probability of the answer and the text after it. Only a sum compares answers of different lengths.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """One row's answer and the numbers known about it. Log-probabilities are natural.
+
+    `tokens` are the causal log-probabilities of the answer's tokens, mixed with those of the file's repetitions if the
+    profile says so; `own` are those of the model alone. `after` is that of the end token (infill-trained
+    checkpoints) or the mean over the suffix's head; `after_sum` is the same as a sum. `entropy` is the canvas's mean in
+    nats, None if not computed. `left` and `right` are those of a copy (`drafts.Copy`). `repeats` and `known` are shares of
+    the answer's lines (`repeated_lines`). `names` are the features of `NamesInText`. `context` is the number of tokens
+    that the model read.
+    """
+
+    text: str
+    row: RowKind
+    tokens: tuple[float, ...] = ()
+    own: tuple[float, ...] = ()
+    after: float = 0.0
+    after_sum: float = 0.0
+    entropy: float | None = None
+    left: int = 0
+    right: int = 0
+    position: HolePosition = "end"
+    repeats: float = 0.0
+    known: float = 0.0
+    names: Mapping[str, float] = field(default_factory=dict)
+    context: int = 0
+
+    @property
+    def joint(self) -> float:
+        """The log-probability of the answer and the text after it."""
+        return sum(self.tokens) + self.after_sum
+
+    @property
+    def own_joint(self) -> float:
+        """The same under the model alone."""
+        return sum(self.own) + self.after_sum
+
+
+def features(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
+    """Return the features of a row for a calibration, by name, also under names with the hole's position."""
+    same = [other for other in others if other is not item and other.text == item.text]
+    family = [item, *same]
+    n_tokens = max(len(item.tokens), 1)
+    left_chars = max((each.left for each in family if each.row == "copy"), default=0)
+    right_chars = max((each.right for each in family if each.row == "copy"), default=0)
+    settled = [each.entropy for each in family if each.entropy is not None]
+    rows = {each.row for each in family}
+    values = {
+        "sum": sum(item.tokens),
+        "mean": sum(item.tokens) / n_tokens,
+        "least": min(item.tokens, default=0.0),
+        "after": item.after,
+        "joint": item.joint,
+        "length": math.log1p(len(item.tokens)),
+        "agree": math.log1p(len(same)),
+        "copied": float("copy" in rows),
+        "causal": float("causal" in rows),
+        "noise": float("noise" in rows),
+        "left": math.log1p(left_chars),
+        "right": _right(right_chars),
+        "settled": -min(settled) if settled else 0.0,
+        "blank": float(not item.text.strip()),
+        "whole": float(right_chars > 0) * math.log1p(left_chars),
+        "repeats": item.repeats,
+        "known": item.known,
+        "context": math.log1p(item.context),
+        **item.names,
+        "own joint": item.own_joint,
+        "own mean": sum(item.own) / n_tokens,
+        "own least": min(item.own, default=0.0),
+        "own gain": item.joint - item.own_joint,
+        **_compared(item, others),
+    }
+    return calibration.for_position(values, item.position, BY_POSITION)
+
+
+def _compared(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
+    """Return the features that compare a row with all rows of its hole, itself included."""
+    share, margin = _among(item.joint, {other.text: other.joint for other in others}, item.text)
+    own_share, own_margin = _among(item.own_joint, {other.text: other.own_joint for other in others}, item.text)
+    values = {
+        "share": share,
+        "margin": margin,
+        "own share": own_share,
+        "own margin": own_margin,
+        "texts": math.log(len({item.text, *(other.text for other in others)})),
+    }
+    if item.row == "copy":
+        copies = [item, *others]
+        values["behind left"] = math.log1p(max(copy.left for copy in copies)) - math.log1p(item.left)
+        values["behind right"] = _right(max(copy.right for copy in copies)) - _right(item.right)
+    return values
+
+
+def _among(joint: float, joint_by_text: Mapping[str, float], text: str) -> tuple[float, float]:
+    """Return the log of a text's share of the joint probability of all texts, and its margin in nats over the next text."""
+    rest = [value for other, value in joint_by_text.items() if other != text]
+    most = max([joint, *rest])
+    total = most + math.log(sum(math.exp(value - most) for value in (joint, *rest)))
+    margin = max(-MOST_MARGIN, min(MOST_MARGIN, joint - max(rest))) if rest else MOST_MARGIN
+    return joint - total, margin
+
+
+def _right(chars: int) -> float:
+    return math.log1p(min(chars, MOST_RIGHT))
+
+
+def repeated_lines(prefix: str, text: str, suffix: str) -> tuple[float, float]:
+    """Return the share of an answer's lines that repeat a line near the hole, and the share that repeat any line around it.
+
+    The first and last lines are compared together with the text left and right of the hole. Blank lines do not count.
+    """
+    above, _, head = prefix.rpartition("\n")
+    tail, _, below = suffix.partition("\n")
+    lines = [line.strip() for line in f"{head}{text}{tail}".split("\n")]
+    before = [line for each in above.split("\n") if (line := each.strip())]
+    after = [line for each in below.split("\n") if (line := each.strip())]
+    near, around = {*before[-NEAR_LINES:], *after[:NEAR_LINES]}, {*before, *after}
+    lines_with_text = [line for line in lines if line]
+    n = max(len(lines_with_text), 1)
+    return sum(line in near for line in lines_with_text) / n, sum(line in around for line in lines_with_text) / n
+
+
+def evidence(items: Sequence[RowResult], *, doubted: bool = False) -> list[Evidence]:
+    """Return the evidence for each row; its candidate has only a text and a row kind."""
+    items_with_evidence = []
+    for item in items:
+        values = features(item, items)
+        candidate = Candidate((item.text,), row=item.row)
+        items_with_evidence.append(Evidence(candidate, calibration.linear(values, ORDER), values, doubted))
+    return items_with_evidence
+
+
+MOST_CHARS = 12_000  # on each side of a hole
+MOST_OPEN = 3  # brackets
+RARE = 50  # names; so that a rare name of a short text does not count as frequent
+_NAME = re.compile(r"[^\W\d]\w*")
+# Without the first condition, a long word elsewhere in the text takes time quadratic in its length.
+_WORD_AT_END = re.compile(r"(?<!\w)\w*\Z")
+_WORD_AT_START = re.compile(r"\w*")
+_STRING = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
+_BRACKETS = dict.fromkeys("([{", 1) | dict.fromkeys(")]}", -1)
+
+
+class NamesInText:
+    """The names in the text around a request's only hole, and the features of an answer that follow from them."""
+
+    def __init__(self, request: InfillRequest) -> None:
+        self._is_block = any(hole.block for hole in request.holes)
+        before, after = request.prefix[-MOST_CHARS:], request.suffix[:MOST_CHARS]
+        self._left, self._right = before.rpartition("\n")[2], after.partition("\n")[0]
+        # The parts of a name next to the hole are no names. Together with the answer they become one.
+        self._head, self._tail = _first(_WORD_AT_END, before), _first(_WORD_AT_START, after)
+        around = f"{before[: len(before) - len(self._head)]}\n{after[len(self._tail) :]}"
+        self._counts = Counter(_NAME.findall(around))
+        language = languages.get(request.language)
+        self._known = self._counts.keys() | (languages.words(language) if language else frozenset())
+
+    def features(self, text: str) -> dict[str, float]:
+        """Return the features of an answer by name; shares are from 0 to 1, and numbers of things are logarithms."""
+        names = _NAME.findall(_STRING.sub("''", self._head + text + self._tail))
+        n_new = sum(name not in self._known for name in names)
+        values = {
+            "new names": math.log1p(n_new),
+            "new share": n_new / max(len(names), 1),
+            "no names": float(not names),
+            "frequency": self._frequency(names[0]) if names else 0.0,
+            "chars": math.log1p(len(text)),
+            "colon": float(text.rstrip().endswith(":")),
+            "comma": float(text.rstrip().endswith(",")),
+        }
+        if self._head and text:
+            values |= self._joined_left(text)
+        if self._tail and text and _is_word(text[-1]):
+            values["joins right"] = 1.0
+        return values | self._balance(text)
+
+    def _joined_left(self, text: str) -> dict[str, float]:
+        """Return whether an answer continues the name before the cursor, and whether that name is known then."""
+        name = _NAME.match(self._head + text + self._tail)
+        is_known, continues = name is not None and name[0] in self._known, _is_word(text[0])
+        return {
+            "known name": float(is_known),
+            "continues": float(continues),
+            "unknown name": float(name is not None and not is_known and continues),
+        }
+
+    def _balance(self, text: str) -> dict[str, float]:
+        """Return the number of brackets that stay open, in the answer's lines or in its line, and whether a quote does."""
+        parts = (text,) if self._is_block else (self._left, text, self._right)
+        n_open = sum(_BRACKETS.get(char, 0) for part in parts for char in _STRING.sub("", part))
+        line = f"{self._left}{text}{self._right}"
+        return {
+            "open": float(min(abs(n_open), MOST_OPEN)),
+            "quotes": float(line.count('"') % 2 + line.count("'") % 2 > 0),
+        }
+
+    def _frequency(self, name: str) -> float:
+        """Return the logarithm of a name's share of all names around the hole."""
+        return math.log((self._counts[name] + 1) / (self._counts.total() + RARE))
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[0] if match else ""
+
+
+def _is_word(char: str) -> bool:
+    return char.isalnum() or char == "_"

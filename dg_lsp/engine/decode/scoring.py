@@ -1,0 +1,176 @@
+"""Turn texts into ranked candidates: a causal pass scores each distinct text, and the calibration ranks them.
+
+Knows fills, log-probabilities and the ranking. Knows nothing of how the texts were written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from dg_lsp.core import calibration
+from dg_lsp.core.calibration import Calibration, Evidence
+from dg_lsp.core.values import Candidate
+from dg_lsp.engine.decode import rank
+from dg_lsp.engine.decode.canvas import readout
+from dg_lsp.engine.decode.file_model import FileModel
+from dg_lsp.engine.decode.fill import Fill
+from dg_lsp.engine.decode.pace import Pace
+from dg_lsp.engine.decode.rank import NamesInText, RowResult
+from dg_lsp.engine.model.passes import KV, Passes, crop
+from dg_lsp.engine.model.tree import Tree, trie
+
+MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
+UNSCORED_ORDER = Calibration(0.0, {"mean": 1.0})  # by the sum, the shortest text would rank best
+LEAST_CHANCE = 1e-12
+SURE = 0.5  # a token with a lower causal probability than this may be wrong
+UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probability there is lower than minus this
+
+
+class Scorer:
+    """Scores the texts of one hole after its encoded prefix, each text only once."""
+
+    def __init__(self, fill: Fill, kv: KV, file: FileModel | None, pace: Pace) -> None:
+        self._fill, self._kv, self._file, self._pace = fill, kv, file, pace
+        self._scores: dict[str, _Scores] = {}
+        self._names = NamesInText(fill.request)
+
+    def score(self, results: Sequence[RowResult]) -> list[RowResult]:
+        """Return the results with the log-probabilities of their tokens and of the text after them, and their position."""
+        if self._fill.switches.scorer:
+            new = [text for text in dict.fromkeys(result.text for result in results) if text not in self._scores]
+            if new:
+                self._scores |= dict(zip(new, self._log_probabilities(new), strict=True))
+            scores = self._scores
+            results = [_scored(result, scores[result.text]) for result in results]
+        return [self._with_position(result) for result in results]
+
+    def _with_position(self, result: RowResult) -> RowResult:
+        """Return the result with its position, its repeated lines, its names and its context length."""
+        fill = self._fill
+        repeats, known_share = rank.repeated_lines(fill.request.prefix, result.text, fill.request.suffix)
+        names = self._names.features(result.text)
+        return replace(
+            result, position=fill.position, repeats=repeats, known=known_share, names=names, context=len(fill.sheet.kv)
+        )
+
+    def learn(self, text: str, ids: Sequence[int], logps: Sequence[float], end: float) -> None:
+        """Store the log-probabilities from drafting, if the text's tokens are the drafted ones."""
+        if text not in self._scores and self._fill.vocabulary.encode(self._fill.heal_text + text) == list(ids):
+            self._scores[text] = self._scores_of(ids, logps, (end,))
+
+    def _log_probabilities(self, texts: Sequence[str]) -> list[_Scores]:
+        """Return, for each text, the causal log-probabilities of its tokens and of the tokens after it."""
+        fill, sheet = self._fill, self._fill.sheet
+        after = [sheet.end] if sheet.end is not None else list(sheet.tail)
+        coded = [fill.vocabulary.encode(fill.heal_text + text) for text in texts]
+        tokens, parents, nodes = trie([[sheet.kv[-1], *ids, *after] for ids in coded])
+        with self._pace.measuring("score", len(tokens)):
+            tree = Tree(fill.passes, crop(self._kv, len(sheet.kv) - 1), len(tokens))
+            hidden = tree.add(tokens, parents)
+            logps = [0.0, *_after_parents(fill.passes, hidden, tokens[1:], parents[1:])]
+        scores = []
+        for ids, places in zip(coded, nodes, strict=True):
+            row = [logps[place] for place in places[1:]]
+            scores.append(self._scores_of(ids, row[: len(ids)], row[len(ids) :]))
+        return scores
+
+    def _scores_of(self, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> _Scores:
+        own = tuple(logps)
+        return _Scores(own if self._file is None else tuple(mixed(self._file, ids, own)), own, tuple(after))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Natural log-probabilities of a text.
+
+    `tokens` are those of its tokens under the model mixed with the file model, `own` under the model alone, and `after` those
+    of the tokens after it.
+    """
+
+    tokens: tuple[float, ...]
+    own: tuple[float, ...]
+    after: tuple[float, ...]
+
+
+def _after_parents(passes: Passes, hidden: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> list[float]:
+    """Return the log-probability of each token after its parent, from the parents' hidden states."""
+    target_ids, above = torch.tensor(tokens, device=hidden.device), torch.tensor(parents, device=hidden.device)
+    logps: list[float] = readout.log_probabilities(passes.logits, hidden[above], target_ids).tolist()
+    return logps
+
+
+def _scored(result: RowResult, scores: _Scores) -> RowResult:
+    total = sum(scores.after)
+    return replace(result, tokens=scores.tokens, own=scores.own, after=total / max(len(scores.after), 1), after_sum=total)
+
+
+def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[float]:
+    """Return the log-probabilities of `ids` under the mixture of the model and the file model."""
+    mixed_logps = []
+    for index, token in enumerate(ids):
+        guess = file.guess(ids[:index])
+        chance = (1 - guess.weight) * math.exp(logps[index]) + guess.weight * guess.shares.get(token, 0.0)
+        mixed_logps.append(math.log(max(chance, LEAST_CHANCE)))
+    return mixed_logps
+
+
+def candidates(fill: Fill, results: Sequence[RowResult], steps: int) -> tuple[Candidate, ...]:
+    """Return scored results as candidates, each distinct text once, best first. `steps` is the canvas's number of steps."""
+    return calibration.to_candidates(evidence(fill, results, steps), fill.calibration)
+
+
+def evidence(fill: Fill, results: Sequence[RowResult], steps: int) -> list[Evidence]:
+    """Return the evidence for scored results, in the same order."""
+    return [
+        replace(
+            item,
+            candidate=Candidate(
+                (result.text,),
+                confidences=(tuple(min(1.0, math.exp(logp)) for logp in result.tokens),),
+                row=result.row,
+                steps=steps,
+                lengths=_lengths(fill, result),
+            ),
+        )
+        for item, result in zip(rank.evidence(results), results, strict=True)
+    ]
+
+
+def is_sure(fill: Fill, result: RowResult) -> bool:
+    """Return whether the causal model finds each token of a result likely, and the suffix after it."""
+    return min(result.tokens, default=-math.inf) > math.log(SURE) and not is_unclosed(fill, result)
+
+
+def is_unclosed(fill: Fill, result: RowResult) -> bool:
+    """Return whether the causal model finds the suffix unlikely after a result; True if no suffix is held."""
+    return not fill.tail or -result.after * len(fill.tail) > UNCLOSED_NATS
+
+
+def unscored_candidates(fill: Fill, results: Sequence[RowResult]) -> tuple[Candidate, ...]:
+    """Return unscored results as unfinished candidates, ranked with an assumed log-probability for each token.
+
+    Their confidence is not calibrated, because a calibration is fitted on scored candidates.
+    """
+    guessed = []
+    for result in results:
+        tokens = (MIDDLING,) * (len(result.text) // 4 + 1)
+        guessed.append(replace(result, tokens=tokens, own=tokens, position=fill.position))
+    weights = fill.calibration or UNSCORED_ORDER
+    items = [replace(item, order=calibration.linear(item.features, weights)) for item in rank.evidence(guessed, doubted=True)]
+    return tuple(replace(candidate, finished=False) for candidate in calibration.to_candidates(items, None))
+
+
+def _lengths(fill: Fill, result: RowResult) -> tuple[tuple[int, ...], ...]:
+    """Return each token's number of characters in the answer, without already typed characters; empty if unknown."""
+    heal = fill.heal_text
+    lengths = fill.vocabulary.lengths(fill.vocabulary.encode(heal + result.text))
+    if len(lengths) != len(result.tokens) or sum(lengths) != len(heal) + len(result.text):
+        return ()
+    ends = [max(end - len(heal), 0) for end in accumulate(lengths)]
+    return (tuple(end - start for start, end in pairwise((0, *ends))),)

@@ -1,0 +1,51 @@
+"""Several holes of one request: decide whether they share a canvas, and otherwise fill them in sequence.
+
+Knows requests and candidates. Knows nothing of the model that fills them, whether local or remote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dg_lsp.core import confidence
+from dg_lsp.core.values import Candidate, InfillRequest
+from dg_lsp.engine.model.profile import Profile
+
+if TYPE_CHECKING:  # it needs the tokenizers library, which remote dialects without tokens do not
+    from dg_lsp.engine.model.vocabulary import Vocabulary
+
+
+def fits_one_canvas(request: InfillRequest, profile: Profile, vocabulary: Vocabulary, closing_tokens: int = 0) -> bool:
+    """Return whether one canvas has room for the text between the holes and a smallest gap for each hole."""
+    n_holes = len(request.holes)
+    gaps = profile.block_gaps if any(hole.block for hole in request.holes) else profile.line_gaps
+    fixed = sum(len(vocabulary.encode(text)) for text in request.between) + profile.held_tokens + closing_tokens
+    return n_holes <= profile.gaps_per_canvas and fixed + n_holes * min(gaps) <= profile.canvas_tokens
+
+
+def next_hole(request: InfillRequest, filled: Sequence[str]) -> InfillRequest:
+    """Return the request for the first unfilled hole alone; the texts of the filled holes become part of its prefix."""
+    index = len(filled)
+    before = "".join(text + between for text, between in zip(filled, request.between, strict=False))
+    return replace(
+        request,
+        prefix=request.prefix + before,
+        suffix="".join([*request.between[index:], request.suffix]),
+        holes=(request.holes[index],),
+        between=(),
+        seed=request.seed + index,
+    )
+
+
+def whole(parts: Sequence[Candidate]) -> Candidate:
+    """Return one candidate for all holes from the candidates of single holes. Its confidence is their product."""
+    return Candidate(
+        tuple(part.texts[0] for part in parts),
+        confidence.joint(part.confidence for part in parts),
+        tuple(part.confidences[0] if part.confidences else () for part in parts),
+        parts[0].row,
+        sum(part.steps for part in parts),
+        lengths=tuple(part.lengths[0] for part in parts) if all(part.lengths for part in parts) else (),
+    )

@@ -1,0 +1,283 @@
+"""Load a checkpoint: weights, tokenizer, profile.
+
+The model is transformers' `DiffusionGemmaForBlockDiffusion`, from a local folder or a hub id, with safetensors only and
+without remote code. Knows files. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
+
+# isort: split
+import torch
+
+from dg_lsp.engine.model import fit, packed, products, profile, room
+from dg_lsp.engine.model.fit import machine
+from dg_lsp.engine.model.fit.choice import CHOSEN, SMALL
+from dg_lsp.engine.model.fit.needs import Precision
+from dg_lsp.engine.model.passes import Passes
+from dg_lsp.engine.model.profile import Profile
+from dg_lsp.engine.model.vocabulary import Vocabulary
+from dg_lsp.engine.model.weights import adapter, chat_template, checkpoint, dense, fetch, reading, skeleton
+from dg_lsp.engine.model.weights.progress import Meter
+from dg_lsp.engine.task import Say, UserError
+from dg_lsp.wire import config, model_names, trust
+from dg_lsp.wire.model_names import folder_of
+from dg_lsp.wire.settings import DEVICES
+
+log = logging.getLogger("dg_lsp.engine")
+
+EMBEDDED = "embedded"
+FINGERPRINT_BYTES = 1 << 16
+
+
+class LoadError(UserError):
+    """A model can't be loaded; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A loaded model with its vocabulary and profile. `why` gives the reasons for `device`, `dtype` and `threads`."""
+
+    name: str
+    passes: Passes
+    vocabulary: Vocabulary
+    profile: Profile
+    device: str
+    dtype: str
+    revision: str = ""
+    threads: int = 0
+    why: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""  # identifies the weights
+
+    @property
+    def products_dtype(self) -> str:
+        """The precision of the layers' products with the weights, which may be narrower than that of the weights."""
+        if isinstance(self.passes, packed.PackedPasses):
+            return "bfloat16" if self.passes.kind == "onednn-bf16" else "float32"
+        return str(reading.wide_dtype(cast("Precision", self.dtype))).removeprefix("torch.")
+
+
+def load_model(
+    name: str = EMBEDDED,
+    *,
+    device: str = "auto",
+    threads: int = 0,
+    revision: str = "",
+    dtype: str = "",
+    say: Say = lambda _text, _share: None,
+    trainable: bool = False,
+) -> Loaded:
+    """Load and return the model `name`: "embedded", a folder, or a hub id with an optional `revision`.
+
+    `say` receives the progress: a message and a fraction. Weights of a `trainable` model are not copied into a form that only
+    computes. Raises LoadError with a sentence.
+    """
+    why: dict[str, str] = {}
+    device, why["device"] = _device(device)
+    say("finding the checkpoint", 0.0)
+    try:
+        folder = find(name, revision, say=lambda text, share: say(text, share / 2))
+        adapted, folder = folder, _base(folder, revision, say)
+        values = checkpoint.stated_values(folder)
+        shape = fit.of_config(values)
+        if threads or device == "cpu":
+            threads, why["threads"] = (threads, CHOSEN) if threads else _threads(shape)
+            torch.set_num_threads(threads)
+        say("reading the tokenizer", 0.5)
+        vocabulary, loaded_profile = _vocabulary(folder), _profile(adapted)
+        if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
+            log.warning("%s", warning)
+        use = fit.Use(loaded_profile.prefix_tokens + loaded_profile.suffix_tokens, loaded_profile.canvas_tokens)
+        choice = fit.choose(
+            name,
+            shape,
+            _machine(device, has_adapter=adapted != folder),
+            asked=_checked_dtype(dtype),
+            stored=checkpoint.stored_precision(folder, values),
+            use=use,
+        )
+        why["dtype"] = choice.why
+        # Load the embedded weights without transformers, because its import takes longer than the rest of the start.
+        is_plain = name == EMBEDDED and device == "cpu" and adapted == folder and not trainable
+        model = dense.load_dense(folder, reading.wide_dtype(choice.precision)) if is_plain else None
+        if model is None:
+            model = _with_weights(folder, device, choice.precision, say)
+        if adapted != folder:
+            adapter.attach(model, adapted, device)
+    except (adapter.AdapterError, checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError, reading.ReadError) as error:
+        raise LoadError(str(error)) from error
+    except OSError as error:
+        # Such as a folder without permission; the libraries' own errors are handled where they are called.
+        raise LoadError(f"{error.filename or name} can't be read: {(error.strerror or str(error)).lower()}") from error
+    say("ready", 1.0)
+    passes = Passes(model)
+    if packed.suits(model) and not trainable:
+        kind = products.best_kind(in_16_bits=dtype != "float32")
+        passes = packed.PackedPasses(model, kind)
+        why["dtype"] += f"; {products.EXPLAINED[kind]}"
+    return Loaded(
+        name, passes, vocabulary, loaded_profile, device, choice.precision, revision, threads, why, _fingerprint(adapted)
+    )
+
+
+def _with_weights(folder: Path, device: str, precision: Precision, say: Say) -> Any:
+    """Return the folder's model with its weights on a device. The folder is validated before anything is allocated."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # the engine reports the progress itself
+    model, listed = checkpoint.check(folder, checkpoint.configuration(folder))
+    meter = Meter("reading the weights", listed.n_bytes, say, low=0.5)
+    dtype = reading.wide_dtype(precision)
+    model.config.dtype = model.config.text_config.dtype = dtype
+    try:
+        reading.fill(model, listed, device, precision, dtype, meter)
+        skeleton.read_generation_settings(model, folder)
+    except torch.OutOfMemoryError as error:
+        raise LoadError(
+            f"{device} ran out of memory while the weights were read, though enough was free before; "
+            "close other programs that use it, or choose a smaller model"
+        ) from error
+    except reading.ReadError:
+        raise
+    except Exception as error:  # the libraries may raise anything for values that they have not checked
+        raise LoadError(f"{folder} can't be loaded as a DiffusionGemma checkpoint: {error}") from error
+    return model.eval()
+
+
+def _vocabulary(folder: Path) -> Vocabulary:
+    try:
+        return Vocabulary.from_file(folder / "tokenizer.json")
+    except PermissionError:
+        raise
+    except Exception as error:
+        raise LoadError(f"{folder} has no tokenizer that can be read: {error}") from error
+
+
+def _profile(folder: Path) -> Profile:
+    try:
+        return profile.load_profile(folder)
+    except ValueError as error:
+        raise LoadError(str(error)) from error
+
+
+def find(name: str, revision: str = "", *, say: Say = lambda _text, _share: None) -> Path:
+    """Return the folder of a model; fetch a hub id, or use its cached files offline. Raises LoadError.
+
+    `say` receives the progress.
+    """
+    if name == EMBEDDED:
+        folder = Path(str(resources.files("dg_lsp.models"))) / EMBEDDED
+        if not (folder / "config.json").exists():
+            raise LoadError("this installation has no embedded model; give one with --model FOLDER_OR_HUB_ID")
+        return folder
+    try:
+        folder = Path(name).expanduser()
+    except RuntimeError as error:
+        raise LoadError(f"there is no model folder {name}: there is no user of that name") from error
+    # A folder in the working directory that has the name of a hub id must never shadow it.
+    if folder_of(name) is not None and folder.is_dir():
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise LoadError(f"{folder} can't be read: permission denied")
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise LoadError(
+            f"there is no model folder {name}; give a folder as a path (./NAME), a hub id (OWNER/NAME), or {EMBEDDED}"
+        )
+    try:
+        return fetch.snapshot(name, revision, say)
+    except fetch.FetchError as error:
+        raise LoadError(str(error)) from error
+
+
+def _fingerprint(folder: Path) -> str:
+    """Return an id of the folder's weights: a hash of each file's name, size, start and end."""
+    digest = hashlib.sha256()
+    # Opening a pipe of that name would wait for a writer.
+    for path in sorted(path for path in folder.glob("*.safetensors") if path.is_file()):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as opened:
+            digest.update(opened.read(FINGERPRINT_BYTES))
+            opened.seek(max(0, size - FINGERPRINT_BYTES))
+            digest.update(opened.read(FINGERPRINT_BYTES))
+    return digest.hexdigest()[:16]
+
+
+def _device(name: str) -> tuple[str, str]:
+    """Return the device, and the reason for it."""
+    if name != "auto":
+        kind = name.partition(":")[0]
+        if kind not in DEVICES:
+            raise LoadError(f"unknown device {name!r}; choose {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
+        if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
+            raise LoadError(f"there is no {kind.upper()} device; use --device cpu, or auto")
+        return name, CHOSEN
+    if torch.cuda.is_available():
+        return "cuda", f"this machine has one: {torch.cuda.get_device_name()}"
+    if torch.backends.mps.is_available():
+        return "mps", "this Mac has one"
+    return "cpu", "torch finds neither a CUDA nor an MPS device"
+
+
+def _checked_dtype(name: str) -> str:
+    if name and name not in fit.PRECISIONS:
+        raise LoadError(f"unknown dtype {name!r}; choose {', '.join(fit.PRECISIONS[:-1])} or {fit.PRECISIONS[-1]}")
+    return name
+
+
+def _base(folder: Path, revision: str, say: Say) -> Path:
+    """Return the folder of an adapter's base model, or the folder itself if it holds no adapter.
+
+    Only the user decides which weights are loaded, so a base that is not part of the package must be in their
+    `engine.allow`. Raises LoadError, AdapterError or CheckpointError.
+    """
+    if not (folder / adapter.CONFIG).exists():
+        return folder
+    base = adapter.base_of(folder, checkpoint.read_json(folder, adapter.CONFIG))
+    if (folder / adapter.WEIGHTS).exists():  # `attach` reports a missing file
+        checkpoint.own_file(folder, adapter.WEIGHTS)
+    entry = trust.unallowed(base, config.read()[0].settings.allow)
+    if entry is not None or model_names.is_remote(base):
+        allow = f'add "{entry}" to engine.allow in {config.user_file()}' if entry else "there is no way to allow that"
+        raise LoadError(f"the adapter in {folder} belongs to {base}; to load that, {allow}")
+    base_folder = find(base, revision, say=lambda text, share: say(text, share / 2))
+    if (base_folder / adapter.CONFIG).exists():
+        raise LoadError(f"the adapter in {folder} belongs to {base}, which is an adapter itself; merge that one first")
+    return base_folder
+
+
+def _machine(device: str, *, has_adapter: bool = False) -> fit.Machine:
+    """Return the facts about a device that decide the precision."""
+    label = torch.cuda.get_device_name(device) if device.startswith("cuda") else ""
+    return fit.Machine(
+        kind=device.partition(":")[0],
+        free=room.free_bytes(device),
+        name=label,
+        multiplies_bf16=torch.cpu._is_avx512_bf16_supported(),  # no public name for it yet
+        installed=machine.installed(),
+        has_adapter=has_adapter,
+    )
+
+
+def _threads(shape: fit.Geometry) -> tuple[int, str]:
+    """Return the number of CPU threads for a model on this machine, and the reason.
+
+    It is half of the cores, because an editor and its other servers need the rest. With more threads, each pass waits for
+    the thread that has to share its core, and loses more than it gains. A small model gains nothing beyond two threads.
+    """
+    n_cores = os.cpu_count() or 2
+    half = max(1, n_cores // 2)
+    why = f"half of the {n_cores} cores, because an editor needs the rest"
+    if shape.n_weights < SMALL and half > 2:
+        return 2, f"{why}, and a small model gains nothing beyond 2"
+    return half, why

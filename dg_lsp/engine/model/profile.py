@@ -1,0 +1,135 @@
+"""The settings for one checkpoint: its layout, token budgets, sampler settings and calibration.
+
+They are in `dg_lsp.json` in the checkpoint's folder. The default is the profile of Google's instruct model. Knows the file's
+format. Knows nothing of tensors.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from dg_lsp.core.calibration import Calibration
+from dg_lsp.engine import calibration_store
+from dg_lsp.wire import files
+
+FILE = "dg_lsp.json"
+MAX_BYTES = 1 << 20
+# Defaults of infill-trained profiles without these settings: such checkpoints were trained before the settings existed.
+TRAINED = {"refine_steps": 0, "line_ends": False, "first": "drafts", "max_canvases": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The settings of the denoising loop. The defaults are those of Google's 26B checkpoint (its generation config).
+
+    Temperatures run from `t_max` at the first step to `t_min` at the last. `entropy_bound` and `stop_entropy` are in
+    nats. `line_steps` and `block_steps` bound a row's steps.
+    """
+
+    line_steps: int = 12
+    block_steps: int = 24
+    t_min: float = 0.4
+    t_max: float = 0.8
+    entropy_bound: float = 0.1
+    stop_entropy: float = 0.02
+    conditioning_tokens: int = 64  # the number of tokens in a position's self-conditioning
+    delete_entropy: float = 0.05  # a delete token below this entropy twice in a row leaves the canvas
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The settings for one checkpoint. Lengths are in tokens."""
+
+    layout: Literal["infill-trained", "instruct"] = "instruct"
+    prefix_tokens: int = 6144
+    suffix_tokens: int = 1024
+    related_tokens: int = 2048
+    held_tokens: int = 24
+    canvas_tokens: int = 256
+    line_gaps: tuple[int, ...] = (6, 10, 16, 24, 32)
+    block_gaps: tuple[int, ...] = (16, 32, 64, 96, 128)
+    gaps_per_canvas: int = 4
+    # Per gap length, for a hole within a line and for lines; 0: only if there are fewer drafts than requested candidates.
+    line_noise_rows: int = 1
+    block_noise_rows: int = 1
+    copy_rows: int = 2
+    causal_rows: int = 1
+    branches: int = 0  # of a causal draft within a line: others that differ from it first in one token
+    file_weight: float = 0.0  # the weight of the file's own repetitions beside the causal model; 0: none
+    file_half_at: float = 4.0  # the match length, in tokens, at which they have half of that weight
+    file_chars: int = 12_000  # the characters on each side of the hole that are searched for repetitions
+    refine_steps: int = 4  # steps in which the canvas may correct a draft; 0: drafts stay unchanged
+    line_ends: bool = True  # the held suffix ends at a line end, and a hole at a line's end may write the line end
+    first: Literal["drafts", "canvas"] = "canvas"  # "drafts" if a causal token is cheap compared with a canvas step
+    max_canvases: int = 4  # the most canvases, one after another, for one answer
+    sampling: Sampling = field(default_factory=Sampling)
+    calibration: Calibration | None = None  # None: its confidence was never measured
+
+
+def load_profile(folder: Path) -> Profile:
+    """Return the profile of a checkpoint's folder.
+
+    Raises ValueError with a sentence if the file exists but this version can't read it.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return Profile()
+    try:
+        return parse(json.loads(files.read_regular(path.resolve(), MAX_BYTES)))
+    except (files.NotRegularError, files.TooLargeError) as error:
+        raise ValueError(f"{path} {error}") from error
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {(error.strerror or str(error)).lower()}") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not a profile that this version can read: {error}") from error
+
+
+def parse(settings: dict[str, Any]) -> Profile:
+    """Return the profile in a JSON object; raise ValueError or TypeError if it contains something unknown."""
+    names = {item.name for item in fields(Profile)}
+    if unknown := set(settings) - names:
+        raise ValueError(f"unknown setting {sorted(unknown)[0]!r}")
+    if settings.get("layout", "instruct") not in ("infill-trained", "instruct"):
+        raise ValueError(f"unknown layout {settings['layout']!r}")
+    if settings.get("first", "canvas") not in ("canvas", "drafts"):
+        raise ValueError(f'unknown order {settings["first"]!r}: first is "canvas" or "drafts"')
+    values = {**(TRAINED if settings.get("layout") == "infill-trained" else {}), **settings}
+    for name in ("line_gaps", "block_gaps"):
+        if name in values:
+            values[name] = tuple(values[name])
+    if "sampling" in values:
+        values["sampling"] = Sampling(**values["sampling"])
+    if values.get("calibration") is not None:
+        values["calibration"] = calibration_store.parse(values["calibration"])
+    return Profile(**values)
+
+
+def as_instruct(profile: Profile) -> Profile:
+    """Return a profile for using the same model in the instruct layout.
+
+    That layout adds a question and repeats some lines, so only a third of the budget is left for the prefix. It has no
+    delete token, so the gap lengths are those of a default instruct profile.
+    """
+    plain, most = Profile(), max(profile.block_gaps)
+    return replace(
+        profile,
+        layout="instruct",
+        line_ends=True,
+        prefix_tokens=profile.prefix_tokens // 3,
+        suffix_tokens=profile.suffix_tokens // 2,
+        held_tokens=min(profile.held_tokens, 16),
+        # Without a delete token, noise also finds the length.
+        line_noise_rows=max(profile.line_noise_rows, plain.line_noise_rows),
+        block_noise_rows=max(profile.block_noise_rows, plain.block_noise_rows),
+        line_gaps=tuple(gap for gap in plain.line_gaps if gap <= most),
+        block_gaps=tuple(gap for gap in plain.block_gaps if gap <= most),
+    )
+
+
+def dump(profile: Profile) -> str:
+    """Return the profile as the text of its file."""
+    calibration = None if profile.calibration is None else calibration_store.as_object(profile.calibration)
+    return json.dumps(asdict(replace(profile, calibration=None)) | {"calibration": calibration}, indent=2) + "\n"

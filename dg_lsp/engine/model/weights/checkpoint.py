@@ -1,0 +1,211 @@
+"""Validate a model folder before it is loaded: its files, its configuration and the headers of its weights.
+
+A download may be incomplete, and a folder may be part of an untrusted repository. So nothing is allocated until the weight
+headers match `config.json`. The configuration can't select code, and no file outside the folder is read. Knows files and
+shapes; loads no weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
+from dg_lsp.engine.model.weights import inventory, skeleton
+from dg_lsp.engine.model.weights.inventory import Inventory, Stored
+from dg_lsp.wire import files
+
+CONFIG = "config.json"
+ADAPTER = "adapter_config.json"
+MODEL_TYPE = "diffusion_gemma"
+INDEX = "model.safetensors.index.json"
+ONE_FILE = "model.safetensors"
+ENDING = ".safetensors"
+
+MAX_CONFIG_BYTES = 1 << 20
+MAX_INDEX_BYTES = 64 << 20
+# Each layer uses memory even before it has weights.
+MAX_LAYERS = 512
+
+# Settings that select code instead of describing the model; the engine itself selects the code that runs.
+# `quantization_config` describes the stored weights, not the model, so it is removed too.
+_CODE = (
+    "quantization_config",
+    "attn_implementation",
+    "experts_implementation",
+    "auto_map",
+    "use_kernels",
+    "kernel_config",
+    "_name_or_path",
+)
+
+
+class CheckpointError(Exception):
+    """A model folder is invalid; the message is a sentence for the user."""
+
+
+def stated_values(folder: Path) -> dict[str, Any]:
+    """Return the values of the folder's `config.json`; raise CheckpointError unless it describes a supported model."""
+    if (folder / ADAPTER).exists():
+        raise CheckpointError(f"{folder} holds an adapter, not a model")
+    values = read_json(folder, CONFIG, MAX_CONFIG_BYTES)
+    if values.get("model_type") != MODEL_TYPE:
+        raise CheckpointError(f"{CONFIG} of {folder} describes a {values.get('model_type')!r}, not a {MODEL_TYPE}")
+    layers = [number for name, number in _numbers(values) if re.fullmatch(r"num_\w*layers", name)]
+    if any(number > MAX_LAYERS for number in layers):
+        raise CheckpointError(f"{CONFIG} of {folder} describes {max(layers)} layers, more than the maximum of {MAX_LAYERS}")
+    return values
+
+
+def stored_precision(folder: Path, values: Mapping[str, Any]) -> str:
+    """Return "fp8" if a configuration says that the weights are stored in 8 bits, or "" if they are not quantised.
+
+    Raises CheckpointError for a format that dg-lsp does not read.
+    """
+    quantization = values.get("quantization_config")
+    if quantization is None:
+        return ""
+    method, kind = quantization, None
+    if isinstance(quantization, dict):
+        method, kind = quantization.get("quant_method"), quantization.get("format")
+    if method == "fp8" or (method == "compressed-tensors" and kind == "float-quantized"):
+        return "fp8"
+    format_names = " ".join(str(item) for item in (method, kind) if item)
+    raise CheckpointError(
+        f"{CONFIG} of {folder} says that its weights are quantised by {format_names}, which dg-lsp does not read; load the "
+        f"unquantised model, or let vLLM serve this one (engine.model = vllm:URL), as in: {VLLM_NVFP4}"
+    )
+
+
+def configuration(folder: Path) -> Any:
+    """Return the model's configuration without settings that select code; raise CheckpointError."""
+    from transformers import DiffusionGemmaConfig
+
+    values = stated_values(folder)
+    stored_precision(folder, values)
+    try:
+        return DiffusionGemmaConfig.from_dict(_without_code(values))
+    except Exception as error:  # the library may raise anything for values that it has not checked
+        raise CheckpointError(f"{CONFIG} of {folder} describes no model: {error}") from error
+
+
+def check(folder: Path, config: Any) -> tuple[Any, Inventory]:
+    """Return the model without memory, and the inventory of its stored weights.
+
+    Raises CheckpointError unless the folder holds exactly the weights that the configuration describes.
+    """
+    try:
+        model = skeleton.build(config)
+    except Exception as error:  # likewise
+        raise CheckpointError(f"{CONFIG} of {folder} describes no model: {error}") from error
+    described = model.state_dict(keep_vars=True)
+    # A weight that the model uses in two places may be stored under either name.
+    aliases = skeleton.aliases(model)
+    weights = inventory.take(_stored(folder), aliases)
+    for target, group in sorted(weights.pieces.items()):
+        if problem := inventory.problem(group, tuple(described[target].shape)):
+            raise CheckpointError(f"{group[0].stored.name} in {folder} {problem}")
+    targets = set(aliases.values())
+    missing_names = _unexcused(targets - weights.pieces.keys(), model._keys_to_ignore_on_load_missing)
+    if missing_names:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing_names)} of the {len(targets)} weights that its {CONFIG} describes, "
+            f"such as {min(missing_names)}; "
+            "download it again, or correct it"
+        )
+    extra = _unexcused([one.name for one in weights.unplaced], model._keys_to_ignore_on_load_unexpected)
+    if extra:
+        raise CheckpointError(
+            f"{folder} holds {len(extra)} weights that its {CONFIG} does not describe, such as {min(extra)}; "
+            "it belongs to another model"
+        )
+    return model, weights
+
+
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """Return the folder's safetensors files that hold the weights; raise CheckpointError."""
+    if (folder / ONE_FILE).exists():
+        return (own_file(folder, ONE_FILE),)
+    if not (folder / INDEX).exists():
+        raise CheckpointError(f"{folder} holds no weights: it has neither {ONE_FILE} nor {INDEX}")
+    places = read_json(folder, INDEX, MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise CheckpointError(f"{INDEX} of {folder} does not say which file holds which weight")
+    return tuple(own_file(folder, name) for name in sorted(set(map(str, places.values()))))
+
+
+def _stored(folder: Path) -> Iterator[Stored]:
+    """Yield each tensor that the headers of the files describe."""
+    for file in weight_files(folder):
+        yield from _headers(file)
+
+
+def _headers(file: Path) -> list[Stored]:
+    from safetensors import safe_open
+
+    # The library's error is the same as for a damaged file.
+    if not os.access(file, os.R_OK):
+        raise CheckpointError(f"{file} can't be read: permission denied")
+    try:
+        # This checks the header against the file's length, and reads no weight.
+        with safe_open(file, framework="pt") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 -- the object is not a mapping
+            return [Stored(file, name, tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()]
+    except Exception as error:  # the library's own error is not an OSError
+        raise CheckpointError(f"{file} is not a complete safetensors file ({error}); download it again") from error
+
+
+def own_file(folder: Path, name: str) -> Path:
+    """Return the path of a weight file of the folder; raise CheckpointError for another path, or a link that leads outside."""
+    if not name.endswith(ENDING) or "/" in name or "\\" in name or "\0" in name:
+        raise CheckpointError(f"{INDEX} of {folder} names {name!r}, which is not a safetensors file in that folder")
+    path = folder / name
+    # Folders of the hub's cache hold links into a `blobs` folder next to them.
+    blobs = folder.resolve().parent.parent / "blobs"
+    real = path.resolve()
+    if not real.is_file() or not (real.is_relative_to(folder.resolve()) or real.parent == blobs):
+        raise CheckpointError(f"{path} is missing, or is a link to a file outside its folder; download the model again")
+    return path
+
+
+def read_json(folder: Path, name: str, limit: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
+    """Return the JSON object in one of the folder's files; raise CheckpointError."""
+    path = (folder / name).resolve()
+    try:
+        value = json.loads(files.read_regular(path, limit))
+    except (files.NotRegularError, files.TooLargeError) as error:
+        raise CheckpointError(f"{folder / name} {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"{folder / name} can't be read: {(error.strerror or str(error)).lower()}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{folder / name} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{folder / name} is not a JSON object")
+    return value
+
+
+def _without_code(values: Mapping[str, Any]) -> dict[str, Any]:
+    allowed_values = {}
+    for name, value in values.items():
+        if not name.endswith(_CODE):
+            allowed_values[name] = _without_code(value) if isinstance(value, dict) else value
+    return allowed_values
+
+
+def _numbers(values: Mapping[str, Any]) -> list[tuple[str, int]]:
+    numbers = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            numbers += _numbers(value)
+        elif isinstance(value, int):
+            numbers.append((name, value))
+    return numbers
+
+
+def _unexcused(names: Any, patterns: Any) -> list[str]:
+    """Return the names that the library's own lists of ignored weights do not match."""
+    return [name for name in names if not any(re.search(pattern, name) for pattern in patterns or ())]

@@ -1,0 +1,129 @@
+"""Fetch a model from the hub into the local cache, and report the progress. Cached files are not fetched again.
+
+The configuration is fetched first, so that neither an unsupported model nor one too large for the disk is downloaded.
+Knows the hub's library. Knows nothing of weights. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dg_lsp.engine.model.fit import size
+from dg_lsp.engine.model.weights.progress import Meter
+
+CONFIG = "config.json"
+MODEL_TYPE = "diffusion_gemma"
+# Only the files at the top of the repository: subfolders hold the same weights in other formats.
+PATTERNS, IGNORE_PATTERNS = ["*.json", "*.safetensors", "tokenizer*", "chat_template*"], ["*/*"]
+WORKERS = 4
+SPARE_BYTES = 1 << 30  # left free on the disk
+
+
+class FetchError(Exception):
+    """A model can't be fetched; the message is a sentence."""
+
+
+def config_values(name: str, revision: str = "") -> dict[str, Any]:
+    """Return the values of a hub model's `config.json`; only that file is fetched. Raises FetchError."""
+    return _config_object(name, _hub(name, lambda hub: hub.hf_hub_download(name, CONFIG, revision=revision or None)))
+
+
+def snapshot(name: str, revision: str = "", say: Callable[[str, float], None] = lambda _text, _share: None) -> Path:
+    """Return the complete folder of a hub model. `say` receives the progress. Raises FetchError."""
+    config_values(name, revision)
+    options = {"revision": revision or None, "allow_patterns": PATTERNS, "ignore_patterns": IGNORE_PATTERNS}
+    files = _hub(name, lambda hub: _files(hub, name, options))
+    missing_bytes = sum(file.file_size or 0 for file in files if file.will_download)
+    if missing_bytes:
+        _check_disk(name, missing_bytes)
+    total = sum(file.file_size or 0 for file in files)
+    meter = Meter(f"downloading {name}", total, say, done=total - missing_bytes)
+    return Path(_hub(name, lambda hub: hub.snapshot_download(name, **options, max_workers=WORKERS, tqdm_class=_bar_for(meter))))
+
+
+def _silent(_text: str, _share: float) -> None:
+    pass
+
+
+def _files(hub: Any, name: str, options: dict[str, Any]) -> list[Any]:
+    try:
+        return list(hub.snapshot_download(name, **options, dry_run=True, tqdm_class=_bar_for(Meter("", 0, _silent))))
+    except hub.errors.LocalEntryNotFoundError:
+        raise
+    except Exception as error:
+        # Without a network, the list of files is unknown. A complete cached model is used then.
+        if isinstance(error, (hub.errors.OfflineModeIsEnabled, OSError)) and not isinstance(error, hub.errors.HfHubHTTPError):
+            return []
+        raise
+
+
+def _config_object(name: str, file: str) -> dict[str, Any]:
+    try:
+        values = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FetchError(f"the {CONFIG} of {name} can't be read: {error}") from error
+    kind = values.get("model_type") if isinstance(values, dict) else None
+    if kind != MODEL_TYPE:
+        raise FetchError(f"{name} is a {kind!r}, not a {MODEL_TYPE}, so it was not fetched")
+    return dict(values)
+
+
+def _check_disk(name: str, missing_bytes: int) -> None:
+    from huggingface_hub import constants
+
+    folder = Path(constants.HF_HUB_CACHE)
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if missing_bytes + SPARE_BYTES > free:
+        raise FetchError(
+            f"{name} still needs {size(missing_bytes)}, and {size(free)} are free in {folder}; free some space, or set "
+            "HF_HUB_CACHE to a folder on another disk"
+        )
+
+
+def _hub(name: str, call: Callable[[Any], Any]) -> Any:
+    """Return the result of a call of the hub's library; raise its errors as FetchError with one sentence."""
+    try:
+        import huggingface_hub as hub
+        import huggingface_hub.errors
+        import huggingface_hub.utils
+    except ModuleNotFoundError as error:
+        raise FetchError(f"{name} can't be fetched: {error.name} is not installed") from error
+    # The library warns about each attempt. Our final sentence says the same.
+    huggingface_hub.utils.logging.set_verbosity_error()
+    try:
+        return call(hub)
+    except FetchError:
+        raise
+    except Exception as error:  # an error of the network, the disk or the hub
+        first = str(error).strip().split("\n")[0]
+        raise FetchError(f"{name} can't be fetched from the hub ({first}); write a folder as a path: ./{name}") from error
+
+
+def _bar_for(meter: Meter) -> type:
+    """Return a replacement for the library's progress bar that counts bytes in `meter` and draws nothing."""
+    from huggingface_hub.utils import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc]  # the library ships no types
+        def __init__(self, *args: Any, **options: Any) -> None:
+            # The library counts bytes twice: received ones and written ones. Only the written ones count here.
+            self._counts = options.get("unit") == "B" and not str(options.get("desc")).startswith("Downloading")
+            super().__init__(*args, **{**options, "disable": True})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            if self._counts:
+                meter.add(int(n or 0))
+            return None
+
+        def set_description_str(self, desc: str | None = None, refresh: bool | None = True) -> None:
+            """Draw nothing."""
+
+        def set_postfix_str(self, s: str = "", refresh: bool = True) -> None:
+            """Draw nothing."""
+
+    return Bar

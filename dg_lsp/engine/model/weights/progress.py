@@ -1,0 +1,68 @@
+"""Report the progress of a download or a load in words: bytes, rate, time left. Knows numbers and a clock only."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from dg_lsp.engine.model.fit import size
+
+EVERY_S = 0.5  # the interval between reports
+
+
+class Meter:
+    """Counts bytes, from any thread, and reports the progress at intervals.
+
+    `say` receives a text and a fraction between `low` and `high`. `done` bytes were present before; the rate excludes them.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        say: Callable[[str, float], None],
+        *,
+        low: float = 0.0,
+        high: float = 1.0,
+        done: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.what, self.total, self.done = what, total, done
+        self._say, self._low, self._high, self._clock = say, low, high, clock
+        self._lock = threading.Lock()
+        self._began, self._before = clock(), done
+        self._reported_at: float | None = None
+
+    def add(self, n_bytes: int) -> None:
+        """Count more bytes as done, and report if it is time."""
+        with self._lock:
+            self.done += n_bytes
+            now = self._clock()
+            if self._reported_at is not None and now - self._reported_at < EVERY_S and self.done < self.total:
+                return
+            self._reported_at = now
+            self._say(self.text(now), self._low + (self._high - self._low) * self.share())
+
+    def share(self) -> float:
+        """Return the fraction that is done."""
+        return min(1.0, self.done / self.total) if self.total > 0 else 1.0
+
+    def text(self, now: float) -> str:
+        """Return the progress as text, with the rate and the time left if known."""
+        text = f"{self.what}: {size(min(self.done, self.total))} of {size(self.total)}"
+        took_s = now - self._began
+        if took_s <= 0 or self.done <= self._before:
+            return text
+        rate = (self.done - self._before) / took_s
+        return f"{text}, {size(rate)}/s, {duration(max(0, self.total - self.done) / rate)} left"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as readable text, rounded up to seconds or minutes, or in hours."""
+    whole = int(seconds + 0.999)
+    if whole < 90:
+        return f"{whole} s"
+    if whole < 90 * 60:
+        return f"{-(-whole // 60)} min"
+    return f"{whole / 3600:.1f} h"

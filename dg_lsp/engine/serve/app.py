@@ -1,0 +1,324 @@
+"""The engine's HTTP routes: dg-lsp's own protocol, three protocols of other clients, and health and metrics.
+
+A handler converts, awaits and converts back. Closing a response cancels its work within one step.
+Knows nothing of sockets and processes (`daemon`), nor of how requests are scheduled (`scheduler`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Literal
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dg_lsp.core.values import Candidate
+from dg_lsp.engine.serve import access, compat
+from dg_lsp.engine.serve.access import RefusalError
+from dg_lsp.engine.serve.compat import Outcome, Wish
+from dg_lsp.engine.serve.scheduler import BusyError, UnavailableError
+from dg_lsp.engine.serve.service import Inbox, Service, is_last
+from dg_lsp.wire.fields import WireError
+from dg_lsp.wire.messages import (
+    Ask,
+    Bye,
+    Done,
+    Draft,
+    ErrorCode,
+    Found,
+    Problem,
+    as_json,
+    decode_ask,
+    to_sse,
+)
+from dg_lsp.wire.model_names import is_remote
+
+# Turns a response in OpenAI's shape, or one chunk of it, into a related API's shape.
+Shape = Callable[[dict[str, object], Literal["message", "delta"]], dict[str, object]]
+
+PING_EVERY_S = 5.0
+PING = b": still here\n\n"
+STATUS_OF: dict[ErrorCode, int] = {"bad_request": 400, "busy": 429, "protocol": 400, "out_of_memory": 507, "engine_failed": 500}
+
+
+def build(
+    get_service: Callable[[], Service], token: str, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]
+) -> ASGIApp:
+    """Return the application. `get_service` is called only after the lifespan has started."""
+    routes = Routes(get_service)
+    app = Starlette(
+        routes=[
+            Route("/v1/infill", routes.infill, methods=["POST"]),
+            Route("/v1/completions", routes.completions, methods=["POST"]),
+            Route("/v1/fim/completions", routes.mistral_completions, methods=["POST"]),
+            Route("/infill", routes.llama_infill, methods=["POST"]),
+            Route("/v1/models", routes.models),
+            Route("/v1/info", routes.info),
+            Route("/v1/lease", routes.lease),
+            Route("/v1/shutdown", routes.shutdown, methods=["POST"]),
+            Route("/health", routes.health),
+            Route("/metrics", routes.metrics),
+        ],
+        exception_handlers={
+            RefusalError: _on_refusal,
+            WireError: _on_wire_error,
+            BusyError: _on_busy,
+            UnavailableError: _on_unavailable,
+            HTTPException: _on_http_exception,
+            Exception: _on_exception,
+        },
+        lifespan=lifespan,
+    )
+    return access.AccessControl(app, token)
+
+
+class Routes:
+    """The route handlers of one service."""
+
+    def __init__(self, get_service: Callable[[], Service]) -> None:
+        self._get_service = get_service
+        self._ids = itertools.count(1)
+
+    @property
+    def _service(self) -> Service:
+        return self._get_service()
+
+    @property
+    def _choice(self) -> int:
+        # Most remote servers need one call per candidate, and charge for each.
+        return 1 if is_remote(self._service.engine_id.model) else compat.CHOICE
+
+    async def infill(self, request: Request) -> Response:
+        """Stream `accepted`, `draft` if requested, `candidate`, then `done` or `error`."""
+        ask = decode_ask(await access.read_body(request))
+        low, high = self._service.protocol
+        if not low <= ask.protocol <= high:
+            raise RefusalError(400, "protocol", f"this engine speaks protocols {low} to {high}, not {ask.protocol}")
+        job, inbox = self._service.submit(ask)
+        return Events(_infill_events(inbox), lambda: self._service.cancel(job))
+
+    async def completions(self, request: Request) -> Response:
+        """Return a completion in OpenAI's shape, whole or streamed."""
+        return await self._complete(request, lambda body, _: body)
+
+    async def mistral_completions(self, request: Request) -> Response:
+        """Return a completion in the shape of Mistral's fill-in-the-middle API, whole or streamed."""
+        return await self._complete(request, compat.to_mistral)
+
+    async def llama_infill(self, request: Request) -> Response:
+        """Return an infill in llama.cpp's shape, whole or streamed."""
+        wish = compat.from_llama(await access.read_body(request), self._choice)
+        model = self._service.engine_id.model
+        if wish.max_tokens == 0:
+            # Editors send `n_predict` 0 to warm the prompt cache.
+            self._service.scheduler.warm()
+            self._service.scheduler.expect(wish.ask.request)
+            return AsciiJSONResponse(compat.to_llama(wish, Outcome((), Done()), model))
+        if wish.stream:
+            return self._streamed(wish, lambda outcome: _llama_stream(wish, outcome, model))
+        return AsciiJSONResponse(compat.to_llama(wish, await self._outcome(request, wish.ask), model))
+
+    async def models(self, request: Request) -> Response:
+        """Return a list with the engine's only model."""
+        model = {"id": self._service.engine_id.model, "object": "model", "created": 0, "owned_by": "dg-lsp"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def info(self, request: Request) -> Response:
+        """Return facts about the engine: version, model, state, memory and users."""
+        return JSONResponse(self._service.info())
+
+    async def health(self, request: Request) -> Response:
+        """Return whether the engine serves requests. This neither loads the model nor counts as use of the engine."""
+        status = self._service.scheduler.status()
+        if status.state in ("ready", "unloaded"):
+            return JSONResponse({"status": "ok", "state": status.state})
+        body = {"status": status.state, "state": status.state, "message": status.message, "fraction": status.fraction}
+        return JSONResponse(body, 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics in Prometheus' text format."""
+        return PlainTextResponse(self._service.metrics(), media_type="text/plain; version=0.0.4")
+
+    async def lease(self, request: Request) -> Response:
+        """Stream the model's state. The open response counts as one user of the engine."""
+        if request.method == "HEAD":  # Starlette adds HEAD to GET, and its response never closes the lease
+            raise HTTPException(405)
+        inbox = self._service.take_lease(warm=request.query_params.get("warm") == "1")
+        return Events(_lease_events(inbox), lambda: self._service.end_lease(inbox))
+
+    async def shutdown(self, request: Request) -> Response:
+        """Stop the engine now, or once it has no leases and no requests."""
+        service = self._service
+        when = (await access.read_body(request)).choice("when", ("idle", "now"), "idle")
+        running, waiting = service.scheduler.load_of()
+        if when == "now":
+            service.stop("the engine received a shutdown request")
+        else:
+            service.stop_when_idle = True
+            service.changed.set()
+        return JSONResponse({"when": when, "leases": service.n_leases, "requests": running + waiting})
+
+    async def _complete(self, request: Request, shape: Shape) -> Response:
+        wish = compat.from_openai(await access.read_body(request), self._choice)
+        facts = {"id": f"cmpl-{next(self._ids)}", "created": int(time.time()), "model": self._service.engine_id.model}
+        if wish.stream:
+            return self._streamed(wish, lambda outcome: _openai_stream(wish, outcome, facts, self._pieces, shape))
+        outcome = await self._outcome(request, wish.ask)
+        return AsciiJSONResponse(shape(compat.to_openai(wish, outcome, facts, self._pieces), "message"))
+
+    def _streamed(self, wish: Wish, to_chunks: Callable[[Outcome], Iterator[bytes]]) -> Response:
+        job, inbox = self._service.submit(wish.ask)
+
+        async def events() -> AsyncIterator[bytes]:
+            try:
+                outcome = await _gather(inbox)
+            except RefusalError as refusal:
+                yield b"data: " + as_json({"error": {"message": refusal.message, "code": refusal.code}}) + b"\n\n"
+                return
+            for chunk in to_chunks(outcome):
+                yield chunk
+
+        return Events(events(), lambda: self._service.cancel(job))
+
+    async def _outcome(self, request: Request, ask: Ask) -> Outcome:
+        """Return the outcome of an ask. Cancel the work when the client disconnects; a plain response would not notice."""
+        job, inbox = self._service.submit(ask)
+        gathering = asyncio.ensure_future(_gather(inbox))
+        disconnection = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait((gathering, disconnection), return_when=asyncio.FIRST_COMPLETED)
+            if not gathering.done():
+                raise RefusalError(400, "bad_request", "the client disconnected")
+            return gathering.result()
+        finally:
+            self._service.cancel(job)
+            await _cancel_all(gathering, disconnection)
+
+    def _pieces(self, text: str) -> tuple[str, ...]:
+        filler = self._service.scheduler.filler()
+        return filler.pieces(text) if filler else ()
+
+
+class AsciiJSONResponse(JSONResponse):
+    """JSON in ASCII only, because a client's text may hold a lone surrogate, which UTF-8 can't encode."""
+
+    def render(self, content: Mapping[str, object]) -> bytes:
+        return as_json(content)
+
+
+class Events(StreamingResponse):
+    """Server-sent events that call `on_close` however they end, even if they end before the first event."""
+
+    def __init__(self, events: AsyncIterator[bytes], on_close: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._on_close = on_close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until they end or the client disconnects."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_close()
+
+
+async def _infill_events(inbox: Inbox) -> AsyncIterator[bytes]:
+    while True:
+        event = await inbox.take(PING_EVERY_S)
+        if event is None:
+            yield PING
+            continue
+        # A client that reads slowly skips drafts, so that it never shows an old one.
+        if not (isinstance(event, Draft) and inbox.is_slow()):
+            yield to_sse(event)
+        if is_last(event):
+            return
+
+
+async def _lease_events(inbox: Inbox) -> AsyncIterator[bytes]:
+    while True:
+        event = await inbox.take(PING_EVERY_S)
+        yield PING if event is None else to_sse(event)
+        if isinstance(event, Bye):
+            return
+
+
+async def _gather(inbox: Inbox) -> Outcome:
+    candidates: list[Candidate] = []
+    while True:
+        match await inbox.take(PING_EVERY_S):
+            case Found(candidate):
+                candidates.append(candidate)
+            case Done() as done:
+                return Outcome(tuple(candidates), done)
+            case Problem(code, message):
+                raise RefusalError(STATUS_OF.get(code, 503), code, message)
+            case _:
+                pass
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel_all(*futures: asyncio.Future[object] | asyncio.Future[None] | asyncio.Future[Outcome]) -> None:
+    for future in futures:
+        future.cancel()
+    for future in futures:
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await future
+
+
+def _openai_stream(
+    wish: Wish, outcome: Outcome, facts: dict[str, object], pieces: compat.Pieces, shape: Shape
+) -> Iterator[bytes]:
+    for chunk in compat.to_openai_chunks(wish, outcome, facts, pieces):
+        yield b"data: " + as_json(shape(chunk, "delta")) + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+def _llama_stream(wish: Wish, outcome: Outcome, model: str) -> Iterator[bytes]:
+    body = compat.to_llama(wish, outcome, model)
+    first = {"index": 0, "content": body.get("content", ""), "tokens": [], "stop": False}
+    for part in (first, {**body, "content": "", "stop": True}):
+        yield b"data: " + as_json(part) + b"\n\n"
+
+
+async def _on_refusal(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusalError)
+    return access.to_response(error)
+
+
+async def _on_wire_error(_: Request, error: Exception) -> Response:
+    return access.to_response(RefusalError(400, "bad_request", str(error)))
+
+
+async def _on_busy(_: Request, error: Exception) -> Response:
+    return access.to_response(RefusalError(429, "busy", str(error)))
+
+
+async def _on_unavailable(_: Request, error: Exception) -> Response:
+    assert isinstance(error, UnavailableError)
+    return access.to_response(RefusalError(503, error.code, str(error)))
+
+
+async def _on_http_exception(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    sentences = {404: "no such path", 405: "this path does not accept that method"}
+    return access.to_response(
+        RefusalError(error.status_code, "bad_request", sentences.get(error.status_code, str(error.detail)))
+    )
+
+
+async def _on_exception(_: Request, error: Exception) -> Response:
+    sentence = f"the engine failed on this request ({type(error).__name__}); its log says where"
+    return access.to_response(RefusalError(500, "engine_failed", sentence))

@@ -1,0 +1,305 @@
+"""The engine process: one per configuration and user. Clients find it by its state file, and it exits when it is unused.
+
+It listens before it loads the model, so that clients can watch the loading. Knows sockets, files and signals. Knows nothing of
+requests (`app`) or models (`scheduler` receives a loader).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+import uvicorn
+from starlette.applications import Starlette
+
+from dg_lsp.engine.serve import app as routes
+from dg_lsp.engine.serve import connections, logs
+from dg_lsp.engine.serve.scheduler import Limits, Load, Scheduler
+from dg_lsp.engine.serve.service import BUILD, Service
+from dg_lsp.engine.task import Filler, UserError
+from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, meeting
+from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
+from dg_lsp.wire.messages import EngineState
+
+log = logging.getLogger("dg_lsp.engine")
+
+TOKEN_VARIABLE = "DG_LSP_ENGINE_TOKEN"  # noqa: S105 -- the name of a variable
+MIN_TOKEN_CHARS = 16
+MAKE_TOKEN = "`python3 -c 'import secrets; print(secrets.token_hex(32))'`"  # noqa: S105 -- a command
+LOCK_PATIENCE_S = 30.0
+FAILED_LINGER_S = 2.0
+USUAL_FILLER = "dg_lsp.engine.backends:load_filler"
+
+
+class DaemonError(UserError):
+    """The engine can't run; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of an engine process. `port` adds a loopback port for clients without Unix sockets; -1: none, 0: any."""
+
+    engine_id: EngineId = field(default_factory=EngineId)
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    limits: Limits = field(default_factory=Limits)
+    port: int = -1
+    protocol: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
+    detached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The facts that decide whether the process unloads its model or exits. Times are in seconds of one clock."""
+
+    state: EngineState
+    n_leases: int
+    n_jobs: int
+    last_lease: float
+    last_used: float
+    stop_when_idle: bool = False
+    is_on_gpu: bool = False
+
+
+def next_action(moment: Moment, settings: EngineSettings, now: float) -> tuple[Literal["wait", "unload", "exit"], float | None]:
+    """Return the action, and for `wait` the seconds until the next check (None: check when something changes)."""
+    if moment.n_jobs or moment.state == "loading":
+        return "wait", None
+    waits: list[float] = []
+    if not moment.n_leases:
+        if moment.stop_when_idle:
+            return "exit", None
+        idle_since = max(moment.last_lease, moment.last_used)
+        # An engine that failed to load is useless, but the client that started it needs time to read the reason.
+        linger_s = FAILED_LINGER_S if moment.state == "failed" else settings.exit_after_s
+        if linger_s and now >= idle_since + linger_s:
+            return "exit", None
+        waits += [idle_since + linger_s - now] if linger_s else []
+    # While an editor is open, the model stays on its GPU: loading a large model again after a pause takes too long.
+    if settings.unload_after_s and moment.state == "ready" and not (moment.is_on_gpu and moment.n_leases):
+        if now >= moment.last_used + settings.unload_after_s:
+            return "unload", None
+        waits.append(moment.last_used + settings.unload_after_s - now)
+    return "wait", min(waits, default=None)
+
+
+def run(options: Options) -> None:
+    """Serve requests until a shutdown request or until unused; raise DaemonError when the engine can't run."""
+    try:
+        files = meeting.engine_files(options.engine_id)
+        logs.write_to(files, detached=options.detached)
+        lock = _take_lock(files, options)
+        try:
+            _run(files, options)
+        finally:
+            lock.release()
+    except MeetingError as error:
+        raise DaemonError(str(error)) from error
+
+
+def _run(files: EngineFiles, options: Options) -> None:
+    address = ""
+    listeners: list[socket.socket] = []
+    try:
+        address, listeners = _listen(files, options)
+        token = os.environ.get(TOKEN_VARIABLE) or secrets.token_hex(32)
+        if not meeting.is_token(token):
+            raise DaemonError(f"{TOKEN_VARIABLE} must consist of ASCII letters, digits and punctuation, without spaces")
+        if len(token) < MIN_TOKEN_CHARS:
+            raise DaemonError(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARS} characters; create one with {MAKE_TOKEN}")
+        meeting.write_state(files, State(os.getpid(), address, token, BUILD, *options.protocol, options.engine_id))
+        log.info("process %d serves %s", os.getpid(), options.engine_id.model)
+        _serve(options, token, listeners, on_shutdown=lambda: _remove(files, address))
+    finally:
+        _remove(files, address)
+        for listener in listeners:
+            listener.close()
+        log.info("process %d exits", os.getpid())
+
+
+def loader(engine_id: EngineId, settings: EngineSettings) -> Load:
+    """Return the function that loads the model. It imports torch only when called, and only for a local model."""
+
+    def load(say: Callable[[str, float], None]) -> Filler:
+        module, _, function = (engine_id.filler or USUAL_FILLER).partition(":")
+        say("starting", 0.0)
+        try:
+            return make(getattr(importlib.import_module(module), function), say)
+        except ModuleNotFoundError as error:
+            name = error.name or module
+            remedy = f"install the engine's parts with: {install_command('engine')}"
+            raise DaemonError(f"{name} is not installed; {remedy}") from error
+
+    def make(function: Callable[..., Filler], say: Callable[[str, float], None]) -> Filler:
+        settings_by_name = {"revision": engine_id.revision, "dtype": "" if engine_id.dtype == "auto" else engine_id.dtype}
+        options = {name: value for name, value in settings_by_name.items() if value}
+        for name in options:
+            if name not in inspect.signature(function).parameters:
+                raise DaemonError(f"this model does not support the option {name}")
+        # Remote models set their own row limit.
+        row_limit = {"rows": settings.rows} if "rows" in inspect.signature(function).parameters else {}
+        return function(engine_id.model, device=engine_id.device, threads=settings.threads, say=say, **options, **row_limit)
+
+    return load
+
+
+class Server(uvicorn.Server):
+    """A server that ends all streams and the model's thread before it waits for connections to close."""
+
+    service: Service | None = None
+    on_shutdown: Callable[[], None]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End all streams and the model's thread, then shut down uvicorn."""
+        self.on_shutdown()
+        if self.service is not None:
+            self.service.stop("the engine is stopping")
+            await asyncio.to_thread(self.service.scheduler.close)
+        await super().shutdown(sockets)
+
+
+def _serve(options: Options, token: str, listeners: list[socket.socket], on_shutdown: Callable[[], None]) -> None:
+    def get_service() -> Service:
+        assert server.service is not None
+        return server.service
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        load = loader(options.engine_id, options.settings)
+        server.service = service = Service(
+            lambda on_status: Scheduler(load, limits=options.limits, on_status=on_status),
+            options.engine_id,
+            options.settings,
+            token,
+            options.protocol,
+            url=next((f"http://127.0.0.1:{one.getsockname()[1]}" for one in listeners if one.family == socket.AF_INET), ""),
+        )
+        service.scheduler.start()
+        service.scheduler.warm()
+        watching = asyncio.ensure_future(_watch(service, server))
+        yield
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+    config = uvicorn.Config(
+        routes.build(get_service, token, lifespan),
+        http=connections.within(connections.Budgets.for_process()),
+        backlog=connections.BACKLOG,
+        loop="asyncio",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        # If we closed a connection while a client reuses it, the client would report a crash.
+        timeout_keep_alive=24 * 3600,
+        timeout_graceful_shutdown=3,
+    )
+    server = Server(config)
+    server.on_shutdown = on_shutdown
+    # uvicorn raises the signal again after its shutdown. Ignore it, because our files still have to be removed.
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, _ignore_signal)
+    server.run(sockets=listeners)
+
+
+async def _watch(service: Service, server: uvicorn.Server) -> None:
+    while not service.stopping.is_set():
+        scheduler = service.scheduler
+        moment = Moment(
+            state=scheduler.status().state,
+            n_leases=service.n_leases,
+            n_jobs=sum(scheduler.load_of()),
+            last_lease=service.last_lease,
+            last_used=scheduler.last_used(),
+            stop_when_idle=service.stop_when_idle,
+            is_on_gpu=(filler := scheduler.filler()) is not None and filler.is_on_gpu(),
+        )
+        action, wait_s = next_action(moment, service.settings, time.monotonic())
+        if action == "exit":
+            break
+        if action == "unload":
+            scheduler.unload()
+            wait_s = None
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(service.changed.wait(), wait_s)
+        service.changed.clear()
+    server.should_exit = True
+
+
+def _ignore_signal(_signal: int, _frame: FrameType | None) -> None:
+    pass
+
+
+def _take_lock(files: EngineFiles, options: Options) -> meeting.Lock:
+    give_up = time.monotonic() + (LOCK_PATIENCE_S if options.detached else 0.0)
+    while (lock := meeting.hold(files.lock)) is None:
+        state = meeting.read_state(files)
+        # The lock's owner may be exiting, because our client could not reach it. An owner that listens is not exiting.
+        if time.monotonic() >= give_up or (state is not None and _listens(state.address)):
+            who = f" (process {state.pid})" if state else ""
+            raise DaemonError(f"an engine for {options.engine_id.model} is already running{who}")
+        time.sleep(0.05)
+    return lock
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    family, where = (socket.AF_UNIX, address) if address.startswith("/") else (socket.AF_INET, (host, int(port)))
+    with socket.socket(family, socket.SOCK_STREAM) as caller:
+        caller.settimeout(1)
+        return caller.connect_ex(where) == 0
+
+
+def _listen(files: EngineFiles, options: Options) -> tuple[str, list[socket.socket]]:
+    """Return the address for the state file and the listening sockets; raise DaemonError or MeetingError."""
+    path = meeting.socket_path(files)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        # We hold the lock, so the process that left this socket has ended.
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise meeting.unusable(path, error) from error
+    finally:
+        os.umask(before)
+    address, listeners = str(path), [listener]
+    if options.port >= 0:
+        # asyncio disables Nagle's algorithm, which costs 40 ms per answer, only if the socket names its protocol.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", options.port))
+        except OSError as error:
+            for other in [listener, *listeners]:
+                other.close()
+            _remove(files, address)
+            raise DaemonError(f"port {options.port} of this machine can't be used: {error.strerror}") from error
+        listeners.append(listener)
+    for listener in listeners:
+        listener.listen(connections.BACKLOG)
+    return address, listeners
+
+
+def _remove(files: EngineFiles, address: str) -> None:
+    # A file that can't be removed is not ours, or its folder no longer exists.
+    for path in (files.state, *([Path(address)] if address.startswith("/") else [])):
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -1,0 +1,207 @@
+"""One engine as its clients see it: jobs, leases, facts and metrics.
+
+Runs on the event loop; the scheduler's thread reaches it only through the loop. Knows nothing of routes or sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+
+from dg_lsp.engine.model.fit import memory
+from dg_lsp.engine.serve.scheduler import Job, Scheduler
+from dg_lsp.wire import build
+from dg_lsp.wire.meeting import EngineId, EngineSettings
+from dg_lsp.wire.messages import PROTOCOL_MAX, PROTOCOL_MIN, Ask, Bye, Done, Event, Problem, Status
+
+BUILD = build.current()
+"""The build of this process, read before its files can be replaced."""
+
+MAX_WAITING_EVENTS = 16
+
+
+class Inbox:
+    """The event queue of one job or one lease. Any thread may put; only the loop takes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+
+    def put(self, event: Event) -> None:
+        """Add an event from any thread. Do nothing once the loop is closed."""
+        call_soon(self._loop, self._events.put_nowait, event)
+
+    def is_slow(self) -> bool:
+        """Return whether more than `MAX_WAITING_EVENTS` events wait for the reader."""
+        return self._events.qsize() > MAX_WAITING_EVENTS
+
+    async def take(self, timeout_s: float) -> Event | None:
+        """Return the next event, or None after the timeout."""
+        try:
+            return await asyncio.wait_for(self._events.get(), timeout_s)
+        except TimeoutError:
+            return None
+
+
+class Service:
+    """One engine: its scheduler, its leases and its settings."""
+
+    def __init__(
+        self,
+        make_scheduler: Callable[[Callable[[Status], None]], Scheduler],
+        engine_id: EngineId,
+        settings: EngineSettings,
+        token: str,
+        protocol: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
+        *,
+        url: str = "",
+    ) -> None:
+        """Create the scheduler, which reports its state to this service. Call this on the event loop."""
+        self.engine_id = engine_id
+        self.settings = settings
+        self.token = token
+        self.protocol = protocol
+        self.url = url
+        self.started = time.monotonic()
+        self.last_lease = self.started
+        self.stop_when_idle = False
+        self.stopping = asyncio.Event()
+        self.changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._leases: set[Inbox] = set()
+        self.scheduler = make_scheduler(self._on_status)
+
+    @property
+    def n_leases(self) -> int:
+        """The number of clients that hold a lease."""
+        return len(self._leases)
+
+    def submit(self, ask: Ask) -> tuple[Job, Inbox]:
+        """Return a new job and the inbox of its events; raise BusyError or UnavailableError."""
+        inbox = Inbox(self._loop)
+
+        def emit(event: Event) -> None:
+            inbox.put(event)
+            if is_last(event):
+                # A job may end after its client has disconnected. Only this wakes the shutdown check then.
+                call_soon(self._loop, self.changed.set)
+
+        job = self.scheduler.submit(ask, emit)
+        if ask.request.budget.ms:
+            # The worker checks deadlines, but it may be busy loading the model.
+            self._loop.call_later(ask.request.budget.ms / 1000, self.scheduler.sweep)
+        return job, inbox
+
+    def cancel(self, job: Job) -> None:
+        """Cancel a job whose client has disconnected."""
+        if not job.over:
+            self.scheduler.cancel(job)
+        self.changed.set()
+
+    def take_lease(self, *, warm: bool) -> Inbox:
+        """Return a new user's inbox, which receives the engine's states. `warm` loads the model if it is unloaded."""
+        inbox = Inbox(self._loop)
+        self._leases.add(inbox)
+        inbox.put(self.scheduler.status())
+        if warm:
+            self.scheduler.warm()
+        return inbox
+
+    def end_lease(self, inbox: Inbox) -> None:
+        """Remove a user's lease."""
+        self._leases.discard(inbox)
+        self.last_lease = time.monotonic()
+        self.changed.set()
+
+    def stop(self, message: str) -> None:
+        """Stop as soon as possible: send each user `bye` with this message, and answer all jobs."""
+        if not self.stopping.is_set():
+            self.stopping.set()
+            for inbox in self._leases:
+                inbox.put(Bye(message))
+        self.changed.set()
+
+    def info(self) -> dict[str, object]:
+        """Return the facts that `GET /v1/info` sends."""
+        status = self.scheduler.status()
+        running, waiting = self.scheduler.load_of()
+        filler = self.scheduler.filler()
+        about: dict[str, object] = dict(filler.about()) if filler else {}
+        device_bytes, device_free_bytes = about.pop("device_bytes", None), about.pop("device_free_bytes", None)
+        return {
+            "name": "dg-lsp",
+            "version": BUILD,
+            "protocol": {"min": self.protocol[0], "max": self.protocol[1]},
+            "pid": os.getpid(),
+            "url": self.url,
+            "state": status.state,
+            "message": status.message,
+            "fraction": status.fraction,
+            "model": self.engine_id.model,
+            "revision": self.engine_id.revision,
+            "dtype": self.engine_id.dtype,
+            "device": self.engine_id.device,
+            **about,
+            "leases": self.n_leases,
+            "running": running,
+            "waiting": waiting,
+            "memory": {
+                "rss_bytes": memory.resident_bytes(),
+                "free_bytes": memory.free_bytes(),
+                "device_bytes": device_bytes,
+                "device_free_bytes": device_free_bytes,
+            },
+            "uptime_s": round(time.monotonic() - self.started, 3),
+            "unload_after_s": self.settings.unload_after_s,
+            "exit_after_s": self.settings.exit_after_s,
+        }
+
+    def metrics(self) -> str:
+        """Return the metrics in Prometheus' text format."""
+        counts = self.scheduler.counts
+        running, waiting = self.scheduler.load_of()
+        lines: list[str] = []
+
+        def add(name: str, kind: str, about: str, *samples: tuple[str, float]) -> None:
+            lines.extend([f"# HELP dg_lsp_{name} {about}", f"# TYPE dg_lsp_{name} {kind}"])
+            lines.extend(f"dg_lsp_{name}{labels} {float(value)}" for labels, value in samples)
+
+        ends = ("finished", "deadline", "superseded", "cancelled")
+        outcomes = [(f'{{outcome="{end}"}}', counts[f"done_{end}"]) for end in ends]
+        outcomes += [('{outcome="failed"}', counts["failed"]), ('{outcome="refused"}', counts["refused"])]
+        add("requests_total", "counter", "Requests, by how they ended.", *outcomes)
+        stages = ("queue", "prefill", "draft", "denoise", "score")
+        stage_seconds = [(f'{{stage="{stage}"}}', counts[f"{stage}_ms"] / 1000) for stage in stages]
+        add("stage_seconds_total", "counter", "Time that requests spent, by stage.", *stage_seconds)
+        add("steps_total", "counter", "Uninterruptible steps completed.", ("", counts["steps"]))
+        add("prefix_tokens_total", "counter", "Prefix tokens requested.", ("", counts["cache_tokens"]))
+        add("prefix_tokens_reused_total", "counter", "Prefix tokens found in the cache.", ("", counts["cache_reused"]))
+        add("jobs", "gauge", "Requests now.", ('{state="running"}', running), ('{state="waiting"}', waiting))
+        add("leases", "gauge", "Users now.", ("", self.n_leases))
+        add("loaded", "gauge", "Whether the model is loaded.", ("", self.scheduler.status().state == "ready"))
+        add("resident_memory_bytes", "gauge", "Memory of the process.", ("", memory.resident_bytes()))
+        return "\n".join(lines) + "\n"
+
+    def _on_status(self, status: Status) -> None:
+        call_soon(self._loop, self._send_to_leases, status)
+
+    def _send_to_leases(self, status: Status) -> None:
+        for inbox in self._leases:
+            inbox.put(status)
+        self.changed.set()
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
+    """Schedule a function on the loop from any thread. Do nothing once the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(function, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+def is_last(event: Event) -> bool:
+    """Return whether this event is the last of its stream."""
+    return isinstance(event, Done | Problem | Bye)

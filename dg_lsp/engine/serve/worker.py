@@ -1,0 +1,224 @@
+"""Run the queue's jobs one step at a time, on the only thread that uses the model.
+
+A step is never interrupted. Between steps, the worker checks cancellations, deadlines and the queue. It also loads and
+unloads the model. Knows the model as a `Filler`. Knows nothing of HTTP or tensors.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+from dg_lsp.core.values import Candidate
+from dg_lsp.engine.serve.job_queue import JobQueue
+from dg_lsp.engine.serve.queue_policy import Job
+from dg_lsp.engine.task import Filler, Say, UserError
+from dg_lsp.wire.messages import Draft, Found, Reason, Status
+
+log = logging.getLogger("dg_lsp.engine")
+
+DRAFT_EVERY_S = 0.03
+Load = Callable[[Say], Filler]
+
+
+class Worker:
+    """The loaded model, and the loop that runs jobs on it."""
+
+    def __init__(
+        self,
+        queue: JobQueue,
+        load: Load,
+        *,
+        max_rows: int,
+        on_status: Callable[[Status], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._queue, self._load, self._on_status, self._clock = queue, load, on_status, clock
+        self._max_rows = self._rows = max_rows
+        self.filler: Filler | None = None
+
+    def run(self) -> None:
+        """Run jobs until the queue is closed."""
+        while True:
+            # No local variable may hold the model here, or unloading would not free it.
+            concurrency = None if self.filler is None else self.filler.concurrency()
+            work, job = self._queue.next_work(concurrency, self._has_room)
+            if work == "close":
+                return self._queue.fail_all("stopping", "the engine is stopping")
+            if work == "unload":
+                self._drop_model()
+            elif work == "foresee":
+                self._foresee()
+            elif self.filler is None:
+                self._get_model()
+            else:
+                self._turn(job, self.filler)
+
+    def _turn(self, job: Job | None, filler: Filler) -> None:
+        """End the jobs that are due, then run one step of the selected job and of the jobs that share its pass."""
+        for over, reason in self._queue.due():
+            self._finish(over, reason)
+        if job is not None and not job.over:
+            for each in self._predict_together(job, filler):
+                if each.end is None:
+                    self._advance(each, filler)
+
+    def _has_room(self) -> bool:
+        """Return whether memory has room for another job; True if this can't be measured."""
+        try:
+            return self.filler is None or self.filler.has_room()
+        except Exception as error:  # a failed measurement must not stop all later jobs
+            log.warning("could not measure the free memory", exc_info=error)
+            return True
+
+    def _foresee(self) -> None:
+        """Do one short unit of preparation for the next request. It does not count as use of the engine."""
+        expected = self._queue.take_expected()
+        if self.filler is None:
+            return
+        try:
+            if expected is not None:
+                self.filler.expect(expected)
+            if self.filler.foresee():
+                self._queue.foresee_more()
+        except Exception as error:  # no client waits for this, so only the log gets the error
+            log.warning("could not prepare for the next request", exc_info=error)
+            if is_out_of_memory(error):
+                give_back_memory()
+
+    def _predict_together(self, job: Job, filler: Filler) -> list[Job]:
+        """Return the jobs to step now, `job` first: those that one shared pass was done for, or `job` alone."""
+        if filler.concurrency() != "joined" or job.task is None:
+            return [job]
+        jobs = self._queue.company(job)
+        tasks = [each.task for each in jobs if each.task is not None]
+        if len(tasks) < 2:  # no other job to share a pass with
+            return [job]
+        began = self._clock()
+        try:
+            shared_indexes = filler.predict_together(tasks, self._rows)
+        except Exception as error:  # each job steps alone next, which shows which one fails
+            log.warning("a shared pass for %d requests failed; each continues alone", len(tasks), exc_info=error)
+            if is_out_of_memory(error):
+                self._rows = max(1, self._rows // 2)
+                give_back_memory()
+            return [job]
+        took_ms = 1000 * (self._clock() - began)
+        for index in shared_indexes:
+            jobs[index].spent_ms += took_ms
+            self._queue.count_turn(jobs[index])
+        return [jobs[index] for index in shared_indexes] or [job]
+
+    def _advance(self, job: Job, filler: Filler) -> None:
+        """Run one step of a job and emit its events; create its task before the first step."""
+        try:
+            if job.task is None:
+                try:
+                    job.task = filler.start(job.ask.request)
+                except ValueError as error:
+                    return self._queue.fail(job, "bad_request", str(error))
+                if job.priority == "interactive":
+                    filler.expect(job.ask.request)  # a user who types will probably send a similar request next
+                if job.ask.early:
+                    job.task.hurry()
+                if job.due is not None:
+                    job.task.finish_in(1000 * (job.due - self._clock()))
+            before = self._clock()
+            has_more = job.task.step()
+            job.spent_ms += 1000 * (self._clock() - before)
+            job.steps += 1
+            self._queue.counts["steps"] += 1
+            if not has_more:
+                return self._finish(job, "finished")
+            if job.ask.early and job.end is None:
+                _emit_early(job, job.task.early())
+            if job.ask.drafts and self._clock() - job.drafted_at >= DRAFT_EVERY_S and job.end is None:
+                job.drafted_at = self._clock()
+                job.emit(Draft(job.task.drafts(), job.steps))
+        except Exception as error:  # one bad request must not end a process that took minutes to load
+            self._fail_with(job, error)
+        return None
+
+    def _finish(self, job: Job, reason: Reason) -> None:
+        candidates: tuple[Candidate, ...] = ()
+        try:
+            if reason in ("finished", "deadline") and job.task is not None:
+                candidates = job.task.candidates()
+            if reason == "deadline":
+                candidates = tuple(replace(candidate, finished=False) for candidate in candidates)
+        except Exception as error:  # as above
+            return self._fail_with(job, error)
+        if self._queue.remove(job):
+            budget = job.ask.request.budget
+            for candidate in candidates[: budget.candidates + budget.spares]:
+                job.emit(Found(candidate))
+            self._queue.say_done(job, reason)
+        return None
+
+    def _fail_with(self, job: Job, error: Exception) -> None:
+        log.error("a request failed", exc_info=error)
+        if isinstance(error, UserError):
+            self._queue.fail(job, "engine_failed", str(error))
+        elif is_out_of_memory(error):
+            message = "the engine ran out of memory on this request; a smaller model or context may fit"
+            self._queue.fail(job, "out_of_memory", message)
+            if self.filler is not None:
+                self.filler.trim()
+            give_back_memory()
+        else:
+            message = f"the engine failed on this request ({type(error).__name__}); its log says where"
+            self._queue.fail(job, "engine_failed", message)
+
+    def _get_model(self) -> None:
+        self._set_status(Status("loading"))
+        try:
+            self.filler = self._load(lambda text, fraction: self._set_status(Status("loading", text, fraction)))
+        except Exception as error:  # whatever a loader raises, the user must see it and the process must end cleanly
+            message = f"the model could not be loaded: {error or type(error).__name__}"
+            # The log gets the message with the status below.
+            if not isinstance(error, UserError):
+                log.exception("could not load the model")
+                message += "; the engine's log says where"
+            if is_out_of_memory(error):
+                message = "the model could not be loaded: there is not enough memory for it"
+            self._queue.touch()  # the engine ends soon, but its clients need time to read the message
+            self._set_status(Status("failed", message))
+            self._queue.fail_all("not_loaded", message)
+            return
+        self._queue.touch()
+        self._rows = self._max_rows  # the limit that ran out of memory was that of the last model
+        self._set_status(Status("ready", "", 1.0))
+
+    def _drop_model(self) -> None:
+        if self._queue.forget_foreseeing():
+            self.filler = None
+            give_back_memory()
+            self._set_status(Status("unloaded", "unloaded after idling"))
+
+    def _set_status(self, status: Status) -> None:
+        self._queue.status = status
+        log.info("model %s%s", status.state, f": {status.message}" if status.message else "")
+        self._on_status(status)
+
+
+def _emit_early(job: Job, candidate: Candidate | None) -> None:
+    """Emit the best candidate so far, if its text differs from the last one emitted."""
+    if candidate is not None and (job.last_early is None or job.last_early.texts != candidate.texts):
+        job.last_early = candidate
+        job.emit(Found(replace(candidate, finished=False), early=True))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether the error means out of memory. torch has an error class for this on a GPU, but none on a CPU."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+
+
+def give_back_memory() -> None:
+    """Collect garbage, and return the GPU allocator's cached memory to the device."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
