@@ -20,7 +20,7 @@ from dg_lsp.engine.decode.canvas.fixed_step import bucket_of
 from dg_lsp.engine.decode.canvas.fixed_steps import MAX_BUCKETS, FixedSteps
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.decode.canvas.step_graph import WARM_UPS, Recorder, StepGraph, Work
-from dg_lsp.engine.decode.canvas.stepping import Stepper
+from dg_lsp.engine.decode.canvas.steps import Stepper
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.model import fit, room

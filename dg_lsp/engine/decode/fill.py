@@ -80,6 +80,11 @@ class Fill:
         return self.loaded.passes
 
     @property
+    def proposers(self) -> tuple[str, ...]:
+        """The names of the proposers for this kind of hole, in their order."""
+        return self.profile.block if self.is_block else self.profile.line
+
+    @property
     def n_holes(self) -> int:
         """The number of holes on the canvas."""
         return len(self.request.holes)

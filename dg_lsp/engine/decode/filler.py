@@ -17,7 +17,6 @@ from dg_lsp.engine.calibration_store import Calibrations, ModelId
 from dg_lsp.engine.decode import resources, tuned
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.layout import Layout
-from dg_lsp.engine.decode.propose import together
 from dg_lsp.engine.decode.resources import MAX_ROWS, Resources
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.decode.tuned import TunedModels
@@ -118,13 +117,13 @@ class LocalFiller(Filler):
         if not isinstance(first, InfillTask):
             return ()
         # A pass has one set of weights, so tasks on other weights wait for their own pass.
-        canvases = [
+        waiting = [
             task.asking() if isinstance(task, InfillTask) and task.resources is first.resources else None for task in tasks
         ]
-        shared_indexes = together.fitting(canvases, first.resources, max_rows)
+        shared_indexes = first.resources.shared.fitting(waiting, max_rows)
         if len(shared_indexes) < 2:  # a task alone steps without this pass
             return ()
-        together.predict([canvas for index in shared_indexes if (canvas := canvases[index]) is not None], first.resources)
+        first.resources.shared.predict([steps for index in shared_indexes if (steps := waiting[index]) is not None])
         return tuple(shared_indexes)
 
     def is_on_gpu(self) -> bool:

@@ -18,7 +18,10 @@ from dg_lsp.wire import files
 FILE = "dg_lsp.json"
 MAX_BYTES = 1 << 20
 # Defaults of infill-trained profiles without these settings: such checkpoints were trained before the settings existed.
-TRAINED = {"refine_steps": 0, "line_ends": False, "first": "drafts", "max_canvases": 1}
+DRAFTS_FIRST = ("copy", "previous", "search", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
+CANVAS_FIRST = ("copy", "previous", "search", "canvas", "causal", "repair", "longer")
+PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST})
+TRAINED = {"refine_steps": 0, "line_ends": False, "line": DRAFTS_FIRST, "block": DRAFTS_FIRST, "max_canvases": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class Profile:
     file_chars: int = 12_000  # the characters on each side of the hole that are searched for repetitions
     refine_steps: int = 4  # steps in which the canvas may correct a draft; 0: drafts stay unchanged
     line_ends: bool = True  # the held suffix ends at a line end, and a hole at a line's end may write the line end
-    first: Literal["drafts", "canvas"] = "canvas"  # "drafts" if a causal token is cheap compared with a canvas step
+    line: tuple[str, ...] = CANVAS_FIRST  # the proposers of a hole within a line, in their order
+    block: tuple[str, ...] = CANVAS_FIRST  # those of a hole that may take several lines
     max_canvases: int = 4  # the most canvases, one after another, for one answer
     sampling: Sampling = field(default_factory=Sampling)
     calibration: Calibration | None = None  # None: its confidence was never measured
@@ -94,10 +98,11 @@ def parse(settings: dict[str, Any]) -> Profile:
         raise ValueError(f"unknown setting {sorted(unknown)[0]!r}")
     if settings.get("layout", "instruct") not in ("infill-trained", "instruct"):
         raise ValueError(f"unknown layout {settings['layout']!r}")
-    if settings.get("first", "canvas") not in ("canvas", "drafts"):
-        raise ValueError(f'unknown order {settings["first"]!r}: first is "canvas" or "drafts"')
+    for kind in ("line", "block"):
+        if unknown := set(settings.get(kind, ())) - PROPOSERS:
+            raise ValueError(f"unknown proposer {sorted(unknown)[0]!r} in {kind}; known ones: {', '.join(sorted(PROPOSERS))}")
     values = {**(TRAINED if settings.get("layout") == "infill-trained" else {}), **settings}
-    for name in ("line_gaps", "block_gaps"):
+    for name in ("line_gaps", "block_gaps", "line", "block"):
         if name in values:
             values[name] = tuple(values[name])
     if "sampling" in values:
