@@ -129,7 +129,7 @@ def embedded(n: int, only: str = "") -> dict[str, Any]:
                 continue
             sheet = filler.layout.lay_out(task.request())
             n_answer = len(loaded.vocabulary.encode(sheet.heal.decode("utf-8", "ignore") + task.answer))
-            first = layout.allowed_first(loaded.vocabulary, sheet.heal)
+            first = layout.allowed(loaded.vocabulary, sheet.heal, by_parts=False)
             assert sheet.end is not None
             case = Case(
                 sheet.kv, sheet.tail, n_answer, task.answer, kind, first, sheet.heal, end=sheet.end, behind=(sheet.end,)

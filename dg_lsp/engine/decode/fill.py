@@ -5,6 +5,7 @@ Knows requests, layouts and token ids. Knows nothing of rows or tensors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dg_lsp.core import calibration
@@ -111,7 +112,14 @@ class Fill:
 
     def first_tokens(self) -> tuple[int, ...]:
         """Return the tokens that may start the first gap; empty means any."""
-        return layout.allowed_first(self.vocabulary, self.sheet.heal)
+        return self.next_tokens(())
+
+    def next_tokens(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the tokens that may follow in the first gap, because of what is already typed; empty means any."""
+        if ids and not self.sheet.heals_by_parts:
+            return ()
+        n_written = len(self.vocabulary.bytes_of(ids)) if ids else 0
+        return layout.allowed(self.vocabulary, self.sheet.heal[n_written:], by_parts=self.sheet.heals_by_parts)
 
     def banned_tokens(self) -> tuple[int, ...]:
         """Return the tokens that a gap never contains: control tokens, and line ends unless the gap may write them."""

@@ -67,18 +67,32 @@ class Scorer:
     def _log_probabilities(self, texts: Sequence[str]) -> list[_Scores]:
         """Return, for each text, the causal log-probabilities of its tokens and of the tokens after it."""
         fill, sheet = self._fill, self._fill.sheet
-        after = [sheet.end] if sheet.end is not None else list(sheet.tail)
-        coded = [fill.vocabulary.encode(fill.heal_text + text) for text in texts]
-        tokens, parents, nodes = trie([[sheet.kv[-1], *ids, *after] for ids in coded])
+        coded = [self._coded(text) for text in texts]
+        tokens, parents, nodes = trie([[sheet.kv[-1], *ids, *after] for ids, after in coded])
         with self._pace.measuring("score", len(tokens)):
             tree = Tree(fill.passes, crop(self.kv, len(sheet.kv) - 1), len(tokens))
             hidden = tree.add(tokens, parents)
             logps = [0.0, *_after_parents(fill.passes, hidden, tokens[1:], parents[1:])]
         scores = []
-        for ids, places in zip(coded, nodes, strict=True):
+        for (ids, _), places in zip(coded, nodes, strict=True):
             row = [logps[place] for place in places[1:]]
             scores.append(self._scores_of(ids, row[: len(ids)], row[len(ids) :]))
         return scores
+
+    def _coded(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the ids of a text, and of what follows it: the end token, or else the held suffix.
+
+        A pretrained model knows code only as its tokenizer encodes it. So the text and the suffix are encoded together, and a
+        token of both counts as the suffix's.
+        """
+        encode, sheet, typed = self._fill.vocabulary.encode, self._fill.sheet, self._fill.heal_text
+        if sheet.end is not None or not sheet.heals_by_parts:
+            return encode(typed + text), [sheet.end] if sheet.end is not None else list(sheet.tail)
+        vocabulary = self._fill.vocabulary
+        ids, n_bytes = encode(typed + text + vocabulary.decode(sheet.tail)), len((typed + text).encode())
+        ends = accumulate(len(vocabulary.pieces[token]) for token in ids)
+        n_own = sum(1 for end in ends if end <= n_bytes)
+        return ids[:n_own], ids[n_own:]
 
     def _scores_of(self, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> _Scores:
         own = tuple(logps)

@@ -16,12 +16,37 @@ from dg_lsp.engine import calibration_store
 from dg_lsp.wire import files
 
 FILE = "dg_lsp.json"
+LAYOUTS = ("infill-trained", "instruct", "left", "fim")
 MAX_BYTES = 1 << 20
 # Defaults of infill-trained profiles without these settings: such checkpoints were trained before the settings existed.
 DRAFTS_FIRST = ("copy", "previous", "search", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
 CANVAS_FIRST = ("copy", "previous", "search", "canvas", "causal", "repair", "longer")
 PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST})
 TRAINED = {"refine_steps": 0, "line_ends": False, "line": DRAFTS_FIRST, "block": DRAFTS_FIRST, "max_canvases": 1}
+
+
+PRETRAINED: dict[str, Any] = {
+    "prefix_tokens": 768,
+    "suffix_tokens": 64,
+    "related_tokens": 192,
+    "held_tokens": 16,
+    "canvas_tokens": 64,
+    "line_gaps": (32,),
+    "block_gaps": (96,),
+    "gaps_per_canvas": 1,
+    "line_noise_rows": 0,
+    "block_noise_rows": 0,
+    "copy_rows": 3,
+    "causal_rows": 1,
+    "branches": 4,
+    "file_weight": 0.3,
+    "file_half_at": 8.0,
+    "refine_steps": 0,
+    "line": ("copy", "causal"),
+    "block": ("copy", "causal"),
+    "max_canvases": 1,
+}
+"""The settings of a pretrained causal model without a profile of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +71,7 @@ class Sampling:
 class Profile:
     """The settings for one checkpoint. Lengths are in tokens."""
 
-    layout: Literal["infill-trained", "instruct"] = "instruct"
+    layout: Literal["infill-trained", "instruct", "left", "fim"] = "instruct"
     prefix_tokens: int = 6144
     suffix_tokens: int = 1024
     related_tokens: int = 2048
@@ -96,7 +121,7 @@ def parse(settings: dict[str, Any]) -> Profile:
     names = {item.name for item in fields(Profile)}
     if unknown := set(settings) - names:
         raise ValueError(f"unknown setting {sorted(unknown)[0]!r}")
-    if settings.get("layout", "instruct") not in ("infill-trained", "instruct"):
+    if settings.get("layout", "instruct") not in LAYOUTS:
         raise ValueError(f"unknown layout {settings['layout']!r}")
     for kind in ("line", "block"):
         if unknown := set(settings.get(kind, ())) - PROPOSERS:
@@ -110,6 +135,11 @@ def parse(settings: dict[str, Any]) -> Profile:
     if values.get("calibration") is not None:
         values["calibration"] = calibration_store.parse(values["calibration"])
     return Profile(**values)
+
+
+def pretrained(layout: Literal["left", "fim"]) -> Profile:
+    """Return the profile of a causal model that was not trained for dg-lsp."""
+    return Profile(layout=layout, **PRETRAINED)
 
 
 def as_instruct(profile: Profile) -> Profile:

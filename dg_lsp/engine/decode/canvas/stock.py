@@ -76,7 +76,7 @@ class StockTask(Task):
         banned = [token for token in vocabulary.special if token != sheet.delete]
         if not request.holes[0].block:
             banned += vocabulary.with_newline
-        hold = _Hold(canvas[0, gap:], gap, banned, layout.allowed_first(vocabulary, sheet.heal))
+        hold = _Hold(canvas[0, gap:], gap, banned, layout.allowed(vocabulary, sheet.heal, by_parts=False))
         torch.manual_seed(request.seed)
         with torch.inference_mode():
             out: Any = model.generate(

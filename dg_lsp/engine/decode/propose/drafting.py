@@ -6,8 +6,7 @@ Several holes get no drafts. Knows fills, texts and drafts. Knows nothing of can
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
 from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.fill import Fill
@@ -17,10 +16,9 @@ from dg_lsp.engine.decode.propose.causal import Draft
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.scoring import Scorer
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
 MAX_CAUSAL_TOKENS = 128
+MOST_CUTS = 3  # of one draft, besides its end
+LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an answer hardly ever ends
 MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
 
 
@@ -81,16 +79,19 @@ def _drafts(fill: Fill, scorer: Scorer) -> Generator[list[Draft], bool | None, l
     """
     end, line_ends = _stops(fill)
     has_branches = fill.profile.branches > 0 and not fill.is_block
+    has_end = fill.sheet.end is not None
     return causal.drafts(
         fill.passes,
         scorer.kv,
         fill.sheet.kv[-1],
         rows=1 if has_branches else fill.profile.causal_rows,
         most=min(MAX_CAUSAL_TOKENS, max(fill.gap_lengths())),
-        first=fill.first_tokens(),
+        allowed=fill.next_tokens,
         banned=[token for token in fill.tokens.unwritable if token not in end],
         stops=end | line_ends,
+        is_over=_end_of(fill, end) if fill.sheet.heals_by_parts else None,
         end=fill.sheet.end,
+        head=fill.tail[0] if fill.tail and not has_end else None,
         file=scorer.file,
         alone=fill.profile.branches > 0,
         branches=fill.profile.branches if has_branches else 0,
@@ -107,8 +108,46 @@ def _results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list[Propo
         text = _text(fill, draft, end, line_ends)
         if draft.end is not None:
             scorer.learn(text, draft.ids, draft.logps, draft.end)
-        results.setdefault(text, Proposal(text, "causal"))
+        for each in (text, *_shorter(fill, draft, text)):
+            results.setdefault(each, Proposal(each, "causal"))
     return list(results.values())
+
+
+def _end_of(fill: Fill, end: Collection[int]) -> Callable[[Sequence[int]], bool]:
+    """Return the function that tells whether a draft's last token ends it, for a draft that writes typed text again.
+
+    Within a line it is a line end behind the typed text. A block ends before a line that is indented less than the hole.
+    """
+    n_typed, indent, bytes_of = len(fill.sheet.heal), fill.request.holes[0].indent, fill.vocabulary.bytes_of
+
+    def is_over(ids: Sequence[int]) -> bool:
+        if ids[-1] in end:
+            return True
+        raw = bytes_of(ids)
+        own = raw[max(n_typed, len(raw) - len(bytes_of(ids[-1:]))) :]
+        if not fill.is_block:
+            return b"\n" in own or b"\r" in own
+        *lines, last = raw[n_typed:].decode("utf-8", "ignore").split("\n")
+        return bool(lines and own.strip() and last.strip() and not last.startswith(indent))
+
+    return is_over
+
+
+def _shorter(fill: Fill, draft: Draft, text: str) -> Iterator[str]:
+    """Yield the starts of a draft after which the suffix may come, for a model without a token that ends an answer.
+
+    In a block, they end with a line. The likeliest come first, by the probability of the suffix's first token.
+    """
+    if not draft.heads or not fill.sheet.heals_by_parts:
+        return
+    lengths = [n for n in range(1, min(len(draft.heads), len(draft.ids) + 1)) if draft.heads[n] >= LEAST_HEAD]
+    n_yielded = 0
+    for n in sorted(lengths, key=lambda n: -draft.heads[n]):
+        start = layout.answer(fill.vocabulary, draft.ids[:n], fill.sheet.heal)
+        is_whole = not fill.is_block or text.startswith(start + "\n")
+        if start.strip() and start != text and is_whole and n_yielded < MOST_CUTS:
+            n_yielded += 1
+            yield start
 
 
 def _text_so_far(fill: Fill, draft: Draft) -> str:
