@@ -202,7 +202,7 @@ def test_the_configuration_chooses_no_code(folder: Path) -> None:
             {"quantization_config": {"quant_method": "gptq"}},
             "says that its weights are quantised by gptq, which dg-lsp does not",
         ),
-        ({"model_type": "llama"}, "describes a 'llama', not a diffusion_gemma"),
+        ({"model_type": "mystery"}, "describes a 'mystery', not a diffusion_gemma, llama or qwen2"),
     ],
 )
 def test_what_is_not_supported_is_said(folder: Path, values: dict[str, Any], sentence: str) -> None:

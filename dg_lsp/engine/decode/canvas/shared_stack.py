@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dg_lsp.engine.decode.canvas.denoise import DecoderInput
 from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack, joined
-from dg_lsp.engine.model.passes import KV, Passes
+from dg_lsp.engine.model.family import KV, Family
 
 
 class SharedStack:
@@ -21,7 +21,7 @@ class SharedStack:
     A stack serves exactly the rows it was built for, so it is useless once one of its canvases has ended or steps alone.
     """
 
-    def __init__(self, passes: Passes) -> None:
+    def __init__(self, passes: Family) -> None:
         self._passes = passes
         self._stack: Stack | None = None
 
