@@ -60,7 +60,7 @@ class Training:
 
     def __init__(self, loaded: Loaded, train: Packed, held: Packed, recipe: Recipe, seed: int) -> None:
         tokenizer, profile = loaded.vocabulary.tokenizer, loaded.profile
-        self.recipe, self.passes = recipe, loaded.passes
+        self.recipe, self.passes = recipe, loaded.diffusion
         self._has_canvas = "repair" in profile.line  # the profiles whose canvas corrects drafts
         self._train = tune_data.sampler(train, tokenizer, profile, seed=seed, canvas=CANVAS)
         checks = tune_data.sampler(held, tokenizer, profile, seed=seed + 1, canvas=CANVAS)

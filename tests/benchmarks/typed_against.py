@@ -203,7 +203,7 @@ def outcome(filler: LocalFiller, case: Against, previous: bool) -> Outcome:
         task.step()
     n_passes: Counter[str] = Counter()
     began = time.perf_counter()
-    with counting(filler.loaded.passes, n_passes):
+    with counting(filler.loaded.diffusion, n_passes):
         while task.step():
             pass
     milliseconds = (time.perf_counter() - began) * 1000

@@ -68,7 +68,7 @@ def scripted(
     loaded = filler.loaded
     sheet = filler.layout.lay_out(request)
     follows = [*loaded.vocabulary.encode(answer), *sheet.tail, *[1] * 300]
-    passes = Scripted(loaded.passes.model, follows, len(sheet.kv))
+    passes = Scripted(loaded.diffusion.model, follows, len(sheet.kv))
     return LocalFiller(replace(loaded, passes=passes), switches or Switches()), passes
 
 
@@ -123,7 +123,7 @@ def test_several_candidates_get_canvases_too(instruct: LocalFiller) -> None:
 def test_no_search_result_continues_into_the_suffix(instruct: LocalFiller, hole: Hole, draft: str, answer: str) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (hole,), language="python")
     sheet, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
-    passes = Scripted(instruct.loaded.passes.model, [*encode(draft), *encode("~" * 300)], len(sheet.kv))
+    passes = Scripted(instruct.loaded.diffusion.model, [*encode(draft), *encode("~" * 300)], len(sheet.kv))
     seen = finish(LocalFiller(replace(instruct.loaded, passes=passes)).start(request)).proposals()
     assert [row.text for row in seen if row.row == "causal"][:1] == [answer]
     assert not any("return value" in row.text for row in seen)
@@ -134,7 +134,7 @@ def test_no_search_result_continues_into_the_suffix(instruct: LocalFiller, hole:
 def test_an_answer_that_the_suffix_shortens_gets_a_canvas_of_its_own_length(instruct: LocalFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (BLOCK,), language="python")
     sheet, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
-    passes = Scripted(instruct.loaded.passes.model, [*encode("a - b\n" + SUFFIX), *encode("~" * 300)], len(sheet.kv))
+    passes = Scripted(instruct.loaded.diffusion.model, [*encode("a - b\n" + SUFFIX), *encode("~" * 300)], len(sheet.kv))
     filler = LocalFiller(replace(instruct.loaded, passes=passes), Switches(causal=False, copy=False))
     seen = finish(filler.start(request)).proposals()
     assert len(encode("a - b")) in {len(encode(row.text)) for row in seen if row.row == "noise"}

@@ -21,7 +21,7 @@ from dg_lsp.engine.decode.propose.causal import Draft
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model import loading
-from dg_lsp.engine.model.passes import KV
+from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.profile import TRAINED, Profile, dump, load_profile, parse
 from dg_lsp.engine.model.weights import chat_template
 

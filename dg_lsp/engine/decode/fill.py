@@ -13,8 +13,8 @@ from dg_lsp.core.calibration import Calibration, HolePosition
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.decode import cuts, layout
 from dg_lsp.engine.decode.layout import Sheet
+from dg_lsp.engine.model.family import Family
 from dg_lsp.engine.model.loading import Loaded
-from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
@@ -49,7 +49,7 @@ class GapTokens:
 def gap_tokens(loaded: Loaded) -> GapTokens:
     """Return the tokens that a model's gaps may contain."""
     special, pieces = loaded.vocabulary.special, loaded.vocabulary.pieces
-    n_logits: int = loaded.passes.model.lm_head.weight.shape[0]
+    n_logits = loaded.passes.n_vocabulary
     regular = tuple(token for token, piece in enumerate(pieces) if piece and token not in special)
     return GapTokens(regular, (*special, *range(loaded.vocabulary.size, n_logits)), n_logits)
 
@@ -76,7 +76,7 @@ class Fill:
         return self.loaded.vocabulary
 
     @property
-    def passes(self) -> Passes:
+    def passes(self) -> Family:
         """The model's two passes."""
         return self.loaded.passes
 

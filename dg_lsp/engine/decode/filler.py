@@ -23,7 +23,6 @@ from dg_lsp.engine.decode.tuned import TunedModels
 from dg_lsp.engine.model import loading, room
 from dg_lsp.engine.model.loading import EMBEDDED, Loaded
 from dg_lsp.engine.model.prefix_cache import PrefixCache
-from dg_lsp.engine.model.weights import quantised
 from dg_lsp.engine.task import Concurrency, Filler, Say, Task
 from dg_lsp.wire import model_names
 
@@ -147,7 +146,7 @@ class LocalFiller(Filler):
         """Return the facts of the model: device, dtype, revision, threads, the reasons for them, and memory."""
         loaded = self.loaded
         in_memory = (self.resources, *(self._tuned.in_memory if self._tuned else ()))
-        sizes = [quantised.n_bytes(each.loaded.passes.model) + each.prefixes.cache.bytes for each in in_memory]
+        sizes = [each.loaded.passes.n_bytes() + each.prefixes.cache.bytes for each in in_memory]
         return {
             "device": loaded.device,
             "dtype": loaded.dtype,

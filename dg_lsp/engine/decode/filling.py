@@ -21,7 +21,7 @@ from dg_lsp.engine.decode.pace import Budget, Usage
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.resources import Resources
 from dg_lsp.engine.decode.scoring import Scorer
-from dg_lsp.engine.model.passes import KV
+from dg_lsp.engine.model.family import KV
 
 PREFILL_CHUNK = 512  # tokens encoded in one uninterruptible step
 TOKEN_CHARS = 4  # about; for estimates alone

@@ -22,7 +22,7 @@ from dg_lsp.engine.decode.file_model import FileModel
 from dg_lsp.engine.decode.fill import Fill
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.decode.rank import NamesInText, Proposal
-from dg_lsp.engine.model.passes import KV, Passes, crop
+from dg_lsp.engine.model.family import KV, Family, crop
 from dg_lsp.engine.model.tree import Tree, trie
 
 MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
@@ -112,7 +112,7 @@ class _Scores:
     after: tuple[float, ...]
 
 
-def _after_parents(passes: Passes, hidden: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> list[float]:
+def _after_parents(passes: Family, hidden: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> list[float]:
     """Return the log-probability of each token after its parent, from the parents' hidden states."""
     target_ids, above = torch.tensor(tokens, device=hidden.device), torch.tensor(parents, device=hidden.device)
     logps: list[float] = readout.log_probabilities(passes.logits, hidden[above], target_ids).tolist()

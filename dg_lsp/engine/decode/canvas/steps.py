@@ -16,7 +16,7 @@ from dg_lsp.engine.decode.canvas.fixed_steps import FixedSteps
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder, PrefixRows, Stack, joined
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.model import room
-from dg_lsp.engine.model.passes import KV, Passes
+from dg_lsp.engine.model.family import KV, Family
 from dg_lsp.engine.model.room import Headroom
 
 
@@ -129,7 +129,7 @@ class SharedPasses:
     A stack serves exactly the rows it was built for, so it is useless once one of its requests has ended or steps alone.
     """
 
-    def __init__(self, passes: Passes, headroom: Headroom, pace: Pace) -> None:
+    def __init__(self, passes: Family, headroom: Headroom, pace: Pace) -> None:
         self._passes, self.headroom, self._pace = passes, headroom, pace
         self._stack: Stack | None = None
 

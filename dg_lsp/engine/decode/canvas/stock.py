@@ -23,8 +23,8 @@ STEPS = 48  # the library's default for this model
 
 def library_model(loaded: Loaded) -> Any:
     """Return the loaded model as transformers' class; load it again with the library if it is our own class."""
-    if hasattr(loaded.passes.model, "generate"):
-        return loaded.passes.model
+    if hasattr(loaded.diffusion.model, "generate"):
+        return loaded.diffusion.model
     dtype = getattr(torch, loaded.dtype)
     model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(
         str(find(loaded.name, loaded.revision)),

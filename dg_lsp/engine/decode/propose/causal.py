@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.decode.file_model import NOTHING, FileModel
-from dg_lsp.engine.model.passes import KV, Passes, crop
+from dg_lsp.engine.model.family import KV, Family, crop
 from dg_lsp.engine.model.tree import ROOT, Tree
 
 MAX_AHEAD = 8  # the most predicted tokens per pass
@@ -65,7 +65,7 @@ class Draft:
 
 
 def drafts(
-    passes: Passes,
+    passes: Family,
     kv: KV,
     last: int,
     *,
@@ -289,7 +289,7 @@ def _is_behind(draft: Draft, other: Draft, most_behind: float) -> bool:
     return draft.file is other.file and other.joint - draft.joint > most_behind
 
 
-def _step(passes: Passes, tree: Tree, beams: Sequence[_Beam], live: Sequence[Draft], limits: _Limits) -> None:
+def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Draft], limits: _Limits) -> None:
     """Write the next token of each live draft, and of the beams' drafts the next tokens that the file predicts."""
     # Reading ahead in branches saved one pass of seven, but took as much time.
     beam_by_draft = {id(beam.draft): beam for beam in beams}
@@ -327,7 +327,7 @@ def _ahead(draft: Draft, limits: _Limits) -> list[int]:
     return ahead[:end]
 
 
-def _read(passes: Passes, tree: Tree, live: Sequence[Draft], ahead: Sequence[Sequence[int]], limits: _Limits) -> _Reading:
+def _read(passes: Family, tree: Tree, live: Sequence[Draft], ahead: Sequence[Sequence[int]], limits: _Limits) -> _Reading:
     """Return what follows each draft's last token and its predicted tokens, one draft after another."""
     tokens: list[int] = []
     parents: list[int] = []

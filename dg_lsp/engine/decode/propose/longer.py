@@ -19,7 +19,7 @@ from dg_lsp.engine.decode.pace import LEAST_STEPS
 from dg_lsp.engine.decode.propose import rows
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.resources import MAX_ROWS
-from dg_lsp.engine.model.passes import KV
+from dg_lsp.engine.model.family import KV
 
 # Steps a denoiser on a prefix's keys and values until all its rows are finished.
 Settle = Callable[[Denoiser, KV], Generator[None, None, None]]
