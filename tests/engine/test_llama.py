@@ -134,7 +134,8 @@ def plain_canvas(model: Any, adapter: dict[str, Tensor], prefix: Tensor, canvas:
 
             def rotated(heads: Tensor) -> Tensor:
                 first, second = heads.chunk(2, -1)
-                return heads * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None]
+                turned: Tensor = heads * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None]
+                return turned
 
             attention, mlp, normed = layer.self_attn, layer.mlp, layer.input_layernorm(hidden)
             split = (len(canvas), -1, attention.head_dim)

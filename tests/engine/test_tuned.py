@@ -93,7 +93,8 @@ def test_a_tuned_model_equals_a_model_with_those_weights(filler: LocalFiller, tm
     torch.testing.assert_close(resources.loaded.diffusion.model.get_parameter(name), expected, rtol=0, atol=0)
     # The output head shares this weight, and the other weights and the base model stay as they were.
     assert (
-        resources.loaded.diffusion.model.lm_head.weight.data_ptr() == resources.loaded.diffusion.model.get_parameter(name).data_ptr()
+        resources.loaded.diffusion.model.lm_head.weight.data_ptr()
+        == resources.loaded.diffusion.model.get_parameter(name).data_ptr()
     )
     assert not torch.equal(plain.get_parameter(name), expected)
     assert resources.calibrations is filler.calibrations

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 from dg_lsp.core import context
 from dg_lsp.core.values import Hole, InfillRequest
@@ -34,6 +34,8 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 PREFIX_STEP = 128  # a long prefix is truncated in steps of this many tokens, so that a keystroke keeps the cache valid
 PREFIX_CHARS = 2048  # the same in characters, before the text is encoded
 REPEATED_LINES = 8  # the model's turn repeats this many lines of the user's, and adds at most as many new ones
+FILE_TOKENS = ("<|file_sep|>", "<file_sep>")  # what pretrained models have between files
+START_TOKENS = ("<|endoftext|>", "<s>", "<bos>")  # and before a text
 STRETCH = 2  # the held suffix may be this many times its limit to include a line with text
 
 
@@ -152,8 +154,7 @@ class Left:
 
     def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
         self.profile, self.vocabulary = profile, vocabulary
-        names = {kind: _first_known(vocabulary, options) for kind, options in FILE_TOKENS.items()}
-        self.start, self.file, self.repository = names["start"], names["file"], names["repository"]
+        self.start, self.file = vocabulary.first_known(START_TOKENS), vocabulary.first_known(FILE_TOKENS)
 
     def lay_out(self, request: InfillRequest) -> Sheet:
         """Return the request as tokens."""
@@ -195,10 +196,9 @@ class Fim(Left):
 
     def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
         super().__init__(profile, vocabulary)
-        names = {kind: _first_known(vocabulary, options) for kind, options in FIM_TOKENS.items()}
-        if missing := [kind for kind, token in names.items() if token is None]:
-            raise ValueError(f"the checkpoint's tokenizer has no fill-in-the-middle token for the {missing[0]}")
-        self.before, self.after, self.middle, self.end = (token for token in names.values() if token is not None)
+        if vocabulary.fim_tokens is None:
+            raise ValueError("the checkpoint's tokenizer lacks a fill-in-the-middle token, which its layout needs")
+        self.before, self.after, self.middle, self.end = vocabulary.fim_tokens
 
     def lay_out(self, request: InfillRequest) -> Sheet:
         """Return the request as tokens."""
@@ -211,33 +211,12 @@ class Fim(Left):
         return replace(sheet, kv=kv, end=self.end)
 
 
-FILE_TOKENS = {
-    "start": ("<|endoftext|>", "<s>", "<bos>"),
-    "file": ("<|file_sep|>", "<file_sep>"),
-    "repository": ("<|repo_name|>", "<repo_name>"),
-}
-FIM_TOKENS = {
-    "prefix": ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>"),
-    "suffix": ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>"),
-    "middle": ("<|fim_middle|>", "<fim_middle>", "<fim-middle>"),
-    "end": ("<|endoftext|>", "<|end_of_text|>", "</s>"),
-}
-"""The names of the tokens that pretrained models have for files and for filling in the middle; the first known one counts."""
 LAYOUTS: dict[str, Callable[[Profile, Vocabulary], Layout]] = {
     "infill-trained": InfillTrained,
     "instruct": Instruct,
     "left": Left,
     "fim": Fim,
 }
-
-
-def of_vocabulary(vocabulary: Vocabulary) -> Literal["fim", "left"]:
-    """Return the layout of a pretrained causal model, by whether its vocabulary has fill-in-the-middle tokens."""
-    return "fim" if all(_first_known(vocabulary, options) is not None for options in FIM_TOKENS.values()) else "left"
-
-
-def _first_known(vocabulary: Vocabulary, names: Sequence[str]) -> int | None:
-    return next((token for name in names if (token := vocabulary.id(name)) is not None), None)
 
 
 def _kind(request: InfillRequest) -> str:

@@ -112,11 +112,11 @@ def load_model(
             threads, why["threads"] = (threads, CHOSEN) if threads else _threads(shape)
             torch.set_num_threads(threads)
         say("reading the tokenizer", 0.5)
-        vocabulary, loaded_profile = _vocabulary(folder), _profile(adapted)
+        vocabulary, is_llama = _vocabulary(folder), values["model_type"] in LLAMA_TYPES
+        loaded_profile = _profile(adapted, vocabulary if is_llama else None)
         if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
             log.warning("%s", warning)
         use = fit.Use(loaded_profile.prefix_tokens + loaded_profile.suffix_tokens, loaded_profile.canvas_tokens)
-        is_llama = values["model_type"] in LLAMA_TYPES
         asked = _checked_dtype(dtype)
         if asked == "int8" and not is_llama:
             raise LoadError(f"{name} can't be loaded at int8; choose fp8 or int4")
@@ -236,9 +236,11 @@ def _vocabulary(folder: Path) -> Vocabulary:
         raise LoadError(f"{folder} has no tokenizer that can be read: {error}") from error
 
 
-def _profile(folder: Path) -> Profile:
+def _profile(folder: Path, pretrained: Vocabulary | None) -> Profile:
+    """Return the folder's profile; without one, that of a pretrained model with this vocabulary, if it is one."""
+    default = None if pretrained is None else profile.pretrained(fills_in=pretrained.fim_tokens is not None)
     try:
-        return profile.load_profile(folder)
+        return profile.load_profile(folder, default)
     except ValueError as error:
         raise LoadError(str(error)) from error
 

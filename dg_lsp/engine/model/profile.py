@@ -98,14 +98,14 @@ class Profile:
     calibration: Calibration | None = None  # None: its confidence was never measured
 
 
-def load_profile(folder: Path) -> Profile:
-    """Return the profile of a checkpoint's folder.
+def load_profile(folder: Path, default: Profile | None = None) -> Profile:
+    """Return the profile of a checkpoint's folder, or the default, which is that of Google's instruct model if not given.
 
     Raises ValueError with a sentence if the file exists but this version can't read it.
     """
     path = folder / FILE
     if not path.exists():
-        return Profile()
+        return default or Profile()
     try:
         return parse(json.loads(files.read_regular(path.resolve(), MAX_BYTES)))
     except (files.NotRegularError, files.TooLargeError) as error:
@@ -126,7 +126,8 @@ def parse(settings: dict[str, Any]) -> Profile:
     for kind in ("line", "block"):
         if unknown := set(settings.get(kind, ())) - PROPOSERS:
             raise ValueError(f"unknown proposer {sorted(unknown)[0]!r} in {kind}; known ones: {', '.join(sorted(PROPOSERS))}")
-    values = {**(TRAINED if settings.get("layout") == "infill-trained" else {}), **settings}
+    defaults = {"infill-trained": TRAINED, "left": PRETRAINED, "fim": PRETRAINED}.get(settings.get("layout", ""), {})
+    values = {**defaults, **settings}
     for name in ("line_gaps", "block_gaps", "line", "block"):
         if name in values:
             values[name] = tuple(values[name])
@@ -137,9 +138,9 @@ def parse(settings: dict[str, Any]) -> Profile:
     return Profile(**values)
 
 
-def pretrained(layout: Literal["left", "fim"]) -> Profile:
-    """Return the profile of a causal model that was not trained for dg-lsp."""
-    return Profile(layout=layout, **PRETRAINED)
+def pretrained(*, fills_in: bool) -> Profile:
+    """Return the profile of a causal model that was not trained for dg-lsp, with or without fill-in-the-middle tokens."""
+    return Profile(layout="fim" if fills_in else "left", **PRETRAINED)
 
 
 def as_instruct(profile: Profile) -> Profile:

@@ -20,6 +20,14 @@ TAIL_CHARS = 400  # at least this much of a text is split to find its last pre-t
 LONGEST_CUT = 60  # characters of a pre-token to write again
 LONG_CHARS = 500  # the tokens of texts at least this long are cached
 
+# The names of the tokens of `fim_tokens` in the vocabularies of published models.
+FIM_TOKENS = (
+    ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>"),
+    ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>"),
+    ("<|fim_middle|>", "<fim_middle>", "<fim-middle>"),
+    ("<|endoftext|>", "<|end_of_text|>", "</s>"),
+)
+
 
 class Vocabulary:
     """A tokenizer. `pieces[id]` holds the bytes of a token, empty for special tokens."""
@@ -79,6 +87,16 @@ class Vocabulary:
     def id(self, token: str) -> int | None:
         """Return the id of a token by its name, or None if the vocabulary lacks it."""
         return self._tokenizer.token_to_id(token)
+
+    def first_known(self, names: Sequence[str]) -> int | None:
+        """Return the id of the first of these tokens that the vocabulary has, or None."""
+        return next((token for name in names if (token := self.id(name)) is not None), None)
+
+    @cached_property
+    def fim_tokens(self) -> tuple[int, int, int, int] | None:
+        """The tokens before the prefix, before the suffix, before the middle and after it; None if one is missing."""
+        before, after, middle, end = (self.first_known(names) for names in FIM_TOKENS)
+        return None if before is None or after is None or middle is None or end is None else (before, after, middle, end)
 
     @cached_property
     def with_newline(self) -> tuple[int, ...]:
