@@ -27,34 +27,51 @@ from dg_lsp.engine.model.fit.geometry import LlamaSizes
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
 from dg_lsp.engine.model.int8 import Int8Matrix, Quantised
 from dg_lsp.engine.model.passes import attention_over, widened
-from dg_lsp.engine.model.products import OneDnnMatrix
+from dg_lsp.engine.model.products import OneDnnMatrix, with_rows
 
 Weight = Tensor | Quantised
+# The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
+FOLDED = 480
 PROJECTIONS = ("q", "k", "v", "o", "g", "u", "d")  # of a layer, in the names of an adapter's matrices
 
 
 class Matrix(Protocol):
     """A weight matrix [O, I] in the form that its products need."""
 
-    def times(self, inputs: Inputs, bias: Tensor | None = None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I], in 32 bits."""
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return numbers [N, O], and the factors [N, 1] by which they become the products, or None for one."""
 
     def n_bytes(self) -> int:
         """Return the bytes of the weights."""
 
 
 class Inputs:
-    """Rows [N, I] in 32 bits. They are quantised once, for all matrices in 8 bits that read them."""
+    """Rows [N, I] in 32 bits, to multiply by `factors` [N, 1].
 
-    def __init__(self, rows: Tensor) -> None:
-        self.rows = rows
+    They are quantised once, for all matrices in 8 bits that read them. A factor changes only the scale of a quantised row, so
+    the rows themselves are multiplied only if a matrix needs them wide.
+    """
+
+    def __init__(self, rows: Tensor, factors: Tensor | None = None) -> None:
+        self._rows, self._factors = rows, factors
         self._quantised: Quantised | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows in 32 bits, times their factors."""
+        if self._factors is not None:
+            self._rows, self._factors = self._rows * self._factors, None
+        return self._rows
 
     @property
     def quantised(self) -> Quantised:
         """The rows in 8 bits."""
         if self._quantised is None:
-            self._quantised = int8.quantised(self.rows)
+            values, scales = int8.quantised(self._rows)
+            self._quantised = Quantised(values, scales if self._factors is None else scales.mul_(self._factors))
         return self._quantised
 
 
@@ -64,10 +81,14 @@ class WideMatrix:
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
 
-    def times(self, inputs: Inputs, bias: Tensor | None = None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I], in 32 bits."""
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
         result = F.linear(inputs.rows.to(self.weight.dtype), self.weight).float()
-        return result if bias is None else result + bias
+        return result if more is None else result + more
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the products [N, O] of inputs [N, I], and None."""
+        return self.times(inputs), None
 
     def n_bytes(self) -> int:
         """Return the bytes of the weights."""
@@ -80,11 +101,16 @@ class ByRow:
     def __init__(self, weight: Quantised) -> None:
         self._matrix = Int8Matrix(weight)
 
-    def times(self, inputs: Inputs, bias: Tensor | None = None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I], in 32 bits."""
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
         rows = inputs.quantised
         result = self._matrix.times(rows)
-        return result.mul_(rows.scales) if bias is None else torch.addcmul(bias, result, rows.scales)
+        return result.mul_(rows.scales) if more is None else torch.addcmul(more, result, rows.scales)
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the products [N, O] of inputs [N, I] without the scales of the inputs, and these scales [N, 1]."""
+        rows = inputs.quantised
+        return self._matrix.times(rows), rows.scales
 
     def n_bytes(self) -> int:
         """Return the bytes of the weights."""
@@ -98,10 +124,16 @@ class OneDnn:
         self._matrix = OneDnnMatrix(weight, dtype)
         self._n_bytes = weight.numel() * dtype.itemsize
 
-    def times(self, inputs: Inputs, bias: Tensor | None = None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I], in 32 bits."""
-        result = self._matrix.times(inputs.rows)
-        return result if bias is None else result.add_(bias)
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+        result = self.unscaled(inputs)[0]
+        return result if more is None else result.add_(more)
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the products [N, O] of inputs [N, I], and None."""
+        rows = inputs.rows
+        # oneDNN generates code for each number of rows, which takes longer than a small product.
+        return self._matrix.times(with_rows(rows, products.padded(len(rows), "onednn")))[: len(rows)], None
 
     def n_bytes(self) -> int:
         """Return the bytes of the weights."""
@@ -142,6 +174,22 @@ class Linear:
         """Return the products [N, O] of inputs [N, I]."""
         result = self.matrix.times(inputs, self.bias)
         return self.adapted.add(result, inputs.rows) if adapted and self.adapted is not None else result
+
+    def added(self, hidden: Tensor, inputs: Inputs, *, adapted: bool) -> Tensor:
+        """Return the hidden states [N, O] plus the products of inputs [N, I]."""
+        result = self.matrix.times(inputs, hidden if self.bias is None else hidden + self.bias)
+        return self.adapted.add(result, inputs.rows) if adapted and self.adapted is not None else result
+
+    def feed(self, inputs: Inputs, *, adapted: bool) -> Inputs:
+        """Return SiLU of the first half of the products, times the second half: [N, O / 2]."""
+        if adapted or self.bias is not None:
+            result, factors = self.times(inputs, adapted=adapted), None
+        else:
+            result, factors = self.matrix.unscaled(inputs)
+        gate, up = result.chunk(2, dim=1)
+        # The factor of `up` remains one of the result.
+        gated = F.silu(gate) if factors is None else F.silu(gate * factors, inplace=True)
+        return Inputs(gated.mul_(up), factors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +241,15 @@ class Head:
     def logits(self, hidden: Tensor, first: int, last: int) -> Tensor:
         """Return the logits [N, last - first] of the tokens from `first` to `last`, in 32 bits."""
         inputs = Inputs(hidden)
-        parts = []
+        logits = torch.empty(len(hidden), last - first, device=hidden.device)
         for index in range(first // VOCABULARY_SLICE, -(-last // VOCABULARY_SLICE)):
             start = index * VOCABULARY_SLICE
-            part = self._slices[index].times(inputs)
-            parts.append(part[:, max(0, first - start) : last - start])
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+            part, factors = self._slices[index].unscaled(inputs)
+            part = part[:, max(0, first - start) : last - start]
+            place = logits[:, max(0, start - first) :][:, : part.shape[1]]
+            # The logits of a large vocabulary are written only once.
+            _ = place.copy_(part) if factors is None else torch.mul(part, factors, out=place)
+        return logits
 
     def n_bytes(self) -> int:
         """Return the bytes of the weights."""
@@ -230,11 +281,10 @@ class LlamaPasses:
             self._extra = torch.stack([adapter["del"], adapter["mask"]]).float() if adapter else None
             self._embed = Embedding(table, self._extra)
             self._head = Head(table if sizes.tied else weights["lm_head.weight"], kind)
-            self._layers = [_layer(sizes, weights, index, kind, adapter) for index in range(sizes.layers)]
+            self.layers = [_layer(sizes, weights, index, kind, adapter) for index in range(sizes.layers)]
             self._norm = _wide(weights["model.norm.weight"])
             self._least = torch.tensor((sizes.eps * sizes.hidden) ** 0.5, device=self._device)
-        # Only a GPU's attention is fast in 16 bits alone.
-        self.kv_dtype = torch.float32 if isinstance(table, Quantised) or self._device.type == "cpu" else table.dtype
+        self.kv_dtype = _kv_dtype(table)
         self._turns = torch.empty(0)
 
     @property
@@ -249,7 +299,7 @@ class LlamaPasses:
 
     def n_bytes(self) -> int:
         """Return the bytes of the weights, without the adapter and the norms."""
-        linears = [one for layer in self._layers for one in (layer.queries_keys_values, layer.out, layer.gate_up, layer.down)]
+        linears = [one for layer in self.layers for one in (layer.queries_keys_values, layer.out, layer.gate_up, layer.down)]
         return self._embed.n_bytes() + self._head.n_bytes() + sum(one.matrix.n_bytes() for one in linears)
 
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
@@ -329,20 +379,32 @@ class LlamaPasses:
         turn = self._turn(positions, rows)
         added = _additive(mask, sizes.groups, self.kv_dtype)
         kv: KV = []
-        for index, layer in enumerate(self._layers):
-            normed = Inputs(self._rms(hidden, layer.before_attention))
+        for index, layer in enumerate(self.layers):
+            normed = self._normed(hidden, layer.before_attention)
             heads = layer.queries_keys_values.times(normed, adapted=adapted)
             queries, keys, values = self._split(heads, turn, rows, length)
             before = past[index] if past else None
-            keys, values = _with_past(keys, values, before, with_room=with_room)
-            mixed = attention_over(queries, keys, values, added, sizes.head_dim**-0.5, causal=causal)
-            hidden = hidden + layer.out.times(Inputs(mixed.reshape(rows * length, -1).float()), adapted=adapted)
-            normed = Inputs(self._rms(hidden, layer.before_mlp))
-            gate_up = layer.gate_up.times(normed, adapted=adapted)
-            fed = F.silu(gate_up[:, : sizes.feed_forward]).mul_(gate_up[:, sizes.feed_forward :])
-            hidden = hidden + layer.down.times(Inputs(fed), adapted=adapted)
+            keys, values = self._with_past(keys, values, before, with_room=with_room)
+            mixed = self._attention(queries, keys, values, added, causal=causal)
+            hidden = layer.out.added(hidden, Inputs(mixed), adapted=adapted)
+            fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), adapted=adapted)
+            hidden = layer.down.added(hidden, fed, adapted=adapted)
             kv.append((keys, values))
-        return self._rms(hidden, self._norm).view(rows, length, -1), kv
+        return self._normed(hidden, self._norm).rows.view(rows, length, -1), kv
+
+    def _attention(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+        """Return the attention of queries [R, T, heads, D] over keys and values [R, kv heads, L, D]: [N, heads * D]."""
+        (rows, length), scaling = queries.shape[:2], self.sizes.head_dim**-0.5
+        most = FOLDED // self.sizes.groups
+        if causal or length <= most:
+            mixed = attention_over(queries, keys, values, mask, scaling, causal=causal)
+        else:
+            parts = []
+            for start in range(0, length, most):
+                own = None if mask is None else mask[:, :, start * self.sizes.groups : (start + most) * self.sizes.groups]
+                parts.append(attention_over(queries[:, start : start + most], keys, values, own, scaling, causal=False))
+            mixed = torch.cat(parts, 1)
+        return mixed.reshape(rows * length, -1).float()
 
     def _split(self, heads: Tensor, turn: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated queries [R, T, heads, D] and keys, and values, each [R, kv heads, T, D]."""
@@ -354,13 +416,26 @@ class LlamaPasses:
         shape = (rows, length, -1, sizes.head_dim)
         queries = turned[:, : sizes.heads].reshape(shape)
         keys, values = turned[:, sizes.heads :].view(shape), heads[:, n_turned:].view(shape)
-        dtype = self.kv_dtype
-        return queries.to(dtype), keys.transpose(1, 2).to(dtype), values.transpose(1, 2).to(dtype)
+        return queries.to(self.kv_dtype), keys.transpose(1, 2), values.transpose(1, 2)
 
-    def _rms(self, hidden: Tensor, weight: Tensor) -> Tensor:
+    def _with_past(
+        self, keys: Tensor, values: Tensor, past: tuple[Tensor, Tensor] | None, *, with_room: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return all keys and values [R, kv heads, L, D]: the new ones after the past, or in its last places."""
+        rows, _, length, _ = keys.shape
+        if past is not None and with_room:  # the copy converts the type
+            past[0][:, :, -length:], past[1][:, :, -length:] = keys, values
+            return past
+        keys, values = keys.to(self.kv_dtype), values.to(self.kv_dtype)
+        if past is None:
+            return keys, values
+        sides = [side.expand(rows, -1, -1, -1) for side in past]
+        return torch.cat([sides[0], keys], dim=2), torch.cat([sides[1], values], dim=2)
+
+    def _normed(self, hidden: Tensor, weight: Tensor) -> Inputs:
         """Return the hidden states divided by the root of their mean square plus epsilon, times a weight."""
         lengths = torch.hypot(torch.linalg.vector_norm(hidden, dim=-1, keepdim=True), self._least)
-        return (hidden / lengths.mul_(self.sizes.hidden**-0.5)).mul_(weight)
+        return Inputs(hidden * weight, self.sizes.hidden**0.5 / lengths)
 
     def _turn(self, positions: Tensor, rows: int) -> Tensor:
         """Return the complex rotation of each pair of a head at each position: [R * T, 1, D / 2]."""
@@ -374,18 +449,11 @@ class LlamaPasses:
         return turn.repeat(rows, 1, 1) if len(positions) < rows else turn
 
 
-def _with_past(keys: Tensor, values: Tensor, past: tuple[Tensor, Tensor] | None, *, with_room: bool) -> tuple[Tensor, Tensor]:
-    """Return all keys and values [R, kv heads, L, D]: the new ones after the past, or in its last places."""
-    if past is None:
-        return keys, values
-    rows, _, length, _ = keys.shape
-    if with_room:
-        past[0][:, :, -length:], past[1][:, :, -length:] = keys, values
-        return past
-    return (
-        torch.cat([past[0].expand(rows, -1, -1, -1), keys], dim=2),
-        torch.cat([past[1].expand(rows, -1, -1, -1), values], dim=2),
-    )
+def _kv_dtype(table: Weight) -> torch.dtype:
+    """Return the type of keys and values: 16 bits where the weights are narrower than 32, and attention is faster so."""
+    if isinstance(table, Quantised):
+        return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    return table.dtype
 
 
 def _additive(mask: Tensor | None, groups: int, dtype: torch.dtype) -> Tensor | None:
