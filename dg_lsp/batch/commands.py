@@ -127,7 +127,7 @@ def infill(
             ),
             n_in_flight=cluster.N_IN_FLIGHT if ray else 0,
         )
-        if report and (problem := files.replace_problem(report)):
+        if report and (problem := files.output_problem(report)):
             raise plan.PlanError(f"--report {report}: {problem}")
         if dry_run:
             _list(spec, as_json=as_json)
@@ -168,6 +168,20 @@ def is_colourful() -> bool:
 def can_ask() -> bool:
     """Return whether a user can answer questions: standard input is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
+
+
+def ask(question: str, *, end: str, default: str | None = None) -> str:
+    """Return the user's answer; `end` if standard input ends, as after Ctrl-D. Raises KeyboardInterrupt on Ctrl-C."""
+    suffix = f" [{default}]: " if default else ": "
+    typer.echo(question + suffix, nl=False, err=True)
+    try:
+        answer = input()
+    except EOFError:
+        typer.echo("", err=True)
+        return end
+    except UnicodeDecodeError:
+        return ""
+    return answer or default or ""
 
 
 def say(text: str) -> None:
@@ -229,8 +243,7 @@ async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_js
     rows, diffs = outcome.rows, outcome.diffs
     seconds = time.perf_counter() - started
     facts = {"ms": round(seconds * 1000), "model": spec.model, "seed": spec.options.seed, "written": spec.write}
-    if spec.page:
-        _write_page(spec.page, outcome, skipped, facts)
+    has_page = not spec.page or _write_page(spec.page, outcome, skipped, facts)
     if as_json:
         typer.echo(json.dumps(report.build(rows, skipped, notes, **facts), indent=2))
     elif diffs and not spec.write:
@@ -242,6 +255,8 @@ async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_js
         say(advice)
     if diffs and not spec.write and not as_json and (root := _root(spec)) != Path.cwd():
         say(f"the diff's file names are relative to {root}; apply it there")
+    if not has_page:
+        return 2
     return report.exit_code(rows) or int(not outcome.is_committed)
 
 
@@ -323,7 +338,7 @@ async def _fill(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect:
 
 
 def _ask_letter(question: str) -> str:
-    while (answer := str(typer.prompt(question, err=True)).strip().lower()) not in tuple("arneq"):
+    while (answer := ask(question, end="q").strip().lower()) not in tuple("arneq"):
         say("answer with one of the letters")
     return answer
 
@@ -348,14 +363,17 @@ def _edit_text(text: str) -> str | None:
     return None
 
 
-def _write_page(path: Path, outcome: _Outcome, skipped: Sequence[Skipped], facts: dict[str, object]) -> None:
+def _write_page(path: Path, outcome: _Outcome, skipped: Sequence[Skipped], facts: dict[str, object]) -> bool:
+    """Write the page, and return whether that succeeded."""
     from dg_lsp.batch import page
     from dg_lsp.wire import files
 
     try:
-        files.replace(path, page.write(outcome.sections, skipped, facts).encode())
+        files.write_output(path, page.write(outcome.sections, skipped, facts).encode())
     except OSError as error:
         say(f"the report can't be written to {path}: {(error.strerror or str(error)).lower()}")
+        return False
+    return True
 
 
 def _root(spec: JobSpec) -> Path:

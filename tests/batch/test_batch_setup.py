@@ -479,6 +479,13 @@ def test_a_model_that_does_not_respond_is_not_written(tmp_path: Path) -> None:
     assert (tmp_path / "config.toml").read_text() == FILE
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="no folder is read-only for every user")
+def test_a_file_that_cannot_be_written_is_reported_before_the_model_is_tried(tmp_path: Path) -> None:
+    completed = run(tmp_path, "--yes", "embedded", DG_LSP_CONFIG="/proc/dg-lsp/config.toml")
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert completed.stderr == "dg-lsp: /proc/dg-lsp/config.toml can't be written: No such file or directory\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.batch.commands import can_ask, say
+from dg_lsp.batch.commands import ask, can_ask, say
 from dg_lsp.wire import completions, config, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.entry import ENGINE_COMMAND
@@ -52,7 +52,7 @@ def setup(
     Exits with 1 if the chosen model does not respond, and writes nothing then.
     """
     from dg_lsp.batch.setup import machine, offers, servers
-    from dg_lsp.batch.setup.user_file import UserFileError, new_text, write_model
+    from dg_lsp.batch.setup.user_file import UserFileError, prepare, write_model
 
     path = config.sources()[0][0]
     try:
@@ -66,7 +66,7 @@ def setup(
             _show(this_machine, running, choices)
             chosen = _ask_choice(choices)
         if chosen:
-            new_text(path, chosen)  # a file that can't be changed is reported before the test, which may take long
+            prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
         trial_result = _try_model(chosen, quiet=as_json) if chosen and trial else None
         is_written = bool(chosen) and not (trial_result and trial_result.problem)
         if is_written:
@@ -190,7 +190,7 @@ def _ask_choice(choices: Sequence[Offer]) -> str:
         return ""
     best = next(number for number, offer in enumerate(choices, 1) if offer.is_recommended)
     while True:
-        answer = str(typer.prompt(f"\nWhich one? 1 to {len(choices)}, or q", default=str(best))).strip()
+        answer = ask(f"\nWhich one? 1 to {len(choices)}, or q", end="q", default=str(best)).strip()
         if answer.lower() in ("q", "quit"):
             return ""
         if answer.isdecimal() and 1 <= int(answer) <= len(choices):
