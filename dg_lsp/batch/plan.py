@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import context, holes, positions, syntax
@@ -28,6 +29,7 @@ DEFAULT_KINDS = ("bodies", "markers")
 _PLACE = re.compile(
     r"(?P<file>.+?):(?P<line>\d{1,999}):(?P<column>\d{1,999})(?:-(?P<end_line>\d{1,999}):(?P<end_column>\d{1,999}))?", re.DOTALL
 )
+_COMMENT = re.compile(r"(?P<place>.+?:\d+:\d+(?:-\d+:\d+)?)(?:[:\s]\s*(?P<comment>.*))?")
 
 PLACE_FORM = "a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL"
 
@@ -38,11 +40,15 @@ class PlanError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A cursor or a selection as a user writes it: a file, and lines and columns from 1. `end` is None for a cursor."""
+    """A cursor or a selection as a user writes it: a file, and lines and columns from 1. `end` is None for a cursor.
+
+    `comment` says what to write.
+    """
 
     file: str
     start: tuple[int, int]
     end: tuple[int, int] | None = None
+    comment: str = ""
 
     @property
     def is_ambiguous(self) -> bool:
@@ -109,6 +115,39 @@ def parse_place(text: str) -> Location:
     return Location(match["file"], start, end)
 
 
+def parse_places(text: str, name: str) -> list[Location]:
+    """Return the places that another tool lists, one on each line; raise PlanError naming the line of an invalid one.
+
+    A line is a place, and after a colon or a space a comment of what to write. It may also be a match that ast-grep prints with
+    `--json=stream`; its rule's message is the comment. Blank lines and lines that begin with `#` are ignored.
+    """
+    places = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            if line.startswith("{"):
+                places.append(_match(line))
+            elif match := _COMMENT.fullmatch(line):
+                places.append(replace(parse_place(match["place"]), comment=(match["comment"] or "").strip()))
+            else:
+                raise PlanError(f"{PLACE_FORM}, not {line!r}")
+        except PlanError as error:
+            raise PlanError(f"{name}, line {number}: {error}") from None
+    return places
+
+
+def _match(line: str) -> Location:
+    """Return the place of a match of ast-grep, whose lines and columns count from 0; raise PlanError if it is none."""
+    try:
+        match = json.loads(line)
+        start, end = (match["range"][edge] for edge in ("start", "end"))
+        first, last = ((int(edge["line"]) + 1, int(edge["column"]) + 1) for edge in (start, end))
+        return Location(str(match["file"]), first, last, str(match.get("message") or "").strip())
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise PlanError("this object has no file and range as ast-grep prints them with --json=stream") from None
+
+
 def for_kinds(source: Source, kinds: frozenset[str]) -> Plan:
     """Return the plan for all of the file's holes of these kinds."""
     return _plan(source, holes.in_document(source.document, _parsed(source.document), kinds))
@@ -156,7 +195,7 @@ def _hole_at(document: Document, parsed: syntax.Syntax | None, place: Location) 
     lines = positions.lines(document.text)
     start = _offset(lines, place, place.start)
     end = start if place.end is None else _offset(lines, place, place.end)
-    return holes.at_place(document, Span(start, end), parsed)
+    return holes.at_place(document, Span(start, end), parsed, place.comment)
 
 
 def _offset(lines: positions.Lines, place: Location, position: tuple[int, int]) -> int:

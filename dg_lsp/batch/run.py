@@ -58,6 +58,7 @@ class HoleResult:
     reason: str = ""
     ms: float = 0.0
     is_answered: bool = False  # the engine answered, though every answer may be dropped
+    is_lost: bool = False  # the engine or the network failed
     view: View | None = None
     texts: Mapping[Path, str] = field(default_factory=dict)
 
@@ -311,7 +312,7 @@ async def _ask(
     engine: Engine, plan: Plan, group: tuple[Hole, ...], request_of: RequestOf, options: RunOptions
 ) -> dict[Hole, HoleResult]:
     start = time.perf_counter()
-    answer, reason, is_answered = pipeline.Answer(), "", False
+    answer, reason, is_answered, is_lost = pipeline.Answer(), "", False, False
     request = request_of(group)
     if isinstance(request, str):
         reason = request
@@ -323,13 +324,13 @@ async def _ask(
             )
             is_answered = True
         except (EngineError, ValueError) as error:
-            reason = str(error)
+            reason, is_lost = str(error), isinstance(error, EngineError)
     ms = (time.perf_counter() - start) * 1000
     fills = tuple(
         tuple(Fill(edit, suggestion.candidate.confidence, suggestion.candidate.steps) for edit in suggestion.edits)
         for suggestion in answer.suggestions
     )
     return {
-        hole: HoleResult(tuple(row[idx] for row in fills), "" if fills else reason or answer.reason, ms, is_answered)
+        hole: HoleResult(tuple(row[idx] for row in fills), "" if fills else reason or answer.reason, ms, is_answered, is_lost)
         for idx, hole in enumerate(group)
     }

@@ -492,7 +492,7 @@ def test_a_file_that_cannot_be_written_is_reported_before_the_model_is_tried(tmp
         (("--yes", "fim:nonsense/x"), "names no dialect"),
         (("--yes", "fim:openai:http://me:pw@host#x"), "must hold no user name or password"),
         (("--yes", "./nowhere"), "there is no folder"),
-        (("--yes", "  "), "needs a model's name"),
+        (("--yes", "  "), "a model needs a name"),
         (("--server", "llama=http://me:secret@127.0.0.1:9"), "--server must hold no user name or password"),
         (("--server", "http://me:secret@127.0.0.1:9"), "--server must hold no user name or password"),
         (("--server", "http://me:secret@127.0.0.1:9/?a=1"), "--server must hold no user name or password"),

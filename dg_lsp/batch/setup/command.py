@@ -71,7 +71,7 @@ def setup(
         is_written = bool(chosen) and not (trial_result and trial_result.problem)
         if is_written:
             write_model(path, chosen)
-    except (UserFileError, _SetupError) as error:
+    except (UserFileError, config.ConfigError, _SetupError) as error:
         say(str(error))
         raise typer.Exit(2) from error
     if as_json:
@@ -121,21 +121,9 @@ def _report_missing(named_endpoints: Sequence[Endpoint], running: Sequence[Serve
 
 
 def _validated(model: str) -> str:
-    """Return the model's name for the configuration; raise _SetupError if it is invalid."""
-    if not model.strip() or not model.isprintable():
-        raise _SetupError("--yes needs a model's name")
-    if model_names.has_password(model):
-        raise _SetupError(f"the model's URL {config.NO_PASSWORD}")
-    try:
-        if model_names.is_remote(model):
-            remote = model_names.parse_remote(model)
-            if None in remote.addresses:
-                raise _SetupError(f"{model} names no server; a remote model is named {model_names.HELP}")
-    except model_names.ModelNameError as error:
-        raise _SetupError(str(error)) from error
+    """Return the model's name for the configuration; raise ConfigError if it is invalid."""
+    config.check_model(model)
     folder = model_names.folder_of(model)
-    if folder is not None and not folder.is_dir():
-        raise _SetupError(f"there is no folder {folder}")
     # The configuration applies in every folder, so a relative path must be resolved.
     return str(folder or model)
 
