@@ -19,11 +19,12 @@ from dg_lsp.batch.copies import open_copies
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import PLACE_FORM, Fill, Location, Plan, PlanError
+from dg_lsp.batch.plan import PLACE_FORM, Location, Plan, PlanError
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
 from dg_lsp.engine.model.weights import tuned_store
 from dg_lsp.infill.file_context import ContextReader, FileContext
+from dg_lsp.infill.fill import Fill
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import model_names
 

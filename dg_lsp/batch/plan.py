@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import context, holes, positions, syntax
-from dg_lsp.core.confidence import Confidence
-from dg_lsp.core.values import Document, Edit, Hole, Span
+from dg_lsp.core.values import Document, Hole, Span
 from dg_lsp.core.wording import counted
 
 if TYPE_CHECKING:
@@ -81,15 +80,6 @@ class Plan:
     def n_errors(self) -> int:
         """The number of syntax errors in the file before it is filled."""
         return self.syntax.n_errors if self.syntax else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """One possible fill of a hole: the edit, its confidence, and the number of steps it took."""
-
-    edit: Edit
-    confidence: Confidence
-    steps: int
 
 
 def parse_kinds(text: str) -> frozenset[str]:

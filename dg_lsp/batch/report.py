@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import Fill, Plan, line_column
+from dg_lsp.batch.plan import Plan, line_column
 from dg_lsp.batch.run import HoleResult
 from dg_lsp.core import confidence, polish, positions
 from dg_lsp.core.values import Hole
 from dg_lsp.core.wording import counted
+from dg_lsp.infill.fill import Fill
 
 Status = Literal["filled", "unsure", "failed"]
 WRONG_USE, TRY_AGAIN = 2, 3
