@@ -1,10 +1,10 @@
 #!/bin/bash
 # Fill the holes of $INPUT_PATHS, with the options of $INPUT_ARGS, both one on each line. Writes the patch, and a text to comment.
-# An open hole fails nothing; what can't be done as asked does.
+# Wrong options fail this step. The action's last step fails with any other status, after the comment.
 set -euo pipefail
 
 folder=$(mktemp -d "${RUNNER_TEMP:-/tmp}/dg-lsp.XXXXXX")
-patch=$folder/patch.diff said=$folder/said.txt body=$folder/comment.md
+patch=$folder/patch.diff report=$folder/report.json said=$folder/said.txt body=$folder/comment.md
 # Bash 3.2, which macOS has, knows no mapfile, and takes an empty array for an unset variable.
 paths=() options=()
 while IFS= read -r line; do paths+=("$line"); done < <(printf '%s\n' "${INPUT_PATHS:-.}" | sed '/^[[:space:]]*$/d')
@@ -16,9 +16,10 @@ if [ -n "${BASE_SHA:-}" ]; then
 fi
 
 status=0
-dg-lsp infill ${options[@]+"${options[@]}"} -- "${paths[@]}" >"$patch" 2>"$said" || status=$?
+dg-lsp infill ${options[@]+"${options[@]}"} --fail-on "${INPUT_FAIL_ON:-never}" --patch "$patch" --json -- "${paths[@]}" >"$report" 2>"$said" || status=$?
 cat "$said" >&2
-if [ "$status" -gt 1 ]; then exit "$status"; fi
+if [ "$status" -ne 1 ] && [ "$status" -ne 3 ] && [ "$status" -ne 0 ]; then exit "$status"; fi
+touch "$patch" # an engine that can't start leaves none
 
 # Longer than any run of backquotes in the patch, which would end the block.
 fence=$(grep -o '`\{3,\}' "$patch" | sort | tail -n 1 || true)
@@ -39,4 +40,4 @@ most=60000 # of the 65536 characters that a comment may have
   fi
 } >"$body"
 cat "$body" >>"${GITHUB_STEP_SUMMARY:-/dev/null}"
-printf 'patch=%s\nbody=%s\nstatus=%s\n' "$patch" "$body" "$status" >>"${GITHUB_OUTPUT:-/dev/null}"
+printf 'patch=%s\nreport=%s\nbody=%s\nstatus=%s\n' "$patch" "$report" "$body" "$status" >>"${GITHUB_OUTPUT:-/dev/null}"

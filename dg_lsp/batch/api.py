@@ -1,116 +1,217 @@
-"""Run `dg-lsp infill` from a program, with a report instead of terminal output."""
+"""Run `dg-lsp infill` from a program, with a report instead of terminal output. The command is one caller of it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.batch import diff, guard, job, report
+from dg_lsp.batch import commit, diff, guard, job, report
 from dg_lsp.batch.check import Check
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.job import Connect, JobSpec
 from dg_lsp.batch.journal import Journal, JournalError
-from dg_lsp.batch.keep import AcceptanceRule
-from dg_lsp.batch.plan import DEFAULT_KINDS, PlanError
+from dg_lsp.batch.keep import AcceptanceRule, FileResult
+from dg_lsp.batch.plan import DEFAULT_KINDS, Location, Plan, PlanError
 from dg_lsp.batch.report import Row
-from dg_lsp.batch.run import RunOptions
+from dg_lsp.batch.run import HoleResult, RunOptions
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.batch.select import Selection
-from dg_lsp.infill import config
-from dg_lsp.infill.port import EngineError
+from dg_lsp.core.values import Hole
+from dg_lsp.infill import client, config
+from dg_lsp.infill.life import Loading, Starting, State
+from dg_lsp.infill.port import Engine, EngineError
+from dg_lsp.wire.entry import ENGINE_COMMAND
 
 ERRORS = (PlanError, JournalError, ScratchError, EngineError, config.ConfigError)
-"""The errors that `run` raises. The message is a sentence for the user."""
+"""The errors that `run` raises. The message is a sentence for the user. After an EngineError, another run may succeed."""
+
+Progress = tuple[Callable[[str], None], Callable[[int], None]]
+"""Two functions: one shows what the run does now, one gets the number of holes just answered."""
+
+
+@contextlib.contextmanager
+def _no_progress(_n_holes: int) -> Iterator[Progress]:
+    yield lambda _text: None, lambda _n: None
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What a run tells its caller: sentences, and the progress over a number of holes. `review` may change the results."""
+
+    say: Callable[[str], None] = lambda _sentence: None
+    progress: Callable[[int], AbstractContextManager[Progress]] = _no_progress
+    review: Callable[[Sequence[FileResult]], Sequence[FileResult]] = lambda results: results
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of a run: a row for each hole, the skipped files with the reasons, and the patch.
 
-    `report` is the object that `--json` prints; docs/infill.md describes it.
+    `report` is the object that `--json` prints; docs/infill.md describes it. The patch's file names are relative to `root`.
+    `files` has the rows of each file. `is_committed` is False if a commit failed.
     """
 
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...]
     patch: str
     report: dict[str, Any]
+    root: Path
+    files: tuple[tuple[FileResult, tuple[Row, ...]], ...] = ()
+    is_committed: bool = True
 
 
-async def run(
-    paths: Sequence[Path],
+def spec_of(
+    paths: Sequence[Path] = (),
     *,
+    places: Sequence[Location] | None = None,
     model: str = "",
     kinds: Sequence[str] = DEFAULT_KINDS,
-    check: str = "",
+    check: str | Check = "",
     n_jobs: int = 1,
     candidates: int | None = None,
+    deadline_ms: int | None = None,
     retries: int = 2,
     allow_shrink: bool = False,
     seed: int = 0,
     min_confidence: float | None = None,
     take_all: bool = False,
     write: bool = False,
-    journal: Path | None = None,
+    commit_unit: str = "",
     selection: Selection | None = None,
     n_in_flight: int = 0,
-    connect: Connect | None = None,
-    done: Callable[[int], None] = lambda _n: None,
-) -> Result:
-    """Fill files and folders and return the result; the parameters are the options of `dg-lsp infill`.
+) -> JobSpec:
+    """Return the job that these options describe; they are those of `dg-lsp infill`.
 
-    `candidates` is by default the setting `batch.candidates`. `connect` replaces the user's engine. `done` is called with
-    the number of holes just answered. Without `write`, no file is changed. Raises one of `ERRORS`.
+    `model`, `candidates` and `deadline_ms` are by default those of the configuration. `places` may be empty, but without it
+    there must be a path. Raises PlanError for an invalid option, and ConfigError for a model that can't exist.
     """
-    from dg_lsp.batch.commands import resident
-
-    started = time.perf_counter()
-    configured = config.load_config(config.workspace_of(job.names_begin_at(paths)))
-    spec = JobSpec(
+    if not paths and places is None:
+        raise PlanError("name files or folders to fill, or a place with --at or --places")
+    root = job.common_root([*paths, *(Path(place.file) for place in places or ())])
+    settings = config.load_config(config.workspace_of(root)).settings
+    model = model or settings.model
+    config.check_model(model)
+    return JobSpec(
         paths=tuple(paths),
+        places=tuple(places or ()),
         kinds=frozenset(kinds),
-        model=model or configured.settings.model,
+        model=model,
         options=RunOptions(
-            configured.settings.batch_candidates if candidates is None else candidates,
+            settings.batch_candidates if candidates is None else candidates,
             seed,
-            configured.settings.batch_deadline,
+            settings.batch_deadline if deadline_ms is None else deadline_ms,
             retries,
             allow_shrink,
         ),
-        write=write,
-        check=Check(check) if check else None,
+        write=write or bool(commit_unit),
+        commit=commit.parse_unit(commit_unit),
+        check=Check(check) if isinstance(check, str) and check else check or None,
         n_jobs=n_jobs,
         acceptance=AcceptanceRule(min_confidence, take_all),
         selection=selection or Selection(),
         n_in_flight=n_in_flight,
+        root=root,
     )
-    plans, skipped, _ = job.plans(spec)
-    connect = connect or functools.partial(resident, configuration=configured)
-    plans, private, connect = guard.guarded(spec.model, plans, connect)
-    with Journal(journal, job.answer_settings(spec, plans)) as answers:
-        results = await job.fill(spec, plans, answers, connect, hear=lambda _text: None, done=done) if plans else []
-    rows: list[Row] = []
-    patch: list[str] = []
-    root = job.names_begin_at(spec.paths)
-    for drafted, by_hole in results:
-        result = job.write_fills(drafted) if write else drafted
-        rows += report.rows(result, by_hole)
-        source = result.plan.source
-        name = os.path.relpath(source.path, root).replace(os.sep, "/")
-        edits = [fill.edit for fill in result.fills.values()]
-        patch.append(diff.unified(name, source.document.text, edits))
-    skipped += private
-    ms = round((time.perf_counter() - started) * 1000)
-    facts = {"ms": ms, "model": spec.model, "seed": seed, "written": write}
-    notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
-    return Result(tuple(rows), tuple(skipped), "".join(patch), report.build(rows, skipped, notes, **facts))
+
+
+async def run(
+    paths: Sequence[Path],
+    *,
+    journal: Path | None = None,
+    connect: Connect | None = None,
+    front: Front | None = None,
+    **options: Any,
+) -> Result:
+    """Fill files and folders and return the result; `options` are those of `spec_of`.
+
+    `journal` stores answers and resumes a run. `connect` replaces the user's engine. Without the option `write`, no file is
+    changed. Raises one of `ERRORS`.
+    """
+    return await run_job(spec_of(paths, **options), journal=journal, connect=connect, front=front)
 
 
 def run_sync(paths: Sequence[Path], **options: Any) -> Result:
     """Call `run` from a program without an event loop."""
     return asyncio.run(run(paths, **options))
+
+
+async def run_job(
+    spec: JobSpec, *, journal: Path | None = None, connect: Connect | None = None, front: Front | None = None
+) -> Result:
+    """Fill a job's holes, write or commit the fills if it says so, and return the result. Raises one of `ERRORS`."""
+    started = time.perf_counter()
+    front = front or Front()
+    plans, skipped, left_out = job.plans(spec)
+    plans, private, connect = guard.guarded(spec.model, plans, connect or functools.partial(resident, say=front.say, spec=spec))
+    skipped += private
+    notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
+    for line in report.before(skipped, notes, left_out):
+        front.say(line)
+    with Journal(journal, job.answer_settings(spec, plans)) as answers:
+        filled = await _filled(spec, plans, answers, connect, front) if plans else []
+    files, is_committed = _applied(spec, filled, front)
+    rows = tuple(row for _, rows_of_file in files for row in rows_of_file)
+    ms = round((time.perf_counter() - started) * 1000)
+    facts = {"ms": ms, "model": spec.model, "seed": spec.options.seed, "written": spec.write}
+    patch = "".join(_diff(result, spec.root) for result, _ in files)
+    about = report.build(rows, skipped, notes, **facts)
+    return Result(rows, tuple(skipped), patch, about, spec.root, tuple(files), is_committed)
+
+
+def resident(
+    model: str, hear: Callable[[str], None], *, say: Callable[[str], None], spec: JobSpec
+) -> AbstractAsyncContextManager[Engine]:
+    """Return the user's resident engine with this model, started if needed."""
+
+    def on_state(state: State) -> None:
+        match state:
+            case Starting():
+                hear("starting the engine")
+            case Loading(_, message):
+                hear(message)
+
+    configured = config.load_config(config.workspace_of(spec.root))
+    options = config.connect_options(configured, command=ENGINE_COMMAND, model=model, interactive=False)
+    return client.connect(options, on_state=on_state, on_note=say)
+
+
+_Filled = list[tuple[FileResult, Mapping[Hole, HoleResult]]]
+
+
+async def _filled(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect: Connect, front: Front) -> _Filled:
+    with front.progress(sum(len(plan.holes) for plan in plans)) as (hear, done):
+        results = await job.fill(spec, plans, answers, connect, hear=hear, done=done, warn=front.say)
+    reviewed = front.review([result for result, _ in results])
+    return [(result, by_hole) for result, (_, by_hole) in zip(reviewed, results, strict=True)]
+
+
+def _applied(spec: JobSpec, filled: _Filled, front: Front) -> tuple[list[tuple[FileResult, tuple[Row, ...]]], bool]:
+    """Write or commit the fills; return the results with their rows, and whether all commits succeeded."""
+    if spec.commit:
+        warnings = (commit.detached_head_warning(result) for result, _ in filled if result.fills)
+        for warning in filter(None, dict.fromkeys(warnings)):
+            front.say(warning)
+    files, all_committed = [], True
+    for decided, by_hole in filled:
+        result = decided
+        if spec.commit:
+            result, is_committed = commit.apply_fills(decided, spec.commit, front.say)
+            all_committed = all_committed and is_committed
+        elif spec.write:
+            result = job.write_fills(decided)
+        files.append((result, tuple(report.rows(result, by_hole))))
+    return files, all_committed
+
+
+def _diff(result: FileResult, root: Path) -> str:
+    source = result.plan.source
+    name = os.path.relpath(source.path, root).replace(os.sep, "/")
+    return diff.unified(name, source.document.text, [fill.edit for fill in result.fills.values()])

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from dg_lsp.batch.plan import PlanError
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.task import UserError
 from dg_lsp.infill.port import Engine, EngineError
@@ -96,7 +97,7 @@ def connecting(
         try:
             import ray
         except ImportError as error:
-            raise EngineError(f"--ray needs Ray, which is not installed; install it with: {install_command('ray')}") from error
+            raise PlanError(f"--ray needs Ray, which is not installed; install it with: {install_command('ray')}") from error
         hear("starting Ray" if options.address == "local" else "joining the cluster")
         await asyncio.to_thread(_join, ray, options)
         engine = ClusterEngine(model, load, _shares(ray, model, options.n_workers))

@@ -16,29 +16,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import typer
 
 from dg_lsp.batch import options
-from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.settings import DEFAULTS
 from dg_lsp.wire.visible import visible, visible_message
 
 if TYPE_CHECKING:
-    from dg_lsp.batch.discover import Skipped
+    from dg_lsp.batch.api import Result
     from dg_lsp.batch.job import Connect, JobSpec
-    from dg_lsp.batch.journal import Journal
-    from dg_lsp.batch.page import Section
-    from dg_lsp.batch.plan import Plan
-    from dg_lsp.batch.report import Row
-    from dg_lsp.infill.config import Config
-    from dg_lsp.infill.life import State
-    from dg_lsp.infill.port import Engine
+    from dg_lsp.batch.plan import Location
 
 _COLOURS = {"@": "cyan", "+": "green", "-": "red"}
 
@@ -49,6 +41,7 @@ def infill(
     paths: options.Paths = None,
     holes: options.Holes = "bodies,markers",
     at: options.At = None,
+    places: options.Places = "",
     lang: options.Languages = None,
     include: options.Include = None,
     exclude: options.Exclude = None,
@@ -68,6 +61,8 @@ def infill(
     write: options.Write = False,
     commit: options.Commit = "",
     interactive: options.Interactive = False,
+    fail_on: options.FailOn = "open",
+    patch: options.Patch = None,
     report: options.Report = None,
     as_json: options.AsJson = False,
     resume: options.Resume = None,
@@ -81,67 +76,119 @@ def infill(
 
     Prints a diff that git apply and patch -p1 accept. Changes files only with --write or --commit.
     A fill is accepted if a check proves it or its probability is high enough. Other holes stay open.
-    Exits with 0 if no hole stays open, 1 if some do, and 2 if the options or the setup are wrong.
+    Exits with 0 if no hole stays open, 1 if some do (see --fail-on), 2 if the options or the setup are wrong, and 3 if the
+    engine or the network failed, so that another try may succeed.
     """
-    from dg_lsp.batch import cluster, job, plan
+    from dg_lsp.batch import api, cluster, plan
     from dg_lsp.batch.check import Check, Limits
-    from dg_lsp.batch.commit import parse_unit
-    from dg_lsp.batch.journal import JournalError
-    from dg_lsp.batch.keep import AcceptanceRule
-    from dg_lsp.batch.run import RunOptions
-    from dg_lsp.batch.scratch import ScratchError
+    from dg_lsp.batch.report import TRY_AGAIN, WRONG_USE
     from dg_lsp.batch.select import Selection
-    from dg_lsp.infill import config
     from dg_lsp.infill.port import EngineError
-    from dg_lsp.wire import files
 
     def is_given(name: str) -> bool:
         source = context.get_parameter_source(name)
         return source is not None and source.name != "DEFAULT"
 
     try:
-        places = tuple(plan.parse_place(place) for place in at or ())
-        named_paths = [*(paths or ()), *(Path(place.file) for place in places)]
-        configuration = config.load_config(config.workspace_of(job.names_begin_at(named_paths)))
-        spec = job.JobSpec(
-            paths=tuple(paths or ()),
-            places=places,
-            kinds=plan.parse_kinds(holes),
-            model=model if is_given("model") else configuration.settings.model,
-            options=RunOptions(
-                candidates if is_given("candidates") else configuration.settings.batch_candidates,
-                seed,
-                deadline if is_given("deadline") else configuration.settings.batch_deadline,
-                retries,
-                allow_shrink,
-            ),
-            write=write or bool(commit),
-            commit=parse_unit(commit),
-            is_interactive=interactive,
-            page=report,
-            check=Check(check, Limits(check_timeout, check_memory)) if check else None,
+        outputs = _Outputs(report, patch, as_json, _fail_on(fail_on))
+        outputs.check()
+        named_places = [plan.parse_place(place) for place in at or ()] + (_read_places(places) if places else [])
+        spec = api.spec_of(
+            tuple(paths or ()),
+            places=named_places if at or places else None,
+            kinds=tuple(plan.parse_kinds(holes)),
+            model=model if is_given("model") else "",
+            candidates=candidates if is_given("candidates") else None,
+            deadline_ms=deadline if is_given("deadline") else None,
+            seed=seed,
+            retries=retries,
+            allow_shrink=allow_shrink,
+            write=write,
+            commit_unit=commit,
+            check=Check(check, Limits(check_timeout, check_memory)) if check else "",
             n_jobs=jobs,
-            acceptance=AcceptanceRule(min_confidence, take_all),
+            min_confidence=min_confidence,
+            take_all=take_all,
             selection=Selection(
                 tuple(lang or ()), tuple(include or ()), tuple(exclude or ()), changed_since, tuple(symbol or ()), max_holes
             ),
             n_in_flight=cluster.N_IN_FLIGHT if ray else 0,
         )
-        if report and (problem := files.replace_problem(report)):
-            raise plan.PlanError(f"--report {report}: {problem}")
         if dry_run:
-            _list(spec, as_json=as_json)
-            raise typer.Exit(0)
+            raise typer.Exit(_list(spec, outputs))
         if interactive and not can_ask():
             raise plan.PlanError("--interactive asks about each hole, so it needs a terminal as standard input")
-        connect = context.obj or functools.partial(resident, configuration=configuration)
-        if ray:
-            connect = cluster.connecting(cluster.ClusterOptions(ray, ray_workers))
-        code = asyncio.run(_infill(spec, resume, connect, as_json=as_json))
-    except (plan.PlanError, config.ConfigError, JournalError, ScratchError, EngineError) as error:
+        connect = cluster.connecting(cluster.ClusterOptions(ray, ray_workers)) if ray else context.obj
+        code = asyncio.run(_infill(spec, resume, connect, outputs, is_interactive=interactive))
+    except api.ERRORS as error:
         say(str(error))
-        raise typer.Exit(2) from error
+        raise typer.Exit(TRY_AGAIN if isinstance(error, EngineError) else WRONG_USE) from error
     raise typer.Exit(code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outputs:
+    """Where a run's results go, and for which holes it exits with 1."""
+
+    page: Path | None
+    patch: Path | None
+    as_json: bool
+    fail_on: str
+
+    def check(self) -> None:
+        """Raise PlanError if a file can't be written, as far as that is known before the run."""
+        from dg_lsp.batch.plan import PlanError
+        from dg_lsp.wire import files
+
+        for option, path in (("--report", self.page), ("--patch", self.patch)):
+            if path and (problem := files.output_problem(path)):
+                raise PlanError(f"{option} {path}: {problem}")
+
+    def write(self, result: Result) -> bool:
+        """Write the files, and return whether that succeeded."""
+        from dg_lsp.wire import files
+
+        texts: list[tuple[str, Path, str]] = []
+        if self.page:
+            from dg_lsp.batch import page
+
+            sections = [section for file, rows in result.files for section in page.sections(file, rows)]
+            facts = {name: result.report["summary"][name] for name in ("ms", "model", "seed", "written")}
+            texts.append(("report", self.page, page.write(sections, result.skipped, facts)))
+        if self.patch:
+            texts.append(("patch", self.patch, result.patch))
+        is_written = True
+        for what, path, text in texts:
+            try:
+                files.write_output(path, text.encode("utf-8", "surrogateescape"))
+            except OSError as error:
+                say(f"the {what} can't be written to {path}: {(error.strerror or str(error)).lower()}")
+                is_written = False
+        return is_written
+
+
+def _fail_on(text: str) -> str:
+    from dg_lsp.batch.plan import PlanError
+    from dg_lsp.batch.report import FAIL_ON
+
+    if text not in FAIL_ON:
+        raise PlanError(f"--fail-on takes {', '.join(FAIL_ON[:-1])} or {FAIL_ON[-1]}, not {text!r}")
+    return text
+
+
+def _read_places(name: str) -> list[Location]:
+    """Return the places in a file, or in standard input for `-`; raise PlanError if it can't be read or a line is invalid."""
+    from dg_lsp.batch import plan
+
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise plan.PlanError(f"--places {name} is not UTF-8") from error
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise plan.PlanError(f"--places {name} can't be read: {reason.lower()}") from error
+    return plan.parse_places(text, f"--places {name}")
 
 
 def print_bytes(text: str) -> None:
@@ -170,79 +217,71 @@ def can_ask() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
+def ask(question: str, *, end: str, default: str | None = None) -> str:
+    """Return the user's answer; `end` if standard input ends, as after Ctrl-D. Raises KeyboardInterrupt on Ctrl-C."""
+    suffix = f" [{default}]: " if default else ": "
+    typer.echo(question + suffix, nl=False, err=True)
+    try:
+        answer = input()
+    except EOFError:
+        typer.echo("", err=True)
+        return end
+    except UnicodeDecodeError:
+        return ""
+    return answer or default or ""
+
+
 def say(text: str) -> None:
     """Print a message to standard error, so that it is not part of the diff."""
     typer.echo(f"dg-lsp: {visible_message(text)}", err=True)
 
 
-def resident(
-    model: str, hear: Callable[[str], None], *, configuration: Config | None = None
-) -> AbstractAsyncContextManager[Engine]:
-    """Return the user's resident engine with this model, started if needed."""
-    from dg_lsp.infill import client, config
-    from dg_lsp.infill.life import Loading, Starting
-
-    def on_state(state: State) -> None:
-        match state:
-            case Starting():
-                hear("starting the engine")
-            case Loading(_, message):
-                hear(message)
-
-    options = config.connect_options(configuration or config.Config(), command=ENGINE_COMMAND, model=model, interactive=False)
-    return client.connect(options, on_state=on_state, on_note=say)
-
-
-def _list(spec: JobSpec, *, as_json: bool) -> None:
-    """Print the holes that a run would fill, and what it would skip."""
+def _list(spec: JobSpec, outputs: _Outputs) -> int:
+    """Print the holes that a run would fill, and what it would skip; return the exit code."""
     from dg_lsp.batch import job, listing, report
 
     plans, skipped, left_out = job.plans(spec)
     cost = listing.cost(plans, spec.options, job.context_source())
-    if as_json:
+    if outputs.as_json:
         typer.echo(json.dumps(listing.build(plans, skipped, left_out, cost), indent=2))
-        return
-    print_bytes(listing.lines(plans, cost))
-    for skip in skipped:
-        say(f"skipped {skip.name}: it {skip.reason}")
-    for line in report.left_out(left_out):
-        say(line)
+    else:
+        print_bytes(listing.lines(plans, cost))
+        for line in report.before(skipped, {}, left_out):
+            say(line)
+    return int(outputs.fail_on == "any" and bool(plans))
 
 
-async def _infill(spec: JobSpec, resume: Path | None, connect: Connect, *, as_json: bool) -> int:
-    from dg_lsp.batch import guard, job, report
-    from dg_lsp.batch.journal import Journal
+async def _infill(
+    spec: JobSpec, resume: Path | None, connect: Connect | None, outputs: _Outputs, *, is_interactive: bool
+) -> int:
+    from dg_lsp.batch import api, report, review
+    from dg_lsp.infill import bar
 
+    terminal = review.Terminal(lambda text: _show(text, err=True), _ask_letter, _edit_text)
+    front = api.Front(
+        say,
+        lambda n_holes: bar.on_terminal("filling", n_holes, elsewhere=say),
+        functools.partial(review.review, terminal=terminal) if is_interactive else lambda results: results,
+    )
     started = time.perf_counter()
-    plans, skipped, left_out = job.plans(spec)
-    plans, private, connect = guard.guarded(spec.model, plans, connect)
-    skipped += private
-    notes = {plan.source.name: text for plan in plans if (text := report.note(plan))}
-    for skip in skipped:
-        say(f"skipped {skip.name}: it {skip.reason}")
-    for name, text in notes.items():
-        say(f"{name} {text}")
-    for line in report.left_out(left_out):
+    with _ending_in_order():
+        result = await api.run_job(spec, journal=resume, connect=connect, front=front)
+    is_written = outputs.write(result)
+    has_diff = bool(result.patch) and not spec.write
+    if outputs.as_json:
+        typer.echo(json.dumps(result.report, indent=2))
+    elif has_diff and not outputs.patch:
+        _show(result.patch)
+    for line in report.open_holes(result.rows):
         say(line)
-    with Journal(resume, job.answer_settings(spec, plans)) as answers, _ending_in_order():
-        outcome = await _fill(spec, plans, answers, connect) if plans else _Outcome()
-    rows, diffs = outcome.rows, outcome.diffs
-    seconds = time.perf_counter() - started
-    facts = {"ms": round(seconds * 1000), "model": spec.model, "seed": spec.options.seed, "written": spec.write}
-    if spec.page:
-        _write_page(spec.page, outcome, skipped, facts)
-    if as_json:
-        typer.echo(json.dumps(report.build(rows, skipped, notes, **facts), indent=2))
-    elif diffs and not spec.write:
-        _show("".join(diffs))
-    for line in report.open_holes(rows):
-        say(line)
-    say(report.summary(rows, seconds, written=spec.write))
-    if advice := report.advice(rows, has_check=spec.check is not None):
+    say(report.summary(result.rows, time.perf_counter() - started, written=spec.write))
+    if advice := report.advice(result.rows, has_check=spec.check is not None):
         say(advice)
-    if diffs and not spec.write and not as_json and (root := _root(spec)) != Path.cwd():
-        say(f"the diff's file names are relative to {root}; apply it there")
-    return report.exit_code(rows) or int(not outcome.is_committed)
+    if has_diff and (outputs.patch or not outputs.as_json) and result.root != Path.cwd():
+        say(f"the diff's file names are relative to {result.root}; apply it there")
+    if not is_written:
+        return report.WRONG_USE
+    return report.exit_code(result.rows, outputs.fail_on) or int(not result.is_committed)
 
 
 @contextlib.contextmanager
@@ -278,52 +317,8 @@ def _ending_in_order() -> Iterator[None]:
             raise typer.Exit(128 + caught[0])
 
 
-@dataclass(slots=True)
-class _Outcome:
-    """The output of a run: its rows, its diffs, the sections of its page, and whether all commits were made."""
-
-    rows: list[Row] = field(default_factory=list)
-    diffs: list[str] = field(default_factory=list)
-    sections: list[Section] = field(default_factory=list)
-    is_committed: bool = True
-
-
-async def _fill(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect: Connect) -> _Outcome:
-    from dg_lsp.batch import commit, diff, job, report, review
-    from dg_lsp.infill import bar
-
-    root, outcome = _root(spec), _Outcome()
-    with bar.on_terminal("filling", sum(len(plan.holes) for plan in plans), elsewhere=say) as (hear, done):
-        results = await job.fill(spec, plans, answers, connect, hear=hear, done=done, warn=say)
-    if spec.is_interactive:
-        terminal = review.Terminal(lambda text: _show(text, err=True), _ask_letter, _edit_text)
-        reviewed = review.review([result for result, _ in results], terminal)
-        results = [(result, by_hole) for result, (_, by_hole) in zip(reviewed, results, strict=True)]
-    for line in dict.fromkeys(commit.detached_head_warning(result) for result, _ in results if spec.commit and result.fills):
-        if line:
-            say(line)
-    for decided, by_hole in results:
-        result = decided
-        if spec.commit:
-            result, is_committed = commit.apply_fills(decided, spec.commit, say)
-            outcome.is_committed = outcome.is_committed and is_committed
-        elif spec.write:
-            result = job.write_fills(decided)
-        rows = report.rows(result, by_hole)
-        outcome.rows += rows
-        source = result.plan.source
-        name = os.path.relpath(source.path, root).replace(os.sep, "/")
-        if text := diff.unified(name, source.document.text, [fill.edit for fill in result.fills.values()]):
-            outcome.diffs.append(text)
-        if spec.page:
-            from dg_lsp.batch import page
-
-            outcome.sections += page.sections(result, rows)
-    return outcome
-
-
 def _ask_letter(question: str) -> str:
-    while (answer := str(typer.prompt(question, err=True)).strip().lower()) not in tuple("arneq"):
+    while (answer := ask(question, end="q").strip().lower()) not in tuple("arneq"):
         say("answer with one of the letters")
     return answer
 
@@ -346,22 +341,6 @@ def _edit_text(text: str) -> str | None:
     finally:
         path.unlink(missing_ok=True)
     return None
-
-
-def _write_page(path: Path, outcome: _Outcome, skipped: Sequence[Skipped], facts: dict[str, object]) -> None:
-    from dg_lsp.batch import page
-    from dg_lsp.wire import files
-
-    try:
-        files.replace(path, page.write(outcome.sections, skipped, facts).encode())
-    except OSError as error:
-        say(f"the report can't be written to {path}: {(error.strerror or str(error)).lower()}")
-
-
-def _root(spec: JobSpec) -> Path:
-    from dg_lsp.batch import job
-
-    return job.names_begin_at([*spec.paths, *(Path(place.file) for place in spec.places)])
 
 
 def _show(diff: str, *, err: bool = False) -> None:

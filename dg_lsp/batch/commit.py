@@ -15,7 +15,6 @@ from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import PlanError, where
 from dg_lsp.batch.write import WriteError
 from dg_lsp.core.wording import counted
-from dg_lsp.infill import config
 
 UNITS = ("file", "hole")
 
@@ -42,10 +41,10 @@ def commit(result: FileResult, unit: str) -> Iterator[str]:
     a hook refuses. Raises WriteError if the file can't be written.
     """
     source = result.plan.source
-    root = config.workspace_of(source.path)
-    name = str(source.path.relative_to(root))
-    if not (root / ".git").exists():
+    root = _repository(source.path)
+    if root is None:
         raise CommitError("the file is not in a git repository")
+    name = str(source.path.relative_to(root))
     if _git(root, "status", "--porcelain", "--", name):
         raise CommitError("the file has uncommitted changes")
     holes = sorted(result.fills, key=lambda hole: hole.span)
@@ -86,15 +85,22 @@ def apply_fills(result: FileResult, unit: str, say: Callable[[str], None]) -> tu
 
 def detached_head_warning(result: FileResult) -> str:
     """Return a warning if HEAD is detached in the file's repository, else ""."""
-    root = config.workspace_of(result.plan.source.path)
+    root = _repository(result.plan.source.path)
+    if root is None:
+        return ""
     try:
         is_detached = _git(root, "rev-parse", "--symbolic-full-name", "HEAD").strip() == "HEAD"
     except CommitError:
-        # There is no repository, or no commit yet; `commit` says so if it matters.
+        # There is no commit yet; `commit` says so if it matters.
         return ""
     if not is_detached:
         return ""
     return f"HEAD is detached in {root}: run git branch to name the commits, or they are lost when you switch branches"
+
+
+def _repository(path: Path) -> Path | None:
+    """Return the root of a file's git repository; it may be above the workspace, whose root may be a `.dg-lsp.toml`."""
+    return next((folder for folder in path.parents if (folder / ".git").exists()), None)
 
 
 def _git(root: Path, *arguments: str) -> str:

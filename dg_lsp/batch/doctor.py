@@ -191,11 +191,16 @@ def tuned_weights(workspace: Path) -> Finding:
 
 
 def runtime_folder() -> Finding:
-    """Return whether engines have a private folder of this user; it is created if missing."""
+    """Return whether engines have a private folder of this user, and can write their logs; it is created if missing."""
     try:
-        return Finding("runtime folder", f"{meeting.runtime_dir()}, private to this user")
+        folder = meeting.runtime_dir()
+        logs = [files.log for files in meeting.all_engine_files() if os.path.lexists(files.log)]
     except MeetingError as error:
         return Finding("runtime folder", "engines can't use it", _ended(error))
+    blocked = [str(log) for log in logs if log.is_symlink() or not log.is_file() or not os.access(log, os.W_OK)]
+    if blocked:
+        return Finding("runtime folder", f"engines can't write their logs in {folder}", f"Remove {' and '.join(blocked)}.")
+    return Finding("runtime folder", f"{folder}, private to this user")
 
 
 def running_engines() -> Finding:

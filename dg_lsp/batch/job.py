@@ -19,11 +19,12 @@ from dg_lsp.batch.copies import open_copies
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import PLACE_FORM, Fill, Location, Plan, PlanError
+from dg_lsp.batch.plan import PLACE_FORM, Location, Plan, PlanError
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
 from dg_lsp.engine.model.weights import tuned_store
 from dg_lsp.infill.file_context import ContextReader, FileContext
+from dg_lsp.infill.fill import Fill
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire import model_names
 
@@ -55,19 +56,15 @@ class JobSpec:
     acceptance: keep.AcceptanceRule = field(default_factory=keep.AcceptanceRule)
     selection: Selection = field(default_factory=Selection)
     commit: str = ""
-    is_interactive: bool = False
-    page: Path | None = None
     n_in_flight: int = 0  # concurrent requests; 0: a default that suits the model
+    root: Path = Path()  # where the names in a diff begin
 
 
 def plans(spec: JobSpec) -> tuple[list[Plan], list[Skipped], dict[str, int]]:
     """Return the files with the chosen holes, the files that can't be used, and how many holes each option left out.
 
-    Named places come first, then the paths in order. Raises PlanError if nothing is named, or if a path does not exist or
-    can't be looked up.
+    Named places come first, then the paths in order. Raises PlanError if a path does not exist or can't be looked up.
     """
-    if not spec.paths and not spec.places:
-        raise PlanError("name files or folders to fill, or a place with --at")
     for path in spec.paths:
         try:
             os.lstat(path)
@@ -192,7 +189,7 @@ def context_source() -> ContextSource:
     return file_context
 
 
-def names_begin_at(paths: Sequence[Path]) -> Path:
+def common_root(paths: Sequence[Path]) -> Path:
     """Return the folder in which to apply a diff of these files: the current one, or else the smallest that contains all."""
     here = Path.cwd()
     # Path.resolve may raise for a loop of links.

@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any
 
 from dg_lsp import __version__
-from dg_lsp.batch.plan import Fill
 from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
 from dg_lsp.core.values import Document, Edit, Hole, InfillRequest, Span
+from dg_lsp.infill.fill import Fill
 
 _BEGINS = b'{"key": "'
 

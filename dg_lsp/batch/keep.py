@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dg_lsp.batch import settle
 from dg_lsp.batch.copies import Copies, Prober, root_of
-from dg_lsp.batch.plan import Fill, Plan
+from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.raising import token_of
 from dg_lsp.batch.run import HoleResult
 from dg_lsp.batch.scratch import ScratchError
@@ -20,6 +20,7 @@ from dg_lsp.batch.verify import Outcome, Retry, Verifier
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Threshold
 from dg_lsp.core.values import Hole
+from dg_lsp.infill.fill import Fill
 
 # With 0.8, at least four of five accepted fills are right. The user reviews the places that they named, so 0.5 is enough there.
 DEFAULT_MIN_CONFIDENCE: Mapping[str, float] = {"body": 0.8, "marker": 0.8, "error": 0.8, "cursor": 0.5, "selection": 0.5}

@@ -16,6 +16,8 @@ from dg_lsp.core.values import Hole
 from dg_lsp.core.wording import counted
 from dg_lsp.wire.visible import one_line
 
+VERSION = 1
+"""The version of the object of `--dry-run --json`; incremented by incompatible changes."""
 CHARS_PER_TOKEN = 4
 BLOCK_TOKENS, LINE_TOKENS = 64, 16  # of an answer for a block, and for one line
 
@@ -71,7 +73,7 @@ def lines(plans: Sequence[Plan], price: Cost) -> str:
 def build(plans: Sequence[Plan], skipped: Iterable[Skipped], left_out: Mapping[str, int], price: Cost) -> dict[str, Any]:
     """Return the same as an object, for `--json`."""
     files = [{"path": skip.name, "status": "skipped", "reason": skip.reason} for skip in skipped]
-    return {"holes": list(_rows(plans)), "files": files, "left_out": dict(left_out), "cost": asdict(price)}
+    return {"version": VERSION, "holes": list(_rows(plans)), "files": files, "left_out": dict(left_out), "cost": asdict(price)}
 
 
 def _rows(plans: Sequence[Plan]) -> Iterator[dict[str, Any]]:

@@ -22,6 +22,12 @@ def _units() -> tuple[str, ...]:
     return commit.UNITS
 
 
+def _fail_on() -> tuple[str, ...]:
+    from dg_lsp.batch import report
+
+    return report.FAIL_ON
+
+
 # Typer reads these annotations at run time; a default of None needs `| None` there.
 Paths = Annotated[list[Path] | None, typer.Argument(metavar="PATH", help="Files and folders to fill.")]
 Holes = Annotated[
@@ -37,6 +43,14 @@ At = Annotated[
     typer.Option(
         metavar="PLACE",
         help="Fill the hole at a place: FILE:LINE:COL or FILE:LINE:COL-LINE:COL, counted from 1. Repeatable.",
+    ),
+]
+Places = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        help="Fill the holes at the places in this file, or in standard input with -: one on each line, as for --at, with a "
+        "comment of what to write behind a colon. Also reads ast-grep's --json=stream.",
     ),
 ]
 Languages = Annotated[
@@ -126,6 +140,15 @@ Interactive = Annotated[
     typer.Option("--interactive", help="Review each hole, unsure ones too: accept, reject, next candidate, edit, quit."),
 ]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report as one HTML page that works offline.")]
+Patch = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the diff into this file instead of printing it.")]
+FailOn = Annotated[
+    str,
+    typer.Option(
+        metavar="HOLES",
+        help="Which holes let the command exit with 1: open (unsure or failed), failed, any (filled ones too), or never.",
+        autocompletion=completions.one_of(_fail_on),
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object instead of a diff.")]
 Resume = Annotated[
     Path | None,

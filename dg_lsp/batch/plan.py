@@ -8,14 +8,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import context, holes, positions, syntax
-from dg_lsp.core.confidence import Confidence
-from dg_lsp.core.values import Document, Edit, Hole, Span
+from dg_lsp.core.values import Document, Hole, Span
 from dg_lsp.core.wording import counted
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ DEFAULT_KINDS = ("bodies", "markers")
 _PLACE = re.compile(
     r"(?P<file>.+?):(?P<line>\d{1,999}):(?P<column>\d{1,999})(?:-(?P<end_line>\d{1,999}):(?P<end_column>\d{1,999}))?", re.DOTALL
 )
+_COMMENT = re.compile(r"(?P<place>.+?:\d+:\d+(?:-\d+:\d+)?)(?:[:\s]\s*(?P<comment>.*))?")
 
 PLACE_FORM = "a place is FILE:LINE:COL or FILE:LINE:COL-LINE:COL"
 
@@ -38,11 +39,15 @@ class PlanError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A cursor or a selection as a user writes it: a file, and lines and columns from 1. `end` is None for a cursor."""
+    """A cursor or a selection as a user writes it: a file, and lines and columns from 1. `end` is None for a cursor.
+
+    `comment` says what to write.
+    """
 
     file: str
     start: tuple[int, int]
     end: tuple[int, int] | None = None
+    comment: str = ""
 
     @property
     def is_ambiguous(self) -> bool:
@@ -77,15 +82,6 @@ class Plan:
         return self.syntax.n_errors if self.syntax else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """One possible fill of a hole: the edit, its confidence, and the number of steps it took."""
-
-    edit: Edit
-    confidence: Confidence
-    steps: int
-
-
 def parse_kinds(text: str) -> frozenset[str]:
     """Return the kinds of holes in a list such as `bodies,markers`; raise PlanError for an unknown one."""
     kinds = [kind.strip() for kind in text.split(",") if kind.strip()]
@@ -107,6 +103,39 @@ def parse_place(text: str) -> Location:
     if end and end < start:
         raise PlanError(f"the selection ends before it starts: {text!r}")
     return Location(match["file"], start, end)
+
+
+def parse_places(text: str, name: str) -> list[Location]:
+    """Return the places that another tool lists, one on each line; raise PlanError naming the line of an invalid one.
+
+    A line is a place, and after a colon or a space a comment of what to write. It may also be a match that ast-grep prints with
+    `--json=stream`; its rule's message is the comment. Blank lines and lines that begin with `#` are ignored.
+    """
+    places = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            if line.startswith("{"):
+                places.append(_match(line))
+            elif match := _COMMENT.fullmatch(line):
+                places.append(replace(parse_place(match["place"]), comment=(match["comment"] or "").strip()))
+            else:
+                raise PlanError(f"{PLACE_FORM}, not {line!r}")
+        except PlanError as error:
+            raise PlanError(f"{name}, line {number}: {error}") from None
+    return places
+
+
+def _match(line: str) -> Location:
+    """Return the place of a match of ast-grep, whose lines and columns count from 0; raise PlanError if it is none."""
+    try:
+        match = json.loads(line)
+        start, end = (match["range"][edge] for edge in ("start", "end"))
+        first, last = ((int(edge["line"]) + 1, int(edge["column"]) + 1) for edge in (start, end))
+        return Location(str(match["file"]), first, last, str(match.get("message") or "").strip())
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise PlanError("this object has no file and range as ast-grep prints them with --json=stream") from None
 
 
 def for_kinds(source: Source, kinds: frozenset[str]) -> Plan:
@@ -156,7 +185,7 @@ def _hole_at(document: Document, parsed: syntax.Syntax | None, place: Location) 
     lines = positions.lines(document.text)
     start = _offset(lines, place, place.start)
     end = start if place.end is None else _offset(lines, place, place.end)
-    return holes.at_place(document, Span(start, end), parsed)
+    return holes.at_place(document, Span(start, end), parsed, place.comment)
 
 
 def _offset(lines: positions.Lines, place: Location, position: tuple[int, int]) -> int:

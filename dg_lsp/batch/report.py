@@ -11,18 +11,27 @@ from typing import Any, Literal
 
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import Fill, Plan, line_column
+from dg_lsp.batch.plan import Plan, line_column
 from dg_lsp.batch.run import HoleResult
 from dg_lsp.core import confidence, polish, positions
 from dg_lsp.core.values import Hole
 from dg_lsp.core.wording import counted
+from dg_lsp.infill.fill import Fill
 
 Status = Literal["filled", "unsure", "failed"]
+WRONG_USE, TRY_AGAIN = 2, 3
+"""Exit codes: options or setup are wrong; the engine or the network failed."""
+FAIL_ON = ("open", "failed", "any", "never")
+VERSION = 1
+"""The version of the object; incremented by incompatible changes. docs/infill-report.schema.json is its schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One hole of the report. `text` is the fill in the diff or the file; it is empty if the hole stays open."""
+    """One hole of the report. `text` is the fill in the diff or the file; it is empty if the hole stays open.
+
+    `retry` says that the engine or the network failed, so that another run may fill the hole.
+    """
 
     path: str
     line: int
@@ -35,6 +44,7 @@ class Row:
     steps: int
     ms: float
     reason: str
+    retry: bool
     candidates: tuple[dict[str, object], ...]
 
 
@@ -60,6 +70,7 @@ def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[Row]:
                 steps=fill.steps if fill else 0,
                 ms=ms,
                 reason=reason,
+                retry=not fill and by_hole[hole].is_lost,
                 candidates=() if fill else _candidates(result.candidates.get(hole, ())),
             )
         )
@@ -79,12 +90,15 @@ def build(rows: Sequence[Row], skipped: Iterable[Skipped], notes: Mapping[str, s
     """Return the report as `--json` prints it; `facts` are added to the summary."""
     files = [{"path": skip.name, "status": "skipped", "reason": skip.reason} for skip in skipped]
     files += [{"path": name, "status": "noted", "reason": reason} for name, reason in notes.items()]
-    return {"holes": [asdict(row) for row in rows], "files": files, "summary": {**counts(rows), **facts}}
+    summary = {**counts(rows), **facts}
+    return {"version": VERSION, "holes": [asdict(row) for row in rows], "files": files, "summary": summary}
 
 
-def left_out(n_by_option: Mapping[str, int]) -> list[str]:
-    """Return one line for each option that left holes out."""
-    return [f"{counted(n, 'hole')} left out by {option}" for option, n in n_by_option.items()]
+def before(skipped: Iterable[Skipped], notes: Mapping[str, str], n_by_option: Mapping[str, int]) -> list[str]:
+    """Return the lines that are shown before the work: skipped files, notes, and the options that left holes out."""
+    lines = [f"skipped {skip.name}: it {skip.reason}" for skip in skipped]
+    lines += [f"{name} {text}" for name, text in notes.items()]
+    return lines + [f"{counted(n, 'hole')} left out by {option}" for option, n in n_by_option.items()]
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
@@ -125,9 +139,12 @@ def advice(rows: Sequence[Row], *, has_check: bool) -> str:
     return f"to decide unsure holes: {'; '.join(remedies)}; --all accepts every fill"
 
 
-def exit_code(rows: Sequence[Row]) -> int:
-    """Return 0 if every hole is filled or there are none, else 1."""
-    return int(any(row.status != "filled" for row in rows))
+def exit_code(rows: Sequence[Row], fail_on: str = "open") -> int:
+    """Return 3 if another run may fill a hole, 1 if there are holes of the kind in `fail_on` (one of `FAIL_ON`), else 0."""
+    if any(row.retry for row in rows):
+        return TRY_AGAIN
+    failing = {"open": ("unsure", "failed"), "failed": ("failed",), "any": ("filled", "unsure", "failed"), "never": ()}
+    return int(any(row.status in failing[fail_on] for row in rows))
 
 
 def _candidates(fills: Sequence[Fill]) -> tuple[dict[str, object], ...]:

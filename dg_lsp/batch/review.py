@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.batch import diff, settle
 from dg_lsp.batch.keep import FileResult
-from dg_lsp.batch.plan import Fill, where
+from dg_lsp.batch.plan import where
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Edit, Hole
+from dg_lsp.infill.fill import Fill
 
 REJECTED = "you rejected it"
 UNREVIEWED = "you quit the review"

@@ -19,11 +19,12 @@ from dg_lsp.batch import order, views
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.order import After
-from dg_lsp.batch.plan import Fill, Plan
+from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.views import View
 from dg_lsp.core.values import Budget, Hole, InfillRequest
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.file_context import FileContext
+from dg_lsp.infill.fill import Fill, fills_of, in_turn
 from dg_lsp.infill.port import Engine, EngineError
 
 N_IN_FLIGHT = 2
@@ -58,6 +59,7 @@ class HoleResult:
     reason: str = ""
     ms: float = 0.0
     is_answered: bool = False  # the engine answered, though every answer may be dropped
+    is_lost: bool = False  # the engine or the network failed
     view: View | None = None
     texts: Mapping[Path, str] = field(default_factory=dict)
 
@@ -227,13 +229,17 @@ async def _group(
     stored = {hole: HoleResult(fills) for hole in group if (fills := journal.get(document, hole, requests[hole]))}
     if stored.keys() >= set(group):
         return stored
-    by_hole = await _ask(engine, plan, group, request_of, options)
-    if len(group) > 1 and not all(result.fills for result in by_hole.values()):
-        # An answer must fill all holes of a request. Requested one by one, most of them may still be filled.
-        spent_ms = next(iter(by_hole.values())).ms
-        for hole in group:
-            [result] = (await _ask(engine, plan, (hole,), request_of, options)).values()
-            by_hole[hole] = replace(result, ms=result.ms + spent_ms)
+    by_hole: dict[Hole, HoleResult] = {}
+
+    async def ask(asked: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
+        return await _ask(engine, plan, asked, request_of, options)
+
+    def accepts(_asked: tuple[Hole, ...], results: dict[Hole, HoleResult]) -> bool:
+        for hole, result in results.items():
+            by_hole[hole] = replace(result, ms=result.ms + (by_hole[hole].ms if hole in by_hole else 0.0))
+        return all(result.fills for result in results.values())
+
+    await in_turn(group, ask, accepts)
     for hole, result in by_hole.items():
         if not result.fills and result.is_answered:
             by_hole[hole] = await _retried(engine, plan, context, hole, options, result)
@@ -311,7 +317,7 @@ async def _ask(
     engine: Engine, plan: Plan, group: tuple[Hole, ...], request_of: RequestOf, options: RunOptions
 ) -> dict[Hole, HoleResult]:
     start = time.perf_counter()
-    answer, reason, is_answered = pipeline.Answer(), "", False
+    answer, reason, is_answered, is_lost = pipeline.Answer(), "", False, False
     request = request_of(group)
     if isinstance(request, str):
         reason = request
@@ -323,13 +329,10 @@ async def _ask(
             )
             is_answered = True
         except (EngineError, ValueError) as error:
-            reason = str(error)
+            reason, is_lost = str(error), isinstance(error, EngineError)
     ms = (time.perf_counter() - start) * 1000
-    fills = tuple(
-        tuple(Fill(edit, suggestion.candidate.confidence, suggestion.candidate.steps) for edit in suggestion.edits)
-        for suggestion in answer.suggestions
-    )
+    fills = tuple(map(fills_of, answer.suggestions))
     return {
-        hole: HoleResult(tuple(row[idx] for row in fills), "" if fills else reason or answer.reason, ms, is_answered)
+        hole: HoleResult(tuple(row[idx] for row in fills), "" if fills else reason or answer.reason, ms, is_answered, is_lost)
         for idx, hole in enumerate(group)
     }

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dg_lsp.batch.plan import Fill, Plan
+from dg_lsp.batch.plan import Plan
 from dg_lsp.core import confidence, syntax, values
 from dg_lsp.core.values import Hole
+from dg_lsp.infill.fill import Fill
 
 BREAKS = "the file does not parse with this fill and its other fills"
 UNWRITABLE = "the fill contains characters that a source file can't contain"

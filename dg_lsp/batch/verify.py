@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dg_lsp.batch.check import Tests, Verdict
-from dg_lsp.batch.plan import Fill
 from dg_lsp.core.values import Edit, Hole
 from dg_lsp.core.wording import counted
+from dg_lsp.infill.fill import Fill
 
 UNREACHED = "no test that the check runs reaches the hole"
 BLOCKED = "every test that reaches the hole also reaches another open hole"

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dg_lsp.batch import settle
-from dg_lsp.batch.plan import Fill, Plan
+from dg_lsp.batch.plan import Plan
 from dg_lsp.core.values import Edit, Hole, Span
+from dg_lsp.infill.fill import Fill
 
 
 @dataclass(frozen=True, slots=True)

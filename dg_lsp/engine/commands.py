@@ -384,7 +384,7 @@ def _fail(sentence: str) -> NoReturn:
 
 
 def _fail_with_log(files: EngineFiles, sentence: str) -> NoReturn:
-    _fail(with_log(sentence, meeting.log_tail(files)))
+    _fail(with_log(sentence, meeting.last_words(files)))
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def calibrate(
     sent to a remote model. Exits with 0, or with 2 on an error.
     """
     try:
-        if plot is not None and (problem := files.replace_problem(plot)):
+        if plot is not None and (problem := files.output_problem(plot)):
             raise EvalError(f"--plot {plot}: {problem}")
         name, filler = _filler(model, device, into)
         if forget:
@@ -198,7 +198,7 @@ def _draw(plot: Path, result: Fitted, name: str) -> None:
     from dg_lsp.evaluate import reliability
 
     try:
-        files.replace(plot, reliability.svg(result.reliability, f"How often {name} is right").encode())
+        files.write_output(plot, reliability.svg(result.reliability, f"How often {name} is right").encode())
     except OSError as error:
         raise EvalError(f"{plot} can't be written: {(error.strerror or str(error)).lower()}") from error
 

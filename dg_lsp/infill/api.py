@@ -12,41 +12,19 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dg_lsp.core import confidence, context, holes, languages, positions, values
+from dg_lsp.core import holes, languages
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Document, Edit, Hole, Snippet, Span
-from dg_lsp.infill import client, config, pipeline, workspace
+from dg_lsp.core.values import Budget, Document, Snippet, Span
+from dg_lsp.infill import client, config, workspace
 from dg_lsp.infill.config import ConfigError, Guarded
 from dg_lsp.infill.file_context import ContextReader, FileContext
-from dg_lsp.infill.pipeline import Suggestion
+from dg_lsp.infill.fill import Fill, FillResult, Task, fill, fills_of
+from dg_lsp.infill.pipeline import RequestOptions
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire.entry import ENGINE_COMMAND
 
 KINDS = ("bodies", "markers")
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """A fill: `text` replaces the characters from `start` to `end`, counted in code points.
-
-    `probability` is the share of such fills that are right; None when the model is not calibrated.
-    """
-
-    start: int
-    end: int
-    text: str
-    probability: float | None
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class FillResult:
-    """The text with its holes filled, the fills in order, and for each open hole its line and the reason."""
-
-    text: str
-    fills: tuple[Fill, ...] = ()
-    open_holes: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +57,9 @@ class Session:
         document = _document(text, path, language)
         parsed = syntaxes.of(document)
         hole = holes.at_place(document, Span(start, end), parsed, instruction)
-        answer = await self._ask(document, (hole,), parsed, replace(self.context, path=path))
-        return tuple(_fill(suggestion, 0) for suggestion in answer.suggestions)
+        task = self._task(document, parsed, replace(self.context, path=path))
+        answer = await task.ask(self.engine, (hole,))
+        return tuple(fills_of(suggestion)[0] for suggestion in answer.suggestions)
 
     async def fill_text(
         self,
@@ -107,15 +86,8 @@ class Session:
     ) -> FillResult:
         parsed = syntaxes.of(document)
         file_holes = holes.in_document(document, parsed, frozenset(kinds))
-        state = _Text(document, parsed, min_probability)
-        for group in context.group(file_holes, document):
-            answer = await self._ask(document, group, parsed, file_context, file)
-            if not state.takes(group, answer.suggestions, answer.reason) and len(group) > 1:
-                # The holes of one request are accepted or rejected together. Retry each hole alone.
-                for hole in group:
-                    answer = await self._ask(document, (hole,), parsed, file_context, file)
-                    state.takes((hole,), answer.suggestions, answer.reason)
-        return state.filled()
+        task = replace(self._task(document, parsed, file_context, file), min_probability=min_probability)
+        return await fill((file_holes,), task, lambda _group: self.engine)
 
     async def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> FillResult:
         """Return a file's text with its holes filled; the file stays as it is.
@@ -139,20 +111,11 @@ class Session:
         file_context = await asyncio.to_thread(self.reader.read, path, document, is_fresh=True)
         return await session._filled(document, kinds, min_probability, file_context, str(path))
 
-    async def _ask(
-        self,
-        document: Document,
-        group: Sequence[Hole],
-        parsed: Syntax | None,
-        file_context: FileContext,
-        file: str = "",
-    ) -> pipeline.Answer:
-        budget = Budget(ms=self.deadline_ms * len(group), candidates=self.candidates)
-        options = file_context.options(budget, self.seed, file)
-        related, files = file_context.related, file_context.files
-        return await pipeline.infill(
-            self.engine, document, group, options, syntax=parsed, related=related, files=files, is_file=True
-        )
+    def _task(self, document: Document, parsed: Syntax | None, file_context: FileContext, file: str = "") -> Task:
+        def options(n_holes: int) -> RequestOptions:
+            return file_context.options(Budget(ms=self.deadline_ms * n_holes, candidates=self.candidates), self.seed, file)
+
+        return Task(document, parsed, options, file_context.related, file_context.files)
 
 
 @contextlib.asynccontextmanager
@@ -191,54 +154,6 @@ async def connect(
         yield session_with(guarded)
 
 
-@dataclass(slots=True)
-class _Text:
-    """A text whose holes are filled one after another; each fill must leave it parsable."""
-
-    document: Document
-    parsed: Syntax | None
-    min_probability: float
-    fills: list[Fill] = field(default_factory=list)
-    reasons: dict[int, str] = field(default_factory=dict)
-
-    def takes(self, group: Sequence[Hole], suggestions: Sequence[Suggestion], reason: str) -> bool:
-        """Accept the first suggestion that fits into the text; return whether there is one."""
-        reason = reason or f"its probability is below {self.min_probability:g}"
-        for suggestion in suggestions:
-            if (confidence.probability(suggestion.candidate.confidence) or 0.0) < self.min_probability:
-                continue
-            more = [_fill(suggestion, idx) for idx in range(len(group))]
-            if self._parses([*self.fills, *more]):
-                self.fills += more
-                for hole in group:
-                    self.reasons.pop(hole.span.start, None)
-                return True
-            reason = "the text does not parse with this fill and its other fills"
-        self.reasons |= {hole.span.start: reason for hole in group}
-        return False
-
-    def filled(self) -> FillResult:
-        """Return the filled text with its fills and open holes."""
-        lines = positions.lines(self.document.text)
-        fills = tuple(sorted(self.fills, key=lambda fill: fill.start))
-        return FillResult(
-            self._with(fills), fills, tuple((lines.at(start) + 1, reason) for start, reason in sorted(self.reasons.items()))
-        )
-
-    def _with(self, fills: Sequence[Fill]) -> str:
-        edits = tuple(Edit(Span(fill.start, fill.end), fill.text) for fill in fills)
-        return values.apply(self.document.text, edits)
-
-    def _parses(self, fills: Sequence[Fill]) -> bool:
-        before = self.parsed
-        return before is None or not syntaxes.adds_errors(syntaxes.parse(self._with(fills), before.language), before)
-
-
 def _document(text: str, path: str, language: str) -> Document:
     by_name = languages.for_path(path, text.partition("\n")[0])
     return Document(Path("/", path or "text").as_uri(), language or (by_name.name if by_name else ""), text)
-
-
-def _fill(suggestion: Suggestion, idx: int) -> Fill:
-    edit, candidate = suggestion.edits[idx], suggestion.candidate
-    return Fill(edit.span.start, edit.span.end, edit.text, confidence.probability(candidate.confidence), candidate.steps)

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from dg_lsp.core.values import Snippet
 from dg_lsp.infill import api
-from dg_lsp.infill.api import KINDS, Fill, FillResult, Session
+from dg_lsp.infill.api import KINDS, Session
+from dg_lsp.infill.fill import Fill, FillResult
 from dg_lsp.infill.port import Engine
 
 Result = TypeVar("Result")

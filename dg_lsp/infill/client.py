@@ -331,7 +331,7 @@ class ResidentEngine:
 
     def _with_log(self, sentence: str) -> str:
         with contextlib.suppress(MeetingError):
-            return with_log(sentence, meeting.log_tail(meeting.engine_files(self.options.engine_id)))
+            return with_log(sentence, meeting.last_words(meeting.engine_files(self.options.engine_id)))
         return sentence
 
 

@@ -13,7 +13,7 @@ from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.infill.client import ConnectOptions
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import model_names
-from dg_lsp.wire.config import NO_PASSWORD, Config, ConfigError, load_config, private_names, read, workspace_of
+from dg_lsp.wire.config import NO_PASSWORD, Config, ConfigError, check_model, load_config, private_names, read, workspace_of
 from dg_lsp.wire.model_names import is_remote
 from dg_lsp.wire.privacy import LOCAL_ONLY, LocalOnlyError, shown, stays_local
 
@@ -22,6 +22,7 @@ __all__ = [
     "ConfigError",
     "Guarded",
     "Privacy",
+    "check_model",
     "connect_options",
     "is_remote",
     "load_config",

@@ -15,12 +15,13 @@ from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequ
 from dg_lsp.core import confidence, polish, positions, values
 from dg_lsp.core.positions import Encoding
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span
-from dg_lsp.infill import pipeline
+from dg_lsp.infill import fill, pipeline
+from dg_lsp.infill.fill import FillResult
+from dg_lsp.infill.link import OnDraft
 from dg_lsp.infill.port import Engine, EngineError
-from dg_lsp.server import actions, convert, filling, methods, when
+from dg_lsp.server import actions, convert, methods, when
 from dg_lsp.server.actions import Action
 from dg_lsp.server.app import DgLanguageServer
-from dg_lsp.server.filling import FillResult, Job
 from dg_lsp.server.methods import BadParamsError, DraftParams, DraftPart, FilledPart, FillParams
 from dg_lsp.server.progress import Bar
 from dg_lsp.server.protocol import CONTENT_MODIFIED
@@ -193,8 +194,8 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
 
 async def _confirm(server: DgLanguageServer, text: str, result: FillResult) -> bool:
     """Return whether the user agrees to replace working code by less code; False for an editor that can't ask."""
-    fill = next(fill for fill in result.fills if fill.shrinks)
-    old, new = (_quoted(each) for each in (text[fill.edit.span.start : fill.edit.span.end], fill.edit.text))
+    shrinking = next(each for each in result.fills if each.shrinks)
+    old, new = (_quoted(each) for each in (text[shrinking.start : shrinking.end], shrinking.text))
     question = f"dg-lsp: this {polish.SHRINKS}: {old} becomes {new}. Replace it?"
     actions = [lsp.MessageActionItem(_REPLACE), lsp.MessageActionItem("Keep")]
     try:
@@ -220,11 +221,11 @@ def _parts(text: str, result: FillResult, encoding: Encoding) -> tuple[FilledPar
     """Return the fills with their ranges in the text after the edit."""
     index, shift = positions.lines(values.apply(text, result.edits)), 0
     parts = []
-    for fill in result.fills:
-        start = fill.edit.span.start + shift
-        ends = convert.to_points(index, Span(start, start + len(fill.edit.text)), encoding)
-        parts.append(FilledPart(*ends, fill.edit.text, confidence.words(fill.confidence)))
-        shift += len(fill.edit.text) - (fill.edit.span.end - fill.edit.span.start)
+    for each in result.fills:
+        start = each.start + shift
+        ends = convert.to_points(index, Span(start, start + len(each.text)), encoding)
+        parts.append(FilledPart(*ends, each.text, confidence.words(each.confidence)))
+        shift += len(each.text) - (each.end - each.start)
     return tuple(parts)
 
 
@@ -301,8 +302,17 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
         is_file = not server.documents.is_cell(document.uri)
         # Shrinking is allowed because `edit` asks the user, or the editor shows a preview.
         files = server.nearby.files(document, settings.related_chars)
-        job = Job(document, syntax, options, related, files, is_file=is_file, allow_shrink=True)
-        return await filling.fill(attempts, job, engine_for, done, repairs=params.what == "repair")
+        task = fill.Task(
+            document,
+            syntax,
+            lambda _n_holes: options,
+            related,
+            files,
+            is_file=is_file,
+            allow_shrink=True,
+            repairs=params.what == "repair",
+        )
+        return await fill.fill(attempts, task, engine_for, done)
     finally:
         if latest:
             server.send_draft(DraftParams(token, document.uri, document.version, (), done=True))
@@ -311,7 +321,7 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
 class _LateEngine:
     """An engine that waits for the connection at the first request."""
 
-    def __init__(self, server: DgLanguageServer, uri: str, turn: str, on_draft: filling.OnDraft | None) -> None:
+    def __init__(self, server: DgLanguageServer, uri: str, turn: str, on_draft: OnDraft | None) -> None:
         self._server, self._uri, self._turn, self._on_draft = server, uri, turn, on_draft
 
     async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:

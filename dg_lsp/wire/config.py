@@ -118,6 +118,26 @@ def workspace_of(path: Path) -> Path:
     return next((folder for folder in (own, *own.parents) if _is_marked(folder)), own)
 
 
+def check_model(model: str) -> None:
+    """Raise ConfigError if no model can have this name, or its folder does not exist. Contacts no server."""
+    if not model.strip() or not model.isprintable():
+        raise ConfigError("a model needs a name")
+    if model_names.has_password(model):
+        raise ConfigError(f"the model's URL {NO_PASSWORD}")
+    if model_names.is_remote(model):
+        try:
+            remote = model_names.parse_remote(model)
+        except model_names.ModelNameError as error:
+            raise ConfigError(str(error)) from error
+        if remote.backend == "fim" and remote.dialect not in model_names.USUAL_URLS:
+            raise ConfigError(f"there is no dialect {remote.dialect}; choose one of {', '.join(model_names.USUAL_URLS)}")
+        if None in remote.addresses:
+            raise ConfigError(f"{model} names no server; a remote model is named {model_names.HELP}")
+    folder = model_names.folder_of(model)
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}")
+
+
 def private_names(path: Path, workspace: Path | None = None) -> tuple[str, ...]:
     """Return the names of a file that the patterns of `privacy.local_only` are compared with.
 

@@ -63,14 +63,38 @@ def replace(path: Path, data: bytes, *, finish: Callable[[Path], None] = lambda 
         raise
 
 
-def replace_problem(path: Path) -> str:
-    """Return why `replace` can't write a file, as far as that is known before, or ""."""
-    folder = str(path.absolute().parent)
+def write_output(path: Path, data: bytes, *, new_mode: int | None = None) -> None:
+    """Write a file that a user named, atomically; raise OSError on failure.
+
+    The target of a link is replaced, not the link. An existing file keeps its permissions. A new one gets `new_mode`, or
+    those that the user's other new files get.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode)
+    except FileNotFoundError:
+        mode = 0o666 & ~_umask() if new_mode is None else new_mode
+    replace(target, data, finish=lambda new: new.chmod(mode), is_durable=True)
+
+
+def _umask() -> int:
+    # The mask can only be read by setting it. Files that another thread creates meanwhile are private.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def output_problem(path: Path) -> str:
+    """Return why `write_output` can't write a file, as far as that is known before, or ""."""
+    path = Path(os.path.realpath(path))
+    folder = str(path.parent)
     # Path's own methods raise for long names and without permission.
     if os.path.isdir(path):  # noqa: PTH112
         return "this is a folder; name a file in it"
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
         return "this is not a regular file"
+    if os.path.exists(path) and not os.access(path, os.W_OK):  # noqa: PTH110
+        return "this file is read-only"
     if not os.path.isdir(folder):  # noqa: PTH112
         return f"there is no folder {folder}"
     if not os.access(folder, os.W_OK | os.X_OK):

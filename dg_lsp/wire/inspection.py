@@ -27,7 +27,7 @@ class EngineReport:
 def inspect_engine(files: EngineFiles) -> EngineReport:
     """Return an engine's files, state and answer, without starting it or keeping it alive.
 
-    Raises MeetingError if its socket belongs to another user.
+    Raises MeetingError if its socket or its state file belongs to another user.
     """
     state = meeting.read_state(files)
     if state is None:

@@ -105,11 +105,7 @@ class Settings:
         Precision,
         About(
             "engine.dtype",
-<<<<<<< HEAD
-            "The precision of the weights: `auto`, `float32`, `bfloat16`, `float16`, `int8`, `fp8` or `int4`.",
-=======
             "The precision of the weights: `auto`, `float32`, `bfloat16`, `float16`, `int8`, `fp8` (8 bits) or `int4`.",
->>>>>>> family
             "Change it to save memory for other programs, or to load a model that is refused; `dg-lsp doctor` says what fits.",
             choices=(  # in the order of the schema, which sorts the values
                 "the best that fits and that this machine computes fast",

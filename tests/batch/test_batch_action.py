@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.engine.backends_kit import Recorder, serving
 
+yaml: Any = pytest.importorskip("yaml", reason="PyYAML is not installed")
 ROOT = Path(__file__).parents[2]
 STUB = 'def f():\n    """Do."""\n    raise NotImplementedError\n'
 GH = """#!/bin/bash
@@ -51,6 +54,37 @@ class Runner:
             command, cwd=self.project, env={**self.environ, **environ}, capture_output=True, text=True, check=False
         )
 
+    def action(self, **inputs: str) -> list[tuple[str, int]]:
+        """Run the action's own steps that need no network, with these inputs; return each step's name and exit code.
+
+        As on GitHub, no step runs after one that failed.
+        """
+        action = yaml.safe_load((ROOT / "action.yml").read_text())
+        values = {name: str(about["default"]) for name, about in action["inputs"].items()} | inputs
+        codes: list[tuple[str, int]] = []
+        for step in action["runs"]["steps"]:
+            if step.get("name") not in ("Fill", "Exit"):
+                continue
+            outputs = self.outputs if self.output.exists() else {}
+
+            def value(match: re.Match[str], outputs: dict[str, str] = outputs) -> str:
+                kind, _, name = match[1].strip().rpartition(".")
+                return {"inputs": values, "steps.fill.outputs": outputs}.get(kind, {}).get(name, "")
+
+            environ = {name: re.sub(r"\$\{\{(.*?)\}\}", value, text) for name, text in step["env"].items()}
+            process = subprocess.run(
+                ["bash", "-e", "-c", step["run"]],
+                cwd=self.project,
+                env={**self.environ, **environ, "GITHUB_ACTION_PATH": str(ROOT)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            codes.append((step["name"], process.returncode))
+            if process.returncode:
+                break
+        return codes
+
     @property
     def outputs(self) -> dict[str, str]:
         return dict(line.split("=", 1) for line in self.output.read_text().splitlines())
@@ -69,7 +103,7 @@ def test_the_action_comments_a_patch_that_applies(runner: Runner) -> None:
         assert process.returncode == 0, process.stderr
         again = runner.step("fill.sh", INPUT_ARGS=f"--model\nfim:openai:{url}#m\n", BASE_SHA="HEAD")
         assert again.returncode == 0, again.stderr
-    first = dict(line.split("=", 1) for line in runner.output.read_text().splitlines()[:3])
+    first = dict(line.split("=", 1) for line in runner.output.read_text().splitlines()[:4])
     subprocess.run(["git", "apply", first["patch"]], cwd=runner.project, check=True)
     assert (runner.project / "a.py").read_text() == STUB.replace("raise NotImplementedError", 'return "```"')
     body = Path(first["body"]).read_text()
@@ -94,13 +128,29 @@ def test_the_action_comments_a_patch_that_applies(runner: Runner) -> None:
     assert "--method PATCH" in runner.log.read_text()
 
 
+@pytest.mark.usefixtures("engines")
+def test_the_actions_own_steps_fail_the_job_as_its_inputs_say(runner: Runner) -> None:
+    answer = Recorder([{"choices": [{"text": "return 1"}]}])
+    with serving({"POST /v1/completions": answer.answer}) as url:
+        model = f"--model\nfim:openai:{url}#m\n"
+        assert runner.action(args=model) == [("Fill", 0), ("Exit", 0)]
+        [hole] = json.loads(Path(runner.outputs["report"]).read_text())["holes"]
+        assert hole["status"] == "unsure"
+        assert runner.action(**{"args": model, "fail-on": "open"}) == [("Fill", 0), ("Exit", 1)]
+        assert runner.action(**{"args": f"{model}--all\n", "fail-on": "open"}) == [("Fill", 0), ("Exit", 0)]
+        assert "+    return 1" in Path(runner.outputs["patch"]).read_text()
+    # The server is gone now.
+    assert runner.action(args=model) == [("Fill", 0), ("Exit", 3)]
+    assert runner.outputs["status"] == "3"
+    assert runner.action(args="--nonsense") == [("Fill", 2)]
+
+
 def test_a_wrong_option_fails_the_step(runner: Runner) -> None:
     process = runner.step("fill.sh", INPUT_PATHS="gone.py")
     assert (process.returncode, process.stderr) == (2, "dg-lsp: there is no gone.py\n")
 
 
 def test_the_action_names_what_exists() -> None:
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     text = (ROOT / "action.yml").read_text()
     assert set(re.findall(r"inputs\.([\w-]+)", text)) == set(action["inputs"])

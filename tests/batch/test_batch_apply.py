@@ -88,6 +88,18 @@ def test_a_commit_outside_a_repository_is_refused(project: Path) -> None:
     assert run("a.py", "--commit", "line").exit_code == 2
 
 
+def test_a_workspace_inside_a_repository_is_committed_to_it(repository: Path) -> None:
+    (repository / "part").mkdir()
+    (repository / "part" / ".dg-lsp.toml").write_text("")
+    (repository / "part" / "c.py").write_text(STUB)
+    git("add", "part")
+    git("commit", "-q", "-m", "part")
+    git("checkout", "-q", "--detach")
+    result = run("part/c.py", "--commit", "file")
+    assert (result.exit_code, subjects()) == (0, ["part", "part/c.py: fill 1 hole"])
+    assert f"HEAD is detached in {repository}: " in result.stderr
+
+
 def decided(letters: str, *args: str, answers: tuple[str, ...] = ("return 1", "return 2")) -> Result:
     engine = connecting(Filling(*answers))
     with pytest.MonkeyPatch.context() as patch:
@@ -133,6 +145,13 @@ def test_a_hole_that_the_user_did_not_decide_is_not_rejected(project: Path) -> N
     assert re.findall("not filled: (.*)", decided("q").stderr) == [review.UNREVIEWED] * 2
 
 
+def test_the_end_of_the_input_quits_the_review(project: Path) -> None:
+    (project / "a.py").write_text(TWO)
+    result = decided("r")  # the second question gets no answer
+    assert re.findall("not filled: (.*)", result.stderr) == [review.REJECTED, review.UNREVIEWED]
+    assert (result.exit_code, "Aborted" in result.output) == (1, False)
+
+
 class Loads(HTMLParser):
     """Collects what a page would load, and the names of its elements."""
 
@@ -176,6 +195,15 @@ def test_the_page_shows_each_hole_before_and_after_and_loads_nothing(project: Pa
     assert "unsure" in (project / "report.html").read_text()
     result = run("c.py", "--report", "nowhere/report.html")
     assert (result.exit_code, "there is no folder" in result.stderr) == (2, True)
+
+
+def test_a_page_that_cannot_be_written_fails_the_run(project: Path) -> None:
+    (project / "c.py").write_text(STUB)
+    name = f"{'x' * 300}.html"  # this is known only when it is written
+    result = run("c.py", "--report", name)
+    assert result.exit_code == 2
+    assert f"the report can't be written to {name}: file name too long" in result.stderr
+    assert "+    return 1" in result.stdout
 
 
 def test_control_characters_are_escaped_on_the_page() -> None:

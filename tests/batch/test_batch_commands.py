@@ -127,10 +127,10 @@ def test_the_report_accounts_for_every_hole(project: Path) -> None:
     assert (summary["files"], summary["holes"], summary["filled"], summary["unsure"], summary["failed"]) == (3, 4, 4, 0, 0)
 
 
-def test_a_failed_hole_has_a_reason_and_the_exit_status_is_1(project: Path) -> None:
+def test_a_hole_without_an_answer_has_a_reason_and_the_exit_status_is_3(project: Path) -> None:
     (project / "a.py").write_text(STUB)
     result = run(".", engine=FailingEngine("the engine is busy"))
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (3, "")
     assert "a.py:3:5: not filled: the engine is busy\n" in result.stderr
     [row] = report(".", engine=FailingEngine("the engine is busy"))["holes"]
     assert (row["status"], row["reason"]) == ("failed", "the engine is busy")

@@ -64,6 +64,16 @@ def test_a_runtime_folder_that_others_can_enter_is_reported(tmp_path: Path, monk
     assert doctor.running_engines().state == "none; the first request starts one"
 
 
+def test_a_log_that_engines_cannot_write_is_reported(engines: Path) -> None:
+    log = meeting.engine_files(EngineId()).log
+    log.write_text("an earlier engine\n")
+    assert doctor.runtime_folder().advice == ""
+    log.unlink()
+    log.mkdir()
+    code, findings = diagnosed("--no-sample")
+    assert (code, findings["runtime folder"]["advice"]) == (1, f"Remove {log}.")
+
+
 def run(*arguments: str | Path) -> Result:
     findings = CliRunner().invoke(cli.app, ["doctor", *map(str, arguments)])
     assert findings.exception is None or isinstance(findings.exception, SystemExit), findings.exc_info

@@ -10,9 +10,9 @@ import pytest
 
 from dg_lsp.batch import journal as journals
 from dg_lsp.batch.journal import Journal, JournalError
-from dg_lsp.batch.plan import Fill
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Document, Edit, Hole, InfillRequest, Snippet, Span
+from dg_lsp.infill.fill import Fill
 
 DOCUMENT = Document("file:///a.py", "python", "def f():\n    pass\n")
 HOLE = Hole(Span(13, 17), "body", indent="    ", block=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from dg_lsp.batch import settle
-from dg_lsp.batch.plan import Fill
 from dg_lsp.core import polish
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate
+from dg_lsp.infill.fill import Fill
 from tests.batch.engines import planned
 
 # The list of parameters never ends.

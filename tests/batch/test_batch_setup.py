@@ -479,13 +479,20 @@ def test_a_model_that_does_not_respond_is_not_written(tmp_path: Path) -> None:
     assert (tmp_path / "config.toml").read_text() == FILE
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="no folder is read-only for every user")
+def test_a_file_that_cannot_be_written_is_reported_before_the_model_is_tried(tmp_path: Path) -> None:
+    completed = run(tmp_path, "--yes", "embedded", DG_LSP_CONFIG="/proc/dg-lsp/config.toml")
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert completed.stderr == "dg-lsp: /proc/dg-lsp/config.toml can't be written: No such file or directory\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("--yes", "fim:nonsense/x"), "names no dialect"),
         (("--yes", "fim:openai:http://me:pw@host#x"), "must hold no user name or password"),
         (("--yes", "./nowhere"), "there is no folder"),
-        (("--yes", "  "), "needs a model's name"),
+        (("--yes", "  "), "a model needs a name"),
         (("--server", "llama=http://me:secret@127.0.0.1:9"), "--server must hold no user name or password"),
         (("--server", "http://me:secret@127.0.0.1:9"), "--server must hold no user name or password"),
         (("--server", "http://me:secret@127.0.0.1:9/?a=1"), "--server must hold no user name or password"),

@@ -15,10 +15,11 @@ import pytest
 from dg_lsp.batch import copies, keep, together, verify
 from dg_lsp.batch.check import Check, Limits
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
-from dg_lsp.batch.plan import Fill, Plan
+from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.run import HoleResult
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Edit, Hole
+from dg_lsp.infill.fill import Fill
 from tests.batch.engines import planned
 
 PYTHON = shlex.quote(sys.executable)

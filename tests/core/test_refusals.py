@@ -97,6 +97,8 @@ def test_an_answer_that_runs_into_a_name_is_refused() -> None:
     check_refused("f(items)\nfor x in ⟦⟧items:\n    pass\n", "list_of", reason)
     check_refused("f(count)\nx = 1 ⟦⟧count + 1\n", "+ n", reason)
     check_refused("def f(c⟦⟧ount):\n    return count\n", "h", reason)
+    check_refused("def c⟦⟧ount(items):\n    return len(items)\n", "h", reason)
+    check_refused("x = first_c⟦⟧ount(items)\n", "h", reason)
 
 
 def test_an_answer_may_complete_a_name() -> None:
@@ -110,6 +112,8 @@ def test_an_answer_may_complete_a_name() -> None:
     check_taken("item = 1\nx = (item⟦⟧, y)\n", "_count")
     check_taken("f(items)\nx = f(it⟦⟧ms, y)\n", "e")
     check_taken("f(items)\nx = f(it⟦⟧ms, itms)\n", "e")
+    check_taken("f(max_size)\nx = f(min_⟦⟧e, y)\n", "siz")
+    check_taken("f(maxSize)\nx = f(min⟦⟧e, y)\n", "Siz")
     check_taken("def __exit__(self, exc⟦⟧e: type) -> None:\n    pass\n", "_typ")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import stat
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -149,7 +150,10 @@ def test_the_engine_uses_the_calibration_that_the_command_wrote(
     repo: tuple[Path, dict[str, str]], tmp_path: Path, own_folder: Path
 ) -> None:
     folder, sources = repo
-    plot = tmp_path / "plot.svg"
+    real, plot = tmp_path / "real.svg", tmp_path / "plot.svg"
+    real.write_text("an earlier plot")
+    real.chmod(0o644)
+    plot.symlink_to(real)
     with openai_that_knows(sources) as url:
         name = f"fim:openai:{url}#m"
         running = backends.load_filler(name)
@@ -173,6 +177,7 @@ def test_the_engine_uses_the_calibration_that_the_command_wrote(
     assert 60 < stated["answered"] <= stated["holes"] <= 120
     assert stated["auc"]["low"] <= stated["auc"]["value"] <= stated["auc"]["high"]
     assert Path(stated["file"]).parent == own_folder
+    assert (plot.is_symlink(), stat.S_IMODE(real.stat().st_mode)) == (True, 0o644)
     svg_text = plot.read_text()
     assert ElementTree.fromstring(svg_text).tag.endswith("svg")
     assert "href" not in svg_text

@@ -390,6 +390,19 @@ def test_a_cancellation_while_closing_a_link_is_raised(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_state_file_of_another_kind_or_user_ends_the_wait_at_once(folder: Path) -> None:
+    async def scenario(other: Running) -> None:
+        away = other.files.state.rename(folder / "away.json")
+        other.files.state.symlink_to(away)  # as one of another user, it is refused
+        with pytest.raises(EngineError, match=r"\.json is not a regular file of this user; remove it"):
+            async with connect(options()):
+                pass
+        assert started(folder) == set()
+
+    with running() as other:
+        asyncio.run(scenario(other))
+
+
 def test_an_engine_started_by_another_client_is_used(folder: Path) -> None:
     async def scenario(other: Running) -> None:
         meanwhile = other.files.state.rename(folder / "away.json")

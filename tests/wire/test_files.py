@@ -21,6 +21,20 @@ def test_a_replaced_file_is_private_and_nothing_is_left_beside_it(tmp_path: Path
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_an_output_keeps_its_link_and_permissions_and_a_new_one_has_the_usual(tmp_path: Path) -> None:
+    old, link, new = tmp_path / "old", tmp_path / "link", tmp_path / "new"
+    old.write_bytes(b"old")
+    old.chmod(0o640)
+    link.symlink_to(old)
+    files.write_output(link, b"new")
+    assert (link.is_symlink(), old.read_bytes(), stat.S_IMODE(old.stat().st_mode)) == (True, b"new", 0o640)
+    files.write_output(new, b"new")
+    (tmp_path / "usual").touch()
+    assert new.stat().st_mode == (tmp_path / "usual").stat().st_mode
+    files.write_output(tmp_path / "private", b"new", new_mode=0o600)
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o600
+
+
 def test_a_failure_before_the_move_keeps_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     target.write_bytes(b"old")
@@ -37,15 +51,15 @@ def test_a_failure_before_the_move_keeps_the_old_file(tmp_path: Path) -> None:
 def test_a_file_that_can_be_replaced_has_no_problem(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("old")
     for name in ("new", "old"):
-        assert files.replace_problem(tmp_path / name) == ""
+        assert files.output_problem(tmp_path / name) == ""
 
 
 def test_a_file_that_cannot_be_replaced_is_explained(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert files.replace_problem(tmp_path) == "this is a folder; name a file in it"
-    assert files.replace_problem(tmp_path / "pipe") == "this is not a regular file"
-    assert files.replace_problem(tmp_path / "gone" / "a") == f"there is no folder {tmp_path / 'gone'}"
-    assert files.replace_problem(tmp_path / ("x" * 300) / "a").startswith("there is no folder ")
+    assert files.output_problem(tmp_path) == "this is a folder; name a file in it"
+    assert files.output_problem(tmp_path / "pipe") == "this is not a regular file"
+    assert files.output_problem(tmp_path / "gone" / "a") == f"there is no folder {tmp_path / 'gone'}"
+    assert files.output_problem(tmp_path / ("x" * 300) / "a").startswith("there is no folder ")
 
 
 def test_a_file_in_a_folder_without_permission_is_explained(tmp_path: Path) -> None:
@@ -53,4 +67,4 @@ def test_a_file_in_a_folder_without_permission_is_explained(tmp_path: Path) -> N
     closed.mkdir(mode=0o500)
     if os.access(closed, os.W_OK):
         pytest.skip("root may write in every folder")
-    assert files.replace_problem(closed / "a").startswith(f"files can't be written in {closed}: permission denied")
+    assert files.output_problem(closed / "a").startswith(f"files can't be written in {closed}: permission denied")

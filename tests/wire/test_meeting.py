@@ -76,21 +76,36 @@ def test_an_invalid_state_is_ignored(tmp_path: Path, name: str, value: object) -
     assert meeting.read_state(files) is None
 
 
-def test_a_state_that_is_not_a_file_or_belongs_to_another_user_is_ignored(tmp_path: Path) -> None:
+def test_a_state_that_is_not_a_file_or_belongs_to_another_user_is_refused(tmp_path: Path) -> None:
     files = EngineFiles(tmp_path, "engine-x")
     meeting.write_state(files, State(1, "127.0.0.1:80", "secret", "0.1"))
     elsewhere = files.state.rename(tmp_path / "elsewhere")
+
+    def check_refused() -> None:
+        with pytest.raises(MeetingError, match="is not a regular file of this user; remove it"):
+            meeting.read_state(files)
+
     files.state.symlink_to(elsewhere)
-    assert meeting.read_state(files) is None
+    check_refused()
     files.state.unlink()
     os.mkfifo(files.state)
-    assert meeting.read_state(files) is None
+    check_refused()
     files.state.unlink()
     elsewhere.rename(files.state)
     assert meeting.read_state(files) is not None
     if os.getuid() == 0:
         os.chown(files.state, 4711, -1)
-        assert meeting.read_state(files) is None
+        check_refused()
+
+
+def test_an_engines_last_words_are_of_its_last_start(tmp_path: Path) -> None:
+    files = EngineFiles(tmp_path, "engine-x")
+    files.log.write_text("before\n")
+    assert meeting.last_words(files) == ("before",)
+    with files.log.open("a") as log:
+        log.write("2026-01-01 12:00:00 starting an engine for x\nfirst\n2026-01-01 12:00:09 starting an engine for x\nsecond\n")
+    assert meeting.last_words(files) == ("second",)
+    assert meeting.last_words(EngineFiles(tmp_path, "engine-y")) == ()
 
 
 def test_checking_a_lock_does_not_change_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dg_lsp.batch.commands import can_ask, say
+from dg_lsp.batch.commands import ask, can_ask, say
 from dg_lsp.wire import completions, config, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.entry import ENGINE_COMMAND
@@ -52,7 +52,7 @@ def setup(
     Exits with 1 if the chosen model does not respond, and writes nothing then.
     """
     from dg_lsp.batch.setup import machine, offers, servers
-    from dg_lsp.batch.setup.user_file import UserFileError, new_text, write_model
+    from dg_lsp.batch.setup.user_file import UserFileError, prepare, write_model
 
     path = config.sources()[0][0]
     try:
@@ -66,12 +66,12 @@ def setup(
             _show(this_machine, running, choices)
             chosen = _ask_choice(choices)
         if chosen:
-            new_text(path, chosen)  # a file that can't be changed is reported before the test, which may take long
+            prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
         trial_result = _try_model(chosen, quiet=as_json) if chosen and trial else None
         is_written = bool(chosen) and not (trial_result and trial_result.problem)
         if is_written:
             write_model(path, chosen)
-    except (UserFileError, _SetupError) as error:
+    except (UserFileError, config.ConfigError, _SetupError) as error:
         say(str(error))
         raise typer.Exit(2) from error
     if as_json:
@@ -121,21 +121,9 @@ def _report_missing(named_endpoints: Sequence[Endpoint], running: Sequence[Serve
 
 
 def _validated(model: str) -> str:
-    """Return the model's name for the configuration; raise _SetupError if it is invalid."""
-    if not model.strip() or not model.isprintable():
-        raise _SetupError("--yes needs a model's name")
-    if model_names.has_password(model):
-        raise _SetupError(f"the model's URL {config.NO_PASSWORD}")
-    try:
-        if model_names.is_remote(model):
-            remote = model_names.parse_remote(model)
-            if None in remote.addresses:
-                raise _SetupError(f"{model} names no server; a remote model is named {model_names.HELP}")
-    except model_names.ModelNameError as error:
-        raise _SetupError(str(error)) from error
+    """Return the model's name for the configuration; raise ConfigError if it is invalid."""
+    config.check_model(model)
     folder = model_names.folder_of(model)
-    if folder is not None and not folder.is_dir():
-        raise _SetupError(f"there is no folder {folder}")
     # The configuration applies in every folder, so a relative path must be resolved.
     return str(folder or model)
 
@@ -190,7 +178,7 @@ def _ask_choice(choices: Sequence[Offer]) -> str:
         return ""
     best = next(number for number, offer in enumerate(choices, 1) if offer.is_recommended)
     while True:
-        answer = str(typer.prompt(f"\nWhich one? 1 to {len(choices)}, or q", default=str(best))).strip()
+        answer = ask(f"\nWhich one? 1 to {len(choices)}, or q", end="q", default=str(best)).strip()
         if answer.lower() in ("q", "quit"):
             return ""
         if answer.isdecimal() and 1 <= int(answer) <= len(choices):

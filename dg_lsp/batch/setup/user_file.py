@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import os
-import stat
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,29 @@ class UserFileError(Exception):
 
 def write_model(path: Path, model: str) -> None:
     """Set `engine.model` in a file, created if missing; raise UserFileError if that fails."""
-    # The target of a link is replaced, not the link: some users link to their configuration.
-    target = Path(os.path.realpath(path))
-    new = new_text(path, model)
+    new = prepare(path, model)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o600
-        files.replace(target, new.encode(), finish=lambda made: made.chmod(mode), is_durable=True)
+        files.write_output(path, new.encode(), new_mode=0o600)
     except OSError as error:
         raise UserFileError(f"{path} can't be written: {error.strerror or error}") from error
 
 
-def new_text(path: Path, model: str) -> str:
-    """Return a file's text with another `engine.model`; raise UserFileError if the file can't be read or changed."""
+def prepare(path: Path, model: str) -> str:
+    """Return a file's text with another `engine.model`, and create the file's folder.
+
+    Raises UserFileError if the file can't be read, changed or written.
+    """
+    new = _new_text(path, model)
+    try:
+        Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserFileError(f"{path} can't be written: {error.strerror or error}") from error
+    if problem := files.output_problem(path):
+        raise UserFileError(f"{path} can't be written: {problem}")
+    return new
+
+
+def _new_text(path: Path, model: str) -> str:
     try:
         old = files.read_regular(Path(os.path.realpath(path)), MAX_BYTES).decode("utf-8")
     except FileNotFoundError:

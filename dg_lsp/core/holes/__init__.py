@@ -32,7 +32,7 @@ def at_place(document: Document, span: Span, syntax: Syntax | None, instruction:
     if hole := _at_marker(document, span, syntax) or at_placeholder(document, span, syntax):
         return replace(hole, instruction=" ".join(part for part in (instruction, hole.instruction) if part))
     if span.start == span.end:
-        return at_cursor(document, span.start, syntax)
+        return replace(at_cursor(document, span.start, syntax), instruction=instruction)
     return selection(document, span, syntax, instruction)
 
 

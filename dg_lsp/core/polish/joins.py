@@ -10,6 +10,8 @@ from dg_lsp.core.polish.around import Around
 
 _NAME_AT_END = re.compile(r"(?<!\w)[^\W\d]\w*\Z")
 _NAME_AT_START = re.compile(r"\w+")
+_WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*|\d+")
+"""A word of a name such as `max_size2` or `maxSize`."""
 
 
 def drop_comment_before_code(text: str, around: Around) -> str | None:
@@ -28,8 +30,8 @@ def drop_glued(text: str, around: Around) -> str | None:
     """Drop an answer that merges with a name next to it, unless the merged name is known.
 
     The rule applies only before more code on the line: at the end of a line, what is typed may be the beginning of any
-    name. An answer that ends with the rest of its line wrote that name itself. At a cursor inside a name, the answer is
-    part of that name, unless the name is used elsewhere as it is and the longer one is not.
+    name. An answer that ends with the rest of its line wrote that name itself. At a cursor inside a name, the longer name
+    must be known, or it is new and made of known words, and the shorter one is not used elsewhere.
     """
     language = languages.get(around.document.language)
     if language is None or text.rstrip().endswith(around.rest.rstrip()) or not around.rest.strip(" \t)]};,"):
@@ -38,8 +40,8 @@ def drop_glued(text: str, around: Around) -> str | None:
     last, right = _NAME_AT_END.search(text), _NAME_AT_START.match(around.rest)
     is_glued = False
     if left and first and right and first.end() == len(text):
-        is_used = _n_places(left[0] + right[0], around) > 0
-        is_glued = is_used and not _is_known(left[0] + text + right[0], around, language)
+        is_new = _n_places(left[0] + right[0], around) == 0 and _has_known_words(left[0], text, right[0], around, language)
+        is_glued = not is_new and not _is_known(left[0] + text + right[0], around, language)
         last = None
     elif left and first and text[0].islower():
         is_member = around.before[: left.start()].endswith((".", ":", ">"))
@@ -55,6 +57,17 @@ def drop_glued(text: str, around: Around) -> str | None:
 
 def _is_known(name: str, around: Around, language: Language) -> bool:
     return name in languages.words(language) or _n_places(name, around) > 0
+
+
+def _has_known_words(head: str, middle: str, tail: str, around: Around, language: Language) -> bool:
+    """Return whether the words of a name that contain a part of its middle occur in the document or the language."""
+    text, span = around.document.text, around.hole.span
+    # Without the name around the hole, whose parts prove nothing.
+    others = text[: span.start - len(head)] + " " + text[span.end + len(tail) :]
+    known = {word[0].lower() for word in _WORD.finditer(others)} | {word.lower() for word in languages.words(language)}
+    start, end = len(head), len(head) + len(middle)
+    words = _WORD.finditer(head + middle + tail)
+    return all(word[0].lower() in known for word in words if word.start() < end and start < word.end())
 
 
 def _n_places(name: str, around: Around) -> int:

@@ -8,7 +8,7 @@ This package knows nothing of the messages sent over the socket.
 """
 
 from dg_lsp.wire.meeting.locks import Lock, hold, is_held
-from dg_lsp.wire.meeting.process import MAX_LOG_BYTES, EngineSettings, alive, log_tail, start_engine
+from dg_lsp.wire.meeting.process import MAX_LOG_BYTES, EngineSettings, alive, last_words, log_tail, start_engine
 from dg_lsp.wire.meeting.runtime import (
     MAX_SOCKET_PATH,
     RUNTIME_DIR_VARIABLE,
@@ -42,6 +42,7 @@ __all__ = [
     "hold",
     "is_held",
     "is_token",
+    "last_words",
     "log_tail",
     "read_state",
     "runtime_dir",

@@ -16,6 +16,8 @@ from dg_lsp.wire.settings import DEFAULTS
 from dg_lsp.wire.visible import visible_line
 
 MAX_LOG_BYTES = 1024 * 1024
+STARTING = "starting an engine for"
+N_LINES_OF_START = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def start_engine(
         raise unusable(files.log, error) from error
     try:
         # If the log can't be written, as on a full disk, nothing could later say why the engine ended.
-        log_line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} starting an engine for {visible_line(engine_id.model)}\n"
+        log_line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {STARTING} {visible_line(engine_id.model)}\n"
         os.write(handle, log_line.encode("utf-8", "backslashreplace"))
     except OSError as error:
         os.close(handle)
@@ -85,6 +87,13 @@ def start_engine(
     # Without this wait, an engine that ends before its starter would stay in the process table as a zombie.
     threading.Thread(target=process.wait, name="dg-lsp-reaper", daemon=True).start()
     return process
+
+
+def last_words(files: EngineFiles, n_lines: int = 5) -> tuple[str, ...]:
+    """Return the last lines that the engine wrote since it was last started, which say why it ended."""
+    lines = log_tail(files, N_LINES_OF_START)
+    starts = [number for number, line in enumerate(lines) if STARTING in line]
+    return lines[starts[-1] + 1 if starts else 0 :][-n_lines:]
 
 
 def log_tail(files: EngineFiles, n_lines: int = 5) -> tuple[str, ...]:

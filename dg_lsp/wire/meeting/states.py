@@ -42,13 +42,18 @@ def is_token(text: str) -> bool:
 
 
 def read_state(files: EngineFiles) -> State | None:
-    """Return the state that the engine last wrote, or None if it can't be read. The engine may have ended since."""
+    """Return the state that the engine last wrote, or None if it can't be read. The engine may have ended since.
+
+    Raises MeetingError if the file is not a regular file of this user.
+    """
     try:
+        status = files.state.lstat()
+        # The state of another user could direct our code to their process. An engine could not be found through it either.
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+            raise MeetingError(f"{files.state} is not a regular file of this user; remove it")
         with open(files.state, "rb", opener=_opener) as file:
-            status = os.fstat(file.fileno())
-            # The state of another user could direct our code to their process.
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
-                return None
+            if not os.path.samestat(status, os.fstat(file.fileno())):
+                return None  # replaced just now
             fields = parse(file.read(MAX_STATE_BYTES))
         engine_id = fields.inner("which")
         protocol = fields.inner("protocol")

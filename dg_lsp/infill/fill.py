@@ -1,0 +1,233 @@
+"""Fill the holes of a document: the one loop of code actions, the Python API and the batch.
+
+A group of holes shares a request, and the fills of its answer are accepted together. If no answer is accepted, each hole is
+requested alone. Knows suggestions and how they fit into the text. Knows nothing of files, editors and checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from dg_lsp.core import confidence, context, polish, positions, values
+from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.confidence import Confidence, Ranked, Threshold
+from dg_lsp.core.repository import EMPTY, Repository
+from dg_lsp.core.syntax import Syntax
+from dg_lsp.core.values import Document, Edit, Hole, Snippet
+from dg_lsp.infill import pipeline
+from dg_lsp.infill.pipeline import Answer, RequestOptions, Suggestion
+from dg_lsp.infill.port import Engine
+
+BREAKS, NO_REPAIR = "the answer breaks the syntax", "the answer does not repair the syntax"
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """One possible fill of a hole: the edit, the model's confidence in it, and the number of steps it took.
+
+    With `shrinks` it replaces working code by less code.
+    """
+
+    edit: Edit
+    confidence: Confidence
+    steps: int = 0
+    shrinks: bool = False
+
+    @property
+    def start(self) -> int:
+        """Where the replaced characters start, counted in code points."""
+        return self.edit.span.start
+
+    @property
+    def end(self) -> int:
+        """Where the replaced characters end, counted in code points."""
+        return self.edit.span.end
+
+    @property
+    def text(self) -> str:
+        """The new text."""
+        return self.edit.text
+
+    @property
+    def probability(self) -> float | None:
+        """The share of such fills that are right; None if the model is not calibrated."""
+        return confidence.probability(self.confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class FillResult:
+    """The text with its holes filled, the fills in order, for each open hole its line and the reason, and how many holes."""
+
+    text: str = ""
+    fills: tuple[Fill, ...] = ()
+    open_holes: tuple[tuple[int, str], ...] = ()
+    n_holes: int = 0
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The edits of the fills."""
+        return tuple(fill.edit for fill in self.fills)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why holes are open, each reason once."""
+        return tuple(dict.fromkeys(reason for _, reason in self.open_holes)) if self.n_holes else ("there is nothing to fill",)
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether a fill replaces working code by less code."""
+        return any(fill.shrinks for fill in self.fills)
+
+    def caution(self, threshold: Threshold) -> str:
+        """Return a warning about uncertain fills, such as `best guess, 4 %`; "" when every fill reaches the threshold."""
+        unsure = [fill.confidence for fill in self.fills if not confidence.is_sure(fill.confidence, threshold)]
+        if not unsure:
+            return ""
+        return f"best guess, {confidence.words(min(unsure, key=confidence.order))}"
+
+    def note(self, threshold: Threshold) -> str:
+        """Return the note after a title: the caution or the lowest probability, and whether working code is replaced."""
+        least = min((fill.confidence for fill in self.fills), key=confidence.order, default=Ranked())
+        sure = "" if isinstance(least, Ranked) else confidence.words(least)
+        parts = [self.caution(threshold) or sure, polish.SHRINKS if self.shrinks else ""]
+        return ", ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A document and how to fill its holes.
+
+    `options` returns the options of a request for so many holes. `is_file` is False for a notebook cell. With `allow_shrink`,
+    an answer may replace working code by less code. With `repairs`, a fill must reduce the number of syntax errors. A fill
+    needs `min_probability`, if that is above 0.
+    """
+
+    document: Document
+    syntax: Syntax | None
+    options: Callable[[int], RequestOptions]
+    related: Sequence[Snippet] = ()
+    files: Repository = EMPTY
+    is_file: bool = True
+    allow_shrink: bool = False
+    repairs: bool = False
+    min_probability: float = 0.0
+
+    async def ask(self, engine: Engine, group: Sequence[Hole]) -> Answer:
+        """Return the answer to one request. Raises EngineError, and ValueError as `pipeline.infill` does."""
+        return await pipeline.infill(
+            engine,
+            self.document,
+            group,
+            self.options(len(group)),
+            syntax=self.syntax,
+            related=self.related,
+            files=self.files,
+            is_file=self.is_file,
+            allow_shrink=self.allow_shrink,
+        )
+
+
+def fills_of(suggestion: Suggestion) -> tuple[Fill, ...]:
+    """Return a suggestion's fills, one for each hole of its request."""
+    candidate = suggestion.candidate
+    return tuple(Fill(edit, candidate.confidence, candidate.steps, suggestion.shrinks) for edit in suggestion.edits)
+
+
+async def in_turn(
+    group: tuple[Hole, ...],
+    ask: Callable[[tuple[Hole, ...]], Awaitable[A]],
+    accepts: Callable[[tuple[Hole, ...], A], bool],
+    *,
+    splits: bool = True,
+) -> None:
+    """Ask for a group of holes; if its answer is not accepted, ask for each hole alone, unless `splits` is False."""
+    if not accepts(group, await ask(group)) and splits and len(group) > 1:
+        for hole in group:
+            accepts((hole,), await ask((hole,)))
+
+
+async def fill(
+    attempts: Sequence[tuple[Hole, ...]],
+    task: Task,
+    engine_for: Callable[[tuple[Hole, ...]], Engine],
+    done: Callable[[int, int], None] = lambda _n_done, _n_holes: None,
+) -> FillResult:
+    """Return the result of the first set of holes with a fill, else of the last set.
+
+    `engine_for` returns the engine for one request. `done` is called with the number of holes that are done and their total.
+    Raises EngineError.
+    """
+    result = FillResult(task.document.text)
+    for holes in attempts:
+        result = await _fill(holes, task, engine_for, done)
+        if result.fills:
+            break
+    return result
+
+
+async def _fill(
+    holes: tuple[Hole, ...],
+    task: Task,
+    engine_for: Callable[[tuple[Hole, ...]], Engine],
+    done: Callable[[int, int], None],
+) -> FillResult:
+    state = _Text(task)
+
+    async def ask(asked: tuple[Hole, ...]) -> Answer:
+        done(holes.index(asked[0]), len(holes))
+        return await task.ask(engine_for(asked), asked)
+
+    for group in context.group(holes, task.document):
+        await in_turn(group, ask, state.accepts, splits=not task.repairs)
+    done(len(holes), len(holes))
+    return state.result(len(holes))
+
+
+@dataclass(slots=True)
+class _Text:
+    """A text whose holes are filled one after another; each fill must leave it valid."""
+
+    task: Task
+    fills: list[Fill] = field(default_factory=list)
+    reasons: dict[Hole, str] = field(default_factory=dict)
+
+    def accepts(self, group: tuple[Hole, ...], answer: Answer) -> bool:
+        """Accept the first suggestion that is probable enough and fits into the text; return whether there is one."""
+        reason = answer.reason
+        for suggestion in answer.suggestions:
+            probability = confidence.probability(suggestion.candidate.confidence) or 0.0
+            if probability < self.task.min_probability:
+                reason = reason or f"its probability is below {self.task.min_probability:g}"
+            elif not self._is_valid(suggestion.edits):
+                reason = NO_REPAIR if self.task.repairs else BREAKS
+            else:
+                self.fills += fills_of(suggestion)
+                for hole in group:
+                    self.reasons.pop(hole, None)
+                return True
+        self.reasons |= dict.fromkeys(group, reason)
+        return False
+
+    def result(self, n_holes: int) -> FillResult:
+        """Return the filled text with its fills and open holes."""
+        lines = positions.lines(self.task.document.text)
+        fills = tuple(sorted(self.fills, key=lambda fill: fill.edit.span))
+        open_holes = sorted(self.reasons.items(), key=lambda item: item[0].span)
+        return FillResult(
+            values.apply(self.task.document.text, tuple(fill.edit for fill in fills)),
+            fills,
+            tuple((lines.at(hole.span.start) + 1, reason) for hole, reason in open_holes),
+            n_holes,
+        )
+
+    def _is_valid(self, edits: Sequence[Edit]) -> bool:
+        task = self.task
+        text = values.apply(task.document.text, (*(fill.edit for fill in self.fills), *edits))
+        after = syntaxes.of(replace(task.document, text=text), task.syntax)
+        if after is None or task.syntax is None:
+            return not task.repairs
+        return syntaxes.adds_errors(task.syntax, after) if task.repairs else not syntaxes.adds_errors(after, task.syntax)

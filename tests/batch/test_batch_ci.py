@@ -1,0 +1,240 @@
+"""What a CI sees of `dg-lsp infill`: exit codes, files, the schema of the report, and places from another tool."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import fastjsonschema
+import pytest
+
+from dg_lsp.batch import plan
+from dg_lsp.batch.plan import Location, PlanError
+from tests.batch.engines import Filling
+from tests.batch.test_batch_commands import FILLED, STUB, project, report, run
+from tests.engine.backends_kit import Recorder, serving
+from tests.fakes import FailingEngine
+from tests.patience import PATIENCE_S
+
+__all__ = ["project"]
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "docs" / "infill-report.schema.json").read_text())
+UNSURE = ("--min-confidence", "0.95")
+
+
+@pytest.fixture(scope="module")
+def validate() -> Callable[[dict[str, Any]], None]:
+    """Raises an error for a report that is not as docs/infill-report.schema.json says."""
+    validated: Callable[[dict[str, Any]], None] = fastjsonschema.compile(SCHEMA)
+    return validated
+
+
+def test_the_report_is_as_its_schema_says(project: Path, validate: Callable[[dict[str, Any]], None]) -> None:
+    (project / "a.py").write_text(STUB)
+    (project / "bad.py").write_text(STUB + "x = (\n")
+    (project / "bin.py").write_bytes(b"\0")
+    filled = report(".")
+    unsure = report(".", *UNSURE)
+    failed = report(".", engine=FailingEngine("the engine is busy"))
+    for each in (filled, unsure, failed, report("bin.py")):
+        validate(each)
+    statuses = {row["status"] for each in (filled, unsure, failed) for row in each["holes"]}
+    assert statuses == {"filled", "unsure", "failed"}
+    assert {file["status"] for file in filled["files"]} == {"skipped", "noted"}
+    hole = filled["holes"][0]
+    for wrong in (
+        {**filled, "version": 2},
+        {**filled, "more": 1},
+        {**filled, "holes": [{**hole, "status": "open"}]},
+        {**filled, "holes": [{name: value for name, value in hole.items() if name != "retry"}]},
+    ):
+        with pytest.raises(fastjsonschema.JsonSchemaException):
+            validate(wrong)
+
+
+def test_the_exit_code_says_what_a_job_can_do(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    (project / "empty.py").write_text("x = 1\n")
+    assert run("empty.py").exit_code == 0
+    assert run("a.py").exit_code == 0
+    assert run("a.py", *UNSURE).exit_code == 1
+    assert run("a.py", "--check", "false").exit_code == 1
+    assert run("a.py", "--model", "./gone").exit_code == 2
+    assert run("a.py", "--model", "fim:gone:http://127.0.0.1:9#m").exit_code == 2
+    assert run("a.py", "--model", "fim:openai:http://me:secret@host#m").exit_code == 2
+    assert run("a.py", engine=FailingEngine("the engine is busy")).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "codes"), [("open", (0, 1, 1)), ("failed", (0, 0, 1)), ("any", (1, 1, 1)), ("never", (0, 0, 0))]
+)
+def test_fail_on_chooses_which_holes_fail_a_job(project: Path, fail_on: str, codes: tuple[int, ...]) -> None:
+    (project / "a.py").write_text(STUB)
+    (project / "none.py").write_text("x = 1\n")
+    option = ("--fail-on", fail_on)
+    assert tuple(run("a.py", *option, *more).exit_code for more in ((), UNSURE, ("--check", "false"))) == codes
+    assert run("none.py", *option).exit_code == 0
+    # Neither hides an engine that failed.
+    assert run("a.py", *option, engine=FailingEngine("the engine is busy")).exit_code == 3
+    assert run("a.py", "--dry-run", *option).exit_code == int(fail_on == "any")
+    result = run("a.py", "--fail-on", "sometimes")
+    assert (result.exit_code, result.stderr) == (2, "dg-lsp: --fail-on takes open, failed, any or never, not 'sometimes'\n")
+
+
+# The command with the user's engine; prints the imported modules that matter.
+COMMAND = """
+import sys
+from dg_lsp.__main__ import main
+try:
+    main()
+finally:
+    print(sorted({"torch", "numpy", "transformers"} & sys.modules.keys()), file=sys.stderr)
+"""
+
+
+def infill(folder: Path, *args: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", COMMAND, "infill", *args]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_a_run_without_holes_imports_no_torch_and_starts_no_engine(tmp_path: Path, engines: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    process = infill(tmp_path, ".", "--check", "true", "--json", "--report", "page.html", "--patch", "a.diff")
+    assert (process.returncode, process.stderr) == (0, "dg-lsp: no holes found\n[]\n")
+    assert (tmp_path / "a.diff").read_text() == ""
+    assert list(engines.iterdir()) == []
+
+
+def test_an_engine_that_cannot_start_is_3_and_one_that_fails_later_too(tmp_path: Path, engines: Path) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    log = engines / "closed"
+    log.write_text("")
+    process = subprocess.run(
+        [sys.executable, "-m", "dg_lsp", "infill", "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "DG_LSP_RUNTIME_DIR": str(log)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (process.returncode, process.stdout) == (3, "")
+    process = infill(tmp_path, ".", "--model", "fim:openai:http://127.0.0.1:9#m", "--json")
+    [hole] = json.loads(process.stdout)["holes"]
+    assert (process.returncode, hole["status"], hole["retry"]) == (3, "failed", True)
+
+
+def test_a_patch_is_written_beside_the_report(project: Path) -> None:
+    (project / "a.py").write_text(STUB)
+    assert report("a.py", "--patch", "a.diff")["summary"]["filled"] == 1
+    result = run("a.py", "--patch", "b.diff")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert (project / "b.diff").read_text() == (project / "a.diff").read_text()
+    subprocess.run(["git", "apply", "a.diff"], check=True)
+    assert (project / "a.py").read_text() == FILLED
+    result = run("a.py", "--patch", "gone/a.diff")
+    assert (result.exit_code, result.stderr) == (2, f"dg-lsp: --patch gone/a.diff: there is no folder {project / 'gone'}\n")
+
+
+def test_places_have_an_optional_comment() -> None:
+    text = "\n# from a tool\na.py:3:5\nb c.py:1:2-1:9: sort the rows: by date\nc.py:1:1 use f()\r\n"
+    assert plan.parse_places(text, "x") == [
+        Location("a.py", (3, 5)),
+        Location("b c.py", (1, 2), (1, 9), "sort the rows: by date"),
+        Location("c.py", (1, 1), None, "use f()"),
+    ]
+    match = {"file": "a.py", "range": {"start": {"line": 0, "column": 4}, "end": {"line": 1, "column": 0}}, "message": "do it"}
+    assert plan.parse_places(json.dumps(match), "x") == [Location("a.py", (1, 5), (2, 1), "do it")]
+
+
+@pytest.mark.parametrize("line", ["a.py", "a.py:3", "a.py:0:1", "a.py:1:2x", "{}", "{", '{"file": "a", "range": 3}'])
+def test_an_invalid_line_of_places_is_named(line: str) -> None:
+    with pytest.raises(PlanError, match=r"^--places x, line 2: "):
+        plan.parse_places(f"a.py:1:1\n{line}\n", "--places x")
+
+
+def test_places_come_from_a_file_and_their_comments_reach_the_model(project: Path) -> None:
+    (project / "a.py").write_text(STUB + "\n\nx = \n")
+    (project / "places.txt").write_text("a.py:3:5: return the number 1\na.py:6:5: a small number\n")
+    engine = Filling("1")
+    rows = report("--places", "places.txt", "--all", engine=engine)["holes"]
+    assert [(row["line"], row["kind"]) for row in rows] == [(3, "body"), (6, "cursor")]
+    instructions = [hole.instruction for request in engine.requests for hole in request.holes]
+    assert "return the number 1" in instructions[0]
+    assert instructions[1] == "a small number"
+    (project / "places.txt").write_text("")
+    assert (run("--places", "places.txt").exit_code, run("--places", "places.txt").stderr) == (0, "dg-lsp: no holes found\n")
+    for name, reason in (("gone", "no such file or directory"), (".", "is a directory")):
+        result = run("--places", name)
+        assert (result.exit_code, result.stderr) == (2, f"dg-lsp: --places {name} can't be read: {reason}\n")
+
+
+RULE = """
+id: date
+language: python
+severity: hint
+message: parse an ISO date such as 1999-12-31, with date.fromisoformat
+rule: {pattern: "raise NotImplementedError", inside: {kind: function_definition, stopBy: end}}
+"""
+DATES = '''"""Dates of orders."""
+
+from datetime import date
+
+
+def parsed(text: str) -> date:
+    """Return the date that a text names."""
+    raise NotImplementedError
+
+
+def year(text: str) -> int:
+    """Return the year of the date that a text names."""
+    return parsed(text).year
+'''
+TESTS = """import dates
+
+
+def test_year() -> None:
+    assert dates.year("1999-12-31") == 1999
+"""
+
+
+@pytest.mark.usefixtures("engines")
+def test_a_rule_marks_places_and_the_tests_prove_the_fills(tmp_path: Path) -> None:
+    """The recipe of docs/infill.md, in a repository of its own, with the real ast-grep and pytest."""
+    [rule_tool] = [file.locate() for file in metadata.files("ast-grep-cli") or () if file.name == "ast-grep"]
+    (tmp_path / "rule.yml").write_text(RULE)
+    (tmp_path / "dates.py").write_text(DATES)
+    (tmp_path / "test_dates.py").write_text(TESTS)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    scan = [str(rule_tool), "scan", "--rule", "rule.yml", "--json=stream", "."]
+    matches = subprocess.run(scan, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    answers = Recorder([{"choices": [{"text": "return date.today()"}, {"text": "return date.fromisoformat(text)"}]}])
+    with serving({"POST /v1/completions": answers.answer}) as url:
+        process = infill(
+            tmp_path,
+            *("--places", "-", "--model", f"fim:openai:{url}#m", "--candidates", "2"),
+            *("--check", f"{sys.executable} -m pytest -q -p no:cacheprovider", "--patch", "dates.diff", "--json"),
+            text=matches,
+        )
+    [hole] = json.loads(process.stdout)["holes"]
+    assert (process.returncode, hole["text"]) == (0, "return date.fromisoformat(text)"), process.stderr
+    assert hole["verified"] == "the check: 1 test"
+    assert any("parse an ISO date" in json.dumps(body) for body in answers.bodies)
+    subprocess.run(["git", "apply", "dates.diff"], cwd=tmp_path, check=True)
+    assert "date.fromisoformat(text)" in (tmp_path / "dates.py").read_text()
