@@ -109,6 +109,11 @@ class Vocabulary:
         order = sorted((piece, token) for token, piece in enumerate(self.pieces) if piece)
         return [piece for piece, _ in order], [token for _, token in order]
 
+    @cached_property
+    def without_blank_start(self) -> tuple[int, ...]:
+        """The ids of all tokens with bytes that do not start with a space or a tab."""
+        return tuple(token for token, piece in enumerate(self.pieces) if piece and piece[:1] not in (b" ", b"\t"))
+
     def starting_with(self, head: bytes) -> tuple[int, ...]:
         """Return the ids of all tokens whose bytes start with `head`, in ascending order."""
         if not head:
