@@ -102,8 +102,7 @@ async def run(
         rows += report.rows(result, by_hole)
         source = result.plan.source
         name = os.path.relpath(source.path, root).replace(os.sep, "/")
-        edits = [fill.edit for fill in result.fills.values()]
-        patch.append(diff.unified(name, source.document.text, edits))
+        patch.append(diff.unified(name, source.document.text, result.edits))
     skipped += private
     ms = round((time.perf_counter() - started) * 1000)
     facts = {"ms": ms, "model": spec.model, "seed": seed, "written": write}

@@ -313,7 +313,7 @@ async def _fill(spec: JobSpec, plans: Sequence[Plan], answers: Journal, connect:
         outcome.rows += rows
         source = result.plan.source
         name = os.path.relpath(source.path, root).replace(os.sep, "/")
-        if text := diff.unified(name, source.document.text, [fill.edit for fill in result.fills.values()]):
+        if text := diff.unified(name, source.document.text, result.edits):
             outcome.diffs.append(text)
         if spec.page:
             from dg_lsp.batch import page

@@ -9,13 +9,13 @@ import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dg_lsp.core import context, holes, positions, syntax
+from dg_lsp.core import context, holes, importing, positions, syntax
 from dg_lsp.core.confidence import Confidence
-from dg_lsp.core.values import Document, Edit, Hole, Span
+from dg_lsp.core.values import Document, Edit, Hole, Import, Span
 from dg_lsp.core.wording import counted
 
 if TYPE_CHECKING:
@@ -79,11 +79,20 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """One possible fill of a hole: the edit, its confidence, and the number of steps it took."""
+    """One possible fill of a hole: the edit, its confidence, the number of steps it took, and what its file must import."""
 
     edit: Edit
     confidence: Confidence
     steps: int
+    imports: tuple[Import, ...] = ()
+
+
+def edits(document: Document, fills: Iterable[Fill]) -> list[Edit]:
+    """Return the edits of these fills of a document, and the one that adds their imports."""
+    chosen = list(fills)
+    imports = {each for fill in chosen for each in fill.imports}
+    imported = importing.edit(document.text, document.language, tuple(imports)) if imports else None
+    return [*([imported] if imported else []), *(fill.edit for fill in chosen)]
 
 
 def parse_kinds(text: str) -> frozenset[str]:

@@ -227,12 +227,12 @@ async def _group(
     stored = {hole: HoleResult(fills) for hole in group if (fills := journal.get(document, hole, requests[hole]))}
     if stored.keys() >= set(group):
         return stored
-    by_hole = await _ask(engine, plan, group, request_of, options)
+    by_hole = await _ask(engine, plan, context, group, request_of, options)
     if len(group) > 1 and not all(result.fills for result in by_hole.values()):
         # An answer must fill all holes of a request. Requested one by one, most of them may still be filled.
         spent_ms = next(iter(by_hole.values())).ms
         for hole in group:
-            [result] = (await _ask(engine, plan, (hole,), request_of, options)).values()
+            [result] = (await _ask(engine, plan, context, (hole,), request_of, options)).values()
             by_hole[hole] = replace(result, ms=result.ms + spent_ms)
     for hole, result in by_hole.items():
         if not result.fills and result.is_answered:
@@ -296,7 +296,7 @@ async def _round(
 ) -> HoleResult:
     other_seed = replace(options, seed=options.seed + number * SEED_STEP)
     request_of = _request_of(plan, context, other_seed)
-    return next(iter((await _ask(engine, plan, (_with_failure(hole, failure),), request_of, other_seed)).values()))
+    return next(iter((await _ask(engine, plan, context, (_with_failure(hole, failure),), request_of, other_seed)).values()))
 
 
 def _with_failure(hole: Hole, failure: str) -> Hole:
@@ -308,7 +308,12 @@ def _with_failure(hole: Hole, failure: str) -> Hole:
 
 
 async def _ask(
-    engine: Engine, plan: Plan, group: tuple[Hole, ...], request_of: RequestOf, options: RunOptions
+    engine: Engine,
+    plan: Plan,
+    context: FileContext,
+    group: tuple[Hole, ...],
+    request_of: RequestOf,
+    options: RunOptions,
 ) -> dict[Hole, HoleResult]:
     start = time.perf_counter()
     answer, reason, is_answered = pipeline.Answer(), "", False
@@ -319,14 +324,24 @@ async def _ask(
         try:
             candidates = await engine.fill(request)
             answer = pipeline.to_answer(
-                request, candidates, plan.source.document, syntax=plan.syntax, is_file=True, allow_shrink=options.allow_shrink
+                request,
+                candidates,
+                plan.source.document,
+                syntax=plan.syntax,
+                is_file=True,
+                allow_shrink=options.allow_shrink,
+                sources=context.sources(str(plan.source.path)),
             )
             is_answered = True
         except (EngineError, ValueError) as error:
             reason = str(error)
     ms = (time.perf_counter() - start) * 1000
     fills = tuple(
-        tuple(Fill(edit, suggestion.candidate.confidence, suggestion.candidate.steps) for edit in suggestion.edits)
+        # Each fill brings the imports of all of its request, because names are not told apart by hole.
+        tuple(
+            Fill(edit, suggestion.candidate.confidence, suggestion.candidate.steps, suggestion.imports)
+            for edit in suggestion.edits
+        )
         for suggestion in answer.suggestions
     )
     return {

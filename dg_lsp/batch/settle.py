@@ -6,10 +6,10 @@ parse: if the fills together add errors, the least sure ones are dropped. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dg_lsp.batch.plan import Fill, Plan
+from dg_lsp.batch.plan import Fill, Plan, edits
 from dg_lsp.core import confidence, syntax, values
 from dg_lsp.core.values import Hole
 
@@ -53,17 +53,22 @@ def n_attempts(fills: Mapping[Hole, Sequence[Fill]]) -> int:
 
 def text_with(plan: Plan, fills: Mapping[Hole, Fill]) -> str:
     """Return the file's text with these fills in place."""
-    return values.apply(plan.source.document.text, tuple(fill.edit for fill in fills.values()))
+    return _with(plan, fills.values())
 
 
 def parses_alone(plan: Plan, fill: Fill) -> bool:
     """Return whether the file can contain the fill, and has no more syntax errors with it than before."""
-    return _is_writable(fill.edit.text) and not _breaks(plan, values.apply(plan.source.document.text, (fill.edit,)))
+    return _is_writable(fill.edit.text) and not _breaks(plan, _with(plan, (fill,)))
 
 
 def unfit(plan: Plan, choices: Sequence[Fill]) -> str:
     """Return why none of a hole's fills can be used in the file."""
     return BREAKS if any(_is_writable(fill.edit.text) for fill in choices) else UNWRITABLE
+
+
+def _with(plan: Plan, fills: Iterable[Fill]) -> str:
+    document = plan.source.document
+    return values.apply(document.text, tuple(edits(document, fills)))
 
 
 def _is_writable(text: str) -> bool:

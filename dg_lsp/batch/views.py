@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.batch import settle
 from dg_lsp.batch.plan import Fill, Plan
+from dg_lsp.batch.plan import edits as edits_of
 from dg_lsp.core.values import Edit, Hole, Span
 
 
@@ -33,5 +34,5 @@ def of(plan: Plan, fills: Mapping[Hole, Sequence[Fill]]) -> View | None:
     if not settled.survivors:
         return None
     document = replace(plan.source.document, text=settled.text)
-    edits = tuple(sorted((fill.edit for fill in settled.survivors.values()), key=lambda edit: edit.span))
+    edits = tuple(sorted(edits_of(plan.source.document, settled.survivors.values()), key=lambda edit: edit.span))
     return View(Plan(replace(plan.source, document=document), ()), edits)

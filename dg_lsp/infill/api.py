@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dg_lsp.core import confidence, context, holes, languages, positions, values
+from dg_lsp.core import confidence, context, holes, importing, languages, positions, values
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Document, Edit, Hole, Snippet, Span
+from dg_lsp.core.values import Budget, Document, Edit, Hole, Import, Snippet, Span
 from dg_lsp.infill import client, config, pipeline, workspace
 from dg_lsp.infill.config import ConfigError, Guarded
 from dg_lsp.infill.file_context import ContextReader, FileContext
@@ -30,7 +30,8 @@ KINDS = ("bodies", "markers")
 class Fill:
     """A fill: `text` replaces the characters from `start` to `end`, counted in code points.
 
-    `probability` is the share of such fills that are right; None when the model is not calibrated.
+    `probability` is the share of such fills that are right; None when the model is not calibrated. The text needs the
+    `imports` too; `importing.edit` returns the edit that adds them.
     """
 
     start: int
@@ -38,6 +39,7 @@ class Fill:
     text: str
     probability: float | None
     steps: int
+    imports: tuple[Import, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +228,10 @@ class _Text:
         )
 
     def _with(self, fills: Sequence[Fill]) -> str:
-        edits = tuple(Edit(Span(fill.start, fill.end), fill.text) for fill in fills)
-        return values.apply(self.document.text, edits)
+        edits = [Edit(Span(fill.start, fill.end), fill.text) for fill in fills]
+        imports = {each for fill in fills for each in fill.imports}
+        added = importing.edit(self.document.text, self.document.language, tuple(imports)) if imports else None
+        return values.apply(self.document.text, (*((added,) if added else ()), *edits))
 
     def _parses(self, fills: Sequence[Fill]) -> bool:
         before = self.parsed
@@ -241,4 +245,5 @@ def _document(text: str, path: str, language: str) -> Document:
 
 def _fill(suggestion: Suggestion, idx: int) -> Fill:
     edit, candidate = suggestion.edits[idx], suggestion.candidate
-    return Fill(edit.span.start, edit.span.end, edit.text, confidence.probability(candidate.confidence), candidate.steps)
+    probability = confidence.probability(candidate.confidence)
+    return Fill(edit.span.start, edit.span.end, edit.text, probability, candidate.steps, suggestion.imports)

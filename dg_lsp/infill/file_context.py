@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.core import repository, secrets
+from dg_lsp.core.importing import Sources
 from dg_lsp.core.repository import IndexedFile, Repository
 from dg_lsp.core.values import Budget, Document, Snippet
 from dg_lsp.infill import workspace
@@ -42,8 +43,12 @@ class FileContext:
 
     def options(self, budget: Budget, seed: int, file: str = "") -> RequestOptions:
         """Return the options of a request for the file, whose absolute path is `file`."""
-        own = os.path.realpath(file) if file else ""
+        own = self.sources(file).own
         return RequestOptions(self.window_chars, self.related_chars, budget, seed, self.path, file=file, own=own)
+
+    def sources(self, file: str) -> Sources:
+        """Return what the file, whose absolute path is `file`, may import from."""
+        return Sources(self.files, os.path.realpath(file) if file else "")
 
 
 class ContextReader:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.core import holes, polish, positions
 from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.importing import Sources
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
+from dg_lsp.core.values import Budget, Document, Hole, Import, Snippet, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Suggestion
 from dg_lsp.server import convert, debounce, reuse, show, snapshot, when
@@ -65,6 +66,7 @@ class Reply:
     at: int = 0
     offers: tuple[Offer, ...] = ()
     replaced: Span | None = None
+    language: str = ""
 
 
 class Completer:
@@ -190,9 +192,11 @@ class Completer:
         latency_ms = 1000 * (self._clock() - started)
         self.rhythm = self.rhythm.answered(latency_ms)
         self._statistics.counts.took(latency_ms)
+        sources = Sources(files, options.own)
         offers = tuple(
-            Offer(_sure_text(item, hole, now, syntax, settings, is_file=is_file), item.candidate.confidence, next(self._ids))
+            Offer(text, item.candidate.confidence, next(self._ids), imports)
             for item in answer.suggestions
+            for text, imports in [_sure_text(item, hole, now, syntax, settings, sources if is_file else None)]
         )
         # Do not cache an answer that the deadline cut short.
         if all(item.candidate.finished for item in answer.suggestions):
@@ -219,11 +223,16 @@ class Completer:
         if reason is not None:
             return self._nothing(reason)
         doc = self._documents.get(request.uri)
-        answer = Reply(index, request.offset, offers_to_show)
+        language = now.document.language
+        answer = Reply(index, request.offset, offers_to_show, language=language)
         if request.selected is not None:
             span, selected_text = request.selected
             answer = Reply(
-                index, span.start, tuple(replace(offer, text=selected_text + offer.text) for offer in offers_to_show), span
+                index,
+                span.start,
+                tuple(replace(offer, text=selected_text + offer.text) for offer in offers_to_show),
+                span,
+                language,
             )
         if doc is None or doc.index.text is not index.text:
             moved = None
@@ -231,7 +240,7 @@ class Completer:
                 moved = reuse.realigned(index.text, request.offset, offers_to_show, doc.index.text)
             if moved is None or doc is None:
                 return self._nothing(MOVED)
-            answer = Reply(doc.index, *moved)
+            answer = Reply(doc.index, *moved, language=language)
         self.usage.sent(answer.offers)
         if answer.replaced is None:
             self.usage.watch(request.uri, answer.index.text, answer.at, answer.offers[0])
@@ -304,8 +313,13 @@ class Completer:
         )
 
 
-def _sure_text(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None, settings: Settings, *, is_file: bool) -> str:
-    """Return the suggestion's text up to its first uncertain token, or all of it where no shorter text is valid alone."""
+def _sure_text(
+    item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None, settings: Settings, sources: Sources | None
+) -> tuple[str, tuple[Import, ...]]:
+    """Return the suggestion's text up to its first uncertain token, or all of it where no shorter text is valid alone.
+
+    Returns the imports of that text too. `sources` is None if the document is not a whole file.
+    """
     text = item.edits[0].text
     doubt = show.doubt(item.candidate, text, hole.lead, settings.token_threshold)
     whole = now.with_text(syntax, text) if doubt is not None else None
@@ -320,9 +334,10 @@ def _sure_text(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | Non
             continue
         # Polish the cut text too: the parser accepts `x = self.` when another line follows.
         alone = replace(item.candidate, texts=(cut[len(hole.lead) :],))
-        if polished := polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=is_file).edits:
-            return polished[0].text
-    return text
+        polished = polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=sources is not None, sources=sources)
+        if polished.edits:
+            return polished.edits[0].text, polished.imports
+    return text, item.imports
 
 
 def _no_answer(why: str) -> Reason:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import confidence, context, polish, values
+from dg_lsp.core import confidence, context, importing, polish, values
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Confidence, Ranked, Threshold
 from dg_lsp.core.repository import EMPTY, Repository
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Edit, Hole, Snippet
+from dg_lsp.core.values import Document, Edit, Hole, Import, Snippet
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Answer, Suggestion
 from dg_lsp.infill.port import Engine
@@ -22,11 +22,12 @@ EngineFor = Callable[[tuple[Hole, ...]], Engine]
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """An edit, the model's confidence in it, and whether it replaces working code by less code."""
+    """An edit, the model's confidence in it, whether it replaces working code by less code, and what it must import."""
 
     edit: Edit
     confidence: Confidence
     shrinks: bool = False
+    imports: tuple[Import, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class FillResult:
     def edits(self) -> tuple[Edit, ...]:
         """The edits of the fills."""
         return tuple(fill.edit for fill in self.fills)
+
+    def added(self, document: Document) -> Edit | None:
+        """Return the edit that adds the imports of all fills to the document."""
+        imports = {each for fill in self.fills for each in fill.imports}
+        return importing.edit(document.text, document.language, tuple(imports)) if imports else None
 
     @property
     def shrinks(self) -> bool:
@@ -140,7 +146,7 @@ async def _group(
     )
     for suggestion in _valid(answer, tuple(fill.edit for fill in earlier_fills), job, repairs=repairs):
         certainty = suggestion.candidate.confidence
-        return tuple(Fill(edit, certainty, suggestion.shrinks) for edit in suggestion.edits), ""
+        return tuple(Fill(edit, certainty, suggestion.shrinks, suggestion.imports) for edit in suggestion.edits), ""
     return (), answer.reason or ("the answer does not repair the syntax" if repairs else "the answer breaks the syntax")
 
 

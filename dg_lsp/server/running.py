@@ -12,9 +12,9 @@ from typing import Any
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequestCancelled
 
-from dg_lsp.core import confidence, polish, positions, values
+from dg_lsp.core import confidence, importing, polish, positions, values
 from dg_lsp.core.positions import Encoding
-from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span
+from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, InfillRequest, Snippet, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server import actions, convert, filling, methods, when
@@ -29,6 +29,7 @@ from dg_lsp.server.sync import OpenDocument
 log = logging.getLogger(__name__)
 
 _REPLACE = "Replace"
+IMPORT_LABEL = "dg-lsp: import"  # VS Code's client knows by it that the edit belongs to the accepted suggestion
 # These actions replace code that the user wrote, so editors that can preview an edit show it first.
 PREVIEWED = ("regenerate", "repair")
 _TITLES = {
@@ -77,6 +78,7 @@ async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) ->
     if params.command == methods.ACCEPTED:
         if isinstance(first, int):
             server.completer.usage.accepted(first)
+            await _import(server, str(arguments[1]) if len(arguments) > 1 else "", first)
         return None
     if params.command == methods.GET_STATUS:
         return server.reporter.status.to_json()
@@ -104,6 +106,23 @@ async def _fill(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
         return {"applied": False}
     fills = [fill.to_json() for fill in action_result.fills]
     return {"applied": True, "note": action_result.note, "nHoles": action_result.n_holes, "fills": fills}
+
+
+async def _import(server: DgLanguageServer, uri: str, offer_id: int) -> None:
+    """Add the imports of an accepted suggestion to its document, as it is now."""
+    imports, doc = server.completer.usage.imports(offer_id), server.documents.get(uri)
+    if not imports or doc is None or doc.lost:
+        return
+    added = importing.edit(doc.index.text, doc.document.language, imports)
+    if added is None:
+        return
+    workspace_edit = convert.to_workspace_edit(
+        uri, doc.document.version, doc.index, (added,), server.documents.encoding, versioned=server.client.versioned_edits
+    )
+    try:
+        await server.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit=workspace_edit, label=IMPORT_LABEL))
+    except JsonRpcException as error:
+        log.info("the editor does not apply edits: %s", error)
 
 
 def to_fill_params(data: object) -> FillParams:
@@ -178,17 +197,18 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
         server.say(f"{len(result.edits)} of {result.n_holes} holes were filled: {'; '.join(result.reasons)}")
     if caution:
         server.say(f"{caution}: check what was filled")
+    added = result.added(document)
     workspace_edit = convert.to_workspace_edit(
         params.uri,
         document.version,
         index,
-        result.edits,
+        (*((added,) if added else ()), *result.edits),
         encoding,
         versioned=server.client.versioned_edits,
         label=labelled(_TITLES[params.what], note) if server.client.annotates or server.client.previews else "",
         asks=server.client.previews and (params.what == "regenerate" or result.shrinks),
     )
-    return ActionResult(workspace_edit, note, result.n_holes, _parts(index.text, result, encoding))
+    return ActionResult(workspace_edit, note, result.n_holes, _parts(index.text, result, added, encoding))
 
 
 async def _confirm(server: DgLanguageServer, text: str, result: FillResult) -> bool:
@@ -216,9 +236,11 @@ def _quoted(text: str) -> str:
     return f"`{lines[0].strip()[:60]}`{more}"
 
 
-def _parts(text: str, result: FillResult, encoding: Encoding) -> tuple[FilledPart, ...]:
+def _parts(text: str, result: FillResult, added: Edit | None, encoding: Encoding) -> tuple[FilledPart, ...]:
     """Return the fills with their ranges in the text after the edit."""
-    index, shift = positions.lines(values.apply(text, result.edits)), 0
+    imports = (added,) if added else ()
+    index, shift = positions.lines(values.apply(text, (*imports, *result.edits))), 0
+    shift += sum(len(edit.text) - (edit.span.end - edit.span.start) for edit in imports)
     parts = []
     for fill in result.fills:
         start = fill.edit.span.start + shift
