@@ -40,6 +40,8 @@ def test_a_standard_module_is_found_by_its_attribute() -> None:
     assert found("perf_counter()", "perf_counter") == ["from time import perf_counter"]
     assert found("datetime.timedelta(1)", "datetime") == ["import datetime"]
     assert found("datetime.now()", "datetime") == ["from datetime import datetime"]
+    assert found("importlib.metadata.version(x)", "importlib") == ["import importlib.metadata"]
+    assert found("os.path.join(x)", "os") == ["import os"]
     assert found("os.sep, sys.argv", "os", "sys") == ["import os", "import sys"]
 
 
@@ -78,6 +80,13 @@ def test_a_definition_of_the_repository_is_found() -> None:
 def test_a_name_that_two_files_define_is_not_found() -> None:
     files = indexed(**APP, app__a="def read_box(): ...\n", app__b="def read_box(): ...\n")
     assert found("read_box()", "read_box", files=files) == []
+
+
+def test_a_private_name_is_found_where_others_import_it() -> None:
+    files = indexed(**APP, app__tools="def _read_box(): ...\n")
+    assert found("_read_box()", "_read_box", files=files) == []
+    files = indexed(**APP, app__tools="def _read_box(): ...\n", app__b="from .tools import _read_box\n")
+    assert found("_read_box()", "_read_box", files=files) == ["from app.tools import _read_box"]
 
 
 def test_tests_scripts_and_files_that_import_the_own_one_offer_nothing() -> None:

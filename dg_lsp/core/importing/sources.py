@@ -78,13 +78,14 @@ def _find(use: _Use, text: str, style: Style, sources: Sources) -> Import | None
         return None
     places = [*definitions, *standard]
     if ways:
-        way = ways.pop()
+        (way,) = ways
         if way.is_local != bool(definitions) or (standard and way not in standard):
             return None
         # A relative path is that of the other file, and a package can't be imported by a module that it imports itself.
         is_usable = not way.module.startswith(".") and not f"{_module(own, own, sources)}.".startswith(f"{way.module}.")
         places = [way] if is_usable else definitions
-    if len(places) != 1:
+    # A private name is only for those that import it already.
+    if len(places) != 1 or (use.name.startswith("_") and not ways):
         return None
     return _like_others(places[0], text, own, sources) if is_python else _with_ending(places[0], text)
 
@@ -130,7 +131,7 @@ def _definition(use: _Use, path: str, file: IndexedFile, own: str, is_python: bo
     is_defined = bool(kinds) and (kinds != {"function"} or use.is_called)
     if not is_python:
         return _exported(use.name, path, file, own) if is_defined else None
-    module = _module(path, own, sources) if not use.name.startswith("_") else None
+    module = _module(path, own, sources)
     if module is None or _imports_back(file, own):
         return None
     package, _, last = module.rpartition(".")
@@ -254,9 +255,11 @@ def _has_top(top: str, sources: Sources) -> bool:
 
 def _standard(use: _Use) -> Iterator[Import]:
     table = standard_names()
-    if use.name in table and use.may_be_module and all(each in table[use.name] or each.isupper() for each in use.attributes):
+    parts = [f"{use.name}.{each}" for each in use.attributes if f"{use.name}.{each}" in table]
+    known = {*table.get(use.name, ()), *(part.rpartition(".")[2] for part in parts)}
+    if use.name in table and use.may_be_module and all(each in known or each.isupper() for each in use.attributes):
         # What the module of this name has can't be meant as a name's attribute, as in `datetime.timedelta`.
-        yield Import(use.name)
+        yield from (Import(part) for part in parts or [use.name])
     elif use.is_called or use.attributes or not use.name[:1].islower():
         yield from (Import(module, use.name) for module, names in table.items() if use.name in names)
 
