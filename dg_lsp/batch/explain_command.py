@@ -54,7 +54,7 @@ def explain(
         model = model or configuration.settings.model
         options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
         context = job.context_source()(file_plan)
-        request, sources = explain.request_of(file_plan, context, options), context.sources(str(file_plan.source.path))
+        request, sources = explain.request_of(file_plan, context, options), context.sources
         if config.is_remote(model):
             privacy = config.privacy([file_plan.source.path])
             if privacy.keeps_file(file_plan.source.path):

@@ -194,7 +194,7 @@ def request_for(plan: Plan, context: FileContext, group: Sequence[Hole], options
     return pipeline.to_request(
         document,
         group,
-        context.options(budget, seed, str(plan.source.path)),
+        context.options(budget, seed),
         syntax=plan.syntax,
         related=context.related,
         files=context.files,
@@ -330,7 +330,7 @@ async def _ask(
                 syntax=plan.syntax,
                 is_file=True,
                 allow_shrink=options.allow_shrink,
-                sources=context.sources(str(plan.source.path)),
+                sources=context.sources,
             )
             is_answered = True
         except (EngineError, ValueError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -101,21 +102,22 @@ class Session:
         is the absolute path of the text's file; with it, the engine uses the weights that were tuned on its repository.
         Raises EngineError when the engine can't answer, and ValueError for an unknown kind.
         """
-        context = replace(self.context, path=path, related=tuple(related))
-        return await self._filled(_document(text, path, language), kinds, min_probability, context, file)
+        own = os.path.realpath(file) if file else ""
+        context = replace(self.context, path=path, related=tuple(related), file=file, own=own)
+        return await self._filled(_document(text, path, language), kinds, min_probability, context)
 
     async def _filled(
-        self, document: Document, kinds: Collection[str], min_probability: float, file_context: FileContext, file: str = ""
+        self, document: Document, kinds: Collection[str], min_probability: float, file_context: FileContext
     ) -> FillResult:
         parsed = syntaxes.of(document)
         file_holes = holes.in_document(document, parsed, frozenset(kinds))
         state = _Text(document, parsed, min_probability)
         for group in context.group(file_holes, document):
-            answer = await self._ask(document, group, parsed, file_context, file)
+            answer = await self._ask(document, group, parsed, file_context)
             if not state.takes(group, answer.suggestions, answer.reason) and len(group) > 1:
                 # The holes of one request are accepted or rejected together. Retry each hole alone.
                 for hole in group:
-                    answer = await self._ask(document, (hole,), parsed, file_context, file)
+                    answer = await self._ask(document, (hole,), parsed, file_context)
                     state.takes((hole,), answer.suggestions, answer.reason)
         return state.filled()
 
@@ -139,18 +141,13 @@ class Session:
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")
         file_context = await asyncio.to_thread(self.reader.read, path, document, is_fresh=True)
-        return await session._filled(document, kinds, min_probability, file_context, str(path))
+        return await session._filled(document, kinds, min_probability, file_context)
 
     async def _ask(
-        self,
-        document: Document,
-        group: Sequence[Hole],
-        parsed: Syntax | None,
-        file_context: FileContext,
-        file: str = "",
+        self, document: Document, group: Sequence[Hole], parsed: Syntax | None, file_context: FileContext
     ) -> pipeline.Answer:
         budget = Budget(ms=self.deadline_ms * len(group), candidates=self.candidates)
-        options = file_context.options(budget, self.seed, file)
+        options = file_context.options(budget, self.seed)
         related, files = file_context.related, file_context.files
         return await pipeline.infill(
             self.engine, document, group, options, syntax=parsed, related=related, files=files, is_file=True

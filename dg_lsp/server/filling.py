@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dg_lsp.core import confidence, context, importing, polish, values
@@ -16,8 +16,8 @@ from dg_lsp.infill.pipeline import Answer, Suggestion
 from dg_lsp.infill.port import Engine
 
 OnDraft = Callable[[tuple[str, ...], int], None]
-# Returns the engine for one group of holes, which also sends that group's drafts to the editor.
-EngineFor = Callable[[tuple[Hole, ...]], Engine]
+# Returns the engine for one group of holes once it is connected; it also sends that group's drafts to the editor.
+EngineFor = Callable[[tuple[Hole, ...]], Awaitable[Engine]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ async def _group(
 ) -> tuple[tuple[Fill, ...], str]:
     """Return the best fills for one group that are valid together with the earlier fills, or why there are none."""
     answer = await pipeline.infill(
-        engine_for(group),
+        await engine_for(group),
         job.document,
         group,
         job.settings,

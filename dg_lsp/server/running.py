@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +13,7 @@ from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequ
 
 from dg_lsp.core import confidence, importing, polish, positions, values
 from dg_lsp.core.positions import Encoding
-from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, InfillRequest, Snippet, Span
-from dg_lsp.infill import pipeline
+from dg_lsp.core.values import Budget, Document, Edit, Hole, Span
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server import actions, convert, filling, methods, when
 from dg_lsp.server.actions import Action
@@ -293,19 +291,13 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
     encoding, settings = server.documents.encoding, server.configuration.at(document.uri)
     span = convert.from_points(index, params.start, params.end, encoding)
     attempts = actions.attempts(params.what, document, syntax, span, params.instruction)
-    related: Sequence[Snippet] = await server.nearby.read(document, settings.related_chars)
-    options = pipeline.RequestOptions(
-        window_chars=settings.window_chars,
-        related_chars=settings.related_chars,
-        budget=Budget(ms=settings.action_deadline, candidates=settings.candidates),
-        path=server.nearby.name(document.uri),
-        file=str(convert.to_path(document.uri) or ""),
-        own=server.nearby.real_path(document.uri),
-    )
+    await server.nearby.read(document, settings.related_chars)
+    context = server.nearby.context(document, settings)
+    options = context.options(Budget(ms=settings.action_deadline, candidates=settings.candidates))
     token = secrets.token_hex(6)
     latest: tuple[DraftPart, ...] = ()
 
-    def engine_for(group: tuple[Hole, ...]) -> Engine:
+    async def engine_for(group: tuple[Hole, ...]) -> Engine:
         ends = [convert.to_points(index, hole.span, encoding) for hole in group]
 
         def draft(texts: tuple[str, ...], step: int) -> None:
@@ -314,7 +306,7 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
             latest = tuple(DraftPart(start, end, text) for (start, end), text in zip(ends, texts, strict=False))
             server.send_draft(DraftParams(token, document.uri, document.version, latest, step))
 
-        return _LateEngine(server, document.uri, token, draft if server.client.hears_drafts else None)
+        return await server.resident.engine(document.uri, token, draft if server.client.hears_drafts else None)
 
     def done(n_done: int, n_holes: int) -> None:
         bar.report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))
@@ -322,20 +314,8 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
     try:
         is_file = not server.documents.is_cell(document.uri)
         # Shrinking is allowed because `edit` asks the user, or the editor shows a preview.
-        files = server.nearby.files(document, settings.related_chars)
-        job = Job(document, syntax, options, related, files, is_file=is_file, allow_shrink=True)
+        job = Job(document, syntax, options, context.related, context.files, is_file=is_file, allow_shrink=True)
         return await filling.fill(attempts, job, engine_for, done, repairs=params.what == "repair")
     finally:
         if latest:
             server.send_draft(DraftParams(token, document.uri, document.version, (), done=True))
-
-
-class _LateEngine:
-    """An engine that waits for the connection at the first request."""
-
-    def __init__(self, server: DgLanguageServer, uri: str, turn: str, on_draft: filling.OnDraft | None) -> None:
-        self._server, self._uri, self._turn, self._on_draft = server, uri, turn, on_draft
-
-    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        engine = await self._server.resident.engine(self._uri, self._turn, self._on_draft)
-        return await engine.fill(request)
