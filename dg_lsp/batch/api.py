@@ -214,4 +214,4 @@ def _applied(spec: JobSpec, filled: _Filled, front: Front) -> tuple[list[tuple[F
 def _diff(result: FileResult, root: Path) -> str:
     source = result.plan.source
     name = os.path.relpath(source.path, root).replace(os.sep, "/")
-    return diff.unified(name, source.document.text, [fill.edit for fill in result.fills.values()])
+    return diff.unified(name, source.document.text, result.edits)

@@ -228,8 +228,7 @@ class DgLanguageServer(LanguageServer):
         """Look up whether a document may be sent to a model, and read other files, before the first request."""
         refused = await self.nearby.look(uri)
         if not refused and (doc := self.documents.get(uri)) is not None:
-            self.nearby.related(doc.document, self.configuration.at(uri).related_chars)
-            self.nearby.files(doc.document, self.configuration.at(uri).related_chars)
+            self.nearby.context(doc.document, self.configuration.at(uri))
 
     def look_at_files(self) -> None:
         """Read the configuration files again if one has changed."""

@@ -282,7 +282,10 @@ def test_setup_offers_diffusion_where_doctor_says_that_it_fits_and_in_that_preci
 
 def test_a_card_of_24_gb_also_gets_the_small_models() -> None:
     listed = [model for model, _, _ in models(with_gpu(24), (), (), {})]
-    assert {offers.DIFFUSION, "fim:ollama#qwen2.5-coder:7b-base"} <= set(listed)
+    assert {offers.DIFFUSION, "fim:ollama#qwen3-coder:30b", "fim:llama:http://127.0.0.1:8012"} <= set(listed)
+    commands = [command for offer in offers.offers(with_gpu(24), (), (), {}) for command in offer.commands]
+    # llama.cpp's preset of the larger model has 8 bits for a weight, and does not fit.
+    assert "llama-server --fim-qwen-7b-default" in commands
 
 
 def test_missing_packages_for_4_bits_come_first() -> None:

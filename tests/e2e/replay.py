@@ -30,6 +30,8 @@ class Record:
     by_hand: tuple[str, ...]
     silence: str
     """Why there is no suggestion at any threshold; "" if there is one."""
+    imports: tuple[str, ...] = ()
+    """The imports that the best suggestion brings, as lines."""
 
 
 def settings(**completion: object) -> dict[str, object]:
@@ -70,6 +72,7 @@ async def replay(client: Editor, positions: Sequence[Position]) -> AsyncIterator
             float(score[1]) if score else 0.0,
             tuple(item["insertText"] for item in by_hand),
             "" if items else reason["code"] + (f": {reason['message']}" if reason["code"] == "noAnswer" else ""),
+            tuple(items[0]["command"]["arguments"][2:][0]) if items and len(items[0]["command"]["arguments"]) > 2 else (),
         )
 
 

@@ -22,17 +22,22 @@ DIFFUSION = published.MODEL
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A small fill-in-the-middle model: its names in Ollama and in llama.cpp, and the memory that it needs."""
+    """A fill-in-the-middle model: its names in Ollama and in llama.cpp, and the memory that it needs in each.
+
+    Ollama's files have 4 bits for a weight. llama.cpp's for the largest model have 8.
+    """
 
     ollama: str
     llama: str
     memory: int
+    llama_memory: int
 
 
 PRESETS = (
-    Preset("qwen2.5-coder:7b-base", "--fim-qwen-7b-default", 7 * GIB),
-    Preset("qwen2.5-coder:3b-base", "--fim-qwen-3b-default", 4 * GIB),
-    Preset("qwen2.5-coder:1.5b-base", "--fim-qwen-1.5b-default", 2 * GIB),
+    Preset("qwen3-coder:30b", "--fim-qwen-30b-default", 20 * GIB, 36 * GIB),
+    Preset("qwen2.5-coder:7b-base", "--fim-qwen-7b-default", 7 * GIB, 7 * GIB),
+    Preset("qwen2.5-coder:3b-base", "--fim-qwen-3b-default", 4 * GIB, 4 * GIB),
+    Preset("qwen2.5-coder:1.5b-base", "--fim-qwen-1.5b-default", 2 * GIB, 2 * GIB),
 )
 
 
@@ -165,7 +170,7 @@ def _after_commands(machine: Machine, servers: Sequence[Server], programs: Colle
     preset = next((preset for preset in PRESETS if preset.memory <= room), None)
     if preset is None:
         return
-    cost = f"{size(preset.memory)} of memory, and about as much to download"
+    cost = "{} of memory, and about as much to download".format
     if preset.ollama not in has:
         usual = Endpoint("ollama", USUAL_URLS["ollama"])
         running = next(
@@ -177,14 +182,22 @@ def _after_commands(machine: Machine, servers: Sequence[Server], programs: Colle
         # Ollama's own command reads the address of a server on an unusual port from the environment.
         host = "" if running in (None, usual) else f"OLLAMA_HOST={running.url} "
         commands = (*install, *start, f"{host}ollama pull {preset.ollama}", f"dg-lsp setup --yes '{model}'")
-        yield Offer(model, f"{preset.ollama} in Ollama", HERE, cost, is_ready=False, commands=commands)
+        yield Offer(model, f"{preset.ollama} in Ollama", HERE, cost(size(preset.memory)), is_ready=False, commands=commands)
+    preset = next((preset for preset in PRESETS if preset.llama_memory <= room), preset)
     if not any(server.endpoint.kind == "llama" for server in servers):
         # The port of llama.cpp's presets.
         model = "fim:llama:http://127.0.0.1:8012"
         install = () if "llama-server" in programs else ("# install llama.cpp (github.com/ggml-org/llama.cpp)",)
         start = (IN_ANOTHER_TERMINAL, f"llama-server {preset.llama}", IN_THIS_TERMINAL)
         commands = (*install, *start, f"dg-lsp setup --yes {model}")
-        yield Offer(model, f"Qwen 2.5 Coder in llama.cpp ({preset.llama})", HERE, cost, is_ready=False, commands=commands)
+        yield Offer(
+            model,
+            f"Qwen Coder in llama.cpp ({preset.llama})",
+            HERE,
+            cost(size(preset.llama_memory)),
+            is_ready=False,
+            commands=commands,
+        )
 
 
 def _diffusion(machine: Machine) -> Iterator[Offer]:
