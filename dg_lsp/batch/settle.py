@@ -6,7 +6,7 @@ parse: if the fills together add errors, the least sure ones are dropped. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dg_lsp.batch.plan import Plan
@@ -38,12 +38,14 @@ def settle(
     by_hole = {hole: choices[min(attempt, len(choices) - 1)] for hole, choices in fills.items() if choices}
     dropped = {hole: UNWRITABLE for hole, fill in by_hole.items() if not _is_writable(fill.edit.text)}
     survivors = {hole: fill for hole, fill in by_hole.items() if hole not in dropped}
-    while survivors and _breaks(plan, survivors.values()):
+    while True:
+        text = text_with(plan, survivors)
+        if not survivors or not _breaks(plan, text):
+            return SettledFills(survivors, text, dropped)
         # Of equally sure fills the last one is dropped.
         worst = min(reversed(survivors), key=lambda hole: (hole in proven, confidence.order(survivors[hole].confidence)))
         del survivors[worst]
         dropped[worst] = BREAKS
-    return SettledFills(survivors, text_with(plan, survivors), dropped)
 
 
 def n_attempts(fills: Mapping[Hole, Sequence[Fill]]) -> int:
@@ -58,7 +60,7 @@ def text_with(plan: Plan, fills: Mapping[Hole, Fill]) -> str:
 
 def parses_alone(plan: Plan, fill: Fill) -> bool:
     """Return whether the file can contain the fill, and has no more syntax errors with it than before."""
-    return _is_writable(fill.edit.text) and not _breaks(plan, (fill,))
+    return _is_writable(fill.edit.text) and not _breaks(plan, filling.text_with(plan.source.document, (fill,)))
 
 
 def unfit(plan: Plan, choices: Sequence[Fill]) -> str:
@@ -70,10 +72,6 @@ def _is_writable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _breaks(plan: Plan, fills: Iterable[Fill]) -> bool:
+def _breaks(plan: Plan, text: str) -> bool:
     before = plan.syntax
-    try:
-        text = filling.text_with(plan.source.document, fills)
-    except ValueError:  # one edit adds all imports; it may include the place of a hole between them
-        return True
     return before is not None and syntax.adds_errors(syntax.parse(text, before.language), before)

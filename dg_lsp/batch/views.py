@@ -30,8 +30,11 @@ class View:
 
 
 def of(plan: Plan, fills: Mapping[Hole, Sequence[Fill]]) -> View | None:
-    """Return the file with the fills that parse together; None if there are none."""
-    settled = settle.settle(plan, fills)
+    """Return the file with the fills that parse together; None if there are none, or if they overlap."""
+    try:
+        settled = settle.settle(plan, fills)
+    except ValueError:  # `keep` says so, because the file's fills can't be put into it
+        return None
     if not settled.survivors:
         return None
     document = replace(plan.source.document, text=settled.text)
