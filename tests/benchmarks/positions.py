@@ -33,7 +33,12 @@ def main(n: int, seed: int) -> int:
     with tempfile.TemporaryDirectory(prefix="dg") as name:
         os.environ["XDG_RUNTIME_DIR"] = name
         records, trimmed, importing = asyncio.run(_ask(Path(name), n, seed))
-    texts = [(each.position, text) for each in records for text in dict.fromkeys([each.text, *each.by_hand]) if text]
+    texts = [
+        (positions.importing_lines(each.position, each.imports_by_text.get(text, ())), text)
+        for each in records
+        for text in dict.fromkeys([each.text, *each.by_hand])
+        if text
+    ]
     wrong = [(fault, position, text) for position, text in texts for fault in positions.faults(position, text)]
     n_by_fault = Counter(fault for fault, _, _ in wrong)
     print(

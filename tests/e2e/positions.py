@@ -89,6 +89,11 @@ def importing(n: int, seed: int) -> list[Position]:
     return found[:n]
 
 
+def importing_lines(position: Position, lines: Sequence[str]) -> Position:
+    """Return the position in a file that has these imports as well, so that their names are bound."""
+    return replace(position, before="".join(f"{line}\n" for line in lines) + position.before) if lines else position
+
+
 def true_imports(position: Position) -> tuple[str, ...]:
     """Return the imports that the truth brings, with the other held-out files as its repository."""
     path = f"/{position.path}"
