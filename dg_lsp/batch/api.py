@@ -74,7 +74,7 @@ async def run(
     spec = JobSpec(
         paths=tuple(paths),
         kinds=frozenset(kinds),
-        model=model or configured.settings.model,
+        model=configured.model(model),
         options=RunOptions(
             configured.settings.batch_candidates if candidates is None else candidates,
             seed,

@@ -107,7 +107,7 @@ def infill(
             paths=tuple(paths or ()),
             places=places,
             kinds=plan.parse_kinds(holes),
-            model=model if is_given("model") else configuration.settings.model,
+            model=configuration.model(model if is_given("model") else ""),
             options=RunOptions(
                 candidates if is_given("candidates") else configuration.settings.batch_candidates,
                 seed,
