@@ -96,8 +96,8 @@ def spec_of(
     if not paths and places is None:
         raise PlanError("name files or folders to fill, or a place with --at or --places")
     root = job.common_root([*paths, *(Path(place.file) for place in places or ())])
-    settings = config.load_config(config.workspace_of(root)).settings
-    model = model or settings.model
+    configured = config.load_config(config.workspace_of(root))
+    settings, model = configured.settings, configured.model(model)
     config.check_model(model)
     return JobSpec(
         paths=tuple(paths),
@@ -214,4 +214,4 @@ def _applied(spec: JobSpec, filled: _Filled, front: Front) -> tuple[list[tuple[F
 def _diff(result: FileResult, root: Path) -> str:
     source = result.plan.source
     name = os.path.relpath(source.path, root).replace(os.sep, "/")
-    return diff.unified(name, source.document.text, [fill.edit for fill in result.fills.values()])
+    return diff.unified(name, source.document.text, result.edits)

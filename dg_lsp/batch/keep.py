@@ -19,8 +19,8 @@ from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.batch.verify import Outcome, Retry, Verifier
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Threshold
-from dg_lsp.core.values import Hole
-from dg_lsp.infill.fill import Fill
+from dg_lsp.core.values import Edit, Hole
+from dg_lsp.infill.fill import Fill, edits
 
 # With 0.8, at least four of five accepted fills are right. The user reviews the places that they named, so 0.5 is enough there.
 DEFAULT_MIN_CONFIDENCE: Mapping[str, float] = {"body": 0.8, "marker": 0.8, "error": 0.8, "cursor": 0.5, "selection": 0.5}
@@ -57,6 +57,11 @@ class FileResult:
     proofs: Mapping[Hole, str] = field(default_factory=dict)
     candidates: Mapping[Hole, tuple[Fill, ...]] = field(default_factory=dict)
     tests: frozenset[str] = frozenset()
+
+    @property
+    def edits(self) -> list[Edit]:
+        """The edits of the fills, and the one that adds their imports."""
+        return edits(self.plan.source.document, self.fills.values())
 
     @property
     def text(self) -> str:
@@ -123,11 +128,12 @@ async def keep(
                 tokens,
                 prober.probe,
                 retry_and_record,
+                lambda chosen: edits(plan.source.document, chosen),
             )
             outcomes = dict(await verifier.outcomes())
             result = _decided(plan, outcomes, rule, reasons, all_fills)
             if any(hole not in result.proofs for hole in result.fills):
-                problem = await verifier.problem_of([fill.edit for fill in result.fills.values()])
+                problem = await verifier.problem_of(result.edits)
                 if problem:
                     rejected = {hole: Outcome((), reason=problem) for hole in result.fills if hole not in result.proofs}
                     result = _decided(plan, outcomes | rejected, rule, reasons, all_fills)

@@ -196,7 +196,7 @@ def request_for(plan: Plan, context: FileContext, group: Sequence[Hole], options
     return pipeline.to_request(
         document,
         group,
-        context.options(budget, seed, str(plan.source.path)),
+        context.options(budget, seed),
         syntax=plan.syntax,
         related=context.related,
         files=context.files,
@@ -232,7 +232,7 @@ async def _group(
     by_hole: dict[Hole, HoleResult] = {}
 
     async def ask(asked: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
-        return await _ask(engine, plan, asked, request_of, options)
+        return await _ask(engine, plan, context, asked, request_of, options)
 
     def accepts(_asked: tuple[Hole, ...], results: dict[Hole, HoleResult]) -> bool:
         for hole, result in results.items():
@@ -302,7 +302,7 @@ async def _round(
 ) -> HoleResult:
     other_seed = replace(options, seed=options.seed + number * SEED_STEP)
     request_of = _request_of(plan, context, other_seed)
-    return next(iter((await _ask(engine, plan, (_with_failure(hole, failure),), request_of, other_seed)).values()))
+    return next(iter((await _ask(engine, plan, context, (_with_failure(hole, failure),), request_of, other_seed)).values()))
 
 
 def _with_failure(hole: Hole, failure: str) -> Hole:
@@ -314,7 +314,12 @@ def _with_failure(hole: Hole, failure: str) -> Hole:
 
 
 async def _ask(
-    engine: Engine, plan: Plan, group: tuple[Hole, ...], request_of: RequestOf, options: RunOptions
+    engine: Engine,
+    plan: Plan,
+    context: FileContext,
+    group: tuple[Hole, ...],
+    request_of: RequestOf,
+    options: RunOptions,
 ) -> dict[Hole, HoleResult]:
     start = time.perf_counter()
     answer, reason, is_answered, is_lost = pipeline.Answer(), "", False, False
@@ -325,7 +330,13 @@ async def _ask(
         try:
             candidates = await engine.fill(request)
             answer = pipeline.to_answer(
-                request, candidates, plan.source.document, syntax=plan.syntax, is_file=True, allow_shrink=options.allow_shrink
+                request,
+                candidates,
+                plan.source.document,
+                syntax=plan.syntax,
+                is_file=True,
+                allow_shrink=options.allow_shrink,
+                sources=context.sources,
             )
             is_answered = True
         except (EngineError, ValueError) as error:

@@ -24,7 +24,7 @@ FAR = "# far away\n" * 200
 
 
 def alone(plan: Plan) -> FileContext:
-    return FileContext(plan.source.path.name)
+    return FileContext(plan.source.path.name, file=str(plan.source.path))
 
 
 def filled(
