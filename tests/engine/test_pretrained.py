@@ -186,7 +186,7 @@ def filled(
     """Fill with a model that writes `text` after the prefix as it was cut."""
     passes = Scripted(filler, asked, text)
     profile = replace(filler.loaded.profile, branches=0, copy_rows=0)
-    loaded = replace(filler.loaded, passes=passes, profile=profile)  # type: ignore[arg-type]
+    loaded = replace(filler.loaded, passes=passes, profile=profile)
     task = LocalFiller(loaded, switches).start(asked)
     while task.step():
         pass
