@@ -113,10 +113,10 @@ def load_model(
             torch.set_num_threads(threads)
         say("reading the tokenizer", 0.5)
         vocabulary, loaded_profile = _vocabulary(folder), _profile(adapted)
-        if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
+        is_llama = values["model_type"] in LLAMA_TYPES
+        if not is_llama and loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
             log.warning("%s", warning)
         use = fit.Use(loaded_profile.prefix_tokens + loaded_profile.suffix_tokens, loaded_profile.canvas_tokens)
-        is_llama = values["model_type"] in LLAMA_TYPES
         asked = _checked_dtype(dtype)
         if asked == "int8" and not is_llama:
             raise LoadError(f"{name} can't be loaded at int8; choose fp8 or int4")
@@ -186,7 +186,8 @@ def _llama(
     if dtype is not None:
         is_on_cpu = device == "cpu" and dtype != torch.float16
         kind = products.best_kind(in_16_bits=dtype != torch.float32) if is_on_cpu else "plain"
-    return LlamaPasses(sizes, llama_files.read(stored, device, dtype, meter), kind)
+    with llama_files.opened(stored, device, dtype, meter) as weights:
+        return LlamaPasses(sizes, weights, kind)
 
 
 def _llama_dtype(asked: str, device: str, name: str) -> str:
