@@ -56,6 +56,20 @@ def test_rows_of_very_different_sizes_keep_their_precision() -> None:
     assert float(errors[regular].max()) < 0.02
 
 
+def test_fine_rows_have_16_bits() -> None:
+    weight, rows = torch.randn(64, 512), rows_of(9, 512)
+    rows[::3, 7] = 1e6
+    narrow, factors = matrix(weight, "int8"), torch.rand(9, 1)
+    exact = rows.double() @ int8.quantised(weight).dense().double().t() * factors
+    for more in (None, torch.ones(9, 64)):
+        products = narrow.times(Inputs(rows, factors, slice(None, None, 3)), more)
+        products = products if more is None else products - more
+        coarse = narrow.times(Inputs(rows, factors))
+        assert torch.equal(products[1::3], coarse[1::3]) or more is not None
+        errors = [float((found - exact)[::3].norm() / exact[::3].norm()) for found in (products, coarse)]
+        assert errors[0] < errors[1] / 100
+
+
 def test_zeros_and_biases() -> None:
     bias = torch.randn(8)
     products = matrix(torch.randn(8, 32), "int8").times(Inputs(torch.zeros(3, 32)), bias)

@@ -52,11 +52,13 @@ class Inputs:
     """Rows [N, I] in 32 bits, to multiply by `factors` [N, 1].
 
     They are quantised once, for all matrices in 8 bits that read them. A factor changes only the scale of a quantised row, so
-    the rows themselves are multiplied only if a matrix needs them wide.
+    the rows themselves are multiplied only if a matrix needs them wide. The `fine` rows are quantised in 16 bits: 8 bits, and
+    8 bits of the remainder as another row at the end.
     """
 
-    def __init__(self, rows: Tensor, factors: Tensor | None = None) -> None:
-        self._rows, self._factors = rows, factors
+    def __init__(self, rows: Tensor, factors: Tensor | None = None, fine: slice | None = None) -> None:
+        self._rows, self._factors, self.fine = rows, factors, fine
+        self.n_rows = len(rows)
         self._quantised: Quantised | None = None
 
     @property
@@ -71,7 +73,13 @@ class Inputs:
         """The rows in 8 bits."""
         if self._quantised is None:
             values, scales = int8.quantised(self._rows)
-            self._quantised = Quantised(values, scales if self._factors is None else scales.mul_(self._factors))
+            more = None if self.fine is None else int8.remainders(self._rows[self.fine], values[self.fine], scales[self.fine])
+            if self._factors is not None:
+                scales *= self._factors
+            if more is not None:
+                more_scales = more.scales if self._factors is None else more.scales * self._factors[self.fine]
+                values, scales = torch.cat([values, more.values]), torch.cat([scales, more_scales])
+            self._quantised = Quantised(values, scales)
         return self._quantised
 
 
@@ -105,6 +113,11 @@ class ByRow:
         """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
         rows = inputs.quantised
         result = self._matrix.times(rows)
+        if inputs.fine is not None:
+            result.mul_(rows.scales)
+            whole, remainders = result[: inputs.n_rows], result[inputs.n_rows :]
+            whole[inputs.fine] += remainders
+            return whole if more is None else whole + more
         return result.mul_(rows.scales) if more is None else torch.addcmul(more, result, rows.scales)
 
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
@@ -180,8 +193,8 @@ class Linear:
         result = self.matrix.times(inputs, hidden if self.bias is None else hidden + self.bias)
         return self.adapted.add(result, inputs.rows) if adapted and self.adapted is not None else result
 
-    def feed(self, inputs: Inputs, *, adapted: bool) -> Inputs:
-        """Return SiLU of the first half of the products, times the second half: [N, O / 2]."""
+    def feed(self, inputs: Inputs, fine: slice | None, *, adapted: bool) -> Inputs:
+        """Return SiLU of the first half of the products, times the second half: [N, O / 2], with `fine` rows."""
         if adapted or self.bias is not None:
             result, factors = self.times(inputs, adapted=adapted), None
         else:
@@ -189,7 +202,7 @@ class Linear:
         gate, up = result.chunk(2, dim=1)
         # The factor of `up` remains one of the result.
         gated = F.silu(gate) if factors is None else F.silu(gate * factors, inplace=True)
-        return Inputs(gated.mul_(up), factors)
+        return Inputs(gated.mul_(up), factors, fine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +391,9 @@ class LlamaPasses:
         hidden = self._embed(ids.reshape(-1))
         turn = self._turn(positions, rows)
         added = _additive(mask, sizes.groups, self.kv_dtype)
+        # A text's first token has inputs that are a thousand times larger than the rest of its row, in a few places that are
+        # the same for all texts. Every other token attends to it.
+        fine = slice(None, None, length) if past is None else None
         kv: KV = []
         for index, layer in enumerate(self.layers):
             normed = self._normed(hidden, layer.before_attention)
@@ -387,7 +403,7 @@ class LlamaPasses:
             keys, values = self._with_past(keys, values, before, with_room=with_room)
             mixed = self._attention(queries, keys, values, added, causal=causal)
             hidden = layer.out.added(hidden, Inputs(mixed), adapted=adapted)
-            fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), adapted=adapted)
+            fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine, adapted=adapted)
             hidden = layer.down.added(hidden, fed, adapted=adapted)
             kv.append((keys, values))
         return self._normed(hidden, self._norm).rows.view(rows, length, -1), kv
