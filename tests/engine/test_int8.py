@@ -96,6 +96,22 @@ def test_whole_pass_gives_a_token_the_same_alone_and_beside_others(n: int) -> No
     assert float((together - alone).norm() / alone.norm()) < 0.01
 
 
+def test_blocks_of_the_feed_forward_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    sizes = LlamaSizes(120, 64, 96, 2, 4, 2, 16, 1e-6, 1e4, tied=True)
+    weights = {
+        name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape) / shape[1] ** 0.5
+        for name, shape in sizes.shapes().items()
+    }
+    passes, ids = LlamaPasses(sizes, weights, "int8"), torch.randint(0, 120, (3, 11))
+    whole, kv = passes.encode(ids)
+    more, _ = passes.encode(ids, kv)
+    monkeypatch.setattr("dg_lsp.engine.model.llama.BLOCK", 4)
+    blocks, kv = passes.encode(ids)
+    assert torch.equal(blocks, whole)
+    assert torch.equal(passes.encode(ids, kv)[0], more)
+
+
 def test_processors_without_the_instructions_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     int8.is_supported.cache_clear()
     with monkeypatch.context() as patch:
