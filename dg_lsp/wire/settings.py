@@ -15,6 +15,8 @@ from msgspec import Meta
 
 from dg_lsp.core.confidence import Threshold
 
+AUTO = "auto"
+"""The best laptop model that was pulled, or else the embedded one; see `laptop.resolve`."""
 EMBEDDED = "embedded"
 """The model that comes with the package. The name never means a folder."""
 EVERYTHING = ("*",)

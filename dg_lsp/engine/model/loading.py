@@ -33,7 +33,7 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import adapter, chat_template, checkpoint, dense, fetch, llama_files, reading, skeleton
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.engine.task import Say, UserError
-from dg_lsp.wire import config, model_names, trust
+from dg_lsp.wire import config, laptop, model_names, trust
 from dg_lsp.wire.model_names import folder_of
 from dg_lsp.wire.settings import DEVICES
 
@@ -101,6 +101,7 @@ def load_model(
     computes. Raises LoadError with a sentence.
     """
     why: dict[str, str] = {}
+    name = laptop.resolve(name)
     device, why["device"] = _device(device)
     say("finding the checkpoint", 0.0)
     try:
@@ -255,6 +256,11 @@ def find(name: str, revision: str = "", *, say: Say = lambda _text, _share: None
         if not (folder / "config.json").exists():
             raise LoadError("this installation has no embedded model; give one with --model FOLDER_OR_HUB_ID")
         return folder
+    if (model := laptop.by_name(name)) is not None:
+        if not model.is_pulled:
+            reason = laptop.problem(model.folder) if model.folder.exists() else "was not pulled yet"
+            raise LoadError(f"{name} {reason}; to get it: dg-lsp engine pull {name}")
+        return model.folder
     try:
         folder = Path(name).expanduser()
     except RuntimeError as error:
