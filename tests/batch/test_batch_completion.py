@@ -135,7 +135,7 @@ def offered(line: str, home: Path) -> subprocess.CompletedProcess[str]:
         ("doctor --model", "auto qwen2.5-coder-0.5b smollm2-135m embedded"),
         ("setup --yes", "auto qwen2.5-coder-0.5b smollm2-135m embedded"),
         ("serve --log", "debug info warning error"),
-        ("engine start --dtype", "auto float32 bfloat16 float16 fp8 int4"),
+        ("engine start --dtype", "auto float32 bfloat16 float16 int8 fp8 int4"),
         ("engine start --device", "auto cpu cuda mps"),
         ("eval --baseline", "copy ar answer empty"),
         ("eval --layout", "infill-trained instruct"),

@@ -296,9 +296,8 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
 def test_no_name_is_both_refused_and_without_a_reason(name: str) -> None:
     """Whatever a name is, it is a model that this package knows, or something that only the user's list can allow."""
     admitted_settings, problems = trust.admit({"model": name}, Settings(), "a place", Path("/users.toml"))
-    assert (admitted_settings.get("model") in (None, "auto", "embedded", "qwen2.5-coder-0.5b", "smollm2-135m")) or str(
-        admitted_settings["model"]
-    ).startswith("/")
+    known = (None, "auto", "embedded", "qwen2.5-coder-0.5b", "smollm2-135m")
+    assert admitted_settings.get("model") in known or str(admitted_settings["model"]).startswith("/")
     assert bool(problems) == ("model" not in admitted_settings)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -19,6 +20,7 @@ from dg_lsp.wire.settings import AUTO, EMBEDDED
 from dg_lsp.wire.visible import visible_line, visible_message
 
 BAR = 24
+Say = Callable[[str, float], None]
 
 
 def _names() -> str:
@@ -42,26 +44,13 @@ def pull(
     laptop_models = laptop.MODELS if model in ("", AUTO) else tuple(each for each in laptop.MODELS if each.name == model)
     if not laptop_models and file is not None:
         _fail(f"--from is for a laptop model ({_names()})")
-    progress = Progress()
-
-    def say(text: str, share: float) -> None:
-        if as_json:
-            typer.echo(json.dumps({"text": text, "share": share}))
-            sys.stdout.flush()
-        else:
-            progress.say(_with_bar(text, share) if sys.stderr.isatty() else text)
-
     try:
-        name, folder = _pull_first(laptop_models, file, say) if laptop_models else (model, _from_hub(model, revision, say))
-    except _PullFailedError as error:
-        progress.end()
+        with bar() if not as_json else contextlib.nullcontext(_say_as_json) as say:
+            name, folder = pull_first(laptop_models, say, file) if laptop_models else (model, _from_hub(model, revision, say))
+    except PullFailedError as error:
         _fail(str(error))
-    except ModuleNotFoundError as error:
-        _fail(f"pulling needs {error.name}, which is not installed; install it with: {install_command('engine')}")
     except KeyboardInterrupt:
-        progress.end()
         _fail("stopped; the same command continues where it was", code=130)
-    progress.end()
     if not as_json:
         typer.echo(visible_line(f"{name} is in {folder}"))
 
@@ -90,14 +79,28 @@ def models(
     return None
 
 
-class _PullFailedError(Exception):
+class PullFailedError(Exception):
     """No model could be pulled; the message is a sentence."""
 
 
-def _pull_first(candidates: tuple[LaptopModel, ...], file: Path | None, say: Callable[[str, float], None]) -> tuple[str, Path]:
-    """Return the name and folder of the first model that is there, or else can be had."""
-    from dg_lsp.engine.pull.pulling import pull as pull_model
-    from dg_lsp.engine.pull.transfer import PullError
+@contextlib.contextmanager
+def bar() -> Iterator[Say]:
+    """Yield a function that shows the progress on standard error: on a terminal as a bar, elsewhere as lines."""
+    progress = Progress()
+    try:
+        yield lambda text, share: progress.say(_with_bar(text, share) if sys.stderr.isatty() else text)
+    finally:
+        progress.end()
+
+
+def pull_first(candidates: tuple[LaptopModel, ...], say: Say, file: Path | None = None) -> tuple[str, Path]:
+    """Return the name and folder of the first model that is there, or else can be had; raise PullFailedError."""
+    try:
+        from dg_lsp.engine.pull.pulling import pull as pull_model
+        from dg_lsp.engine.pull.transfer import PullError
+    except ModuleNotFoundError as error:
+        needs = f"pulling needs {error.name}, which is not installed; install it with: {install_command('engine')}"
+        raise PullFailedError(needs) from error
 
     if there := next((model for model in candidates if model.is_pulled), None):
         return there.name, there.folder
@@ -109,19 +112,24 @@ def _pull_first(candidates: tuple[LaptopModel, ...], file: Path | None, say: Cal
             failures.append(str(error))
     if len(failures) > 1:
         failures.append("the embedded model is used")
-    raise _PullFailedError(". ".join(failures))
+    raise PullFailedError(". ".join(failures))
 
 
-def _from_hub(model: str, revision: str, say: Callable[[str, float], None]) -> Path:
+def _say_as_json(text: str, share: float) -> None:
+    typer.echo(json.dumps({"text": text, "share": share}))
+    sys.stdout.flush()
+
+
+def _from_hub(model: str, revision: str, say: Say) -> Path:
     from dg_lsp.engine.model.weights import fetch
 
     elsewhere = model == EMBEDDED or model_names.is_remote(model) or model_names.folder_of(model) is not None
     if elsewhere or model.count("/") != 1:
-        raise _PullFailedError(f"{model} can't be fetched; give a laptop model ({_names()}) or a hub id (OWNER/NAME)")
+        raise PullFailedError(f"{model} can't be fetched; give a laptop model ({_names()}) or a hub id (OWNER/NAME)")
     try:
         return fetch.snapshot(model, revision, say)
     except fetch.FetchError as error:
-        raise _PullFailedError(str(error)) from error
+        raise PullFailedError(str(error)) from error
 
 
 def _remove(name: str) -> None:
