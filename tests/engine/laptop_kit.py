@@ -21,7 +21,7 @@ from gguf.constants import GGMLQuantizationType as Kind
 
 from dg_lsp.engine.pull import commands
 from dg_lsp.wire import laptop
-from dg_lsp.wire.laptop import LaptopModel, Part
+from dg_lsp.wire.laptop import HubFile, LaptopModel, Part
 
 HIDDEN, INNER, LAYERS, HEADS, GROUPS = 256, 512, 2, 4, 2
 WORDS = ("def", "Ġx", "re", "tu", "rn", "ĠĠ", "in", "th", "the", "Ġ=", "Ġ+")
@@ -251,7 +251,8 @@ def from_text(text: str) -> LaptopModel:
     """Return the model that `as_text` wrote."""
     values = json.loads(text)
     parts = tuple(Part(**part) for part in values.pop("parts"))
-    return LaptopModel(**{**values, "hub": None}, parts=parts)
+    hub = values.pop("hub")
+    return LaptopModel(**values, hub=HubFile(**hub) if hub else None, parts=parts)
 
 
 def main() -> None:

