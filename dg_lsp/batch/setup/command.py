@@ -90,7 +90,7 @@ def setup(
     if as_json:
         gpus = [[gpu.name, gpu.memory] for gpu in this_machine.gpus]
         about = {"cores": this_machine.cores, "memory": this_machine.memory, "gpus": gpus}
-        report: dict[str, Any] = {"version": VERSION, "machine": about, "file": str(path), "model": _current()}
+        report: dict[str, Any] = {"version": VERSION, "machine": about, "file": str(path), "model": laptop.resolve(_current())}
         report["offers"] = [offer.to_json() for offer in choices]
         if chosen:
             trial_facts = trial_result.to_json() if trial_result else None
@@ -209,7 +209,9 @@ def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer])
     typer.echo(f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {visible_line(gpus)}.")
     names = ", ".join(f"{NAMES[server.endpoint.kind]} at {server.endpoint.url}" for server in running) or "none"
     typer.echo(f"Running model servers: {visible_line(names)}.")
-    typer.echo(f"Current model: {visible_line(_current())}.\n")
+    configured = _current()
+    used = laptop.resolve(configured)
+    typer.echo(visible_line(f"Current model: {configured}{'' if used == configured else f', which means {used} now'}.") + "\n")
     for number, offer in enumerate(choices, 1):
         later = "downloaded when chosen" if laptop.by_name(offer.model) else "after these commands"
         state = "recommended" if offer.is_recommended else "" if offer.is_ready else later
