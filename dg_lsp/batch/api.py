@@ -96,8 +96,8 @@ def spec_of(
     if not paths and places is None:
         raise PlanError("name files or folders to fill, or a place with --at or --places")
     root = job.common_root([*paths, *(Path(place.file) for place in places or ())])
-    settings = config.load_config(config.workspace_of(root)).settings
-    model = model or settings.model
+    configured = config.load_config(config.workspace_of(root))
+    settings, model = configured.settings, configured.model(model)
     config.check_model(model)
     return JobSpec(
         paths=tuple(paths),

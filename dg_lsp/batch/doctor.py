@@ -92,7 +92,7 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
 
     root = workspace or workspace_of(Path.cwd())
     configured, problems = config.read(root)
-    model = model or configured.settings.model
+    model = configured.model(model)
     yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}", facts={"version": __version__})
     yield _python()
     yield engine_packages(VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS, remote=model.startswith(("fim:", "chat:")))

@@ -51,7 +51,7 @@ def explain(
         location = plan.parse_place(place)
         file_plan = plan.for_places(job.source_at(location), [location])
         configuration = config.load_config(config.workspace_of(file_plan.source.path))
-        model = model or configuration.settings.model
+        model = configuration.model(model)
         options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
         context = job.context_source()(file_plan)
         request, sources = explain.request_of(file_plan, context, options), context.sources

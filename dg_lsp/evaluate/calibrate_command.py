@@ -95,7 +95,7 @@ def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
     configured, problems = config.read()
     for problem in problems:
         say(problem)
-    name = model or (str(into) if into else configured.settings.model)
+    name = configured.model(model or (str(into) if into else ""))
     if into is not None and model_names.is_remote(name):
         raise EvalError(f"--into needs a checkpoint's folder, and {name} is a remote model; leave --into out")
     if into is not None and not (into / "config.json").is_file():

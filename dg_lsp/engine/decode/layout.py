@@ -231,10 +231,19 @@ def _kind(request: InfillRequest) -> str:
 
 
 def allowed(vocabulary: Vocabulary, heal: bytes, *, by_parts: bool) -> tuple[int, ...]:
-    """Return the ids that may come next if a gap must still write `heal`; empty means any."""
+    """Return the ids that may come next if a gap must still write `heal`; empty means any.
+
+    With `by_parts`, they do not add white space to white space that is already typed, such as an indentation.
+    """
     if not heal:
         return ()
-    return vocabulary.agreeing_with(heal) if by_parts else vocabulary.starting_with(heal)
+    if not by_parts:
+        return vocabulary.starting_with(heal)
+    agreeing = vocabulary.agreeing_with(heal)
+    if heal[-1:] not in (b" ", b"\t"):
+        return agreeing
+    pieces = vocabulary.pieces
+    return tuple(token for token in agreeing if len(pieces[token]) <= len(heal) or pieces[token][len(heal) :].strip())
 
 
 def answer(vocabulary: Vocabulary, ids: Sequence[int], heal: bytes) -> str:

@@ -39,7 +39,7 @@ def run(filling: Filling, on_early: Callable[[Candidate], None] | None = None) -
     """
     usage, fill = filling.usage, filling.fill
     usage.switch("prefill")
-    yield from filling.begin(copying.file_model(fill))
+    yield from filling.begin(copying.file_model(fill, fill.profile.file_weight))
     joint: list[Evidence] = []  # of canvases with several holes
     for name in fill.proposers:
         propose, stage = PROPOSERS[name]

@@ -67,36 +67,59 @@ class Scorer:
     def _log_probabilities(self, texts: Sequence[str]) -> list[_Scores]:
         """Return, for each text, the causal log-probabilities of its tokens and of the tokens after it."""
         fill, sheet = self._fill, self._fill.sheet
-        coded = [self._coded(text) for text in texts]
-        tokens, parents, nodes = trie([[sheet.kv[-1], *ids, *after] for ids, after in coded])
+        readings = [(number, reading) for number, text in enumerate(texts) for reading in self._readings(text)]
+        tokens, parents, nodes = trie([[sheet.kv[-1], *ids, *after] for _, (ids, after) in readings])
         with self._pace.measuring("score", len(tokens)):
             tree = Tree(fill.passes, crop(self.kv, len(sheet.kv) - 1), len(tokens))
             hidden = tree.add(tokens, parents)
             logps = [0.0, *_after_parents(fill.passes, hidden, tokens[1:], parents[1:])]
-        scores = []
-        for (ids, _), places in zip(coded, nodes, strict=True):
+        best: dict[int, list[float]] = {}
+        lengths: dict[int, int] = {}
+        for (number, (ids, _)), places in zip(readings, nodes, strict=True):
             row = [logps[place] for place in places[1:]]
-            scores.append(self._scores_of(ids, row[: len(ids)], row[len(ids) :]))
-        return scores
+            if number not in best or sum(row) > sum(best[number]):
+                best[number], lengths[number] = row, len(ids)
+        coded = [
+            next(ids for number, (ids, _) in readings if number == n and len(ids) == lengths[n]) for n in range(len(texts))
+        ]
+        return [self._scores_of(ids, best[n][: len(ids)], best[n][len(ids) :]) for n, ids in enumerate(coded)]
 
-    def _coded(self, text: str) -> tuple[list[int], list[int]]:
-        """Return the ids of a text, and of what follows it: the end token, or else the held suffix.
+    def _readings(self, text: str) -> list[tuple[list[int], list[int]]]:
+        """Return the ways to read a text, each as its ids and those of what follows it: the end token, or the held suffix.
 
         A pretrained model knows code only as its tokenizer encodes it. So the text and the suffix are encoded together, and a
-        token of both counts as the suffix's.
+        token of both counts as the suffix's. Trained to fill in the middle, such a model may end an answer, or write on into
+        the suffix's first line.
         """
         encode, sheet, typed = self._fill.vocabulary.encode, self._fill.sheet, self._fill.heal_text
-        if sheet.end is not None or not sheet.heals_by_parts:
-            return encode(typed + text), [sheet.end] if sheet.end is not None else list(sheet.tail)
+        alone = encode(typed + text)
+        if not sheet.heals_by_parts:
+            return [(alone, [sheet.end] if sheet.end is not None else list(sheet.tail))]
         vocabulary = self._fill.vocabulary
-        ids, n_bytes = encode(typed + text + vocabulary.decode(sheet.tail)), len((typed + text).encode())
+        held = vocabulary.decode(sheet.tail)
+        if sheet.end is not None:
+            held = _first_line(held) if not held.startswith("\n") else _to_visible(held)
+        ids, n_bytes = encode(typed + text + held), len((typed + text).encode())
         ends = accumulate(len(vocabulary.pieces[token]) for token in ids)
         n_own = sum(1 for end in ends if end <= n_bytes)
-        return ids[:n_own], ids[n_own:]
+        joint = (ids[:n_own], ids[n_own:])
+        return [joint] if sheet.end is None or held.startswith("\n") else [(alone, [sheet.end]), joint]
 
     def _scores_of(self, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> _Scores:
         own = tuple(logps)
         return _Scores(own if self.file is None else tuple(mixed(self.file, ids, own)), own, tuple(after))
+
+
+def _first_line(text: str) -> str:
+    """Return a text up to its first line end, which is the first of several at its start."""
+    return text[: text.find("\n") + 1] if "\n" in text else text
+
+
+def _to_visible(text: str) -> str:
+    """Return a text up to the end of its first line with visible text."""
+    start = len(text) - len(text.lstrip())
+    end = text.find("\n", start)
+    return text if end < 0 else text[:end]
 
 
 @dataclass(frozen=True, slots=True)

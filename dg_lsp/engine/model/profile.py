@@ -39,8 +39,7 @@ PRETRAINED: dict[str, Any] = {
     "copy_rows": 3,
     "causal_rows": 1,
     "branches": 4,
-    "file_weight": 0.3,
-    "file_half_at": 8.0,
+    "file_weight": 0.0,  # it knows what names mean, and mixing in repetitions changed no answer
     "refine_steps": 0,
     "line": ("copy", "causal"),
     "block": ("copy", "causal"),
@@ -86,7 +85,7 @@ class Profile:
     copy_rows: int = 2
     causal_rows: int = 1
     branches: int = 0  # of a causal draft within a line: others that differ from it first in one token
-    file_weight: float = 0.0  # the weight of the file's own repetitions beside the causal model; 0: none
+    file_weight: float = 0.0  # the weight of the file's own repetitions beside the causal model; 0: they are only read ahead
     file_half_at: float = 4.0  # the match length, in tokens, at which they have half of that weight
     file_chars: int = 12_000  # the characters on each side of the hole that are searched for repetitions
     refine_steps: int = 4  # steps in which the canvas may correct a draft; 0: drafts stay unchanged

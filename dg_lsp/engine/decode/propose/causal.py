@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -78,6 +79,7 @@ def drafts(
     end: int | None = None,
     head: int | None = None,
     file: FileModel | None = None,
+    ahead: FileModel | None = None,
     alone: bool = False,
     branches: int = 0,
     most_behind: float = math.inf,
@@ -86,8 +88,8 @@ def drafts(
 
     `kv` ends with the token `last`. Only the tokens that `allowed` returns may follow, and `banned` tokens are never written. A
     continuation ends before a token of `stops`, or if given, before the token after which `is_over` says so. `head` is the
-    suffix's first token. The probabilities of `file` are mixed into every token. With `alone`, one more continuation follows,
-    which the model writes alone.
+    suffix's first token. The probabilities of `file` are mixed into every token. `ahead` only predicts tokens to read ahead,
+    where `file` does not. With `alone`, one more continuation follows, which the model writes alone.
 
     After these follow the `branches` likeliest branches of each: another token at one place, then a greedy continuation. A
     branch is as likely as its draft before the place times its other token. No branch starts as a draft or an earlier
@@ -109,6 +111,7 @@ def drafts(
         head,
         allowed,
         is_over or (lambda ids: ids[-1] in stops),
+        ahead,
     )
     n_drafts = rows + (alone and file is not None)
     # At a place, as many tokens may start drafts, or branches of other drafts.
@@ -156,6 +159,7 @@ class _Limits:
     head: int | None
     allowed: Allowed
     is_over: Callable[[Sequence[int]], bool]
+    ahead: FileModel | None
 
     def check(self, draft: Draft) -> None:
         """Finish the draft if its last token is a stop, or the last that it may have."""
@@ -308,7 +312,7 @@ def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Dra
             draft.end = reading.end(row + index)
             draft.heads += reading.heads(row + index)
             # The draft goes on as long as the predicted tokens are right.
-            if index == len(more) or more[index] != token or token in limits.stops:
+            if index == len(more) or more[index] != token or limits.is_over(draft.ids):
                 break
             draft.node += 1
         if beam := beam_by_draft.get(id(draft)):
@@ -320,9 +324,10 @@ def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Dra
 def _ahead(draft: Draft, limits: _Limits) -> list[int]:
     """Return the predicted tokens to read after the draft's last token. A draft's final token need not be read."""
     room = min(MAX_AHEAD, limits.most - len(draft.ids) - 1)
-    if draft.file is None or room < 1:
+    file = draft.file or limits.ahead
+    if file is None or room < 1:
         return []
-    ahead = draft.file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=limits.stops)
+    ahead = file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=limits.stops)
     end = next((index for index, token in enumerate(ahead) if token < 0 or token in limits.stops), len(ahead))
     return ahead[:end]
 
@@ -355,9 +360,14 @@ def _reading(
     chances = _chances(logits, limits.banned, rows_so_far, files)
     for row, ids in enumerate(rows_so_far):
         if allowed := limits.allowed(ids):
-            index = torch.tensor(allowed, device=chances.device)
+            index = _index(tuple(allowed)).to(chances.device)
             chances[row] = torch.zeros_like(chances[row]).index_copy_(0, index, chances[row, index])
     return _Reading(logits, sums, chances, ends, heads)
+
+
+@lru_cache(maxsize=64)
+def _index(tokens: tuple[int, ...]) -> Tensor:
+    return torch.tensor(tokens)
 
 
 def _chances(

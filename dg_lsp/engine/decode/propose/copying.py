@@ -41,13 +41,13 @@ def rest_of_previous(fill: Fill) -> str:
     return fill.of_draft(copies.shortened(previous, block=hole.block))
 
 
-def file_model(fill: Fill) -> FileModel | None:
-    """Return the model of the text around the hole, or None if it is disabled.
+def file_model(fill: Fill, weight: float) -> FileModel | None:
+    """Return the model of the text around the hole, with this weight beside the causal model; None if it has none.
 
     Healed tokens are omitted, because the gap writes them.
     """
     profile = fill.profile
-    if fill.n_holes > 1 or not profile.file_weight or not fill.switches.file:
+    if fill.n_holes > 1 or not weight or not fill.switches.file:
         return None
     source = _source(fill.request)
     before = fill.vocabulary.encode(source.prefix[-profile.file_chars :])
@@ -55,7 +55,7 @@ def file_model(fill: Fill) -> FileModel | None:
         before[: len(before) - len(fill.sheet.heal_ids)],
         fill.vocabulary.encode(source.suffix[: profile.file_chars]),
         related=[fill.vocabulary.encode(text) for text in reversed(source.related)],
-        full=profile.file_weight,
+        full=weight,
         half_at=profile.file_half_at,
     )
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.fill import Fill
 from dg_lsp.engine.decode.filling import Filling, Live, Proposing
-from dg_lsp.engine.decode.propose import causal
+from dg_lsp.engine.decode.propose import causal, copying
 from dg_lsp.engine.decode.propose.causal import Draft
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.scoring import Scorer
 
 MAX_CAUSAL_TOKENS = 128
+AHEAD_WEIGHT = 0.9  # of the file's repetitions, where they only predict what to read ahead
 MOST_CUTS = 3  # of one draft, besides its end
 LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an answer hardly ever ends
 MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
@@ -80,6 +81,7 @@ def _drafts(fill: Fill, scorer: Scorer) -> Generator[list[Draft], bool | None, l
     end, line_ends = _stops(fill)
     has_branches = fill.profile.branches > 0 and not fill.is_block
     has_end = fill.sheet.end is not None
+    ahead = copying.file_model(fill, AHEAD_WEIGHT) if scorer.file is None and fill.switches.file else None
     return causal.drafts(
         fill.passes,
         scorer.kv,
@@ -93,6 +95,7 @@ def _drafts(fill: Fill, scorer: Scorer) -> Generator[list[Draft], bool | None, l
         end=fill.sheet.end,
         head=fill.tail[0] if fill.tail and not has_end else None,
         file=scorer.file,
+        ahead=ahead,
         alone=fill.profile.branches > 0,
         branches=fill.profile.branches if has_branches else 0,
         # Of blocks, the likeliest are the shortest.
@@ -104,11 +107,16 @@ def _results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list[Propo
     """Return the distinct texts of drafts. The scorer learns the log-probabilities that drafting computed."""
     end, line_ends = _stops(fill)
     results: dict[str, Proposal] = {}
+    ends_line = fill.request.suffix[:1] in ("", "\n", "\r")
     for draft in written:
         text = _text(fill, draft, end, line_ends)
-        if draft.end is not None:
+        if fill.sheet.heals_by_parts and fill.is_block and ends_line:  # it stopped at a line of the block around it
+            text = text.rstrip()
+        if draft.end is not None and not fill.sheet.heals_by_parts:  # such texts are scored with what follows them
             scorer.learn(text, draft.ids, draft.logps, draft.end)
         for each in (text, *_shorter(fill, draft, text)):
+            if fill.sheet.heals_by_parts and not each.strip():
+                continue
             results.setdefault(each, Proposal(each, "causal"))
     return list(results.values())
 
