@@ -13,6 +13,7 @@ Shapes: R rows, T tokens of a row, N = R * T, L encoder positions, H hidden, D h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -59,7 +60,7 @@ class Inputs:
 
     def __init__(self, rows: Tensor, factors: Tensor | None = None, fine: slice | None = None) -> None:
         self._rows, self._factors, self.fine = rows, factors, fine
-        self.n_rows = len(rows)
+        self.n_rows = rows.shape[0]  # `len` of a tensor takes as long as a small operation
         self._quantised: Quantised | None = None
 
     @property
@@ -220,10 +221,10 @@ class Linear:
             result, factors = self.times(inputs, adapted=adapted), None
         else:
             result, factors = self.matrix.unscaled(inputs)
-        if factors is None or len(result) <= BLOCK:
+        if factors is None or result.shape[0] <= BLOCK:
             return _gated(result, factors, fine)
         blocks = []
-        for start in range(0, len(result), BLOCK):
+        for start in range(0, result.shape[0], BLOCK):
             own = None if fine is None else slice(-start % fine.step, None, fine.step)
             blocks.append(_gated(result[start : start + BLOCK], factors[start : start + BLOCK], own))
         return JoinedInputs(blocks, fine)
@@ -326,7 +327,7 @@ class LlamaPasses:
             self._embed = Embedding(table, self._extra)
             self._head = Head(table if sizes.tied else weights["lm_head.weight"], kind)
             self.layers = [_layer(sizes, weights, index, kind, adapter) for index in range(sizes.layers)]
-            self._norm = _wide(weights["model.norm.weight"])
+            self._norm = _norm_of(weights["model.norm.weight"], sizes)
             self._least = torch.tensor((sizes.eps * sizes.hidden) ** 0.5, device=self._device)
         self.kv_dtype = _kv_dtype(table)
         self._turns = torch.empty(0)
@@ -457,9 +458,10 @@ class LlamaPasses:
     def _split(self, heads: Tensor, turn: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated queries [R, T, heads, D] and keys, and values, each [R, kv heads, T, D]."""
         sizes = self.sizes
-        heads = heads.view(len(heads), -1, sizes.head_dim)
+        n_tokens = rows * length
+        heads = heads.view(n_tokens, -1, sizes.head_dim)
         n_turned = sizes.heads + sizes.kv_heads
-        pairs = heads[:, :n_turned].view(len(heads), n_turned, -1, 2)
+        pairs = heads[:, :n_turned].view(n_tokens, n_turned, -1, 2)
         turned = torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2)
         shape = (rows, length, -1, sizes.head_dim)
         queries = turned[:, : sizes.heads].reshape(shape)
@@ -481,9 +483,9 @@ class LlamaPasses:
         return torch.cat([sides[0], keys], dim=2), torch.cat([sides[1], values], dim=2)
 
     def _normed(self, hidden: Tensor, weight: Tensor, fine: slice | None = None) -> Inputs:
-        """Return the hidden states divided by the root of their mean square plus epsilon, times a weight."""
+        """Return the hidden states divided by the root of their mean square plus epsilon, times a weight of `_norm_of`."""
         lengths = torch.hypot(torch.linalg.vector_norm(hidden, dim=-1, keepdim=True), self._least)
-        return Inputs(hidden * weight, self.sizes.hidden**0.5 / lengths, fine)
+        return Inputs(hidden * weight, lengths.reciprocal_(), fine)
 
     def _turn(self, positions: Tensor, rows: int) -> Tensor:
         """Return the complex rotation of each pair of a head at each position: [R * T, 1, D / 2]."""
@@ -534,10 +536,10 @@ def _layer(
         return Linear(matrix(_rows(whole, 0, len(rows), rows) if n_turned else whole, kind), bias, adapted)
 
     return Layer(
-        _wide(weights[f"{start}input_layernorm.weight"]),
+        _norm_of(weights[f"{start}input_layernorm.weight"], sizes),
         fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "qkv", n_turned=2),
         fused(("self_attn.o_proj",), "o"),
-        _wide(weights[f"{start}post_attention_layernorm.weight"]),
+        _norm_of(weights[f"{start}post_attention_layernorm.weight"], sizes),
         fused(("mlp.gate_proj", "mlp.up_proj"), "gu"),
         fused(("mlp.down_proj",), "d"),
     )
@@ -579,6 +581,11 @@ def _values(weight: Weight) -> Tensor:
 
 def _wide(weight: Weight) -> Tensor:
     return (weight.dense() if isinstance(weight, Quantised) else weight).float()
+
+
+def _norm_of(weight: Weight, sizes: LlamaSizes) -> Tensor:
+    """Return a norm's weight for hidden states that are divided by their length, not by the root of their mean square."""
+    return _wide(weight) * math.sqrt(sizes.hidden)
 
 
 def _rows(weight: Weight, start: int, end: int, order: Tensor | None = None) -> Weight:
