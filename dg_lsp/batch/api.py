@@ -21,7 +21,7 @@ from dg_lsp.batch.journal import Journal, JournalError
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import DEFAULT_KINDS, Location, Plan, PlanError
 from dg_lsp.batch.report import Row
-from dg_lsp.batch.run import HoleResult, RunOptions
+from dg_lsp.batch.rounds import HoleResult, RunOptions
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
