@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.core import scope, values
 from dg_lsp.core.context import with_newlines
+from dg_lsp.core.polish.adjacency import drop_comment_before_code, drop_glued
 from dg_lsp.core.polish.around import Filter, around_hole, edit_of
 from dg_lsp.core.polish.checks import binds, closes, parses, unbound_names
 from dg_lsp.core.polish.cuts import (
@@ -39,9 +40,8 @@ from dg_lsp.core.polish.drops import (
     drop_unreadable,
 )
 from dg_lsp.core.polish.form import restore_indent, restore_start, trim_end
-from dg_lsp.core.polish.joins import drop_comment_before_code, drop_glued
-from dg_lsp.core.polish.less import shrinks
 from dg_lsp.core.polish.python import compiles
+from dg_lsp.core.polish.shrinking import shrinks
 from dg_lsp.core.polish.whole import Check, Whole
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Candidate, Document, Edit, Hole
