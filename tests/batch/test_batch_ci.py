@@ -150,6 +150,8 @@ def test_a_patch_is_written_beside_the_report(project: Path) -> None:
     assert (project / "a.py").read_text() == FILLED
     result = run("a.py", "--patch", "gone/a.diff")
     assert (result.exit_code, result.stderr) == (2, f"dg-lsp: --patch gone/a.diff: there is no folder {project / 'gone'}\n")
+    result = run("a.py", "--patch", "x", "--report", "./x")
+    assert (result.exit_code, result.stderr) == (2, "dg-lsp: --report and --patch name the same file, x\n")
 
 
 def test_places_have_an_optional_comment() -> None:
