@@ -63,7 +63,9 @@ def engine_of(
     revision: Annotated[str, typer.Option(help="Revision of a hub model.")] = "",
     dtype: Annotated[
         str,
-        typer.Option(help="Precision: auto, float32, bfloat16, float16, fp8 or int4.", autocompletion=completions.precision),
+        typer.Option(
+            help="Precision: auto, float32, bfloat16, float16, int8, fp8 or int4.", autocompletion=completions.precision
+        ),
     ] = DEFAULTS.dtype,
     device: Annotated[
         str, typer.Option(help="Device: auto, cpu, cuda or mps.", autocompletion=completions.device)

@@ -93,7 +93,7 @@ def evaluate(
     dtype: Annotated[
         str,
         typer.Option(
-            help="Precision: auto, float32, bfloat16, float16, fp8 or int4. float32 is the same on every CPU.",
+            help="Precision: auto, float32, bfloat16, float16, int8, fp8 or int4. float32 is the same on every CPU.",
             autocompletion=completions.precision,
         ),
     ] = "auto",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dg_lsp.engine.decode.propose import drafts
+from dg_lsp.engine.decode.propose import copies
 from dg_lsp.evaluate.tasks import Task
 
 SAME_RIGHT = 24  # how many characters after a match are compared at most; the same as for ranking drafts
@@ -79,8 +79,8 @@ def with_steps(method: Method, steps: int) -> Method:
 def copied(task: Task) -> str:
     """Return the text after the best match in the file itself, or ""."""
     hole = task.hole
-    copies = drafts.copies(task.prompt, task.suffix, block=hole.block, indent=hole.indent, most=1)
-    return copies[0].text if copies else ""
+    best = copies.find(task.prompt, task.suffix, block=hole.block, indent=hole.indent, most=1)
+    return best[0].text if best else ""
 
 
 def copied_to_length(task: Task) -> str:
@@ -89,15 +89,15 @@ def copied_to_length(task: Task) -> str:
     The best match has the most characters in common with the prompt before it and the suffix after it.
     """
     length, best, text = len(task.answer), (0, 0), ""
-    tail = task.prompt[-drafts.MIN_MATCH :]
-    if len(tail) < drafts.MIN_MATCH:
+    tail = task.prompt[-copies.MIN_MATCH :]
+    if len(tail) < copies.MIN_MATCH:
         return ""
     for side in (task.prompt, task.suffix):
         at = side.find(tail)
         while at >= 0:
             start, end = at + len(tail), at + len(tail) + length
             if end <= len(side):
-                left = _agreement(side[:start][::-1], task.prompt[::-1], drafts.MAX_MATCH)
+                left = _agreement(side[:start][::-1], task.prompt[::-1], copies.MAX_MATCH)
                 right = _agreement(side[end : end + SAME_RIGHT], task.suffix, SAME_RIGHT)
                 if (left + right, left) >= best:
                     best, text = (left + right, left), side[start:end]

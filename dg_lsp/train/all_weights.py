@@ -60,8 +60,8 @@ class Training:
 
     def __init__(self, loaded: Loaded, train: Packed, held: Packed, recipe: Recipe, seed: int) -> None:
         tokenizer, profile = loaded.vocabulary.tokenizer, loaded.profile
-        self.recipe, self.passes = recipe, loaded.passes
-        self._has_canvas = profile.first == "canvas"
+        self.recipe, self.passes = recipe, loaded.diffusion
+        self._has_canvas = "repair" in profile.line  # the profiles whose canvas corrects drafts
         self._train = tune_data.sampler(train, tokenizer, profile, seed=seed, canvas=CANVAS)
         checks = tune_data.sampler(held, tokenizer, profile, seed=seed + 1, canvas=CANVAS)
         self._causal_checks = [checks.causal(recipe.check_rows // 3, CHECK_LENGTH) for _ in range(3)]

@@ -15,7 +15,7 @@ from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
 import torch
 from transformers.utils import logging
 
-from dg_lsp.engine.model.profile import FILE, Profile, Sampling, dump
+from dg_lsp.engine.model.profile import DRAFTS_FIRST, FILE, Profile, Sampling, dump
 from dg_lsp.train.shape import Shape, build, resume
 
 # The profile for a model trained by `train.objective`. Its limits are those of the training.
@@ -35,7 +35,8 @@ PROFILE = Profile(
     # The model accepts held suffixes of any length, never writes past an answer, and computes a causal token cheaply.
     refine_steps=0,
     line_ends=False,
-    first="drafts",
+    line=DRAFTS_FIRST,
+    block=DRAFTS_FIRST,
     max_canvases=1,
     file_weight=0.9,
     file_half_at=8.0,

@@ -134,8 +134,8 @@ def run(
     _train(training, timer, progress, say)
     if training.best:
         progress("filling the same holes after tuning")
-        adapted = tuned_models.with_weights(base.passes.model, training.best)
-        exact, _ = _exact(replace(base, passes=type(base.passes)(adapted)), tasks[:n_holes], lambda: True)
+        adapted = tuned_models.with_weights(base.diffusion.model, training.best)
+        exact, _ = _exact(replace(base, passes=type(base.diffusion)(adapted)), tasks[:n_holes], lambda: True)
         after = Figures(training.best_loss, exact, n_holes)
     entry = None
     if training.best and after.exact >= before.exact:

@@ -72,12 +72,12 @@ def run(sources: Path, init: str, out: Path, tuning: Tuning, *, say: Callable[[s
     profile = loaded.profile
     batches, checks = (_sampler(part, tokenizer, loaded, tuning, seed) for part, seed in ((train, tuning.seed), (held, 7)))
     torch.manual_seed(tuning.seed)
-    model = adapter.new(loaded.passes.model, rank=tuning.rank, experts=tuning.experts)
+    model = adapter.new(loaded.diffusion.model, rank=tuning.rank, experts=tuning.experts)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     n_trained = adapter.n_parameters(model)
     say(f"training {n_trained / 1e6:.2f} M weights on {len(train)} files; {len(held)} files are held out")
     fixed = [checks.canvases(tuning.rows, tuning.length, tuning.canvases, noise=0.7) for _ in range(CHECK_BATCHES)]
-    passes, device = loaded.passes, loaded.device
+    passes, device = loaded.diffusion, loaded.device
     before = last = _measured(passes, fixed, device)
     optimizer = torch.optim.AdamW(trained, lr=tuning.learning_rate, betas=(0.95, 0.99), weight_decay=1e-4)
     for step in range(tuning.steps):

@@ -49,7 +49,7 @@ def start(run: Path, checkpoint: str, shape: Shape) -> None:
     old: dict[str, Tensor] = library_model(loaded).state_dict()  # includes the weights that a dense model does not use
     model: Any = build(shape)
     new: dict[str, Tensor] = model.state_dict()
-    n_old = loaded.passes.config.num_hidden_layers
+    n_old = loaded.diffusion.config.num_hidden_layers
     if n_old > shape.layers:
         raise EvalError(f"{checkpoint} has {n_old} layers, more than the {shape.layers} of the new model")
     rows = _embeddings(loaded.vocabulary, Vocabulary(Tokenizer.from_file(str(run / "tokenizer.json"))))

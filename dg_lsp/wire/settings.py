@@ -23,7 +23,7 @@ MAX_S = 1_000_000
 
 Trigger = Literal["auto", "manual"]
 DEVICES = ("auto", "cpu", "cuda", "mps")
-Precision = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int4"]
+Precision = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"]
 Check = Callable[[Any], None]
 
 
@@ -105,15 +105,16 @@ class Settings:
         Precision,
         About(
             "engine.dtype",
-            "The precision of the weights: `auto`, `float32`, `bfloat16`, `float16`, `fp8` (8 bits) or `int4` (4 bits).",
+            "The precision of the weights: `auto`, `float32`, `bfloat16`, `float16`, `int8`, `fp8` (8 bits) or `int4`.",
             "Change it to save memory for other programs, or to load a model that is refused; `dg-lsp doctor` says what fits.",
-            choices=(
-                "the widest that fits",
-                "32 bits",
+            choices=(  # in the order of the schema, which sorts the values
+                "the best that fits and that this machine computes fast",
                 "16 bits",
                 "16 bits, on GPUs without bfloat16",
+                "32 bits",
                 "8 bits",
                 "4 bits (needs dg-lsp[quant])",
+                "8-bit integers, for Llama and Qwen2 models on a CPU",
             ),
             per_machine=True,
         ),

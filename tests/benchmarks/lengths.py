@@ -129,7 +129,7 @@ def embedded(n: int, only: str = "") -> dict[str, Any]:
                 continue
             sheet = filler.layout.lay_out(task.request())
             n_answer = len(loaded.vocabulary.encode(sheet.heal.decode("utf-8", "ignore") + task.answer))
-            first = layout.allowed_first(loaded.vocabulary, sheet.heal)
+            first = layout.allowed(loaded.vocabulary, sheet.heal, by_parts=False)
             assert sheet.end is not None
             case = Case(
                 sheet.kv, sheet.tail, n_answer, task.answer, kind, first, sheet.heal, end=sheet.end, behind=(sheet.end,)
@@ -171,13 +171,13 @@ def posed(loaded: Loaded, case: Case) -> Problem:
     """Return a case as a problem, its delete token hidden."""
     hidden, kv = loaded.passes.encode(torch.tensor([case.ids]))
     vocabulary = loaded.vocabulary
-    n_logits = loaded.passes.model.lm_head.weight.shape[0]
+    n_logits = loaded.diffusion.model.lm_head.weight.shape[0]
     regular = tuple(token for token, piece in enumerate(vocabulary.pieces) if piece and token not in vocabulary.special)
     banned = tuple(token for token in (*vocabulary.special, *range(vocabulary.size, n_logits)) if token not in (EOS, case.end))
     ends = (EOS,) if case.end == EOS else (EOS, case.end)
     closing = ends if case.kind == "block" else (*ends, *vocabulary.with_newline)
     return Problem(
-        loaded.passes,
+        loaded.diffusion,
         kv,
         case.ids[-1],
         hidden[0, -1],

@@ -64,7 +64,7 @@ def main() -> None:
 def with_window(loaded: Loaded, prefix_tokens: int) -> Loaded:
     """Return a model of the same shape with fresh weights that reads so many tokens of prefix."""
     torch.manual_seed(0)
-    model = DiffusionGemmaForBlockDiffusion(loaded.passes.model.config).eval().requires_grad_(False)
+    model = DiffusionGemmaForBlockDiffusion(loaded.diffusion.model.config).eval().requires_grad_(False)
     return replace(loaded, passes=Passes(model), profile=replace(loaded.profile, prefix_tokens=prefix_tokens))
 
 

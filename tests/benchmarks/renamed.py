@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dg_lsp.core import repository as search
 from dg_lsp.core.values import Candidate
-from dg_lsp.engine.decode.propose import drafts
+from dg_lsp.engine.decode.propose import copies
 from dg_lsp.evaluate import make, run, score
 from dg_lsp.evaluate.methods import COPY
 from dg_lsp.infill import repository, workspace
@@ -51,14 +51,14 @@ def main() -> int:
         request = search.with_repository(task.request(), near, files, LIMIT)
         texts = [snippet.text for snippet in request.related]
         hole = task.hole
-        copies = drafts.copies(task.prompt, task.suffix, block=hole.block, indent=hole.indent, most=1, related=texts)
-        if not copies:
+        found = copies.find(task.prompt, task.suffix, block=hole.block, indent=hole.indent, most=1, related=texts)
+        if not found:
             continue
-        before = source_before(copies[0].text, (task.prompt, task.suffix, *texts), task.prompt)
-        renamed = rename(copies[0].text, pairs(before, task.prompt))
-        if renamed != copies[0].text:
+        before = source_before(found[0].text, (task.prompt, task.suffix, *texts), task.prompt)
+        renamed = rename(found[0].text, pairs(before, task.prompt))
+        if renamed != found[0].text:
             counts["changed"] += 1
-            for label, text in (("exact before", copies[0].text), ("exact after", renamed)):
+            for label, text in (("exact before", found[0].text), ("exact after", renamed)):
                 settled = run.settled(task, COPY, [Candidate((text,), row="copy")])[0]
                 counts[label] += score.is_exact(settled, task.answer)
     print(", ".join(f"{label} {counts[label]}" for label in ("holes", "changed", "exact before", "exact after")))

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from dg_lsp.core import repository as search
 from dg_lsp.core.values import Candidate, InfillRequest
 from dg_lsp.engine.decode.filler import LocalFiller
-from dg_lsp.engine.decode.propose import drafts
+from dg_lsp.engine.decode.propose import copies
 from dg_lsp.engine.model import loading
 from dg_lsp.evaluate import make, run, score
 from dg_lsp.evaluate.methods import COPY
@@ -96,8 +96,8 @@ def measured(tasks: list[Task], label: str, context: Context, fill: Fill) -> tup
 
 def copied(task: Task, request: InfillRequest) -> str:
     hole, texts = task.hole, [snippet.text for snippet in request.related]
-    copies = drafts.copies(task.prompt, task.suffix, block=hole.block, indent=hole.indent, most=1, related=texts)
-    return run.settled(task, COPY, [Candidate((copy.text,), row="copy") for copy in copies])[0]
+    found = copies.find(task.prompt, task.suffix, block=hole.block, indent=hole.indent, most=1, related=texts)
+    return run.settled(task, COPY, [Candidate((copy.text,), row="copy") for copy in found])[0]
 
 
 def filled(filler: LocalFiller) -> Fill:

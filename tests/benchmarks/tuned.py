@@ -116,8 +116,8 @@ def split(folder: Path, copy: Path, seed: int) -> tuple[list[tuple[str, str]], P
 
 
 def with_weights(base: Loaded, weights: Mapping[str, Tensor]) -> Loaded:
-    model = tuned_models.with_weights(base.passes.model, dict(weights))
-    return replace(base, passes=type(base.passes)(model))
+    model = tuned_models.with_weights(base.diffusion.model, dict(weights))
+    return replace(base, passes=type(base.diffusion)(model))
 
 
 def fill(model: Loaded, tasks: list[Task], folder: Path | None) -> list[Row]:

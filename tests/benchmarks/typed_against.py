@@ -157,7 +157,12 @@ def world(n: int, cache: Path) -> int:
     # What a checkpoint without a profile gets, as far as this one was not made for something else.
     usual = Profile()
     profile = replace(
-        loaded.profile, refine_steps=usual.refine_steps, line_ends=usual.line_ends, first=usual.first, max_canvases=1
+        loaded.profile,
+        refine_steps=usual.refine_steps,
+        line_ends=usual.line_ends,
+        line=usual.line,
+        block=usual.block,
+        max_canvases=1,
     )
     filler = LocalFiller(replace(loaded, profile=profile))
     filler.resources = replace(filler.resources, layout=Plain(filler.layout))
@@ -198,7 +203,7 @@ def outcome(filler: LocalFiller, case: Against, previous: bool) -> Outcome:
         task.step()
     n_passes: Counter[str] = Counter()
     began = time.perf_counter()
-    with counting(filler.loaded.passes, n_passes):
+    with counting(filler.loaded.diffusion, n_passes):
         while task.step():
             pass
     milliseconds = (time.perf_counter() - began) * 1000

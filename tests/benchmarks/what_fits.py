@@ -38,7 +38,7 @@ def measured(folder: Path, dtype: str) -> dict[str, dict[str, int]]:
     needs = fit.needs(shape, dtype, fit.Use(PREFIX, CANVAS, ROWS))  # type: ignore[arg-type]
     before = resident()
     loaded = loading.load_model(str(folder), device="cpu", threads=1, dtype=dtype)
-    passes, ids = loaded.passes, torch.arange(PREFIX)[None] % 400
+    passes, ids = loaded.diffusion, torch.arange(PREFIX)[None] % 400
     with torch.inference_mode():
         hidden, kv = passes.encode(ids)
         del hidden

@@ -27,11 +27,18 @@ def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
     return result
 
 
+def starting(first: tuple[int, ...]) -> causal.Allowed:
+    """Allow only these tokens at the start; none means any."""
+    return lambda ids: () if ids else first
+
+
 def drafted(passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10) -> tuple[list[Draft], int]:
     """The drafts, and how many passes they took after the first."""
     kv = passes.encode(torch.tensor([PREFIX]))[1]
     return counted(
-        causal.drafts(passes, kv, PREFIX[-1], rows=3, most=most, first=first, banned=BANNED, stops=STOPS, end=END, file=file)
+        causal.drafts(
+            passes, kv, PREFIX[-1], rows=3, most=most, allowed=starting(first), banned=BANNED, stops=STOPS, end=END, file=file
+        )
     )
 
 
@@ -175,7 +182,7 @@ def test_matches_equal_a_search_of_every_place(seed: int) -> None:
 def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Passes, full: float) -> None:
     file = FileModel(PREFIX, AFTER, full=full) if full else None
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    limits: dict[str, Any] = {"most": 6, "first": (), "banned": BANNED, "stops": STOPS}
+    limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS}
     draft, *branches = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, branches=4, **limits))
 
     # The rule as it reads: each place of the draft, each other token, one pass for each.
@@ -204,7 +211,7 @@ def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Pass
 def test_no_branch_starts_as_a_draft_or_another_branch_does(passes: Passes) -> None:
     kv = passes.encode(torch.tensor([PREFIX]))[1]
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
-    limits: dict[str, Any] = {"most": 1, "first": (), "banned": BANNED, "stops": STOPS}
+    limits: dict[str, Any] = {"most": 1, "banned": BANNED, "stops": STOPS}
     drafts = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, alone=True, branches=5, **limits))
     assert len(drafts) == 2 + 2 * 5
     assert len({tuple(draft.ids) for draft in drafts}) == len(drafts)
@@ -213,7 +220,7 @@ def test_no_branch_starts_as_a_draft_or_another_branch_does(passes: Passes) -> N
 @torch.no_grad()
 def test_branches_are_written_in_the_passes_of_their_draft(passes: Passes) -> None:
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    limits: dict[str, Any] = {"most": 12, "first": (), "banned": BANNED, "stops": STOPS}
+    limits: dict[str, Any] = {"most": 12, "banned": BANNED, "stops": STOPS}
     drafts, n_passes = counted(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=5, **limits))
     assert max(len(draft.ids) for draft in drafts) == 12
     assert n_passes <= 13
@@ -223,7 +230,7 @@ def test_branches_are_written_in_the_passes_of_their_draft(passes: Passes) -> No
 def test_a_finished_draft_is_there_while_its_branches_are_written(passes: Passes) -> None:
     kv = passes.encode(torch.tensor([PREFIX]))[1]
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
-    limits: dict[str, Any] = {"most": 10, "first": (32,), "banned": BANNED, "stops": STOPS, "end": END}
+    limits: dict[str, Any] = {"most": 10, "allowed": starting((32,)), "banned": BANNED, "stops": STOPS, "end": END}
     finished_drafts = []
     for drafts in causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, branches=5, **limits):
         finished_drafts += [(draft.ids, draft.stop) for draft in drafts if draft.is_finished]
@@ -234,7 +241,7 @@ def test_a_finished_draft_is_there_while_its_branches_are_written(passes: Passes
 def test_late_drafts_are_those_that_are_finished(passes: Passes) -> None:
     kv = passes.encode(torch.tensor([PREFIX]))[1]
     # With many stop tokens, drafts and branches end after different numbers of passes.
-    limits: dict[str, Any] = {"most": 8, "first": (), "banned": BANNED, "stops": set(range(5, 60, 2))}
+    limits: dict[str, Any] = {"most": 8, "banned": BANNED, "stops": set(range(5, 60, 2))}
     whole, n_passes = counted(causal.drafts(passes, kv, PREFIX[-1], rows=3, branches=5, **limits))
     n_late = []
     for most_passes in range(1, n_passes):
@@ -249,7 +256,7 @@ def test_late_drafts_are_those_that_are_finished(passes: Passes) -> None:
 def test_a_branch_starts_only_with_an_allowed_token(passes: Passes) -> None:
     first = (30, 32, 40)
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    limits: dict[str, Any] = {"most": 4, "first": first, "banned": BANNED, "stops": STOPS}
+    limits: dict[str, Any] = {"most": 4, "allowed": starting(first), "banned": BANNED, "stops": STOPS}
     draft, *branches = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=30, **limits))
     assert {branch.ids[0] for branch in branches} <= set(first)
     assert len({tuple(branch.ids) for branch in branches} - {tuple(draft.ids)}) > 2
@@ -260,7 +267,7 @@ def test_a_branch_starts_only_with_an_allowed_token(passes: Passes) -> None:
 def test_the_model_alone_writes_one_more_draft(passes: Passes) -> None:
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    limits: dict[str, Any] = {"most": 6, "first": (), "banned": BANNED, "stops": STOPS, "end": END}
+    limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
     both = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, alone=True, **limits))
     alone = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, **limits))
     assert [draft.ids for draft in both] == [drafted(passes, file, most=6)[0][0].ids, alone[0].ids]
@@ -270,7 +277,7 @@ def test_the_model_alone_writes_one_more_draft(passes: Passes) -> None:
 @torch.no_grad()
 def test_unlikely_drafts_and_branches_are_dropped(passes: Passes) -> None:
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    limits: dict[str, Any] = {"most": 6, "first": (), "banned": BANNED, "stops": STOPS, "end": END}
+    limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
     drafts = finished(causal.drafts(passes, kv, PREFIX[-1], rows=3, **limits))
     best = max(draft.joint for draft in drafts)
     likely = finished(causal.drafts(passes, kv, PREFIX[-1], rows=3, most_behind=0.0, **limits))
@@ -289,7 +296,7 @@ def test_unlikely_drafts_and_branches_are_dropped(passes: Passes) -> None:
 def test_a_branch_knows_its_log_probabilities(passes: Passes, full: float) -> None:
     file = FileModel(PREFIX, AFTER, full=full) if full else None
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    limits: dict[str, Any] = {"most": 6, "first": (), "banned": BANNED, "stops": STOPS, "end": END}
+    limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
     _, *branches = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, branches=5, **limits))
     assert branches
     for branch in branches:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from dg_lsp.engine.decode import cuts
 from dg_lsp.engine.decode.canvas import reference
-from dg_lsp.engine.decode.propose import drafts
-from dg_lsp.engine.decode.propose.drafts import Copy, copies
+from dg_lsp.engine.decode.propose import copies
+from dg_lsp.engine.decode.propose.copies import Copy
 
 
 def first(text: str, *, block: bool = False, indent: str = "") -> str | None:
     prefix, suffix = textwrap.dedent(text).split("$0")
-    all_copies = copies(prefix, suffix, block=block, indent=indent)
+    all_copies = copies.find(prefix, suffix, block=block, indent=indent)
     return all_copies[0].text if all_copies else None
 
 
@@ -61,7 +61,7 @@ def test_copied_lines_end_at_the_suffixs_first_line() -> None:
 
 def test_agreement_is_counted_on_both_sides() -> None:
     prefix, suffix = "run(one, two)\nrun(one, ", ")\n"
-    (copy, *_) = copies(prefix, suffix, block=False)
+    (copy, *_) = copies.find(prefix, suffix, block=False)
     assert (copy.text, copy.left, copy.right) == ("two", len("run(one, "), 1)
 
 
@@ -161,7 +161,7 @@ def test_skipped_places_change_no_result(
     prefix = "".join(f"{white}{code}\n" for white, code in above) + indent
     suffix = rest + "".join(f"\n{white}{code}" for white, code in below)
     assert (
-        copies(prefix, suffix, block=block, indent=indent, most=most)
+        copies.find(prefix, suffix, block=block, indent=indent, most=most)
         == every_copy(prefix, suffix, block=block, indent=indent)[:most]
     )
 
@@ -170,21 +170,21 @@ def test_skipped_places_change_no_result(
 @pytest.mark.parametrize("line", ["        value = 1\n", "    \n", "{0:8}\n"])
 def test_few_places_of_a_long_file_are_visited(monkeypatch: pytest.MonkeyPatch, block: bool, line: str) -> None:
     looked: list[int] = []
-    agreement = drafts._agreement
+    agreement = copies._agreement
 
     def look(source: str, at: int, prefix: str, low: int, high: int) -> int:
         looked.append(at)
         return agreement(source, at, prefix, low, high)
 
-    monkeypatch.setattr(drafts, "_agreement", look)
+    monkeypatch.setattr(copies, "_agreement", look)
     text = "".join(line.format(number) for number in range(2000))
-    assert len(copies(f"{text}    ", f"\n{text}", block=block, indent="    ")) <= 2
-    assert 0 < len(looked) <= drafts.MAX_PLACES
+    assert len(copies.find(f"{text}    ", f"\n{text}", block=block, indent="    ")) <= 2
+    assert 0 < len(looked) <= copies.MAX_PLACES
 
 
 def test_related_files_are_copied_from_when_they_agree_longer() -> None:
     prefix, suffix = "x = make(1)\nresult = parser.parse(", "\n"
-    [copy] = drafts.copies(prefix, suffix, block=False, most=1, related=["result = parser.parse(text, strict=True)\n"])
+    [copy] = copies.find(prefix, suffix, block=False, most=1, related=["result = parser.parse(text, strict=True)\n"])
     assert copy.text == "text, strict=True)"
-    [own] = drafts.copies("result = parser.parse(line)\n" + prefix, suffix, block=False, most=1, related=["parse(text)\n"])
+    [own] = copies.find("result = parser.parse(line)\n" + prefix, suffix, block=False, most=1, related=["parse(text)\n"])
     assert own.text == "line)"

@@ -146,11 +146,11 @@ def test_parts_can_be_disabled(trained_layout: Path, trained_filler: LocalFiller
 
 def test_the_rest_of_an_earlier_answer_is_a_draft_if_the_canvas_corrects_drafts(trained_filler: LocalFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (LINE,), language="python", previous="x = y\nand more")
-    kinds = [row.row for row in finish(trained_filler.start(request)).rows()]
+    kinds = [row.row for row in finish(trained_filler.start(request)).proposals()]
     # The draft as it came, and what the canvas made of it.
     assert kinds.count("previous") == 2
-    assert any(row.text == "x = y" for row in finish(trained_filler.start(request)).rows() if row.row == "previous")
-    without = finish(trained_filler.start(replace(request, previous=""))).rows()
+    assert any(row.text == "x = y" for row in finish(trained_filler.start(request)).proposals() if row.row == "previous")
+    without = finish(trained_filler.start(replace(request, previous=""))).proposals()
     assert "previous" not in [row.row for row in without]
 
 
@@ -221,8 +221,8 @@ def test_about_reports_device_dtype_and_reasons(trained_filler: LocalFiller) -> 
 
 def test_a_dtype_can_be_chosen_and_a_wrong_one_is_named(trained_layout: Path) -> None:
     assert load_local(str(trained_layout), device="cpu", dtype="bfloat16").loaded.dtype == "bfloat16"
-    with pytest.raises(LoadError, match="unknown dtype 'int8'"):
-        load_local(str(trained_layout), device="cpu", dtype="int8")
+    with pytest.raises(LoadError, match="unknown dtype 'int9'"):
+        load_local(str(trained_layout), device="cpu", dtype="int9")
 
 
 def test_a_wrong_device_is_named(trained_layout: Path) -> None:
@@ -253,8 +253,8 @@ def test_any_seed_is_accepted(trained_filler: LocalFiller, seed: int) -> None:
 def test_a_checkpoint_without_delete_tokens_returns_many_candidates_up_to_the_row_limit(instruct: LocalFiller) -> None:
     task = instruct.start(InfillRequest(PREFIX, SUFFIX, (LINE,), budget=Budget(candidates=500, steps=4)))
     candidates = finish(task).candidates()
-    drafts = [row for row in task.rows() if row.entropy is None]
-    assert len(task.rows()) - len(drafts) <= resources.MAX_ROWS  # on the canvas, corrected drafts among them
+    drafts = [row for row in task.proposals() if row.entropy is None]
+    assert len(task.proposals()) - len(drafts) <= resources.MAX_ROWS  # on the canvas, corrected drafts among them
     # What the search has written, and what its open canvas reads beyond that.
     assert len(drafts) <= instruct.loaded.profile.copy_rows + Speculate().rows + 1
     assert sum(candidate.row == "noise" for candidate in candidates) > 2

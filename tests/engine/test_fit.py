@@ -53,7 +53,7 @@ def test_computed_bytes_equal_the_measured_bytes(tmp_path: Path, changes: dict[s
     use = fit.Use(prefix_tokens=96, canvas_tokens=32, rows=3)
     for precision in ("float32", "bfloat16", "fp8", *(("int4",) if "int4" in machine.installed() else ())):
         told = fit.needs(shape, precision, use)
-        passes = loading.load_model(str(folder), device="cpu", threads=1, dtype=precision).passes
+        passes = loading.load_model(str(folder), device="cpu", threads=1, dtype=precision).diffusion
         assert quantised.n_bytes(passes.model) == pytest.approx(told.weights, rel=0.05), precision
         with torch.inference_mode():
             kv = passes.encode(torch.arange(96)[None] + 300)[1]

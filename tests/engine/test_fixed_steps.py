@@ -20,7 +20,7 @@ from dg_lsp.engine.decode.canvas.fixed_step import bucket_of
 from dg_lsp.engine.decode.canvas.fixed_steps import MAX_BUCKETS, FixedSteps
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.decode.canvas.step_graph import WARM_UPS, Recorder, StepGraph, Work
-from dg_lsp.engine.decode.canvas.stepping import Stepper
+from dg_lsp.engine.decode.canvas.steps import Stepper
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.model import fit, room
@@ -217,7 +217,7 @@ def test_a_fill_in_fixed_buffers_has_the_same_candidates(layout: str, request: p
     found = []
     for is_fixed in (False, True):
         filler = LocalFiller(loaded)
-        fixed = steps(loaded.passes)
+        fixed = steps(loaded.diffusion)
         if is_fixed:
             filler.resources = replace(filler.resources, stepper=Stepper(filler.resources.pace, fixed))
         for asked in REQUESTS:
@@ -237,9 +237,9 @@ def test_a_step_that_was_only_queued_is_not_measured(trained_layout: Path) -> No
     kv = loaded.passes.encode(torch.arange(10, 20)[None])[1]
     clock = iter(range(1000))
     pace = Pace(lambda: float(next(clock)))
-    stepper = Stepper(pace, steps(loaded.passes))
+    stepper = Stepper(pace, steps(loaded.diffusion))
     sampling = Sampling(stop_entropy=0.0)
-    n_logits = loaded.passes.model.lm_head.weight.shape[0]
+    n_logits = loaded.diffusion.model.lm_head.weight.shape[0]
     denoiser = Denoiser([Row((20,) * 6, (True,) * 6, 9)], TokenLimits(tuple(range(10, 60))), sampling, n_logits)
     with torch.no_grad():
         decoder = LocalDecoder(loaded.passes, kv)

@@ -31,7 +31,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 @pytest.mark.slow
 def test_every_method_answers_within_its_room_and_counts_what_it_spends(checkpoint: Loaded, kind: language.Kind) -> None:
     case = benchmark.case_of(next(language.holes(4, kind)))
-    probe = fit_probe(torch.randn(40, checkpoint.passes.config.hidden_size), [1 + n for n in range(40)], steps=3)
+    probe = fit_probe(torch.randn(40, checkpoint.diffusion.config.hidden_size), [1 + n for n in range(40)], steps=3)
     every = benchmark.ways(probe, "") | {"oracle": methods.oracle(case.n_answer), "delete": methods.delete(DELETE, 16)}
     with torch.inference_mode():
         for name, method in every.items():
@@ -55,7 +55,7 @@ def test_a_search_takes_no_more_open_steps_than_it_may(checkpoint: Loaded) -> No
 
 def test_the_table_compares_the_methods_hole_by_hole(checkpoint: Loaded) -> None:
     cases = [benchmark.case_of(hole) for hole in islice(language.holes(4, "line"), 3)]
-    probe = fit_probe(torch.randn(9, checkpoint.passes.config.hidden_size), [1] * 9, steps=2)
+    probe = fit_probe(torch.randn(9, checkpoint.diffusion.config.hidden_size), [1] * 9, steps=2)
     table = benchmark.summed(cases, benchmark.run(checkpoint, cases, probe, "grid,speculation", None))
     assert table["holes"] == 3
     assert set(table["cost"]) == {"grid", "speculation", "oracle"}

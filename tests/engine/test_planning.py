@@ -13,7 +13,7 @@ from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model.loading import Loaded
-from dg_lsp.engine.model.profile import Sampling
+from dg_lsp.engine.model.profile import CANVAS_FIRST, DRAFTS_FIRST, Sampling
 
 BODY = Hole(Span(0, 0), "body", indent="    ", block=True)
 BLOCK = InfillRequest("def area(self):\n    ", "\n\n\nprint(1)\n", (BODY,), language="python")
@@ -59,7 +59,7 @@ def shrinking_loaded(trained_layout: Path) -> Loaded:
     sampling = Sampling(stop_entropy=-1.0, block_steps=24, delete_entropy=-1.0)
     gaps = {"line_gaps": (4, 6), "block_gaps": (4, 6, 8), "canvas_tokens": 48}
     rows = {"refine_steps": 4, "line_noise_rows": 1, "block_noise_rows": 1, "causal_rows": 1, "file_weight": 0.0}
-    profile = replace(loaded.profile, first="canvas", sampling=sampling, **gaps, **rows)  # type: ignore[arg-type]
+    profile = replace(loaded.profile, line=CANVAS_FIRST, block=CANVAS_FIRST, sampling=sampling, **gaps, **rows)  # type: ignore[arg-type]
     return replace(loaded, profile=profile)
 
 
@@ -163,7 +163,7 @@ def test_a_canvas_without_steps_is_not_a_candidate(timed: Timed) -> None:
     filler = timed.filler()
     finish(filler, BLOCK, timed)
     task = finish(filler, BLOCK, timed, 8.9 * STEP_S * 1000)
-    assert [row.entropy for row in task.rows() if row.row == "noise"] == [None]  # the open canvas's alone
+    assert [row.entropy for row in task.proposals() if row.row == "noise"] == [None]  # the open canvas's alone
 
 
 def test_a_deadline_is_kept_before_any_measurement(timed: Timed) -> None:
@@ -191,7 +191,7 @@ def test_the_verified_text_of_a_search_is_the_causal_draft(timed: Timed) -> None
 def test_the_canvas_comes_before_the_causal_draft(shrinking: Timed) -> None:
     task = finish(shrinking.filler(), BLOCK, shrinking)
     assert shrinking.did.index("step") < shrinking.did.index("token")
-    assert "causal" in {row.row for row in task.rows()}
+    assert "causal" in {row.row for row in task.proposals()}
 
 
 def test_no_draft_is_written_if_it_takes_longer_than_the_canvas(shrinking: Timed) -> None:
@@ -211,13 +211,20 @@ def test_a_draft_is_abandoned_at_the_deadline(shrinking: Timed) -> None:
     shrinking.token_s = 2.0
     task = finish(filler, BLOCK, shrinking, 5_000)  # the first one: the time per token is still unknown
     assert 0 < shrinking.did.count("token") < 4
-    assert "causal" not in {row.row for row in task.rows()}
+    assert "causal" not in {row.row for row in task.proposals()}
     assert task.candidates()
 
 
 def with_branches_of(loaded: Loaded, n_branches: int) -> Loaded:
     """The checkpoint with causal drafts and their branches alone."""
-    settings = {"first": "drafts", "refine_steps": 0, "line_noise_rows": 0, "copy_rows": 0, "branches": n_branches}
+    settings = {
+        "line": DRAFTS_FIRST,
+        "block": DRAFTS_FIRST,
+        "refine_steps": 0,
+        "line_noise_rows": 0,
+        "copy_rows": 0,
+        "branches": n_branches,
+    }
     return replace(loaded, profile=replace(loaded.profile, **settings))  # type: ignore[arg-type]
 
 
@@ -229,7 +236,7 @@ def test_branches_take_the_time_of_their_draft(shrinking_loaded: Loaded, monkeyp
         finish(filler, LINE, timed)  # measures the units
         began = timed.now_s
         task = finish(filler, LINE, timed)
-        return {row.text for row in task.rows() if row.row == "causal"}, (timed.now_s - began) * 1000
+        return {row.text for row in task.proposals() if row.row == "causal"}, (timed.now_s - began) * 1000
 
     drafts, drafts_ms = filled(0)
     with_branches, all_ms = filled(3)
@@ -238,14 +245,14 @@ def test_branches_take_the_time_of_their_draft(shrinking_loaded: Loaded, monkeyp
 
 
 def test_a_checkpoint_whose_tokens_are_cheap_drafts_first(shrinking: Timed) -> None:
-    shrinking.loaded = replace(shrinking.loaded, profile=replace(shrinking.loaded.profile, first="drafts"))
+    shrinking.loaded = replace(shrinking.loaded, profile=replace(shrinking.loaded.profile, block=DRAFTS_FIRST))
     finish(shrinking.filler(), BLOCK, shrinking)
     assert shrinking.did.index("token") < shrinking.did.index("step")
 
 
 def test_each_draft_is_corrected_by_its_own_row(shrinking: Timed) -> None:
     request = replace(BLOCK, prefix="x = alpha(beta)\nx = al", previous="pha(gamma)", holes=(Hole(Span(0, 0), "cursor"),))
-    kinds = [row.row for row in finish(shrinking.filler(), request, shrinking).rows()]
+    kinds = [row.row for row in finish(shrinking.filler(), request, shrinking).proposals()]
     # Each as it came, and what the canvas made of it.
     assert kinds.count("previous") == kinds.count("copy") == kinds.count("causal") == 2
 

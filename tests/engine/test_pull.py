@@ -54,7 +54,7 @@ def test_a_model_is_fetched_once_and_loads(hub: Hub, tmp_path: Path) -> None:
     assert not names & {"README.md", "pytorch_model.bin", "model.safetensors"}
     assert all(line.startswith(f"downloading {NAME}: ") for line in messages.splitlines())
     assert messages
-    assert loading.load_model(str(folder), device="cpu", threads=1).passes.kinds
+    assert loading.load_model(str(folder), device="cpu", threads=1).diffusion.kinds
     bodies = [path for method, path, _ in hub.asked if method == "GET" and path.endswith(".safetensors")]
     assert len(bodies) == len(set(bodies)) > 2
     hub.asked.clear()
@@ -75,9 +75,9 @@ def test_an_interrupted_fetch_does_not_fetch_complete_files_again(hub: Hub, tmp_
 
 
 def test_an_unsupported_model_is_not_fetched(hub: Hub, tmp_path: Path) -> None:
-    (hub.folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (hub.folder / "config.json").write_text(json.dumps({"model_type": "mystery"}))
     messages = pull(hub, tmp_path / "home", code=2)[1]
-    assert messages == f"dg-lsp engine: {NAME} is a 'llama', not a diffusion_gemma, so it was not fetched\n"
+    assert messages == f"dg-lsp engine: {NAME} is a 'mystery', not a diffusion_gemma, llama or qwen2, so it was not fetched\n"
     assert not [path for _, path, _ in hub.asked if path.endswith(".safetensors")]
 
 

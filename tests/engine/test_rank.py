@@ -11,12 +11,12 @@ from dg_lsp.core import calibration, confidence
 from dg_lsp.core.calibration import Calibration
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.engine.decode import rank
-from dg_lsp.engine.decode.rank import RowResult, evidence, features
+from dg_lsp.engine.decode.rank import Proposal, evidence, features
 
 
 def test_rows_that_agree_count_for_each_other() -> None:
-    copy = RowResult("x", "copy", tokens=(-1.0, -3.0), left=9, right=2)
-    causal, noise = RowResult("x", "causal", tokens=(-1.0, -3.0)), RowResult("y", "noise", entropy=0.5)
+    copy = Proposal("x", "copy", tokens=(-1.0, -3.0), left=9, right=2)
+    causal, noise = Proposal("x", "causal", tokens=(-1.0, -3.0)), Proposal("y", "noise", entropy=0.5)
     value_by_name = features(causal, [copy, causal, noise])
     assert value_by_name["agree"] == pytest.approx(0.693, abs=1e-3)
     assert (value_by_name["copied"], value_by_name["causal"], value_by_name["noise"]) == (1.0, 1.0, 0.0)
@@ -25,9 +25,9 @@ def test_rows_that_agree_count_for_each_other() -> None:
 
 
 def test_rows_are_compared_with_the_other_rows_of_their_hole() -> None:
-    first = RowResult("x", "copy", tokens=(-1.0,), left=9, right=30)
-    same = RowResult("x", "causal", tokens=(-1.0,))
-    second = RowResult("y", "copy", tokens=(-2.0,), after_sum=-1.0, left=4, right=2)
+    first = Proposal("x", "copy", tokens=(-1.0,), left=9, right=30)
+    same = Proposal("x", "causal", tokens=(-1.0,))
+    second = Proposal("y", "copy", tokens=(-2.0,), after_sum=-1.0, left=4, right=2)
     rows = [first, same, second]
     values, less = features(first, rows), features(second, rows)
     assert (values["margin"], less["margin"]) == (2.0, -2.0)
@@ -40,8 +40,8 @@ def test_rows_are_compared_with_the_other_rows_of_their_hole() -> None:
 
 
 def test_rows_are_also_compared_by_the_model_alone() -> None:
-    first = RowResult("x", "copy", tokens=(-1.0, -1.0), own=(-4.0, -2.0), after_sum=-0.5)
-    second = RowResult("y", "causal", tokens=(-3.0,), own=(-2.5,), after_sum=-0.5)
+    first = Proposal("x", "copy", tokens=(-1.0, -1.0), own=(-4.0, -2.0), after_sum=-0.5)
+    second = Proposal("y", "causal", tokens=(-3.0,), own=(-2.5,), after_sum=-0.5)
     values = features(first, [first, second])
     assert (values["own joint"], values["own mean"], values["own least"], values["own gain"]) == (-6.5, -3.0, -4.0, 4.0)
     assert (values["margin"], values["own margin"]) == (1.0, -3.5)
@@ -51,12 +51,12 @@ def test_rows_are_also_compared_by_the_model_alone() -> None:
 
 
 def test_a_single_text_leads_by_the_most() -> None:
-    only = RowResult("x", "causal", tokens=(-1.0,))
+    only = Proposal("x", "causal", tokens=(-1.0,))
     assert (features(only, [only])["margin"], features(only, [only])["share"]) == (rank.MOST_MARGIN, 0.0)
 
 
 def test_only_some_features_depend_on_the_position() -> None:
-    values = features(RowResult("x", "copy", position="line"), [])
+    values = features(Proposal("x", "copy", position="line"), [])
     assert values["line"] == 1.0
     assert {name.removeprefix("line: ") for name in values if name.startswith("line: ")} <= rank.BY_POSITION
 
@@ -71,9 +71,9 @@ def test_lines_near_the_hole_count_as_repeated() -> None:
 
 
 ITEMS = [
-    RowResult("a", "copy", tokens=(-3.0,)),
-    RowResult("b", "causal", tokens=(-1.0,)),
-    RowResult("a", "noise", tokens=(-2.0,)),
+    Proposal("a", "copy", tokens=(-3.0,)),
+    Proposal("b", "causal", tokens=(-1.0,)),
+    Proposal("a", "noise", tokens=(-2.0,)),
 ]
 
 
@@ -90,8 +90,8 @@ def test_without_a_calibration_there_is_an_order_and_no_probability() -> None:
 
 
 def test_without_a_calibration_a_sum_ranks_answers_of_different_lengths() -> None:
-    repeating = RowResult("abab", "noise", tokens=(-1.0, -1.0, -0.1, -0.1), after_sum=-4.0)
-    short = RowResult("ab", "noise", tokens=(-1.0, -1.0), after_sum=-0.5)
+    repeating = Proposal("abab", "noise", tokens=(-1.0, -1.0, -0.1, -0.1), after_sum=-4.0)
+    short = Proposal("ab", "noise", tokens=(-1.0, -1.0), after_sum=-0.5)
     candidates = calibration.to_candidates(evidence([repeating, short]), None)
     assert [item.texts for item in candidates] == [("ab",), ("abab",)]
 

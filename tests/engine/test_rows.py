@@ -34,7 +34,7 @@ def finish(task: InfillTask) -> InfillTask:
 
 
 def kinds(task: InfillTask) -> list[str]:
-    return [row.row for row in finish(task).rows()]
+    return [row.row for row in finish(task).proposals()]
 
 
 def test_drafts_suffice_if_the_profile_asks_for_no_noise(filler: LocalFiller) -> None:
@@ -71,7 +71,7 @@ def test_a_causal_draft_is_visible_while_it_is_written(filler: LocalFiller) -> N
     assert len(views) > 2
     # It only grows, and ends as one of the drafts.
     assert all(later.startswith(earlier) for earlier, later in pairwise(views))
-    assert views[-1] in {row.text for row in task.rows() if row.row == "causal"}
+    assert views[-1] in {row.text for row in task.proposals() if row.row == "causal"}
 
 
 def test_the_instruct_layout_keeps_a_row_of_noise() -> None:
@@ -84,7 +84,9 @@ def test_a_body_is_not_drafted_from_the_placeholders_of_other_bodies(filler: Loc
     suffix = "\n\n\n" + stub.format("four") + 'def five():\n    """Return it."""\n    return 5\n'
 
     def copied(hole: Hole) -> set[str]:
-        return {row.text for row in finish(filler.start(InfillRequest(prefix, suffix, (hole,)))).rows() if row.row == "copy"}
+        return {
+            row.text for row in finish(filler.start(InfillRequest(prefix, suffix, (hole,)))).proposals() if row.row == "copy"
+        }
 
     assert "return 5" in copied(BODY)
     assert "raise NotImplementedError" not in copied(BODY)

@@ -9,12 +9,13 @@ import pytest
 
 from dg_lsp.core.values import Hole, InfillRequest, Span
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
-from dg_lsp.engine.decode.rank import RowResult
+from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.scoring import Scorer
+from dg_lsp.engine.model.profile import DRAFTS_FIRST
 
 PREFIX = "class Point:\n    def __init__(self, x, y):\n        self.x = x\n        self."
 LINE = InfillRequest(PREFIX, "\n\n\nPoint(1, 2)\n", (Hole(Span(0, 0), "cursor"),), language="python")
-DRAFTS = {"first": "drafts", "line_noise_rows": 0, "refine_steps": 0, "copy_rows": 3, "causal_rows": 3, "branches": 3}
+DRAFTS = {"line": DRAFTS_FIRST, "line_noise_rows": 0, "refine_steps": 0, "copy_rows": 3, "causal_rows": 3, "branches": 3}
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +23,13 @@ def filler(trained_layout: Path) -> LocalFiller:
     return load_local(str(trained_layout), device="cpu")
 
 
-def results(filler: LocalFiller, file_weight: float) -> dict[str, RowResult]:
+def results(filler: LocalFiller, file_weight: float) -> dict[str, Proposal]:
     """The results of one fill by their texts."""
     profile = replace(filler.loaded.profile, file_weight=file_weight, **DRAFTS)  # type: ignore[arg-type]
     task = LocalFiller(replace(filler.loaded, profile=profile)).start(LINE)
     while task.step():
         pass
-    return {row.text: row for row in task.rows()}
+    return {row.text: row for row in task.proposals()}
 
 
 def test_the_model_s_own_scores_do_not_depend_on_the_file_s_repetitions(filler: LocalFiller) -> None:

@@ -68,7 +68,7 @@ def scripted(
     loaded = filler.loaded
     sheet = filler.layout.lay_out(request)
     follows = [*loaded.vocabulary.encode(answer), *sheet.tail, *[1] * 300]
-    passes = Scripted(loaded.passes.model, follows, len(sheet.kv))
+    passes = Scripted(loaded.diffusion.model, follows, len(sheet.kv))
     return LocalFiller(replace(loaded, passes=passes), switches or Switches()), passes
 
 
@@ -89,7 +89,7 @@ def test_answers_of_every_length_are_possible(instruct: LocalFiller, hole: Hole)
         filler, _ = scripted(instruct, request, answer, Switches(causal=False, copy=False))
         task = finish(filler.start(request))
         assert task.candidates()[0].texts == (answer,), n_tokens
-        assert all(row.row == "noise" for row in task.rows())
+        assert all(row.row == "noise" for row in task.proposals())
 
 
 def test_no_draft_is_written_token_by_token(instruct: LocalFiller) -> None:
@@ -97,7 +97,7 @@ def test_no_draft_is_written_token_by_token(instruct: LocalFiller) -> None:
     filler, passes = scripted(instruct, request, "sorted(set(a) - set(b), key=len)")
     task = finish(filler.start(request))
     assert task.candidates()[0].texts == ("sorted(set(a) - set(b), key=len)",)
-    assert {row.row for row in task.rows()} <= {"causal", "copy"}  # so sure that no canvas could change it
+    assert {row.row for row in task.proposals()} <= {"causal", "copy"}  # so sure that no canvas could change it
     assert passes.n_encoded < 8
     assert passes.n_decoded == task.candidates()[0].steps < 4
 
@@ -105,7 +105,7 @@ def test_no_draft_is_written_token_by_token(instruct: LocalFiller) -> None:
 def test_several_candidates_get_canvases_too(instruct: LocalFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (BLOCK,), language="python", budget=Budget(candidates=3))
     filler, _ = scripted(instruct, request, "a - b")
-    kinds = [row.row for row in finish(filler.start(request)).rows()]
+    kinds = [row.row for row in finish(filler.start(request)).proposals()]
     assert "noise" in kinds
     assert kinds.count("causal") == 2  # as the search has written it, and what the canvas made of it
 
@@ -123,8 +123,8 @@ def test_several_candidates_get_canvases_too(instruct: LocalFiller) -> None:
 def test_no_search_result_continues_into_the_suffix(instruct: LocalFiller, hole: Hole, draft: str, answer: str) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (hole,), language="python")
     sheet, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
-    passes = Scripted(instruct.loaded.passes.model, [*encode(draft), *encode("~" * 300)], len(sheet.kv))
-    seen = finish(LocalFiller(replace(instruct.loaded, passes=passes)).start(request)).rows()
+    passes = Scripted(instruct.loaded.diffusion.model, [*encode(draft), *encode("~" * 300)], len(sheet.kv))
+    seen = finish(LocalFiller(replace(instruct.loaded, passes=passes)).start(request)).proposals()
     assert [row.text for row in seen if row.row == "causal"][:1] == [answer]
     assert not any("return value" in row.text for row in seen)
     n_tokens = len(encode(answer))
@@ -134,9 +134,9 @@ def test_no_search_result_continues_into_the_suffix(instruct: LocalFiller, hole:
 def test_an_answer_that_the_suffix_shortens_gets_a_canvas_of_its_own_length(instruct: LocalFiller) -> None:
     request = InfillRequest(PREFIX, SUFFIX, (BLOCK,), language="python")
     sheet, encode = instruct.layout.lay_out(request), instruct.loaded.vocabulary.encode
-    passes = Scripted(instruct.loaded.passes.model, [*encode("a - b\n" + SUFFIX), *encode("~" * 300)], len(sheet.kv))
+    passes = Scripted(instruct.loaded.diffusion.model, [*encode("a - b\n" + SUFFIX), *encode("~" * 300)], len(sheet.kv))
     filler = LocalFiller(replace(instruct.loaded, passes=passes), Switches(causal=False, copy=False))
-    seen = finish(filler.start(request)).rows()
+    seen = finish(filler.start(request)).proposals()
     assert len(encode("a - b")) in {len(encode(row.text)) for row in seen if row.row == "noise"}
 
 

@@ -12,7 +12,7 @@ import torch
 
 from dg_lsp.core import confidence
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Span
-from dg_lsp.engine.decode.canvas import shared_stack
+from dg_lsp.engine.decode.canvas import steps
 from dg_lsp.engine.decode.canvas.denoise import DecoderInput, Denoiser, Row, TokenLimits
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder, PrefixRows, Stack, joined
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
@@ -235,7 +235,7 @@ def test_a_stack_is_built_once_for_a_set_of_rows(monkeypatch: pytest.MonkeyPatch
         stacks.append(weakref.ref(stack))
         return stack
 
-    monkeypatch.setattr(shared_stack, "Stack", noted)
+    monkeypatch.setattr(steps, "Stack", noted)
     tasks = [filler.start(infill_request) for infill_request in REQUESTS[:3]]
     for task in tasks:
         while task.asking() is None:
@@ -265,13 +265,13 @@ def test_a_shared_stack_is_dropped_when_one_of_its_canvases_ends_or_is_closed(tr
             assert task.step()
     bystander = tasks.pop()
     assert filler.predict_together(tasks, 32) == (0, 1)
-    assert filler.resources.shared_stack.bytes > 0
+    assert filler.resources.shared.bytes > 0
     bystander.close()
-    assert filler.resources.shared_stack.bytes > 0
+    assert filler.resources.shared.bytes > 0
     tasks[0].close()
-    assert filler.resources.shared_stack.bytes == 0
+    assert filler.resources.shared.bytes == 0
     assert tasks[1].step()  # by the logits it was given
     assert filler.predict_together([tasks[1], bystander], 32) == (0, 1)
     while tasks[1].step():
         pass
-    assert filler.resources.shared_stack.bytes == 0
+    assert filler.resources.shared.bytes == 0

@@ -13,15 +13,15 @@ import torch
 
 from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Reading
-from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.decode.fill import Fill, Switches
 from dg_lsp.engine.decode.filler import LocalFiller, load_local
 from dg_lsp.engine.decode.layout import REPEATED_LINES
 from dg_lsp.engine.decode.propose import causal, longer, rows
 from dg_lsp.engine.decode.propose.causal import Draft
-from dg_lsp.engine.decode.rank import RowResult
+from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.profile import TRAINED, Profile, dump, load_profile, parse
 from dg_lsp.engine.model.weights import chat_template
 
@@ -175,7 +175,7 @@ def test_no_draft_continues_into_the_suffix(
     monkeypatch.setattr(causal, "drafts", scripted)
     filler = LocalFiller(instruct.loaded, Switches(gap=8))
     request = InfillRequest("def f():\n    ", SUFFIX, (hole,), language="python", previous=draft)
-    results = finish(filler.start(request)).rows()
+    results = finish(filler.start(request)).proposals()
     assert next(row.text for row in results if row.row == "causal") == answer
     assert next(row.text for row in results if row.row == "previous") == answer
     assert not any(row.text.endswith("pass\n") for row in results if row.row != "noise")
@@ -196,13 +196,13 @@ def test_a_draft_with_an_end_token_is_unchanged(trained_layout: Path, monkeypatc
         return [Draft(ids, stop=eom), Draft(ids)]
 
     monkeypatch.setattr(causal, "drafts", scripted)
-    results = finish(filler.start(InfillRequest("def f():\n    ", SUFFIX, (BODY,)))).rows()
+    results = finish(filler.start(InfillRequest("def f():\n    ", SUFFIX, (BODY,)))).proposals()
     assert [row.text for row in results if row.row == "causal"][:2] == [draft, "x = 1"]
 
 
 def test_draft_tokens_of_low_causal_probability_start_as_noise(instruct: LocalFiller) -> None:
     fill = filled(instruct, InfillRequest("x = 1\n", SUFFIX, (BODY,)))
-    result = RowResult("abc", "causal", tokens=(-0.01, -3.0, -0.2))
+    result = Proposal("abc", "causal", tokens=(-0.01, -3.0, -0.2))
     [plan] = rows.corrected(fill, [result], 5)
     n_tail = len(fill.tail)
     assert plan.row.draft
@@ -220,18 +220,18 @@ def scripted_canvases(fill: Fill, texts: Sequence[list[int]], prefixes: list[int
     """Return what settles each canvas to the next of some ids, and notes how long its prefix was."""
     texts_left = list(texts)
 
-    def settle(denoiser: Denoiser, decoder: LocalDecoder) -> Generator[bool, None, None]:
-        prefixes.append(decoder.kv[0][0].shape[2])
+    def settle(denoiser: Denoiser, kv: KV) -> Generator[None, None, None]:
+        prefixes.append(kv[0][0].shape[2])
         ids, width = texts_left.pop(0), denoiser.canvas.ids.shape[1]
         filler = fill.vocabulary.encode("~")
         denoiser.canvas.best[0] = torch.tensor([*ids, *filler * width][:width])
         denoiser.drop(0)
-        yield True
+        yield
 
     return settle
 
 
-def run(work: Generator[bool, None, str]) -> str:
+def run(work: Generator[None, None, str]) -> str:
     with torch.inference_mode():
         while True:
             try:
@@ -275,14 +275,14 @@ def test_a_block_that_the_suffix_does_not_follow_is_written_on_longer_canvases(i
     profile = replace(instruct.loaded.profile, canvas_tokens=40, copy_rows=0, causal_rows=0)
     filler = LocalFiller(replace(instruct.loaded, profile=profile))
     request = InfillRequest("def f():\n    ", "\n\nf()\n", (BODY,))
-    *within, beyond = finish(filler.start(request)).rows()
+    *within, beyond = finish(filler.start(request)).proposals()
     encode = filler.loaded.vocabulary.encode
     assert within
     assert all(row.row == "noise" and len(encode(row.text)) <= 40 for row in within)
     assert beyond.row == "noise"
     assert len(encode(beyond.text)) > 40
     short = LocalFiller(replace(instruct.loaded, profile=replace(profile, max_canvases=1)))
-    assert [row.text for row in finish(short.start(request)).rows()] == [row.text for row in within]
+    assert [row.text for row in finish(short.start(request)).proposals()] == [row.text for row in within]
 
 
 # The checkpoint's own files.
@@ -354,6 +354,6 @@ def test_older_profiles_keep_their_measured_settings(trained_layout: Path) -> No
     assert parse({"layout": "infill-trained", "line_ends": True}).line_ends
     assert parse({"layout": "instruct"}) == Profile()
     assert parse({}) == Profile()
-    with pytest.raises(ValueError, match="unknown order"):
-        parse({"first": "noise"})
+    with pytest.raises(ValueError, match="unknown proposer 'noise' in line"):
+        parse({"line": ["noise"]})
     assert '"line_ends": true' in dump(Profile())

@@ -50,7 +50,7 @@ def model_of(filler: LocalFiller) -> ModelId:
 
 def weights_of(filler: LocalFiller, scale: float) -> bytes:
     name, weight = next(
-        (name, weight) for name, weight in filler.loaded.passes.model.named_parameters() if "embed_tokens" in name
+        (name, weight) for name, weight in filler.loaded.diffusion.model.named_parameters() if "embed_tokens" in name
     )
     return save({name: (weight * scale).to(torch.bfloat16).contiguous()})
 
@@ -87,13 +87,14 @@ def test_only_files_of_the_repository_get_its_weights(filler: LocalFiller, tmp_p
 def test_a_tuned_model_equals_a_model_with_those_weights(filler: LocalFiller, tmp_path: Path) -> None:
     stored(filler, tmp_path / "mine", scale=0.5)
     resources = filler.start(replace(REQUEST, file=str(tmp_path / "mine" / "a.py"))).resources
-    plain = filler.loaded.passes.model
+    plain = filler.loaded.diffusion.model
     name = next(name for name, _ in plain.named_parameters() if "embed_tokens" in name)
     expected = (plain.get_parameter(name) * 0.5).to(torch.bfloat16).float()
-    torch.testing.assert_close(resources.loaded.passes.model.get_parameter(name), expected, rtol=0, atol=0)
+    torch.testing.assert_close(resources.loaded.diffusion.model.get_parameter(name), expected, rtol=0, atol=0)
     # The output head shares this weight, and the other weights and the base model stay as they were.
     assert (
-        resources.loaded.passes.model.lm_head.weight.data_ptr() == resources.loaded.passes.model.get_parameter(name).data_ptr()
+        resources.loaded.diffusion.model.lm_head.weight.data_ptr()
+        == resources.loaded.diffusion.model.get_parameter(name).data_ptr()
     )
     assert not torch.equal(plain.get_parameter(name), expected)
     assert resources.calibrations is filler.calibrations
@@ -245,7 +246,7 @@ def test_a_model_whose_weights_were_removed_leaves_the_memory(filler: LocalFille
     request = replace(REQUEST, file=str(tmp_path / "mine" / "a.py"))
     stored(filler, tmp_path / "mine")
     filler.expect(request)
-    model = weakref.ref(filler.start(request).resources.loaded.passes.model)
+    model = weakref.ref(filler.start(request).resources.loaded.diffusion.model)
     assert model() is not None
     tuned_store.remove(tmp_path / "mine")
     filler.start(REQUEST)
@@ -386,7 +387,7 @@ def test_weights_of_another_user_are_not_used(filler: LocalFiller, tmp_path: Pat
     ],
 )
 def test_weights_that_do_not_fit_are_refused(filler: LocalFiller, weights: dict[str, torch.Tensor | None], said: str) -> None:
-    model = filler.loaded.passes.model
+    model = filler.loaded.diffusion.model
     whole = {name: torch.full_like(model.lm_head.weight, torch.nan) if one is None else one for name, one in weights.items()}
     with pytest.raises(StoreError, match=said):
         tuned_models.with_weights(model, whole)

@@ -59,7 +59,7 @@ def refusal(folder: Path, dtype: str = "") -> str:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_loaded_weights_equal_the_librarys_without_the_vision_tower(whole: Path, dtype: str) -> None:
-    ours = load_weights(whole, dtype).passes.model
+    ours = load_weights(whole, dtype).diffusion.model
     theirs: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(whole, dtype=reading.wide_dtype(dtype))  # type: ignore[arg-type]
     expected = theirs.state_dict()
     state = ours.state_dict()
@@ -73,7 +73,7 @@ def test_loaded_weights_equal_the_librarys_without_the_vision_tower(whole: Path,
 
 
 def test_both_passes_share_one_memory(whole: Path) -> None:
-    loaded = load_weights(whole, "bfloat16").passes.model
+    loaded = load_weights(whole, "bfloat16").diffusion.model
     encoder, decoder = loaded.model.encoder.language_model, loaded.model.decoder
     assert loaded.lm_head.weight is decoder.embed_tokens.weight is encoder.embed_tokens.weight
     for one, other in zip(encoder.layers, decoder.layers, strict=True):
@@ -105,7 +105,7 @@ def check_fills(folder: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "max_error"), [("fp8", 0.04), pytest.param("int4", 0.12, marks=needs_bitsandbytes)])
 def test_narrow_weights_are_near_the_wide_ones(one_file: Path, dtype: str, max_error: float) -> None:
-    wide, narrow = load_weights(one_file, "bfloat16").passes.model, load_weights(one_file, dtype).passes.model
+    wide, narrow = load_weights(one_file, "bfloat16").diffusion.model, load_weights(one_file, dtype).diffusion.model
     n_compared = 0
     for name, module in narrow.model.decoder.named_modules():
         if isinstance(module, quantised.NarrowLinear):
@@ -127,24 +127,24 @@ def test_narrow_weights_are_near_the_wide_ones(one_file: Path, dtype: str, max_e
 def test_narrow_weights_take_the_memory_that_they_should(folder: Path, dtype: str, share: float) -> None:
     shape = fit.of_config(json.loads((folder / "config.json").read_text()))
     n_kept = 2 * (shape.n_embedding + shape.n_other)
-    wide = quantised.n_bytes(load_weights(folder, "bfloat16").passes.model) - n_kept
-    narrow = quantised.n_bytes(load_weights(folder, dtype).passes.model) - n_kept
+    wide = quantised.n_bytes(load_weights(folder, "bfloat16").diffusion.model) - n_kept
+    narrow = quantised.n_bytes(load_weights(folder, dtype).diffusion.model) - n_kept
     assert narrow / wide == pytest.approx(share, rel=0.06)  # rows of 64 weights: a scale of 4 bytes each is much
 
 
 @needs_bitsandbytes
 def test_rows_with_incomplete_blocks_stay_wide(tmp_path: Path) -> None:
     folder = real_geometry.save(tmp_path, real_geometry.build(vocab_size=420, intermediate_size=96))
-    layer = load_weights(folder, "int4").passes.model.model.decoder.layers[0]
+    layer = load_weights(folder, "int4").diffusion.model.model.decoder.layers[0]
     assert layer.mlp.down_proj.weight.dtype is torch.bfloat16
     assert isinstance(layer.mlp.up_proj, quantised.NarrowLinear)
 
 
 def test_published_8_bit_weights_are_read_unchanged(folder: Path) -> None:
-    ours = load_weights(folder, "fp8").passes.model
+    ours = load_weights(folder, "fp8").diffusion.model
     real_geometry.as_published_in_8_bits(folder)
     loaded = load_weights(folder)
-    theirs = loaded.passes.model
+    theirs = loaded.diffusion.model
     assert loaded.dtype == "fp8"
     assert "stored in 8 bits" in loaded.why["dtype"]
     ids, canvas = torch.arange(20)[None] + 300, torch.arange(64)[None] + 300
@@ -157,9 +157,9 @@ def test_published_8_bit_weights_are_read_unchanged(folder: Path) -> None:
 
 
 def test_8_bit_weights_are_widened_if_16_bits_are_requested(folder: Path) -> None:
-    narrow = load_weights(folder, "fp8").passes.model.model.decoder.layers[2].mlp.up_proj.narrow
+    narrow = load_weights(folder, "fp8").diffusion.model.model.decoder.layers[2].mlp.up_proj.narrow
     real_geometry.as_published_in_8_bits(folder)
-    wide = load_weights(folder, "bfloat16").passes.model.model.decoder.layers[2].mlp.up_proj.weight
+    wide = load_weights(folder, "bfloat16").diffusion.model.model.decoder.layers[2].mlp.up_proj.weight
     assert torch.equal(wide, narrow.dense(torch.bfloat16))
 
 
@@ -171,7 +171,7 @@ def test_scales_of_blocks_are_read(folder: Path) -> None:
     weights |= {name: narrow, name.replace(".weight", ".weight_scale_inv"): scales}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     real_geometry.configure(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [32, 32]})
-    dense_weights = load_weights(folder).passes.model.model.decoder.layers[0].mlp.up_proj.narrow.dense(torch.float32)
+    dense_weights = load_weights(folder).diffusion.model.model.decoder.layers[0].mlp.up_proj.narrow.dense(torch.float32)
     torch.testing.assert_close(dense_weights, narrow.float() * scales.repeat_interleave(32, 0).repeat_interleave(32, 1))
 
 

@@ -277,7 +277,7 @@ def test_ratios_of_a_bench_are_those_of_its_own_lines() -> None:
 )
 def test_bench_says_in_which_precision_products_are_computed(trained_layout: Path, kind: Any, expected: str) -> None:
     loaded = loading.load_model(str(trained_layout), device="cpu", threads=1, dtype="float32")
-    passes = PackedPasses(loaded.passes.model, kind) if kind else Passes(loaded.passes.model)
+    passes = PackedPasses(loaded.diffusion.model, kind) if kind else Passes(loaded.diffusion.model)
     lines = tuple(Line(name, 1, 1.0, 1.0, 1.0, 0.5, 0.5) for name in ("dg-lsp", "dg-lsp, one canvas alone"))
     lines += tuple(Line(f"generate, {n} steps", 1, 9.0, 9.0, 1.0, 0.5, 0.5) for n in (4, 48))
     stated = as_object(Comparison(lines, 4, 48), replace(loaded, passes=passes))

@@ -52,7 +52,7 @@ def configure(folder: Path, **values: Any) -> None:
 
 
 def test_a_whole_folder_is_loaded(folder: Path) -> None:
-    assert loading.load_model(str(folder), device="cpu", threads=1).passes.kinds
+    assert loading.load_model(str(folder), device="cpu", threads=1).diffusion.kinds
 
 
 def test_a_missing_weight_is_named(folder: Path) -> None:
@@ -148,7 +148,7 @@ def test_an_adapter_s_weights_that_lead_outside_are_refused(folder: Path) -> Non
 
 def test_a_pipe_beside_the_weights_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "other.safetensors")
-    assert in_time(lambda: loading.load_model(str(folder), device="cpu", threads=1)).passes.kinds
+    assert in_time(lambda: loading.load_model(str(folder), device="cpu", threads=1)).diffusion.kinds
 
 
 def test_pickles_alone_are_no_weights(folder: Path) -> None:
@@ -171,7 +171,7 @@ def test_several_files_and_the_hub_s_links_are_loaded(folder: Path) -> None:
         (snapshot / name).symlink_to(Path("../../blobs") / str(part))
         places |= dict.fromkeys(names, name)
     (snapshot / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
-    assert loading.load_model(str(snapshot), device="cpu", threads=1).passes.kinds
+    assert loading.load_model(str(snapshot), device="cpu", threads=1).diffusion.kinds
 
 
 def test_the_configuration_chooses_no_code(folder: Path) -> None:
@@ -189,8 +189,8 @@ def test_the_configuration_chooses_no_code(folder: Path) -> None:
     config["text_config"]["_attn_implementation"] = "somebody/kernel"
     (folder / "config.json").write_text(json.dumps(config))
     loaded = loading.load_model(str(folder), device="cpu", threads=1)
-    assert loaded.passes.model.config._attn_implementation == "sdpa"
-    assert loaded.passes.model.config.text_config._attn_implementation == "sdpa"
+    assert loaded.diffusion.model.config._attn_implementation == "sdpa"
+    assert loaded.diffusion.model.config.text_config._attn_implementation == "sdpa"
     # Nor does the library hear of it: what it makes of each such value is not ours to know.
     assert "somebody" not in json.dumps(checkpoint.configuration(folder).to_dict())
 
@@ -202,7 +202,7 @@ def test_the_configuration_chooses_no_code(folder: Path) -> None:
             {"quantization_config": {"quant_method": "gptq"}},
             "says that its weights are quantised by gptq, which dg-lsp does not",
         ),
-        ({"model_type": "llama"}, "describes a 'llama', not a diffusion_gemma"),
+        ({"model_type": "mystery"}, "describes a 'mystery', not a diffusion_gemma, llama or qwen2"),
     ],
 )
 def test_what_is_not_supported_is_said(folder: Path, values: dict[str, Any], sentence: str) -> None:

@@ -124,7 +124,7 @@ def test_the_embedded_model_is_tuned_in_its_own_layout(sources: Path, tmp_path: 
     loaded = loading.load_model(str(tmp_path / "out"), device="cpu", threads=1)
     assert loaded.profile.layout == "infill-trained"
     assert loaded.profile.calibration is None
-    assert n_bytes(loaded.passes.model) > n_bytes(loading.load_model("embedded", device="cpu", threads=1).passes.model)
+    assert n_bytes(loaded.diffusion.model) > n_bytes(loading.load_model("embedded", device="cpu", threads=1).diffusion.model)
 
 
 def test_ignored_files_are_not_trained_on(sources: Path) -> None:

@@ -35,7 +35,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 def test_added_layers_do_not_change_the_output(tmp_path: Path, old_tokenizer: Tokenizer, checkpoint: str) -> None:
     old_tokenizer.save(str(tmp_path / "tokenizer.json"))
-    old = load_model(checkpoint, device="cpu", dtype="float32").passes
+    old = load_model(checkpoint, device="cpu", dtype="float32").diffusion
     shape = Shape(
         hidden=old.config.hidden_size,
         layers=old.config.num_hidden_layers + 2,

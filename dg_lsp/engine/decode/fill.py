@@ -5,6 +5,7 @@ Knows requests, layouts and token ids. Knows nothing of rows or tensors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dg_lsp.core import calibration
@@ -12,8 +13,8 @@ from dg_lsp.core.calibration import Calibration, HolePosition
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.decode import cuts, layout
 from dg_lsp.engine.decode.layout import Sheet
+from dg_lsp.engine.model.family import Family
 from dg_lsp.engine.model.loading import Loaded
-from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
 
@@ -48,7 +49,7 @@ class GapTokens:
 def gap_tokens(loaded: Loaded) -> GapTokens:
     """Return the tokens that a model's gaps may contain."""
     special, pieces = loaded.vocabulary.special, loaded.vocabulary.pieces
-    n_logits: int = loaded.passes.model.lm_head.weight.shape[0]
+    n_logits = loaded.passes.n_vocabulary
     regular = tuple(token for token, piece in enumerate(pieces) if piece and token not in special)
     return GapTokens(regular, (*special, *range(loaded.vocabulary.size, n_logits)), n_logits)
 
@@ -75,9 +76,14 @@ class Fill:
         return self.loaded.vocabulary
 
     @property
-    def passes(self) -> Passes:
+    def passes(self) -> Family:
         """The model's two passes."""
         return self.loaded.passes
+
+    @property
+    def proposers(self) -> tuple[str, ...]:
+        """The names of the proposers for this kind of hole, in their order."""
+        return self.profile.block if self.is_block else self.profile.line
 
     @property
     def n_holes(self) -> int:
@@ -106,7 +112,14 @@ class Fill:
 
     def first_tokens(self) -> tuple[int, ...]:
         """Return the tokens that may start the first gap; empty means any."""
-        return layout.allowed_first(self.vocabulary, self.sheet.heal)
+        return self.next_tokens(())
+
+    def next_tokens(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the tokens that may follow in the first gap, because of what is already typed; empty means any."""
+        if ids and not self.sheet.heals_by_parts:
+            return ()
+        n_written = len(self.vocabulary.bytes_of(ids)) if ids else 0
+        return layout.allowed(self.vocabulary, self.sheet.heal[n_written:], by_parts=self.sheet.heals_by_parts)
 
     def banned_tokens(self) -> tuple[int, ...]:
         """Return the tokens that a gap never contains: control tokens, and line ends unless the gap may write them."""

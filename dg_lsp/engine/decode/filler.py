@@ -5,6 +5,9 @@ Knows the parts of `engine.decode` that do this. Knows nothing of how they work.
 
 from __future__ import annotations
 
+from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
+
+# isort: split
 import codecs
 import time
 from collections.abc import Callable, Sequence
@@ -14,14 +17,12 @@ from dg_lsp.engine.calibration_store import Calibrations, ModelId
 from dg_lsp.engine.decode import resources, tuned
 from dg_lsp.engine.decode.fill import Switches
 from dg_lsp.engine.decode.layout import Layout
-from dg_lsp.engine.decode.propose import together
 from dg_lsp.engine.decode.resources import MAX_ROWS, Resources
 from dg_lsp.engine.decode.task import InfillTask
 from dg_lsp.engine.decode.tuned import TunedModels
 from dg_lsp.engine.model import loading, room
 from dg_lsp.engine.model.loading import EMBEDDED, Loaded
 from dg_lsp.engine.model.prefix_cache import PrefixCache
-from dg_lsp.engine.model.weights import quantised
 from dg_lsp.engine.task import Concurrency, Filler, Say, Task
 from dg_lsp.wire import model_names
 
@@ -115,13 +116,13 @@ class LocalFiller(Filler):
         if not isinstance(first, InfillTask):
             return ()
         # A pass has one set of weights, so tasks on other weights wait for their own pass.
-        canvases = [
+        waiting = [
             task.asking() if isinstance(task, InfillTask) and task.resources is first.resources else None for task in tasks
         ]
-        shared_indexes = together.fitting(canvases, first.resources, max_rows)
+        shared_indexes = first.resources.shared.fitting(waiting, max_rows)
         if len(shared_indexes) < 2:  # a task alone steps without this pass
             return ()
-        together.predict([canvas for index in shared_indexes if (canvas := canvases[index]) is not None], first.resources)
+        first.resources.shared.predict([steps for index in shared_indexes if (steps := waiting[index]) is not None])
         return tuple(shared_indexes)
 
     def is_on_gpu(self) -> bool:
@@ -145,7 +146,7 @@ class LocalFiller(Filler):
         """Return the facts of the model: device, dtype, revision, threads, the reasons for them, and memory."""
         loaded = self.loaded
         in_memory = (self.resources, *(self._tuned.in_memory if self._tuned else ()))
-        sizes = [quantised.n_bytes(each.loaded.passes.model) + each.prefixes.cache.bytes for each in in_memory]
+        sizes = [each.loaded.passes.n_bytes() + each.prefixes.cache.bytes for each in in_memory]
         return {
             "device": loaded.device,
             "dtype": loaded.dtype,

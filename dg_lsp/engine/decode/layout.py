@@ -1,6 +1,6 @@
 """Lay a request out as tokens: the encoder's input, and the fixed tokens of the canvas.
 
-The checkpoint's profile selects one of two layouts.
+The checkpoint's profile selects one of four layouts.
 
 *infill-trained*: the encoder reads `BOS <path> name <suf> S <pre> P`. The suffix comes first, so that typing only extends
 the cached tokens (SPM order, arXiv 2207.14255). If the vocabulary has tokens for the kinds of hole, the hole's kind comes
@@ -10,6 +10,10 @@ before `<pre>`.
 thought channel, a code fence and the last lines before the hole. So the canvas continues the code, and typing appends to
 the encoded tokens. The turns are built from token ids, because a chat template would trim the text.
 
+*left* and *fim*: what pretrained causal models read. *left* has the path and the prefix, *fim* also the suffix, between the
+checkpoint's own fill-in-the-middle tokens. Such a model has not seen prefixes that end inside a word. So the prefix is cut
+before its last pre-token, which the answer must begin with, in whichever tokens.
+
 A canvas is `gap | fixed | gap | … | held head of the suffix`. The first gap may start inside a token. Its first token must
 then start with the characters that are already typed (token healing, FIM-SE, arXiv 2405.17103). Knows nothing of tensors.
 """
@@ -17,8 +21,8 @@ then start with the characters that are already typed (token healing, FIM-SE, ar
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dg_lsp.core import context
@@ -30,6 +34,8 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 PREFIX_STEP = 128  # a long prefix is truncated in steps of this many tokens, so that a keystroke keeps the cache valid
 PREFIX_CHARS = 2048  # the same in characters, before the text is encoded
 REPEATED_LINES = 8  # the model's turn repeats this many lines of the user's, and adds at most as many new ones
+FILE_TOKENS = ("<|file_sep|>", "<file_sep>")  # what pretrained models have between files
+START_TOKENS = ("<|endoftext|>", "<s>", "<bos>")  # and before a text
 STRETCH = 2  # the held suffix may be this many times its limit to include a line with text
 
 
@@ -37,10 +43,10 @@ STRETCH = 2  # the held suffix may be this many times its limit to include a lin
 class Sheet:
     """A request as tokens: the encoder's `kv` ids, the fixed ids between gaps, and the held ids after the last gap.
 
-    `heal` are the prefix's last bytes, removed from the encoder's ids; the first gap starts with them. `heal_ids` are their
-    ids. `delete` is the token that shrinks a gap, and `end` the token that ends a causal draft, if the checkpoint has them.
-    `closing` are the tokens that end the model's turn. `tail` holds whole lines of the suffix if the profile says so. It
-    ends with the tokens that end an answer only if the file ends there.
+    `heal` are the prefix's last bytes, removed from the encoder's ids; the first gap starts with them: with one token, or if
+    `heals_by_parts`, with any tokens. `heal_ids` are their ids. `delete` is the token that shrinks a gap, and `end` the token
+    that ends a causal draft, if the checkpoint has them. `closing` are the tokens that end the model's turn. `tail` holds whole
+    lines of the suffix if the profile says so. It ends with the tokens that end an answer only if the file ends there.
     """
 
     kv: tuple[int, ...]
@@ -51,6 +57,7 @@ class Sheet:
     delete: int | None = None
     end: int | None = None
     closing: tuple[int, ...] = ()
+    heals_by_parts: bool = False
 
 
 class Layout(Protocol):
@@ -62,7 +69,7 @@ class Layout(Protocol):
 
 def for_profile(profile: Profile, vocabulary: Vocabulary) -> Layout:
     """Return the profile's layout; raise ValueError if the vocabulary lacks a token that it needs."""
-    return InfillTrained(profile, vocabulary) if profile.layout == "infill-trained" else Instruct(profile, vocabulary)
+    return LAYOUTS[profile.layout](profile, vocabulary)
 
 
 class InfillTrained:
@@ -139,6 +146,79 @@ class Instruct:
         return question.ask(request, user_lines, self.vocabulary.decode(suffix), related, fence)
 
 
+class Left:
+    """The layout of causal models that were not trained to fill in the middle: other files, the path and the prefix.
+
+    The suffix is only held, and read by the pass that scores the answers.
+    """
+
+    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+        self.profile, self.vocabulary = profile, vocabulary
+        self.start, self.file = vocabulary.first_known(START_TOKENS), vocabulary.first_known(FILE_TOKENS)
+
+    def lay_out(self, request: InfillRequest) -> Sheet:
+        """Return the request as tokens."""
+        prefix, heal, heal_ids = self._prefix(request)
+        between = tuple(tuple(self.vocabulary.encode(text)) for text in request.between)
+        suffix, is_end = _suffix_ids(self.vocabulary, request.suffix, self.profile.held_tokens * STRETCH)
+        tail = _whole_lines(self.vocabulary, suffix, self.profile.held_tokens, is_end=is_end)
+        if not request.holes[0].block and not tail:  # a long line: the hole's own rest decides where the answer ends
+            tail = suffix[: self.profile.held_tokens]
+        return Sheet((*self._head(request), *prefix), between, tuple(tail), heal, heal_ids, heals_by_parts=True)
+
+    def _prefix(self, request: InfillRequest) -> tuple[list[int], bytes, tuple[int, ...]]:
+        """Return the prefix's ids, and the bytes and ids of its last pre-token, which the answer begins with."""
+        text = request.prefix + context.instruction(request)
+        cut = self.vocabulary.safe_end(text)
+        heal, limit = text[cut:], self.profile.prefix_tokens
+        ids = _truncated(self.vocabulary, self.vocabulary.encode(_recent(text[:cut], limit)), limit)
+        return ids, heal.encode(), tuple(self.vocabulary.encode(heal))
+
+    def _head(self, request: InfillRequest) -> list[int]:
+        """Return the tokens before the prefix: other files and the path, as such models have seen repositories."""
+        encode, files = self.vocabulary.encode, list[int]()
+        if self.file is not None:
+            room = self.profile.related_tokens
+            for snippet in request.related:
+                own = [self.file, *encode(f"{snippet.path}\n{snippet.text.rstrip()}\n")]
+                if not snippet.for_copying and len(own) <= room:
+                    room, files = room - len(own), [*files, *own]
+            if request.path:
+                files = [*files, self.file, *encode(f"{request.path}\n")]
+        return files if files or self.start is None else [self.start]
+
+
+class Fim(Left):
+    """The layout of causal models with fill-in-the-middle tokens: prefix, suffix, middle.
+
+    The suffix is encoded again after each keystroke, so it is short.
+    """
+
+    def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
+        super().__init__(profile, vocabulary)
+        if vocabulary.fim_tokens is None:
+            raise ValueError("the checkpoint's tokenizer lacks a fill-in-the-middle token, which its layout needs")
+        self.before, self.after, self.middle, self.end = vocabulary.fim_tokens
+
+    def lay_out(self, request: InfillRequest) -> Sheet:
+        """Return the request as tokens."""
+        sheet = super().lay_out(request)
+        prefix, _, _ = self._prefix(request)
+        suffix, is_end = _suffix_ids(self.vocabulary, request.suffix, self.profile.suffix_tokens)
+        whole = suffix if is_end else _whole_lines(self.vocabulary, suffix, len(suffix), is_end=False) or suffix
+        head = [] if (head := self._head(request)) == [self.start] else head
+        kv = (*head, self.before, *prefix, self.after, *whole, self.middle)
+        return replace(sheet, kv=kv, end=self.end)
+
+
+LAYOUTS: dict[str, Callable[[Profile, Vocabulary], Layout]] = {
+    "infill-trained": InfillTrained,
+    "instruct": Instruct,
+    "left": Left,
+    "fim": Fim,
+}
+
+
 def _kind(request: InfillRequest) -> str:
     """Return the kind of the request's first hole: "body", "block", "lines", "line" (the rest of a line) or "span"."""
     hole = request.holes[0]
@@ -150,15 +230,17 @@ def _kind(request: InfillRequest) -> str:
     return "line" if not behind or behind[0] in "\r\n" else "span"
 
 
-def allowed_first(vocabulary: Vocabulary, heal: bytes) -> tuple[int, ...]:
-    """Return the ids that a gap may start with if `heal` is already typed; empty means any."""
-    return vocabulary.starting_with(heal) if heal else ()
+def allowed(vocabulary: Vocabulary, heal: bytes, *, by_parts: bool) -> tuple[int, ...]:
+    """Return the ids that may come next if a gap must still write `heal`; empty means any."""
+    if not heal:
+        return ()
+    return vocabulary.agreeing_with(heal) if by_parts else vocabulary.starting_with(heal)
 
 
 def answer(vocabulary: Vocabulary, ids: Sequence[int], heal: bytes) -> str:
     """Return the text of a gap's ids, without the bytes that were already typed."""
-    raw = b"".join(vocabulary.pieces[token] for token in ids)
-    return raw.removeprefix(heal).decode("utf-8", "ignore")
+    raw = vocabulary.bytes_of(ids)
+    return "" if heal.startswith(raw) else raw.removeprefix(heal).decode("utf-8", "ignore")
 
 
 def _required_ids(vocabulary: Vocabulary, names: tuple[str, ...]) -> list[int]:
@@ -204,19 +286,28 @@ def _split_prefix(prefix: str) -> tuple[str, str]:
 
 def _healed(vocabulary: Vocabulary, prefix: str, hole: Hole, limit: int) -> tuple[list[int], bytes, tuple[int, ...]]:
     """Return the prefix's ids within the limit, and the bytes and ids removed from its end for the canvas to rewrite."""
-    begin = -(-max(len(prefix) - limit * 16, 0) // PREFIX_CHARS) * PREFIX_CHARS
-    if begin:  # start at a line's start, at an offset that does not move with every keystroke
-        begin = prefix.find("\n", begin - 1) + 1 or begin
-    ids = vocabulary.encode(prefix[begin:])
+    ids = vocabulary.encode(_recent(prefix, limit))
     heal: tuple[int, ...] = ()
     if ids and hole.kind in ("cursor", "selection", "error") and not _is_seam(vocabulary, ids):
         heal, ids = (ids[-1],), ids[:-1]
-    if (over := len(ids) - limit) > 0:
-        start = -(-over // PREFIX_STEP) * PREFIX_STEP
-        newlines = set(vocabulary.with_newline)
-        start = next((index + 1 for index in range(start, min(start + PREFIX_STEP, len(ids))) if ids[index] in newlines), start)
-        ids = ids[start:]
-    return ids, b"".join(vocabulary.pieces[token] for token in heal), heal
+    return _truncated(vocabulary, ids, limit), b"".join(vocabulary.pieces[token] for token in heal), heal
+
+
+def _recent(text: str, limit: int) -> str:
+    """Return the end of a text that may have `limit` tokens; its start does not move with every keystroke."""
+    begin = -(-max(len(text) - limit * 16, 0) // PREFIX_CHARS) * PREFIX_CHARS
+    if begin:  # start at a line's start
+        begin = text.find("\n", begin - 1) + 1 or begin
+    return text[begin:]
+
+
+def _truncated(vocabulary: Vocabulary, ids: list[int], limit: int) -> list[int]:
+    """Return the last ids within the limit, from a line's start, whose place does not move with every keystroke."""
+    if (over := len(ids) - limit) <= 0:
+        return ids
+    start = -(-over // PREFIX_STEP) * PREFIX_STEP
+    newlines = set(vocabulary.with_newline)
+    return ids[next((i + 1 for i in range(start, min(start + PREFIX_STEP, len(ids))) if ids[i] in newlines), start) :]
 
 
 def _is_seam(vocabulary: Vocabulary, ids: list[int]) -> bool:

@@ -1,4 +1,4 @@
-"""Measure how long the model's units take on this device, to plan the work before a deadline.
+"""Measure how long the model's units take on this device, to plan the work before a deadline, and count what a request used.
 
 On a CPU, a unit with more positions takes longer; on a GPU, hardly. So each size is measured separately. Knows a clock and
 numbers. Knows nothing of rows or requests.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 Unit = Literal["step", "token", "score"]
 NEWEST = 0.3  # the weight of the newest measurement of a size
@@ -58,11 +57,62 @@ class Due:
         return (self._at - self._pace.clock()) * 1000
 
 
-def affordable(left_ms: float, unit_ms: float | None) -> int | None:
-    """Return the number of units that fit in the time left, or None if no unit was measured."""
-    if unit_ms is None:
-        return None
-    return max(0, int(left_ms // max(unit_ms, 1e-6)))
+class Usage:
+    """What one request has used over all its canvases: the milliseconds of each stage, and the tokens of its prefixes.
+
+    The clock runs only within `running`, that is within the request's own units of work.
+    """
+
+    def __init__(self) -> None:
+        self.milliseconds = {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0}
+        self.prefix_tokens = self.reused_tokens = 0
+        self._stage, self._began = "prefill", 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time of the block, for the stages that it switches to."""
+        self._began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.switch(self._stage)
+
+    def add_denoising(self, milliseconds: float) -> None:
+        """Count the time of a pass shared with other requests."""
+        self.milliseconds["denoise"] += milliseconds
+
+    def switch(self, stage: str) -> str:
+        """Count the time from now on for another stage; return the stage before."""
+        now, before = time.perf_counter(), self._stage
+        self.milliseconds[before] += (now - self._began) * 1000
+        self._stage, self._began = stage, now
+        return before
+
+
+class Budget:
+    """The time that a fill may still take. Without a deadline, that is as long as it needs, whatever the clock says."""
+
+    def __init__(self, due: Due | None = None) -> None:
+        self._due = due
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a deadline."""
+        return self._due is not None
+
+    def left_ms(self, reserve_ms: float = 0.0) -> float:
+        """Return the milliseconds left beside the reserve for what must follow; infinity without a deadline."""
+        return math.inf if self._due is None else self._due.left_ms() - reserve_ms
+
+    def may(self, cost_ms: float, reserve_ms: float = 0.0) -> bool:
+        """Return whether a unit of this cost fits beside the reserve for what must follow."""
+        return self.left_ms(reserve_ms) >= cost_ms
+
+    def units(self, unit_ms: float | None, reserve_ms: float = 0.0) -> int | None:
+        """Return the number of units that fit beside the reserve; None if any number may run, or none was measured."""
+        if self._due is None or unit_ms is None:
+            return None
+        return max(0, int(self.left_ms(reserve_ms) // max(unit_ms, 1e-6)))
 
 
 class _Curve:
@@ -85,35 +135,3 @@ class _Curve:
         (size_0, ms_0), (size_1, ms_1) = points[right - 1 : right + 1]
         slope = max(0.0, (ms_1 - ms_0) / max(size_1 - size_0, 1e-6))
         return max(ms_1 + slope * (size - size_1), 0.0)
-
-
-Result = TypeVar("Result")
-
-
-@dataclass(slots=True)
-class Usage:
-    """The usage of one request over all its canvases."""
-
-    milliseconds: dict[str, float] = field(default_factory=lambda: {"prefill": 0.0, "draft": 0.0, "denoise": 0.0, "score": 0.0})
-    prefix_tokens: int = 0
-    reused_tokens: int = 0
-
-    @contextmanager
-    def timing(self, stage: str) -> Iterator[None]:
-        """Add the time of the block to a stage."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.milliseconds[stage] += (time.perf_counter() - began) * 1000
-
-    def timed(self, stage: str, work: Generator[bool, None, Result]) -> Generator[bool, None, Result]:
-        """Run the work to its end, yielding as it does, and return its result; only the time of its units is added."""
-        while True:
-            with self.timing(stage):
-                try:
-                    next(work)
-                except StopIteration as stop:
-                    result: Result = stop.value
-                    return result
-            yield True

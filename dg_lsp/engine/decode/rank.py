@@ -32,13 +32,13 @@ It is the joint log-probability of the answer and the text after it. Only a sum 
 
 
 @dataclass(frozen=True, slots=True)
-class RowResult:
+class Proposal:
     """One row's answer and the numbers known about it. Log-probabilities are natural.
 
     `tokens` are the causal log-probabilities of the answer's tokens, mixed with those of the file's repetitions if the
     profile says so; `own` are those of the model alone. `after` is that of the end token (infill-trained
     checkpoints) or the mean over the suffix's head; `after_sum` is the same as a sum. `entropy` is the canvas's mean in
-    nats, None if not computed. `left` and `right` are those of a copy (`drafts.Copy`). `repeats` and `known` are shares of
+    nats, None if not computed. `left` and `right` are those of a copy (`copies.Copy`). `repeats` and `known` are shares of
     the answer's lines (`repeated_lines`). `names` are the features of `NamesInText`. `context` is the number of tokens
     that the model read.
     """
@@ -69,7 +69,7 @@ class RowResult:
         return sum(self.own) + self.after_sum
 
 
-def features(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
+def features(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
     """Return the features of a row for a calibration, by name, also under names with the hole's position."""
     same = [other for other in others if other is not item and other.text == item.text]
     family = [item, *same]
@@ -107,7 +107,7 @@ def features(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
     return calibration.for_position(values, item.position, BY_POSITION)
 
 
-def _compared(item: RowResult, others: Sequence[RowResult]) -> dict[str, float]:
+def _compared(item: Proposal, others: Sequence[Proposal]) -> dict[str, float]:
     """Return the features that compare a row with all rows of its hole, itself included."""
     share, margin = _among(item.joint, {other.text: other.joint for other in others}, item.text)
     own_share, own_margin = _among(item.own_joint, {other.text: other.own_joint for other in others}, item.text)
@@ -154,7 +154,7 @@ def repeated_lines(prefix: str, text: str, suffix: str) -> tuple[float, float]:
     return sum(line in near for line in lines_with_text) / n, sum(line in around for line in lines_with_text) / n
 
 
-def evidence(items: Sequence[RowResult], *, doubted: bool = False) -> list[Evidence]:
+def evidence(items: Sequence[Proposal], *, doubted: bool = False) -> list[Evidence]:
     """Return the evidence for each row; its candidate has only a text and a row kind."""
     items_with_evidence = []
     for item in items:

@@ -16,9 +16,8 @@ from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.calibration_store import Calibrations
 from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.canvas.fixed_steps import FixedSteps
-from dg_lsp.engine.decode.canvas.shared_stack import SharedStack
 from dg_lsp.engine.decode.canvas.step_graph import Recorder
-from dg_lsp.engine.decode.canvas.stepping import Stepper
+from dg_lsp.engine.decode.canvas.steps import SharedPasses, Stepper
 from dg_lsp.engine.decode.fill import Fill, GapTokens, Switches, gap_tokens
 from dg_lsp.engine.decode.layout import Layout
 from dg_lsp.engine.decode.pace import Pace
@@ -79,7 +78,7 @@ class Resources:
     tokens: GapTokens
     prefixes: PrefixEncoder
     headroom: Headroom
-    shared_stack: SharedStack
+    shared: SharedPasses
     ahead: ReadAhead
     calibrations: Calibrations
     pace: Pace
@@ -111,7 +110,7 @@ def make(loaded: Loaded, max_rows: int, clock: Callable[[], float] = time.perf_c
         gap_tokens(loaded),
         prefixes,
         headroom,
-        SharedStack(loaded.passes),
+        SharedPasses(loaded.passes, headroom, pace),
         ReadAhead(laid_out, prefixes),
         Calibrations(loaded.profile.calibration),
         pace,

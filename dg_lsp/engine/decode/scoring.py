@@ -21,8 +21,8 @@ from dg_lsp.engine.decode.canvas import readout
 from dg_lsp.engine.decode.file_model import FileModel
 from dg_lsp.engine.decode.fill import Fill
 from dg_lsp.engine.decode.pace import Pace
-from dg_lsp.engine.decode.rank import NamesInText, RowResult
-from dg_lsp.engine.model.passes import KV, Passes, crop
+from dg_lsp.engine.decode.rank import NamesInText, Proposal
+from dg_lsp.engine.model.family import KV, Family, crop
 from dg_lsp.engine.model.tree import Tree, trie
 
 MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
@@ -36,11 +36,11 @@ class Scorer:
     """Scores the texts of one hole after its encoded prefix, each text only once."""
 
     def __init__(self, fill: Fill, kv: KV, file: FileModel | None, pace: Pace) -> None:
-        self._fill, self._kv, self._file, self._pace = fill, kv, file, pace
+        self._fill, self.kv, self.file, self._pace = fill, kv, file, pace
         self._scores: dict[str, _Scores] = {}
         self._names = NamesInText(fill.request)
 
-    def score(self, results: Sequence[RowResult]) -> list[RowResult]:
+    def score(self, results: Sequence[Proposal]) -> list[Proposal]:
         """Return the results with the log-probabilities of their tokens and of the text after them, and their position."""
         if self._fill.switches.scorer:
             new = [text for text in dict.fromkeys(result.text for result in results) if text not in self._scores]
@@ -50,7 +50,7 @@ class Scorer:
             results = [_scored(result, scores[result.text]) for result in results]
         return [self._with_position(result) for result in results]
 
-    def _with_position(self, result: RowResult) -> RowResult:
+    def _with_position(self, result: Proposal) -> Proposal:
         """Return the result with its position, its repeated lines, its names and its context length."""
         fill = self._fill
         repeats, known_share = rank.repeated_lines(fill.request.prefix, result.text, fill.request.suffix)
@@ -67,22 +67,36 @@ class Scorer:
     def _log_probabilities(self, texts: Sequence[str]) -> list[_Scores]:
         """Return, for each text, the causal log-probabilities of its tokens and of the tokens after it."""
         fill, sheet = self._fill, self._fill.sheet
-        after = [sheet.end] if sheet.end is not None else list(sheet.tail)
-        coded = [fill.vocabulary.encode(fill.heal_text + text) for text in texts]
-        tokens, parents, nodes = trie([[sheet.kv[-1], *ids, *after] for ids in coded])
+        coded = [self._coded(text) for text in texts]
+        tokens, parents, nodes = trie([[sheet.kv[-1], *ids, *after] for ids, after in coded])
         with self._pace.measuring("score", len(tokens)):
-            tree = Tree(fill.passes, crop(self._kv, len(sheet.kv) - 1), len(tokens))
+            tree = Tree(fill.passes, crop(self.kv, len(sheet.kv) - 1), len(tokens))
             hidden = tree.add(tokens, parents)
             logps = [0.0, *_after_parents(fill.passes, hidden, tokens[1:], parents[1:])]
         scores = []
-        for ids, places in zip(coded, nodes, strict=True):
+        for (ids, _), places in zip(coded, nodes, strict=True):
             row = [logps[place] for place in places[1:]]
             scores.append(self._scores_of(ids, row[: len(ids)], row[len(ids) :]))
         return scores
 
+    def _coded(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the ids of a text, and of what follows it: the end token, or else the held suffix.
+
+        A pretrained model knows code only as its tokenizer encodes it. So the text and the suffix are encoded together, and a
+        token of both counts as the suffix's.
+        """
+        encode, sheet, typed = self._fill.vocabulary.encode, self._fill.sheet, self._fill.heal_text
+        if sheet.end is not None or not sheet.heals_by_parts:
+            return encode(typed + text), [sheet.end] if sheet.end is not None else list(sheet.tail)
+        vocabulary = self._fill.vocabulary
+        ids, n_bytes = encode(typed + text + vocabulary.decode(sheet.tail)), len((typed + text).encode())
+        ends = accumulate(len(vocabulary.pieces[token]) for token in ids)
+        n_own = sum(1 for end in ends if end <= n_bytes)
+        return ids[:n_own], ids[n_own:]
+
     def _scores_of(self, ids: Sequence[int], logps: Sequence[float], after: Sequence[float]) -> _Scores:
         own = tuple(logps)
-        return _Scores(own if self._file is None else tuple(mixed(self._file, ids, own)), own, tuple(after))
+        return _Scores(own if self.file is None else tuple(mixed(self.file, ids, own)), own, tuple(after))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +112,14 @@ class _Scores:
     after: tuple[float, ...]
 
 
-def _after_parents(passes: Passes, hidden: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> list[float]:
+def _after_parents(passes: Family, hidden: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> list[float]:
     """Return the log-probability of each token after its parent, from the parents' hidden states."""
     target_ids, above = torch.tensor(tokens, device=hidden.device), torch.tensor(parents, device=hidden.device)
     logps: list[float] = readout.log_probabilities(passes.logits, hidden[above], target_ids).tolist()
     return logps
 
 
-def _scored(result: RowResult, scores: _Scores) -> RowResult:
+def _scored(result: Proposal, scores: _Scores) -> Proposal:
     total = sum(scores.after)
     return replace(result, tokens=scores.tokens, own=scores.own, after=total / max(len(scores.after), 1), after_sum=total)
 
@@ -120,12 +134,12 @@ def mixed(file: FileModel, ids: Sequence[int], logps: Sequence[float]) -> list[f
     return mixed_logps
 
 
-def candidates(fill: Fill, results: Sequence[RowResult], steps: int) -> tuple[Candidate, ...]:
+def candidates(fill: Fill, results: Sequence[Proposal], steps: int) -> tuple[Candidate, ...]:
     """Return scored results as candidates, each distinct text once, best first. `steps` is the canvas's number of steps."""
     return calibration.to_candidates(evidence(fill, results, steps), fill.calibration)
 
 
-def evidence(fill: Fill, results: Sequence[RowResult], steps: int) -> list[Evidence]:
+def evidence(fill: Fill, results: Sequence[Proposal], steps: int) -> list[Evidence]:
     """Return the evidence for scored results, in the same order."""
     return [
         replace(
@@ -142,17 +156,17 @@ def evidence(fill: Fill, results: Sequence[RowResult], steps: int) -> list[Evide
     ]
 
 
-def is_sure(fill: Fill, result: RowResult) -> bool:
+def is_sure(fill: Fill, result: Proposal) -> bool:
     """Return whether the causal model finds each token of a result likely, and the suffix after it."""
     return min(result.tokens, default=-math.inf) > math.log(SURE) and not is_unclosed(fill, result)
 
 
-def is_unclosed(fill: Fill, result: RowResult) -> bool:
+def is_unclosed(fill: Fill, result: Proposal) -> bool:
     """Return whether the causal model finds the suffix unlikely after a result; True if no suffix is held."""
     return not fill.tail or -result.after * len(fill.tail) > UNCLOSED_NATS
 
 
-def unscored_candidates(fill: Fill, results: Sequence[RowResult]) -> tuple[Candidate, ...]:
+def unscored_candidates(fill: Fill, results: Sequence[Proposal]) -> tuple[Candidate, ...]:
     """Return unscored results as unfinished candidates, ranked with an assumed log-probability for each token.
 
     Their confidence is not calibrated, because a calibration is fitted on scored candidates.
@@ -166,7 +180,7 @@ def unscored_candidates(fill: Fill, results: Sequence[RowResult]) -> tuple[Candi
     return tuple(replace(candidate, finished=False) for candidate in calibration.to_candidates(items, None))
 
 
-def _lengths(fill: Fill, result: RowResult) -> tuple[tuple[int, ...], ...]:
+def _lengths(fill: Fill, result: Proposal) -> tuple[tuple[int, ...], ...]:
     """Return each token's number of characters in the answer, without already typed characters; empty if unknown."""
     heal = fill.heal_text
     lengths = fill.vocabulary.lengths(fill.vocabulary.encode(heal + result.text))

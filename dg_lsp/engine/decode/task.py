@@ -12,13 +12,16 @@ import torch
 
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest
-from dg_lsp.engine.decode import sequence
+from dg_lsp.engine.decode import pipeline, sequence
+from dg_lsp.engine.decode.canvas.steps import Steps
 from dg_lsp.engine.decode.fill import Switches
-from dg_lsp.engine.decode.pace import Due, Usage
-from dg_lsp.engine.decode.propose.canvas import CanvasTask
-from dg_lsp.engine.decode.rank import RowResult
+from dg_lsp.engine.decode.filling import Filling
+from dg_lsp.engine.decode.pace import Budget, Due, Usage
+from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.resources import Resources
 from dg_lsp.engine.task import Task
+
+OVER = object()  # what the work of a finished task returns
 
 
 class InfillTask(Task):
@@ -27,9 +30,10 @@ class InfillTask(Task):
     def __init__(self, request: InfillRequest, resources: Resources, switches: Switches) -> None:
         self._request, self.resources, self._switches = request, resources, switches
         self._answers: tuple[Candidate, ...] = ()
-        self._canvas: CanvasTask | None = None
+        self._filling: Filling | None = None
         self._parts: list[Candidate] = []  # the answers of the filled holes, when holes are filled in sequence
         self._is_hurried = False
+        self._early: Candidate | None = None
         self._due: Due | None = None
         self._usage = Usage()
         self.milliseconds = self._usage.milliseconds
@@ -37,32 +41,33 @@ class InfillTask(Task):
 
     def step(self) -> bool:
         """Do one unit of work; return whether more remains."""
-        with torch.inference_mode():
-            return next(self._work, None) is not None
+        with torch.inference_mode(), self._usage.running():
+            return next(self._work, OVER) is not OVER
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the best answers so far, best first; they are unfinished before the task's end."""
-        if self._answers or self._canvas is None:
+        if self._answers or self._filling is None:
             return self._answers
         return tuple(
             replace(candidate, texts=self._padded(candidate.texts), confidences=(), lengths=())
-            for candidate in self._canvas.best_so_far()
+            for candidate in self._filling.best_so_far()
         )
 
     def drafts(self) -> tuple[str, ...]:
         """Return the current text of each hole in the best canvas, or the final answer."""
         if self._answers:
             return self._answers[0].texts
-        return self._padded(self._canvas.read() if self._canvas else ())
+        return self._padded(self._filling.texts() if self._filling else ())
 
     def _padded(self, texts: tuple[str, ...]) -> tuple[str, ...]:
         """Return a text for each hole: the filled ones, then `texts`, then empty texts."""
         n_holes = len(self._request.holes)
         return (*(part.texts[0] for part in self._parts), *texts, *[""] * n_holes)[:n_holes]
 
-    def asking(self) -> CanvasTask | None:
-        """Return the canvas if the next `step` is one of its denoising steps; otherwise None."""
-        return self._canvas if self._canvas is not None and self._canvas.n_live else None
+    def asking(self) -> Steps | None:
+        """Return the steps of the canvas if the next `step` is one of them; otherwise None."""
+        steps = self._filling.steps if self._filling is not None else None
+        return steps if steps is not None and steps.n_live else None
 
     def hurry(self) -> None:
         """Score drafts as soon as there are some. Only a request with a single hole does so."""
@@ -74,26 +79,26 @@ class InfillTask(Task):
 
     def early(self) -> Candidate | None:
         """Return the best candidate scored so far, or None."""
-        return self._canvas.early if self._canvas else None
+        return self._early
 
     def cache(self) -> dict[str, int]:
         """Return the number of prefix `tokens` of this task, and how many were `reused` from the cache."""
         return {"tokens": self._usage.prefix_tokens, "reused": self._usage.reused_tokens}
 
-    def rows(self) -> tuple[RowResult, ...]:
-        """Return the results of the last canvas's rows, with the numbers that rank them."""
-        return tuple(self._canvas.results) if self._canvas else ()
+    def proposals(self) -> tuple[Proposal, ...]:
+        """Return what was proposed for the last canvas, with the numbers that rank it."""
+        return tuple(self._filling.proposals) if self._filling else ()
 
     def evidence(self) -> tuple[Evidence, ...]:
-        """Return the evidence for each row of a single hole."""
-        return tuple(self._canvas.evidence()) if self._canvas and len(self._request.holes) == 1 else ()
+        """Return the evidence for each proposal of a single hole."""
+        return tuple(self._filling.evidence()) if self._filling and len(self._request.holes) == 1 else ()
 
     def close(self) -> None:
         """Release what the task shares with others. No step may follow."""
-        if self._canvas is not None:
-            self._canvas.leave()
+        if self._filling is not None:
+            self._filling.leave()
 
-    def _run(self) -> Iterator[bool]:
+    def _run(self) -> Iterator[None]:
         request, loaded = self._request, self.resources.loaded
         if len(request.holes) == 1 or sequence.fits_one_canvas(request, loaded.profile, loaded.vocabulary):
             self._answers = yield from self._fill(request)
@@ -106,15 +111,17 @@ class InfillTask(Task):
             if not answers:
                 return
             self._parts.append(answers[0])
-            self._canvas = None
+            self._filling = None
         self._answers = (sequence.whole(self._parts),)
 
-    def _fill(self, request: InfillRequest) -> Generator[bool, None, tuple[Candidate, ...]]:
+    def _fill(self, request: InfillRequest) -> Generator[None, None, tuple[Candidate, ...]]:
         """Fill one canvas, and return its answers."""
         fill, due = self.resources.fill(request, self._switches), self._due
         n_more = len(self._request.holes) - len(self._parts) - len(request.holes)
         if due is not None and n_more:  # share the time left with the holes that follow
             due = self.resources.pace.due_in(due.left_ms() / (n_more + 1))
-        self._canvas = CanvasTask(fill, self.resources, self._usage, is_hurried=self._is_hurried, due=due)
-        yield from self._canvas.run()
-        return self._canvas.answers
+        self._filling = Filling(fill, self.resources, self._usage, Budget(due))
+        return (yield from pipeline.run(self._filling, self._note_early if self._is_hurried else None))
+
+    def _note_early(self, candidate: Candidate) -> None:
+        self._early = candidate

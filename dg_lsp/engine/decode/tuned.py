@@ -118,11 +118,11 @@ class TunedModels:
     def _load(self, entry: Tuned) -> Resources | None:
         base = self._base.loaded
         try:
-            model = with_weights(base.passes.model, read(entry))
+            model = with_weights(base.diffusion.model, read(entry))
         except StoreError as error:
             self._report(f"the weights tuned on {entry.root} are not used: {error}")
             return None
-        resources = self._make(replace(base, passes=type(base.passes)(model)))
+        resources = self._make(replace(base, passes=type(base.diffusion)(model)))
         log.info("loaded the weights tuned on %s", entry.root)
         return replace(resources, calibrations=self._base.calibrations, pace=self._base.pace)
 
@@ -135,8 +135,7 @@ class TunedModels:
 
 def suits(loaded: Loaded) -> bool:
     """Return whether a model can have tuned copies: it has at most `MAX_BASE_WEIGHTS` weights, and none are quantised."""
-    weights = list(loaded.passes.model.parameters())
-    return sum(one.numel() for one in weights) <= MAX_BASE_WEIGHTS and all(one.is_floating_point() for one in weights)
+    return 0 < loaded.passes.n_tunable <= MAX_BASE_WEIGHTS
 
 
 def read(entry: Tuned) -> dict[str, Tensor]:

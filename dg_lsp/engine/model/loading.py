@@ -1,7 +1,7 @@
 """Load a checkpoint: weights, tokenizer, profile.
 
-The model is transformers' `DiffusionGemmaForBlockDiffusion`, from a local folder or a hub id, with safetensors only and
-without remote code. Knows files. Knows nothing of requests.
+A model is transformers' `DiffusionGemmaForBlockDiffusion`, or a Llama or Qwen2 model (`llama`), from a local folder or a hub
+id, with safetensors only and without remote code. Knows files. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from dg_lsp.engine.model import numpy_first  # noqa: F401 -- before torch
 # isort: split
 import torch
 
-from dg_lsp.engine.model import fit, packed, products, profile, room
+from dg_lsp.engine.model import fit, int8, packed, products, profile, room
+from dg_lsp.engine.model.family import Family
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.fit.choice import CHOSEN, SMALL
-from dg_lsp.engine.model.fit.needs import Precision
+from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES, llama_sizes
+from dg_lsp.engine.model.fit.needs import QUANTISED, Precision
+from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.engine.model.weights import adapter, chat_template, checkpoint, dense, fetch, reading, skeleton
+from dg_lsp.engine.model.weights import adapter, chat_template, checkpoint, dense, fetch, llama_files, reading, skeleton
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.engine.task import Say, UserError
 from dg_lsp.wire import config, model_names, trust
@@ -38,6 +41,12 @@ log = logging.getLogger("dg_lsp.engine")
 
 EMBEDDED = "embedded"
 FINGERPRINT_BYTES = 1 << 16
+# The reasons for the precision of a Llama or Qwen2 model that the user did not select.
+LLAMA_WHY: dict[str, str] = {
+    "int8": products.EXPLAINED["int8"],
+    "bfloat16": "this device has instructions for it",
+    "float32": "this processor has neither 8-bit nor bfloat16 instructions",
+}
 
 
 class LoadError(UserError):
@@ -49,7 +58,7 @@ class Loaded:
     """A loaded model with its vocabulary and profile. `why` gives the reasons for `device`, `dtype` and `threads`."""
 
     name: str
-    passes: Passes
+    passes: Family
     vocabulary: Vocabulary
     profile: Profile
     device: str
@@ -60,10 +69,19 @@ class Loaded:
     fingerprint: str = ""  # identifies the weights
 
     @property
+    def diffusion(self) -> Passes:
+        """The passes of a DiffusionGemma model; raises LoadError for another family."""
+        if not isinstance(self.passes, Passes):
+            raise LoadError(f"{self.name} is not a DiffusionGemma model, which this needs")
+        return self.passes
+
+    @property
     def products_dtype(self) -> str:
         """The precision of the layers' products with the weights, which may be narrower than that of the weights."""
         if isinstance(self.passes, packed.PackedPasses):
             return "bfloat16" if self.passes.kind == "onednn-bf16" else "float32"
+        if self.dtype == "int8":
+            return "int8"
         return str(reading.wide_dtype(cast("Precision", self.dtype))).removeprefix("torch.")
 
 
@@ -94,40 +112,95 @@ def load_model(
             threads, why["threads"] = (threads, CHOSEN) if threads else _threads(shape)
             torch.set_num_threads(threads)
         say("reading the tokenizer", 0.5)
-        vocabulary, loaded_profile = _vocabulary(folder), _profile(adapted)
+        vocabulary, is_llama = _vocabulary(folder), values["model_type"] in LLAMA_TYPES
+        loaded_profile = _profile(adapted, vocabulary if is_llama else None)
         if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
             log.warning("%s", warning)
         use = fit.Use(loaded_profile.prefix_tokens + loaded_profile.suffix_tokens, loaded_profile.canvas_tokens)
+        asked = _checked_dtype(dtype)
+        if asked == "int8" and not is_llama:
+            raise LoadError(f"{name} can't be loaded at int8; choose fp8 or int4")
         choice = fit.choose(
             name,
             shape,
             _machine(device, has_adapter=adapted != folder),
-            asked=_checked_dtype(dtype),
-            stored=checkpoint.stored_precision(folder, values),
+            asked=_llama_dtype(asked, device, name) if is_llama else asked,
+            stored="" if is_llama else checkpoint.stored_precision(folder, values),
             use=use,
         )
         why["dtype"] = choice.why
-        # Load the embedded weights without transformers, because its import takes longer than the rest of the start.
-        is_plain = name == EMBEDDED and device == "cpu" and adapted == folder and not trainable
-        model = dense.load_dense(folder, reading.wide_dtype(choice.precision)) if is_plain else None
-        if model is None:
-            model = _with_weights(folder, device, choice.precision, say)
-        if adapted != folder:
-            adapter.attach(model, adapted, device)
+        if is_llama:
+            passes: Family = _llama(folder, values, device, choice.precision, vocabulary, say)
+            if not asked:
+                why["dtype"] = LLAMA_WHY[choice.precision]
+        else:
+            passes, explained = _diffusion(name, folder, adapted, device, dtype, choice.precision, say, trainable=trainable)
+            why["dtype"] += explained
     except (adapter.AdapterError, checkpoint.CheckpointError, fit.GeometryError, fit.NoRoomError, reading.ReadError) as error:
         raise LoadError(str(error)) from error
     except OSError as error:
         # Such as a folder without permission; the libraries' own errors are handled where they are called.
         raise LoadError(f"{error.filename or name} can't be read: {(error.strerror or str(error)).lower()}") from error
     say("ready", 1.0)
-    passes = Passes(model)
-    if packed.suits(model) and not trainable:
-        kind = products.best_kind(in_16_bits=dtype != "float32")
-        passes = packed.PackedPasses(model, kind)
-        why["dtype"] += f"; {products.EXPLAINED[kind]}"
     return Loaded(
         name, passes, vocabulary, loaded_profile, device, choice.precision, revision, threads, why, _fingerprint(adapted)
     )
+
+
+def _diffusion(
+    name: str,
+    folder: Path,
+    adapted: Path,
+    device: str,
+    dtype: str,
+    precision: Precision,
+    say: Say,
+    *,
+    trainable: bool,
+) -> tuple[Passes, str]:
+    """Return the passes of a DiffusionGemma folder, and an addition to the reason for the precision."""
+    # Load the embedded weights without transformers, because its import takes longer than the rest of the start.
+    is_plain = name == EMBEDDED and device == "cpu" and adapted == folder and not trainable
+    model = dense.load_dense(folder, reading.wide_dtype(precision)) if is_plain else None
+    if model is None:
+        model = _with_weights(folder, device, precision, say)
+    if adapted != folder:
+        adapter.attach(model, adapted, device)
+    if trainable or not packed.suits(model):
+        return Passes(model), ""
+    kind = products.best_kind(in_16_bits=dtype != "float32")
+    return packed.PackedPasses(model, kind), f"; {products.EXPLAINED[kind]}"
+
+
+def _llama(
+    folder: Path, values: Mapping[str, Any], device: str, precision: Precision, vocabulary: Vocabulary, say: Say
+) -> LlamaPasses:
+    """Return the passes of a Llama or Qwen2 folder. The folder is validated before anything is allocated."""
+    sizes = llama_sizes(values)
+    if vocabulary.size > sizes.vocabulary:
+        raise LoadError(f"the tokenizer of {folder} has {vocabulary.size} tokens, more than the model's {sizes.vocabulary}")
+    stored = llama_files.check(folder, sizes, in_int8=llama_files.is_quantised(folder, values))
+    meter = Meter("reading the weights", sum(one.n_bytes for one in stored.values()), say, low=0.5)
+    dtype = None if precision == "int8" else reading.wide_dtype(precision)
+    kind: products.Kind = "int8"
+    if dtype is not None:
+        is_on_cpu = device == "cpu" and dtype != torch.float16
+        kind = products.best_kind(in_16_bits=dtype != torch.float32) if is_on_cpu else "plain"
+    return LlamaPasses(sizes, llama_files.read(stored, device, dtype, meter), kind)
+
+
+def _llama_dtype(asked: str, device: str, name: str) -> str:
+    """Return the precision of a Llama or Qwen2 model: the user's choice, or the fastest of the device."""
+    if asked in QUANTISED:
+        raise LoadError(f"{name} can't be loaded at {asked}; choose int8, bfloat16 or float32")
+    if asked == "int8" and (device != "cpu" or not int8.is_supported()):
+        where = "this processor has no instructions for it" if device == "cpu" else f"{device} does not compute in int8"
+        raise LoadError(f"{name} can't be loaded at int8, because {where}; choose bfloat16 or float32")
+    if asked or device != "cpu":
+        return asked or "bfloat16"
+    if int8.is_supported():
+        return "int8"
+    return "bfloat16" if products.best_kind() == "onednn-bf16" else "float32"
 
 
 def _with_weights(folder: Path, device: str, precision: Precision, say: Say) -> Any:
@@ -163,9 +236,11 @@ def _vocabulary(folder: Path) -> Vocabulary:
         raise LoadError(f"{folder} has no tokenizer that can be read: {error}") from error
 
 
-def _profile(folder: Path) -> Profile:
+def _profile(folder: Path, pretrained: Vocabulary | None) -> Profile:
+    """Return the folder's profile; without one, that of a pretrained model with this vocabulary, if it is one."""
+    default = None if pretrained is None else profile.pretrained(fills_in=pretrained.fim_tokens is not None)
     try:
-        return profile.load_profile(folder)
+        return profile.load_profile(folder, default)
     except ValueError as error:
         raise LoadError(str(error)) from error
 

@@ -17,7 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-KV = list[tuple[Tensor, Tensor]]  # per layer: keys and values, each [R or 1, kv heads, L, D]
+from dg_lsp.engine.model import fit
+from dg_lsp.engine.model.family import KV, crop
+from dg_lsp.engine.model.weights import quantised
+
+__all__ = ["KV", "Passes", "attention_over", "crop", "experts", "widen", "widened"]
 
 
 class Passes:
@@ -35,6 +39,31 @@ class Passes:
         }
         # A dense checkpoint disables its expert branch with a norm of zero weight. The library's class has no other way.
         self.expert = [bool(layer.post_feedforward_layernorm_2.weight.any()) for layer in self.decoder.layers]
+
+    @property
+    def geometry(self) -> fit.Geometry:
+        """The model's sizes."""
+        return fit.of_config(self.model.config.to_dict())
+
+    @property
+    def n_vocabulary(self) -> int:
+        """The number of logits, which may exceed the number of the tokenizer's tokens."""
+        return int(self.model.lm_head.weight.shape[0])
+
+    @property
+    def value_bytes(self) -> int:
+        """The bytes of one number in the keys and values."""
+        return int(self.decoder.embed_tokens.weight.element_size())
+
+    @property
+    def n_tunable(self) -> int:
+        """The number of weights if all are plain floating-point tensors that tuning can change, else 0."""
+        weights = list(self.model.parameters())
+        return sum(one.numel() for one in weights) if all(one.is_floating_point() for one in weights) else 0
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights and buffers; shared ones count once."""
+        return quantised.n_bytes(self.model)
 
     def compile(self) -> None:
         """Compile the layers of both passes. The first call with each shape is slow then."""
@@ -147,11 +176,6 @@ class Passes:
             hidden = (hidden + _norm(fed, layer.post_feedforward_layernorm)) * layer.layer_scalar
             kv.append((keys, values))
         return _norm(hidden, stack.norm), kv
-
-
-def crop(kv: KV, length: int) -> KV:
-    """Return the keys and values of the first `length` positions, as views."""
-    return [(keys[:, :, :length], values[:, :, :length]) for keys, values in kv]
 
 
 def widen(kv: KV, rows: int) -> KV:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dg_lsp.engine.model.passes import KV, Passes, crop
+from dg_lsp.engine.model.family import KV, Family, crop
 from dg_lsp.engine.model.vocabulary import common_prefix
 
 # The smallest cache limit, however small the model: about ten places of the embedded model's in fp32, twenty in bf16. The
@@ -84,7 +84,7 @@ def _size(kv: KV) -> int:
 class PrefixEncoder:
     """The model's encoder and the cache of encoded prefixes."""
 
-    def __init__(self, passes: Passes, device: str, cache: PrefixCache) -> None:
+    def __init__(self, passes: Family, device: str, cache: PrefixCache) -> None:
         self._passes, self._device, self.cache = passes, device, cache
 
     def encode(

@@ -16,9 +16,37 @@ from dg_lsp.engine import calibration_store
 from dg_lsp.wire import files
 
 FILE = "dg_lsp.json"
+LAYOUTS = ("infill-trained", "instruct", "left", "fim")
 MAX_BYTES = 1 << 20
 # Defaults of infill-trained profiles without these settings: such checkpoints were trained before the settings existed.
-TRAINED = {"refine_steps": 0, "line_ends": False, "first": "drafts", "max_canvases": 1}
+DRAFTS_FIRST = ("copy", "previous", "search", "causal", "canvas")  # where a causal token is cheap compared with a canvas step
+CANVAS_FIRST = ("copy", "previous", "search", "canvas", "causal", "repair", "longer")
+PROPOSERS = frozenset({*DRAFTS_FIRST, *CANVAS_FIRST})
+TRAINED = {"refine_steps": 0, "line_ends": False, "line": DRAFTS_FIRST, "block": DRAFTS_FIRST, "max_canvases": 1}
+
+
+PRETRAINED: dict[str, Any] = {
+    "prefix_tokens": 768,
+    "suffix_tokens": 64,
+    "related_tokens": 192,
+    "held_tokens": 16,
+    "canvas_tokens": 64,
+    "line_gaps": (32,),
+    "block_gaps": (96,),
+    "gaps_per_canvas": 1,
+    "line_noise_rows": 0,
+    "block_noise_rows": 0,
+    "copy_rows": 3,
+    "causal_rows": 1,
+    "branches": 4,
+    "file_weight": 0.3,
+    "file_half_at": 8.0,
+    "refine_steps": 0,
+    "line": ("copy", "causal"),
+    "block": ("copy", "causal"),
+    "max_canvases": 1,
+}
+"""The settings of a pretrained causal model without a profile of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +71,7 @@ class Sampling:
 class Profile:
     """The settings for one checkpoint. Lengths are in tokens."""
 
-    layout: Literal["infill-trained", "instruct"] = "instruct"
+    layout: Literal["infill-trained", "instruct", "left", "fim"] = "instruct"
     prefix_tokens: int = 6144
     suffix_tokens: int = 1024
     related_tokens: int = 2048
@@ -63,20 +91,21 @@ class Profile:
     file_chars: int = 12_000  # the characters on each side of the hole that are searched for repetitions
     refine_steps: int = 4  # steps in which the canvas may correct a draft; 0: drafts stay unchanged
     line_ends: bool = True  # the held suffix ends at a line end, and a hole at a line's end may write the line end
-    first: Literal["drafts", "canvas"] = "canvas"  # "drafts" if a causal token is cheap compared with a canvas step
+    line: tuple[str, ...] = CANVAS_FIRST  # the proposers of a hole within a line, in their order
+    block: tuple[str, ...] = CANVAS_FIRST  # those of a hole that may take several lines
     max_canvases: int = 4  # the most canvases, one after another, for one answer
     sampling: Sampling = field(default_factory=Sampling)
     calibration: Calibration | None = None  # None: its confidence was never measured
 
 
-def load_profile(folder: Path) -> Profile:
-    """Return the profile of a checkpoint's folder.
+def load_profile(folder: Path, default: Profile | None = None) -> Profile:
+    """Return the profile of a checkpoint's folder, or the default, which is that of Google's instruct model if not given.
 
     Raises ValueError with a sentence if the file exists but this version can't read it.
     """
     path = folder / FILE
     if not path.exists():
-        return Profile()
+        return default or Profile()
     try:
         return parse(json.loads(files.read_regular(path.resolve(), MAX_BYTES)))
     except (files.NotRegularError, files.TooLargeError) as error:
@@ -92,12 +121,14 @@ def parse(settings: dict[str, Any]) -> Profile:
     names = {item.name for item in fields(Profile)}
     if unknown := set(settings) - names:
         raise ValueError(f"unknown setting {sorted(unknown)[0]!r}")
-    if settings.get("layout", "instruct") not in ("infill-trained", "instruct"):
+    if settings.get("layout", "instruct") not in LAYOUTS:
         raise ValueError(f"unknown layout {settings['layout']!r}")
-    if settings.get("first", "canvas") not in ("canvas", "drafts"):
-        raise ValueError(f'unknown order {settings["first"]!r}: first is "canvas" or "drafts"')
-    values = {**(TRAINED if settings.get("layout") == "infill-trained" else {}), **settings}
-    for name in ("line_gaps", "block_gaps"):
+    for kind in ("line", "block"):
+        if unknown := set(settings.get(kind, ())) - PROPOSERS:
+            raise ValueError(f"unknown proposer {sorted(unknown)[0]!r} in {kind}; known ones: {', '.join(sorted(PROPOSERS))}")
+    defaults = {"infill-trained": TRAINED, "left": PRETRAINED, "fim": PRETRAINED}.get(settings.get("layout", ""), {})
+    values = {**defaults, **settings}
+    for name in ("line_gaps", "block_gaps", "line", "block"):
         if name in values:
             values[name] = tuple(values[name])
     if "sampling" in values:
@@ -105,6 +136,11 @@ def parse(settings: dict[str, Any]) -> Profile:
     if values.get("calibration") is not None:
         values["calibration"] = calibration_store.parse(values["calibration"])
     return Profile(**values)
+
+
+def pretrained(*, fills_in: bool) -> Profile:
+    """Return the profile of a causal model that was not trained for dg-lsp, with or without fill-in-the-middle tokens."""
+    return Profile(layout="fim" if fills_in else "left", **PRETRAINED)
 
 
 def as_instruct(profile: Profile) -> Profile:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import memory
 from dg_lsp.engine.model.fit.needs import canvas_token_bytes, logit_bytes
 
 if TYPE_CHECKING:
-    from dg_lsp.engine.model.passes import Passes
+    from dg_lsp.engine.model.family import Family
     from dg_lsp.engine.model.prefix_cache import PrefixCache
     from dg_lsp.engine.model.profile import Profile
 
@@ -42,10 +41,9 @@ class Cost:
         return prefix_tokens * self.prefix_token + canvas_tokens * self.canvas_token
 
 
-def cost(passes: Passes) -> Cost:
+def cost(passes: Family) -> Cost:
     """Return the bytes that a token needs in a loaded model."""
-    shape = fit.of_config(passes.model.config.to_dict())
-    size: int = passes.decoder.embed_tokens.weight.element_size()
+    shape, size = passes.geometry, passes.value_bytes
     return Cost(shape.kv_per_token * size, canvas_token_bytes(shape, size), logit_bytes(shape))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.model.passes import KV, Passes, crop
+from dg_lsp.engine.model.family import KV, Family, crop
 
 ROOT = -1  # the parent of a token right after the prefix
 MORE = 64  # the places added when the buffer is full
@@ -21,7 +21,7 @@ MORE = 64  # the places added when the buffer is full
 class Tree:
     """The tokens after one prefix. A token's node is the number of tokens added before it."""
 
-    def __init__(self, passes: Passes, kv: KV, room: int) -> None:
+    def __init__(self, passes: Family, kv: KV, room: int) -> None:
         self._passes, self._length = passes, kv[0][0].shape[2]
         self._kv = _with_room(kv, room)
         self._device = kv[0][0].device

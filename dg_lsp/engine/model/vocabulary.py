@@ -6,6 +6,7 @@ Knows a `tokenizers` file. Knows nothing of models or layouts.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,7 +16,17 @@ from tokenizers import Tokenizer
 from dg_lsp.wire import files
 
 MAX_BYTES = 256 << 20  # eight times the size of the largest known tokenizer file
+TAIL_CHARS = 400  # at least this much of a text is split to find its last pre-token
+LONGEST_CUT = 60  # characters of a pre-token to write again
 LONG_CHARS = 500  # the tokens of texts at least this long are cached
+
+# The names of the tokens of `fim_tokens` in the vocabularies of published models.
+FIM_TOKENS = (
+    ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>"),
+    ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>"),
+    ("<|fim_middle|>", "<fim_middle>", "<fim-middle>"),
+    ("<|endoftext|>", "<|end_of_text|>", "</s>"),
+)
 
 
 class Vocabulary:
@@ -63,7 +74,11 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids, without special tokens and without incomplete characters."""
-        return b"".join(self.pieces[token] for token in ids).decode("utf-8", "ignore")
+        return self.bytes_of(ids).decode("utf-8", "ignore")
+
+    def bytes_of(self, ids: Iterable[int]) -> bytes:
+        """Return the bytes of ids, without special tokens."""
+        return b"".join(self.pieces[token] for token in ids)
 
     def lengths(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Return the number of characters that start in each id's bytes. Their sum is the length of the whole text."""
@@ -73,19 +88,61 @@ class Vocabulary:
         """Return the id of a token by its name, or None if the vocabulary lacks it."""
         return self._tokenizer.token_to_id(token)
 
+    def first_known(self, names: Sequence[str]) -> int | None:
+        """Return the id of the first of these tokens that the vocabulary has, or None."""
+        return next((token for name in names if (token := self.id(name)) is not None), None)
+
+    @cached_property
+    def fim_tokens(self) -> tuple[int, int, int, int] | None:
+        """The tokens before the prefix, before the suffix, before the middle and after it; None if one is missing."""
+        before, after, middle, end = (self.first_known(names) for names in FIM_TOKENS)
+        return None if before is None or after is None or middle is None or end is None else (before, after, middle, end)
+
     @cached_property
     def with_newline(self) -> tuple[int, ...]:
         """The ids of all tokens that contain a line end."""
         return tuple(i for i, piece in enumerate(self.pieces) if b"\n" in piece or b"\r" in piece)
 
+    @cached_property
+    def _sorted(self) -> tuple[list[bytes], list[int]]:
+        """The tokens with bytes in the order of their bytes, and their ids."""
+        order = sorted((piece, token) for token, piece in enumerate(self.pieces) if piece)
+        return [piece for piece, _ in order], [token for _, token in order]
+
     def starting_with(self, head: bytes) -> tuple[int, ...]:
-        """Return the ids of all tokens whose bytes start with `head`."""
-        return _starting_with(self.pieces, head)
+        """Return the ids of all tokens whose bytes start with `head`, in ascending order."""
+        if not head:
+            return tuple(range(len(self.pieces)))
+        pieces, ids = self._sorted
+        first = bisect_left(pieces, head)
+        last = bisect_left(pieces, True, lo=first, key=lambda piece: not piece.startswith(head))
+        return tuple(sorted(ids[first:last]))
+
+    def agreeing_with(self, head: bytes) -> tuple[int, ...]:
+        """Return the ids of all tokens that a text which starts with `head` may start with: a part of it, or more than it."""
+        pieces, ids = self._sorted
+        parts = [ids[place] for n in range(1, len(head)) if (place := _place(pieces, head[:n])) is not None]
+        return tuple(sorted({*parts, *self.starting_with(head)}))
+
+    def safe_end(self, text: str) -> int:
+        """Return the offset where the last pre-token of a text starts, which is the only one that more text can change.
+
+        A pre-token is what the tokenizer encodes by itself, such as a word with the space before it. Without a pre-tokenizer,
+        or if the pre-token is very long, it is the last token.
+        """
+        start = text.rfind("\n", 0, max(0, len(text) - TAIL_CHARS)) + 1 if len(text) > TAIL_CHARS else 0
+        tail, splitter = text[start:], self._tokenizer.pre_tokenizer
+        if not tail:
+            return len(text)
+        first = len(tail) if splitter is None else int(splitter.pre_tokenize_str(tail)[-1][1][0])
+        if splitter is None or len(tail) - first > LONGEST_CUT:
+            first = len(tail) - max(1, len(self.decode(self.encode(tail)[-1:])))
+        return start + first
 
 
-@lru_cache(maxsize=512)
-def _starting_with(pieces: tuple[bytes, ...], head: bytes) -> tuple[int, ...]:
-    return tuple(index for index, piece in enumerate(pieces) if piece.startswith(head))
+def _place(pieces: Sequence[bytes], piece: bytes) -> int | None:
+    place = bisect_left(pieces, piece)
+    return place if place < len(pieces) and pieces[place] == piece else None
 
 
 def _piece(token: str, byte_level: bool) -> bytes:

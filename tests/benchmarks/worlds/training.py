@@ -275,7 +275,7 @@ def made(cache: Path, *, delete: bool, say: Callable[[str], None] = print) -> Pa
         return folder
     if delete:
         loaded = load_model(str(made(cache, delete=False, say=say)), device="cpu", threads=1, dtype="float32")
-        model = _trainable(loaded.passes.model)
+        model = _trainable(loaded.diffusion.model)
     else:
         model = begin(plan)
     say(f"training {folder.name}")

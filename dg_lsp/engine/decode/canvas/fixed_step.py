@@ -18,8 +18,8 @@ from torch import Tensor
 
 from dg_lsp.engine.decode.canvas import readout
 from dg_lsp.engine.decode.canvas.denoise import STATE, CanvasState, Denoiser, Predicted, advanced
+from dg_lsp.engine.model.family import KV, Family
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
-from dg_lsp.engine.model.passes import KV, Passes
 from dg_lsp.engine.model.profile import Sampling
 from dg_lsp.engine.model.room import PREFIX_BUCKET, WIDTH_BUCKET, Cost
 
@@ -76,7 +76,7 @@ class FixedStep:
     The caller loads a prefix and some rows, runs the step any number of times, and reads the rows back.
     """
 
-    def __init__(self, passes: Passes, bucket: Bucket, like: KV, n_vocabulary: int) -> None:
+    def __init__(self, passes: Family, bucket: Bucket, like: KV, n_vocabulary: int) -> None:
         """Allocate the buffers; `like` are keys and values of the model, whose sizes and type the prefix has."""
         self._passes, self.bucket, self._n_vocabulary = passes, bucket, n_vocabulary
         rows, width, k, device = bucket.rows, bucket.width, bucket.n_conditioning, like[0][0].device

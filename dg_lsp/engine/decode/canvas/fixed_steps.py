@@ -20,7 +20,7 @@ from dg_lsp.engine.decode.canvas.fixed_step import Bucket, FixedStep, bucket_of
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.decode.canvas.step_graph import Recorder, StepGraph
 from dg_lsp.engine.model import room
-from dg_lsp.engine.model.passes import Passes
+from dg_lsp.engine.model.family import Family
 from dg_lsp.engine.model.room import Cost
 
 MAX_BUCKETS = 8  # an editor's requests need two or three
@@ -44,11 +44,11 @@ class FixedSteps:
     """
 
     def __init__(
-        self, passes: Passes, cost: Cost, free: Callable[[], int | None], *, recorder: Recorder | None = None, lag: int = 1
+        self, passes: Family, cost: Cost, free: Callable[[], int | None], *, recorder: Recorder | None = None, lag: int = 1
     ) -> None:
         self._passes, self._cost, self._free, self._recorder, self.lag = passes, cost, free, recorder, lag
         self._entries: OrderedDict[Bucket, _Entry] = OrderedDict()
-        self._n_vocabulary: int = passes.model.lm_head.weight.shape[0]
+        self._n_vocabulary: int = passes.n_vocabulary
 
     @property
     def bytes(self) -> int:

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from dg_lsp.engine.decode.canvas import readout
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.model.passes import KV, Passes, crop, widen
+from dg_lsp.engine.model.family import KV, Family, crop
+from dg_lsp.engine.model.passes import widen
 from dg_lsp.engine.model.profile import Sampling
 
 
@@ -236,7 +237,7 @@ def cut_at_suffix(draft: Sequence[int], head: Sequence[int], least: int = 3) -> 
 class CausalText:
     """The causal model's keys and values after a prompt and the verified text."""
 
-    def __init__(self, passes: Passes, kv: KV, last: int) -> None:
+    def __init__(self, passes: Family, kv: KV, last: int) -> None:
         self._passes, self._prompt_last, self._last = passes, last, last
         self._prompt = self._kv = crop(kv, kv[0][0].shape[2] - 1)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.decode.canvas.denoise import DecoderInput
-from dg_lsp.engine.model.passes import KV, Passes
+from dg_lsp.engine.model.family import KV, Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Stack:
         """The number of bytes of the stack."""
         return sum(2 * keys.numel() * keys.element_size() for keys, _ in self._kv)
 
-    def logits(self, passes: Passes, decoder_input: DecoderInput, *, conditioned: bool) -> Tensor:
+    def logits(self, passes: Family, decoder_input: DecoderInput, *, conditioned: bool) -> Tensor:
         """Return logits [G, V] at the free positions of the stack's rows, with or without self-conditioning."""
         soft = passes.soft(decoder_input.top_ids, decoder_input.top_chances * float(conditioned))
         return self.decode(passes, decoder_input.ids, soft, decoder_input.used, decoder_input.free)
 
-    def decode(self, passes: Passes, canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> Tensor:
+    def decode(self, passes: Family, canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> Tensor:
         """Return logits [G, V] in 32 bits at the free positions of canvases [R, C]."""
         canvas, soft, used, free = _compacted(canvas, soft, used, free)
         rows, width = canvas.shape
@@ -111,7 +111,7 @@ def _compacted(canvas: Tensor, soft: Tensor, used: Tensor, free: Tensor) -> tupl
 class LocalDecoder:
     """The decoder of a loaded model on one encoded prefix, for rows that step without other requests."""
 
-    def __init__(self, passes: Passes, kv: KV, *, conditioned: bool = True) -> None:
+    def __init__(self, passes: Family, kv: KV, *, conditioned: bool = True) -> None:
         self.passes, self.kv, self.conditioned = passes, kv, conditioned
         self.stack: Stack | None = None
 

@@ -23,8 +23,8 @@ STEPS = 48  # the library's default for this model
 
 def library_model(loaded: Loaded) -> Any:
     """Return the loaded model as transformers' class; load it again with the library if it is our own class."""
-    if hasattr(loaded.passes.model, "generate"):
-        return loaded.passes.model
+    if hasattr(loaded.diffusion.model, "generate"):
+        return loaded.diffusion.model
     dtype = getattr(torch, loaded.dtype)
     model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(
         str(find(loaded.name, loaded.revision)),
@@ -76,7 +76,7 @@ class StockTask(Task):
         banned = [token for token in vocabulary.special if token != sheet.delete]
         if not request.holes[0].block:
             banned += vocabulary.with_newline
-        hold = _Hold(canvas[0, gap:], gap, banned, layout.allowed_first(vocabulary, sheet.heal))
+        hold = _Hold(canvas[0, gap:], gap, banned, layout.allowed(vocabulary, sheet.heal, by_parts=False))
         torch.manual_seed(request.seed)
         with torch.inference_mode():
             out: Any = model.generate(

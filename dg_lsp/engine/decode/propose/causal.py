@@ -13,7 +13,7 @@ ids. Knows nothing of text.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.decode.file_model import NOTHING, FileModel
-from dg_lsp.engine.model.passes import KV, Passes, crop
+from dg_lsp.engine.model.family import KV, Family, crop
 from dg_lsp.engine.model.tree import ROOT, Tree
 
 MAX_AHEAD = 8  # the most predicted tokens per pass
@@ -29,12 +29,21 @@ LEAST = 1e-12  # the least probability whose log is added up
 LEAST_CHANCE = 0.2  # the least joint probability at which one more predicted token pays
 STOP = -1  # stands for every token that ends a draft, because the text is the same
 
+# Returns the tokens that may follow a draft's tokens; empty means any.
+Allowed = Callable[[Sequence[int]], Sequence[int]]
+
+
+def anything(_ids: Sequence[int]) -> Sequence[int]:
+    """Allow any token."""
+    return ()
+
 
 @dataclass(slots=True)
 class Draft:
     """A continuation: its tokens, their log-probabilities under the model alone, and that of the end token after them.
 
     `end` is None if no pass has read the last token. `stop` is the token that ended the draft, or None; it is not in `ids`.
+    `heads` are the log-probabilities of the suffix's first token in place of each token, and after the last one if it was read.
     `file` is what was mixed into its tokens' probabilities, None for nothing. `joints` are the logs of the mixed
     probabilities, that of `stop` included.
     """
@@ -42,6 +51,7 @@ class Draft:
     ids: list[int]
     logps: list[float] = field(default_factory=list)
     end: float | None = None
+    heads: list[float] = field(default_factory=list)
     stop: int | None = None
     node: int = 0  # the tree's node of the last token read
     file: FileModel | None = None
@@ -55,16 +65,18 @@ class Draft:
 
 
 def drafts(
-    passes: Passes,
+    passes: Family,
     kv: KV,
     last: int,
     *,
     rows: int,
     most: int,
-    first: Sequence[int],
     banned: Sequence[int],
     stops: Collection[int],
+    allowed: Allowed = anything,
+    is_over: Callable[[Sequence[int]], bool] | None = None,
     end: int | None = None,
+    head: int | None = None,
     file: FileModel | None = None,
     alone: bool = False,
     branches: int = 0,
@@ -72,9 +84,10 @@ def drafts(
 ) -> Generator[list[Draft], bool | None, list[Draft]]:
     """Return at most `rows` greedy continuations of at most `most` tokens, each with another likely first token.
 
-    `kv` ends with the token `last`. Only tokens in `first` may start a continuation; empty means any. `banned` tokens are
-    never written. A continuation ends before a token of `stops`. The probabilities of `file` are mixed into every token.
-    With `alone`, one more continuation follows, which the model writes alone.
+    `kv` ends with the token `last`. Only the tokens that `allowed` returns may follow, and `banned` tokens are never written. A
+    continuation ends before a token of `stops`, or if given, before the token after which `is_over` says so. `head` is the
+    suffix's first token. The probabilities of `file` are mixed into every token. With `alone`, one more continuation follows,
+    which the model writes alone.
 
     After these follow the `branches` likeliest branches of each: another token at one place, then a greedy continuation. A
     branch is as likely as its draft before the place times its other token. No branch starts as a draft or an earlier
@@ -93,6 +106,9 @@ def drafts(
         frozenset(stops),
         torch.tensor(sorted(stops), dtype=torch.long, device=device),
         end,
+        head,
+        allowed,
+        is_over or (lambda ids: ids[-1] in stops),
     )
     n_drafts = rows + (alone and file is not None)
     # At a place, as many tokens may start drafts, or branches of other drafts.
@@ -102,11 +118,11 @@ def drafts(
     beams: list[_Beam] = []
     for source, n_starts in ((file, rows), (None, n_drafts - rows)):
         reading = _reading(logits, limits, [()], [source])
-        reading.chances[0] = _allowed(reading.chances[0], first)
         starts = reading.chances[0].topk(min(n_starts, logits.shape[-1]))
         for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True):
             if value > 0:
-                draft = Draft([token], [reading.logp(0, token)], reading.end(0), file=source, joints=[math.log(value)])
+                draft = Draft([token], [reading.logp(0, token)], reading.end(0), reading.heads(0), file=source)
+                draft.joints = [math.log(value)]
                 beams.append(_Beam(draft, n_others))
                 beams[-1].learn(reading, 0, 0, limits)
                 limits.check(draft)
@@ -137,10 +153,13 @@ class _Limits:
     stops: frozenset[int]
     stop_ids: Tensor
     end: int | None
+    head: int | None
+    allowed: Allowed
+    is_over: Callable[[Sequence[int]], bool]
 
     def check(self, draft: Draft) -> None:
         """Finish the draft if its last token is a stop, or the last that it may have."""
-        if draft.ids[-1] in self.stops:
+        if self.is_over(draft.ids):
             draft.is_finished, draft.stop = True, draft.ids.pop()
             draft.logps.pop()
         elif len(draft.ids) >= self.most:
@@ -152,13 +171,15 @@ class _Reading:
     """What the model predicts after each of N tokens.
 
     `logits` [N, V] are its own, `sums` [N] their logs of the sum of exponentials, and `chances` [N, V] the probabilities with
-    those of the file mixed in. `ends` are the log-probabilities of the end token; empty without one.
+    those of the file mixed in. `ends` are the log-probabilities of the end token, and `head_logps` those of the suffix's first
+    token; empty without one.
     """
 
     logits: Tensor
     sums: Tensor
     chances: Tensor
     ends: list[float]
+    head_logps: list[float]
 
     def logp(self, row: int, token: int) -> float:
         """Return the log-probability of a token under the model alone."""
@@ -167,6 +188,10 @@ class _Reading:
     def end(self, row: int) -> float | None:
         """Return the log-probability of the end token."""
         return self.ends[row] if self.ends else None
+
+    def heads(self, row: int) -> list[float]:
+        """Return the log-probability of the suffix's first token, in a list that is empty without one."""
+        return self.head_logps[row : row + 1]
 
 
 class _Option(NamedTuple):
@@ -236,7 +261,8 @@ class _Beam:
         _, place, token, node, logp, end = option
         if (place, token) not in self._started:
             draft, joints = self.draft, self.draft.joints[:place]
-            branch = Draft([*draft.ids[:place], token], [*draft.logps[:place], logp], end, node=node, file=draft.file)
+            heads = draft.heads[: place + 1]
+            branch = Draft([*draft.ids[:place], token], [*draft.logps[:place], logp], end, heads, node=node, file=draft.file)
             branch.joints = [*joints, option.joint - sum(joints)]
             limits.check(branch)
             self._started[place, token] = branch
@@ -263,7 +289,7 @@ def _is_behind(draft: Draft, other: Draft, most_behind: float) -> bool:
     return draft.file is other.file and other.joint - draft.joint > most_behind
 
 
-def _step(passes: Passes, tree: Tree, beams: Sequence[_Beam], live: Sequence[Draft], limits: _Limits) -> None:
+def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Draft], limits: _Limits) -> None:
     """Write the next token of each live draft, and of the beams' drafts the next tokens that the file predicts."""
     # Reading ahead in branches saved one pass of seven, but took as much time.
     beam_by_draft = {id(beam.draft): beam for beam in beams}
@@ -280,6 +306,7 @@ def _step(passes: Passes, tree: Tree, beams: Sequence[_Beam], live: Sequence[Dra
             draft.logps.append(logp)
             draft.joints.append(joint)
             draft.end = reading.end(row + index)
+            draft.heads += reading.heads(row + index)
             # The draft goes on as long as the predicted tokens are right.
             if index == len(more) or more[index] != token or token in limits.stops:
                 break
@@ -300,7 +327,7 @@ def _ahead(draft: Draft, limits: _Limits) -> list[int]:
     return ahead[:end]
 
 
-def _read(passes: Passes, tree: Tree, live: Sequence[Draft], ahead: Sequence[Sequence[int]], limits: _Limits) -> _Reading:
+def _read(passes: Family, tree: Tree, live: Sequence[Draft], ahead: Sequence[Sequence[int]], limits: _Limits) -> _Reading:
     """Return what follows each draft's last token and its predicted tokens, one draft after another."""
     tokens: list[int] = []
     parents: list[int] = []
@@ -324,17 +351,13 @@ def _reading(
 ) -> _Reading:
     """Return what the logits [N, V] predict, mixed with what each row's file model predicts after the row's tokens."""
     sums = logits.logsumexp(-1)
-    ends = [] if limits.end is None else (logits[:, limits.end] - sums).tolist()
-    return _Reading(logits, sums, _chances(logits, limits.banned, rows_so_far, files), ends)
-
-
-def _allowed(chances: Tensor, first: Sequence[int]) -> Tensor:
-    """Return the probabilities [V] with 0 for every token outside `first`, unless `first` is empty."""
-    if not first:
-        return chances
-    allowed = torch.zeros_like(chances)
-    allowed[list(first)] = chances[list(first)]
-    return allowed
+    ends, heads = ([] if one is None else (logits[:, one] - sums).tolist() for one in (limits.end, limits.head))
+    chances = _chances(logits, limits.banned, rows_so_far, files)
+    for row, ids in enumerate(rows_so_far):
+        if allowed := limits.allowed(ids):
+            index = torch.tensor(allowed, device=chances.device)
+            chances[row] = torch.zeros_like(chances[row]).index_copy_(0, index, chances[row, index])
+    return _Reading(logits, sums, chances, ends, heads)
 
 
 def _chances(

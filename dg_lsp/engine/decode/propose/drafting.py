@@ -1,135 +1,156 @@
-"""Make drafts for a single hole: copies from the file, the rest of an earlier answer, and causal drafts by the encoder.
+"""Propose causal drafts: what the encoder writes from left to right, and branches of it.
 
-Several holes get no drafts. Knows fills and the three sources. Knows nothing of canvases.
+Several holes get no drafts. Knows fills, texts and drafts. Knows nothing of canvases.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
-from dg_lsp.core import placeholders
-from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.decode import layout
-from dg_lsp.engine.decode.file_model import FileModel
 from dg_lsp.engine.decode.fill import Fill
-from dg_lsp.engine.decode.propose import causal, drafts
+from dg_lsp.engine.decode.filling import Filling, Live, Proposing
+from dg_lsp.engine.decode.propose import causal
 from dg_lsp.engine.decode.propose.causal import Draft
-from dg_lsp.engine.decode.rank import RowResult
+from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.scoring import Scorer
-from dg_lsp.engine.model.passes import KV
 
 MAX_CAUSAL_TOKENS = 128
+MOST_CUTS = 3  # of one draft, besides its end
+LEAST_HEAD = math.log(0.02)  # where the suffix's first token is less likely, an answer hardly ever ends
 MOST_BEHIND = 3.0  # nats: a draft that is so much less likely than another of its hole is hardly ever right
 
 
-def file_model(fill: Fill) -> FileModel | None:
-    """Return the model of the text around the hole, or None if it is disabled.
+def propose(filling: Filling) -> Proposing:
+    """Yield the causal drafts that are complete before the time runs out, and their branches.
 
-    Healed tokens are omitted, because the gap writes them.
+    A search for the gap's length has written them already. At the end, another draft than the first may be the likeliest.
     """
-    profile = fill.profile
-    if fill.n_holes > 1 or not profile.file_weight or not fill.switches.file:
-        return None
-    source = _source(fill.request)
-    before = fill.vocabulary.encode(source.prefix[-profile.file_chars :])
-    return FileModel(
-        before[: len(before) - len(fill.sheet.heal_ids)],
-        fill.vocabulary.encode(source.suffix[: profile.file_chars]),
-        related=[fill.vocabulary.encode(text) for text in reversed(source.related)],
-        full=profile.file_weight,
-        half_at=profile.file_half_at,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The texts that drafts are copied from: both sides of the hole, and other files."""
-
-    prefix: str
-    suffix: str
-    related: tuple[str, ...]
-
-
-def _source(request: InfillRequest) -> _Source:
-    """Return the texts to copy from.
-
-    For a body they have no placeholders. A file with many holes repeats its placeholders, so without this, they are what
-    most drafts of a body say, and all such drafts are useless.
-    """
-    source = _Source(request.prefix, request.suffix, tuple(snippet.text for snippet in request.related))
-    if request.holes[0].kind not in ("body", "marker"):
-        return source
-    clean = placeholders.removed
-    return _Source(clean(source.prefix), clean(source.suffix), tuple(map(clean, source.related)))
-
-
-def copied_drafts(fill: Fill) -> list[RowResult]:
-    """Return the drafts that need no model: copies from the file, and the rest of an earlier answer."""
-    if fill.n_holes > 1:
-        return []
-    hole, request, gathered = fill.request.holes[0], fill.request, list[RowResult]()
-    if fill.switches.copy and fill.profile.copy_rows:
-        source = _source(request)
-        copies = drafts.copies(
-            source.prefix,
-            source.suffix,
-            block=hole.block,
-            indent=hole.indent,
-            most=fill.profile.copy_rows,
-            related=source.related,
+    fill = filling.fill
+    is_off = fill.n_holes > 1 or not fill.switches.causal or not fill.profile.causal_rows
+    if is_off or filling.lengths is not None or not _pays(filling):
+        return
+    written: list[Draft] = []
+    if filling.live is None:
+        filling.live = Live(
+            lambda: (_text_so_far(fill, written[0]),) if written else (),
+            lambda: _results(fill, [draft for draft in written if draft.is_finished], filling.scorer),
         )
-        gathered += [RowResult(copy.text, "copy", left=copy.left, right=copy.right) for copy in copies]
-    if request.previous.strip() and fill.profile.refine_steps:
-        # It is worth a row only if the canvas corrects it, because it is rarely right unchanged.
-        gathered.append(RowResult(drafts.shortened(request.previous, block=hole.block), "previous"))
-    return [replace(result, text=fill.of_draft(result.text)) for result in gathered]
+    pace, is_late = filling.resources.pace, None
+    work = _drafts(fill, filling.scorer)
+    while True:
+        began = pace.clock()
+        try:
+            written = work.send(is_late)
+        except StopIteration as stop:
+            written = []  # they are proposals now
+            yield from _results(fill, stop.value, filling.scorer)
+            return
+        pace.note("token", fill.profile.causal_rows, (pace.clock() - began) * 1000)
+        is_late = filling.budget.left_ms(filling.score_ms()) <= 0
+        if not is_late:
+            yield None
 
 
-def causal_drafts(fill: Fill, kv: KV, file: FileModel | None) -> Generator[list[Draft], bool | None, list[Draft]]:
-    """Return drafts that the encoder writes from left to right, as `causal.drafts` does.
+def _pays(filling: Filling) -> bool:
+    """Return whether a causal draft pays: it takes no longer than the time left, or than the canvas took.
+
+    Without a deadline it always pays, because answers must not depend on the clock.
+    """
+    fill, budget = filling.fill, filling.budget
+    if not budget.is_limited:
+        return True
+    left_ms = budget.left_ms(filling.score_ms())
+    token_ms = filling.resources.pace.expected_ms("token", fill.profile.causal_rows)
+    if token_ms is None or filling.steps is None:
+        return left_ms > 0
+    lengths = [len(fill.vocabulary.encode(each.text)) for each in filling.proposals if each.row == "noise"]
+    draft_ms = token_ms * (1 + max(lengths, default=max(fill.gap_lengths())))
+    canvas_ms = max(filling.steps.denoiser.canvas.steps) * (filling.step_ms(filling.steps.width) or 0.0)
+    return draft_ms <= min(left_ms, canvas_ms)
+
+
+def _drafts(fill: Fill, scorer: Scorer) -> Generator[list[Draft], bool | None, list[Draft]]:
+    """Return the drafts, as `causal.drafts` does.
 
     Within a line there is one that starts with the likeliest token, because its branches start with other likely tokens too.
-    In blocks, branches found hardly any right answer more. At its end, another draft than the first may be the likeliest.
+    In blocks, branches found hardly any right answer more.
     """
-    if fill.n_holes > 1 or not fill.switches.causal or not fill.profile.causal_rows:
-        return []
     end, line_ends = _stops(fill)
     has_branches = fill.profile.branches > 0 and not fill.is_block
-    return (
-        yield from causal.drafts(
-            fill.passes,
-            kv,
-            fill.sheet.kv[-1],
-            rows=1 if has_branches else fill.profile.causal_rows,
-            most=min(MAX_CAUSAL_TOKENS, max(fill.gap_lengths())),
-            first=fill.first_tokens(),
-            banned=[token for token in fill.tokens.unwritable if token not in end],
-            stops=end | line_ends,
-            end=fill.sheet.end,
-            file=file,
-            alone=fill.profile.branches > 0,
-            branches=fill.profile.branches if has_branches else 0,
-            # Of blocks, the likeliest are the shortest.
-            most_behind=MOST_BEHIND if has_branches else math.inf,
-        )
+    has_end = fill.sheet.end is not None
+    return causal.drafts(
+        fill.passes,
+        scorer.kv,
+        fill.sheet.kv[-1],
+        rows=1 if has_branches else fill.profile.causal_rows,
+        most=min(MAX_CAUSAL_TOKENS, max(fill.gap_lengths())),
+        allowed=fill.next_tokens,
+        banned=[token for token in fill.tokens.unwritable if token not in end],
+        stops=end | line_ends,
+        is_over=_end_of(fill, end) if fill.sheet.heals_by_parts else None,
+        end=fill.sheet.end,
+        head=fill.tail[0] if fill.tail and not has_end else None,
+        file=scorer.file,
+        alone=fill.profile.branches > 0,
+        branches=fill.profile.branches if has_branches else 0,
+        # Of blocks, the likeliest are the shortest.
+        most_behind=MOST_BEHIND if has_branches else math.inf,
     )
 
 
-def causal_results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list[RowResult]:
-    """Return the distinct texts of causal drafts. The scorer learns the log-probabilities that drafting computed."""
+def _results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list[Proposal]:
+    """Return the distinct texts of drafts. The scorer learns the log-probabilities that drafting computed."""
     end, line_ends = _stops(fill)
-    results: dict[str, RowResult] = {}
+    results: dict[str, Proposal] = {}
     for draft in written:
         text = _text(fill, draft, end, line_ends)
         if draft.end is not None:
             scorer.learn(text, draft.ids, draft.logps, draft.end)
-        results.setdefault(text, RowResult(text, "causal"))
+        for each in (text, *_shorter(fill, draft, text)):
+            results.setdefault(each, Proposal(each, "causal"))
     return list(results.values())
 
 
-def text_so_far(fill: Fill, draft: Draft) -> str:
+def _end_of(fill: Fill, end: Collection[int]) -> Callable[[Sequence[int]], bool]:
+    """Return the function that tells whether a draft's last token ends it, for a draft that writes typed text again.
+
+    Within a line it is a line end behind the typed text. A block ends before a line that is indented less than the hole.
+    """
+    n_typed, indent, bytes_of = len(fill.sheet.heal), fill.request.holes[0].indent, fill.vocabulary.bytes_of
+
+    def is_over(ids: Sequence[int]) -> bool:
+        if ids[-1] in end:
+            return True
+        raw = bytes_of(ids)
+        own = raw[max(n_typed, len(raw) - len(bytes_of(ids[-1:]))) :]
+        if not fill.is_block:
+            return b"\n" in own or b"\r" in own
+        *lines, last = raw[n_typed:].decode("utf-8", "ignore").split("\n")
+        return bool(lines and own.strip() and last.strip() and not last.startswith(indent))
+
+    return is_over
+
+
+def _shorter(fill: Fill, draft: Draft, text: str) -> Iterator[str]:
+    """Yield the starts of a draft after which the suffix may come, for a model without a token that ends an answer.
+
+    In a block, they end with a line. The likeliest come first, by the probability of the suffix's first token.
+    """
+    if not draft.heads or not fill.sheet.heals_by_parts:
+        return
+    lengths = [n for n in range(1, min(len(draft.heads), len(draft.ids) + 1)) if draft.heads[n] >= LEAST_HEAD]
+    n_yielded = 0
+    for n in sorted(lengths, key=lambda n: -draft.heads[n]):
+        start = layout.answer(fill.vocabulary, draft.ids[:n], fill.sheet.heal)
+        is_whole = not fill.is_block or text.startswith(start + "\n")
+        if start.strip() and start != text and is_whole and n_yielded < MOST_CUTS:
+            n_yielded += 1
+            yield start
+
+
+def _text_so_far(fill: Fill, draft: Draft) -> str:
     """Return the text of a causal draft that may still be written."""
     return fill.of_draft(layout.answer(fill.vocabulary, draft.ids, fill.sheet.heal))
 

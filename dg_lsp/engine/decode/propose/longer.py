@@ -11,17 +11,44 @@ from collections.abc import Callable, Generator, Sequence
 
 import torch
 
-from dg_lsp.engine.decode import cuts, layout
+from dg_lsp.engine.decode import cuts, layout, scoring
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.decode.fill import Fill
-from dg_lsp.engine.model.passes import KV
+from dg_lsp.engine.decode.filling import Filling, Proposing
+from dg_lsp.engine.decode.pace import LEAST_STEPS
+from dg_lsp.engine.decode.propose import rows
+from dg_lsp.engine.decode.rank import Proposal
+from dg_lsp.engine.decode.resources import MAX_ROWS
+from dg_lsp.engine.model.family import KV
 
-# Steps a denoiser on a prefix until all its rows are finished.
-Settle = Callable[[Denoiser, LocalDecoder], Generator[bool, None, None]]
+# Steps a denoiser on a prefix's keys and values until all its rows are finished.
+Settle = Callable[[Denoiser, KV], Generator[None, None, None]]
 
 
-def written(fill: Fill, kv: KV, seed: int, settle: Settle) -> Generator[bool, None, str]:
+def propose(filling: Filling) -> Proposing:
+    """Yield an answer of several canvases in sequence, if the suffix follows none of the proposals."""
+    fill, budget = filling.fill, filling.budget
+    if not fill.may_go_on:
+        return
+    yield from filling.score()
+    if not all(scoring.is_unclosed(fill, proposal) for proposal in filling.proposals):
+        return
+    n_steps = budget.units(filling.step_ms(fill.profile.canvas_tokens), filling.score_ms())
+    if budget.is_limited and (n_steps is None or n_steps < LEAST_STEPS):
+        return
+
+    def settle(denoiser: Denoiser, kv: KV) -> Generator[None, None, None]:
+        steps = filling.stepping(denoiser, kv)
+        while not filling.is_over(steps):
+            yield from steps.take_one()
+
+    text = yield from written(fill, filling.kv, rows.seed(fill, MAX_ROWS), settle)
+    filling.leave()
+    if text.strip():
+        yield Proposal(text, "noise")
+
+
+def written(fill: Fill, kv: KV, seed: int, settle: Settle) -> Generator[None, None, str]:
     """Return the text that several canvases write in sequence, up to the suffix or the end of the model's turn."""
     sheet, committed = fill.sheet, list[int]()
     first = fill.first_tokens()
@@ -37,7 +64,7 @@ def written(fill: Fill, kv: KV, seed: int, settle: Settle) -> Generator[bool, No
         with_part = torch.tensor([part], device=fill.loaded.device)
         kv = fill.passes.encode(with_part, kv)[1]
         committed, first = [*committed, *part], ()
-        yield True
+        yield
     return ""
 
 
@@ -55,7 +82,7 @@ def commit(ids: Sequence[int], pieces: Sequence[bytes]) -> list[int]:
     return list(ids[: ends[-1] if ends else len(ids)])
 
 
-def _canvas(fill: Fill, kv: KV, seed: int, first: tuple[int, ...], settle: Settle) -> Generator[bool, None, list[int]]:
+def _canvas(fill: Fill, kv: KV, seed: int, first: tuple[int, ...], settle: Settle) -> Generator[None, None, list[int]]:
     """Return the ids of one canvas without a held suffix."""
     width, sampling = fill.profile.canvas_tokens, fill.profile.sampling
     steps = fill.request.budget.steps or sampling.block_steps
@@ -64,5 +91,5 @@ def _canvas(fill: Fill, kv: KV, seed: int, first: tuple[int, ...], settle: Settl
     row = Row((fill.tokens.regular[0],) * width, (True,) * width, steps, seed)
     limits = TokenLimits(fill.tokens.regular, banned, first)
     denoiser = Denoiser([row], limits, sampling, fill.tokens.n_logits, fill.loaded.device)
-    yield from settle(denoiser, LocalDecoder(fill.passes, kv, conditioned=fill.switches.conditioning))
+    yield from settle(denoiser, kv)
     return list(denoiser.read(0).ids)

@@ -16,7 +16,7 @@ from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.canvas.denoise import Reading, Row, TokenLimits
 from dg_lsp.engine.decode.fill import Fill
 from dg_lsp.engine.decode.pace import LEAST_STEPS
-from dg_lsp.engine.decode.rank import RowResult
+from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.resources import MAX_ROWS
 from dg_lsp.engine.decode.scoring import SURE
 
@@ -40,7 +40,7 @@ class PlannedRow:
     right: int = 0
 
 
-def planned(fill: Fill, drafts: Sequence[RowResult], lengths: Sequence[int] | None = None) -> list[PlannedRow]:
+def planned(fill: Fill, drafts: Sequence[Proposal], lengths: Sequence[int] | None = None) -> list[PlannedRow]:
     """Return the rows to denoise: noise of each gap length, then drafts if the checkpoint corrects them.
 
     `lengths` are the results of a length search. None means no search, and the profile's lengths are used.
@@ -51,7 +51,7 @@ def planned(fill: Fill, drafts: Sequence[RowResult], lengths: Sequence[int] | No
     return [*rows, *_draft_rows(fill, drafts, len(rows))]
 
 
-def corrected(fill: Fill, drafts: Sequence[RowResult], first_number: int) -> list[PlannedRow]:
+def corrected(fill: Fill, drafts: Sequence[Proposal], first_number: int) -> list[PlannedRow]:
     """Return the rows that correct drafts, numbered from `first_number`."""
     return list(_draft_rows(fill, drafts, first_number))
 
@@ -107,7 +107,7 @@ def _noise_rows(fill: Fill, n_drafts: int, lengths: Sequence[int], most: int) ->
         yield PlannedRow(Row(ids, free, steps, seed(fill, number), greedy=round_number == 0), "noise", gaps)
 
 
-def _draft_rows(fill: Fill, drafts: Sequence[RowResult], first_number: int) -> Iterator[PlannedRow]:
+def _draft_rows(fill: Fill, drafts: Sequence[Proposal], first_number: int) -> Iterator[PlannedRow]:
     """Yield a row for each distinct draft, with room to make it longer if the checkpoint has a delete token.
 
     Tokens with a low causal probability start as noise, and the probabilities condition the first step.
@@ -130,7 +130,7 @@ def _draft_rows(fill: Fill, drafts: Sequence[RowResult], first_number: int) -> I
         number += 1
 
 
-def _doubts(draft: RowResult, n_draft: int, width: int) -> tuple[tuple[float, ...], tuple[bool, ...]]:
+def _doubts(draft: Proposal, n_draft: int, width: int) -> tuple[tuple[float, ...], tuple[bool, ...]]:
     """Return the causal probability of each position of a draft's canvas, and which positions start as noise.
 
     Both are empty if no pass has scored the draft.
@@ -187,10 +187,10 @@ def _n_tokens(fill: Fill, ids: Sequence[int], n_bytes: int) -> int:
     return sum(1 for end in (0, *ends) if end < n_bytes)
 
 
-def result(fill: Fill, planned_row: PlannedRow, reading: Reading) -> RowResult:
+def result(fill: Fill, planned_row: PlannedRow, reading: Reading) -> Proposal:
     """Return the result of a single hole's row, not yet scored."""
     [text] = texts(fill, planned_row, reading)
-    return RowResult(text, planned_row.kind, entropy=reading.entropy, left=planned_row.left, right=planned_row.right)
+    return Proposal(text, planned_row.kind, entropy=reading.entropy, left=planned_row.left, right=planned_row.right)
 
 
 def evidence(fill: Fill, planned_row: PlannedRow, reading: Reading, steps: int) -> Evidence:

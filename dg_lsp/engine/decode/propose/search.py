@@ -6,22 +6,24 @@ greedy causal draft, so such a fill needs no other draft. Knows fills and passes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-
-from torch import Tensor
-
 from dg_lsp.engine.decode import layout
-from dg_lsp.engine.decode.canvas.denoise import Denoiser, TokenLimits
-from dg_lsp.engine.decode.canvas.speculation import CausalText, Gap, Speculation
-from dg_lsp.engine.decode.canvas.stack import LocalDecoder
-from dg_lsp.engine.decode.canvas.stepping import Stepper
+from dg_lsp.engine.decode.canvas.denoise import TokenLimits
+from dg_lsp.engine.decode.canvas.speculation import CausalText, Gap, Speculate, Speculation
 from dg_lsp.engine.decode.fill import Fill
-from dg_lsp.engine.decode.pace import Pace
+from dg_lsp.engine.decode.filling import Filling, Live, Proposing
+from dg_lsp.engine.decode.pace import LEAST_STEPS
 from dg_lsp.engine.decode.propose.rows import LARGEST_SEED
-from dg_lsp.engine.decode.rank import RowResult
-from dg_lsp.engine.model.passes import KV
+from dg_lsp.engine.decode.rank import Proposal
 
+READ_AHEAD = Speculate().look + 1  # the most tokens that one round of the search verifies
 LINE_TOKENS = 64  # the longest answer within a line; a block may use the whole canvas
+
+
+def propose(filling: Filling) -> Proposing:
+    """Yield the texts that the search verified, and set the gap's likely lengths, if the fill needs a search."""
+    if not applies(filling.fill):
+        return
+    yield from LengthSearch(filling).run()
 
 
 def applies(fill: Fill) -> bool:
@@ -32,87 +34,79 @@ def applies(fill: Fill) -> bool:
 class LengthSearch:
     """Searches for the possible lengths of one fill's gap."""
 
-    def __init__(self, fill: Fill, kv: KV, pace: Pace, stepper: Stepper) -> None:
-        self._fill, self._pace, self._stepper, sheet = fill, pace, stepper, fill.sheet
+    def __init__(self, filling: Filling) -> None:
+        self._filling, fill = filling, filling.fill
+        self._fill, sheet = fill, fill.sheet
         # These tokens end a causal draft. A checkpoint without its own end token may write any special token.
         ends = (sheet.end,) if sheet.end is not None else tuple(fill.vocabulary.special)
         # The tokens that a causal model writes after an answer, as in `scoring`.
         self._tail = ends if sheet.end is not None else sheet.tail or ends[:1]
         gap, sampling = _gap(fill, self._tail, ends), fill.profile.sampling
         self._speculation = Speculation(gap, ends, sampling, fill.tokens.n_logits, device=fill.loaded.device)
-        self._decoder = LocalDecoder(fill.passes, kv, conditioned=fill.switches.conditioning)
-        self._causal = CausalText(fill.passes, kv, sheet.kv[-1])
-        self.is_asking = False  # whether the next unit is a step of the open canvas
-        self.shared_logits: Tensor | None = None  # that step's logits, if a shared pass computed them
-
-    @property
-    def denoiser(self) -> Denoiser:
-        """The open canvas."""
-        return self._speculation.denoiser
-
-    @property
-    def n_steps(self) -> int:
-        """The number of steps that the open canvas has taken."""
-        return self._speculation.n_steps
-
-    @property
-    def width(self) -> int:
-        """The number of positions of the open canvas."""
-        return self._speculation.gap.width
+        self._causal = CausalText(fill.passes, filling.kv, sheet.kv[-1])
 
     @property
     def n_verified(self) -> int:
         """The number of tokens that the causal model has verified."""
         return len(self._speculation.text)
 
-    @property
-    def n_scored(self) -> int:
-        """The number of positions in the pass that scores the answers, if the search ends now."""
+    def run(self) -> Proposing:
+        """Yield the search's results, and set the lengths worth a canvas, likeliest first.
+
+        There are no lengths if no canvas could write an answer that ranks higher.
+        """
+        filling, speculation, causal = self._filling, self._speculation, self._causal
+        pace = filling.resources.pace
+        steps = filling.stepping(speculation.denoiser, filling.kv, is_open=True)
+        filling.live = Live(lambda: (self._current(),), is_answer=True)
+        while not speculation.done and (not speculation.text or self._may_go_on()):
+            if speculation.wants_canvas:
+                yield from steps.take_one()
+                yield None
+            proposal = speculation.proposal
+            with pace.measuring("score", len(proposal) + 1):
+                n_agreed = speculation.verify(proposal, causal.read(proposal))
+            causal.keep(len(proposal), n_agreed, speculation.text[-1])
+            yield None
+        starts = speculation.starts()
+        with pace.measuring("score", self._n_scored()):
+            scores = causal.scores([speculation.answer(start) for start in starts], self._tail)
+        likely = speculation.lengths(starts, scores)
+        yield None
+        filling.n_steps += speculation.n_steps
+        filling.live = None
+        steps.leave()
+        is_final = self._ranks_drafts_by_joint_score() and speculation.is_settled(starts, scores)
+        if is_final and self._text(likely[0]) == self._uncut(likely[0]):
+            filling.lengths = ()
+        else:
+            filling.lengths = tuple(dict.fromkeys(map(self._length, likely)))
+            likely = [*likely, *self._read_ahead(starts)]
+        yield from self._results(likely)
+
+    def _may_go_on(self) -> bool:
+        """Return whether the deadline leaves time for one more round.
+
+        The open canvas may take the steps in which a canvas usually settles. It may take more while there is still time for
+        as many steps on a canvas that holds the suffix. If the search ended earlier, that canvas would have to guess its
+        length.
+        """
+        filling, n_steps = self._filling, self._speculation.n_steps
+        step_ms, expected_ms = filling.step_ms(self._speculation.gap.width), filling.resources.pace.expected_ms
+        if step_ms is None:
+            return True
+        round_ms = step_ms + (expected_ms("score", READ_AHEAD) or 0.0)
+        last_ms = 2 * (expected_ms("score", self._n_scored()) or 0.0)  # one for the search, one for the ranking
+        return filling.budget.may(round_ms + (LEAST_STEPS * step_ms if n_steps >= LEAST_STEPS else 0.0), last_ms)
+
+    def _n_scored(self) -> int:
+        """Return the number of positions in the pass that scores the answers, if the search ends now."""
         starts = self._speculation.starts()
         return len(starts) * (max(starts) + len(self._tail))
 
-    def run(self, may_go_on: Callable[[], bool]) -> Generator[bool, None, tuple[tuple[int, ...], list[RowResult]]]:
-        """Return the lengths worth a canvas, likeliest first, and the search's results.
-
-        There are no lengths if no canvas could write an answer that ranks higher. `may_go_on` is called before each round
-        except the first. Yields after each pass, which is one uninterruptible unit.
-        """
-        speculation, causal = self._speculation, self._causal
-        while not speculation.done and (not speculation.text or may_go_on()):
-            if speculation.wants_canvas:
-                self.is_asking = True
-                yield True  # so that the next pass can be shared with other canvases
-                self.is_asking = False
-                self._step()
-                yield True
-            proposal = speculation.proposal
-            with self._pace.measuring("score", len(proposal) + 1):
-                n_agreed = speculation.verify(proposal, causal.read(proposal))
-            causal.keep(len(proposal), n_agreed, speculation.text[-1])
-            yield True
-        starts = speculation.starts()
-        with self._pace.measuring("score", self.n_scored):
-            scores = causal.scores([speculation.answer(start) for start in starts], self._tail)
-        likely = speculation.lengths(starts, scores)
-        yield True
-        is_final = self._ranks_drafts_by_joint_score() and speculation.is_settled(starts, scores)
-        if is_final and self._text(likely[0]) == self._uncut(likely[0]):
-            return (), self._results(likely)
-        return tuple(dict.fromkeys(map(self._length, likely))), self._results([*likely, *self._read_ahead(starts)])
-
-    def _step(self) -> None:
-        """Step the open canvas, alone or with the logits of a pass shared with other canvases."""
-        logits, self.shared_logits = self.shared_logits, None
-        if logits is not None:
-            self._speculation.take(logits)
-            return
-        self._stepper.step_open(self.denoiser, self._decoder)
-
-    def text(self) -> str:
+    def _current(self) -> str:
         """Return the current answer, or "" before any token is verified."""
-        if not self._speculation.text:
-            return ""
-        return self._text(self._speculation.starts()[0])
+        return self._text(self._speculation.starts()[0]) if self._speculation.text else ""
 
     def _ranks_drafts_by_joint_score(self) -> bool:
         fill = self._fill
@@ -125,14 +119,14 @@ class LengthSearch:
         """Return the open canvas's length if the search ended before verifying it; otherwise an empty list."""
         return [starts[0]] if starts[0] > self.n_verified else []
 
-    def _results(self, starts: list[int]) -> list[RowResult]:
+    def _results(self, starts: list[int]) -> list[Proposal]:
         """Return a result for each of these lengths: a causal draft if it is verified, otherwise the canvas's text."""
-        results: dict[str, RowResult] = {}
+        results: dict[str, Proposal] = {}
         for start in starts:
             is_causal = start <= self.n_verified
             if self._speculation.is_valid(start) and (self._has_drafts() or not is_causal):
                 text = self._text(start)
-                results.setdefault(text, RowResult(text, "causal" if is_causal else "noise"))
+                results.setdefault(text, Proposal(text, "causal" if is_causal else "noise"))
         return list(results.values())
 
     def _length(self, start: int) -> int:

@@ -22,7 +22,7 @@ VLLM_NVFP4 = (
     "--max-num-seqs 4 --max-model-len 8192 --max-logprobs 20"
 )
 ELSEWHERE = "Choose the embedded model, or a server (engine.model = vllm:URL)."
-NAMES = {"float32": "32 bits", "bfloat16": "16 bits", "float16": "16 bits", "fp8": "8 bits", "int4": "4 bits"}
+NAMES = {"float32": "32 bits", "bfloat16": "16 bits", "float16": "16 bits", "int8": "8 bits", "fp8": "8 bits", "int4": "4 bits"}
 
 
 class NoRoomError(Exception):

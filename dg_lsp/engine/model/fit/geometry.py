@@ -5,6 +5,7 @@ Knows the names in the configuration and the number of weights of each part. Kno
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ _DEFAULTS = {
     "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 512,
 }  # fmt: skip
 _FULL_HEAD_DIM = 512
+
+
+LLAMA_TYPES = ("llama", "qwen2")
 
 
 class GeometryError(ValueError):
@@ -46,11 +50,13 @@ class Geometry:
     experts_at_once: int
     expert_width: int
     canvas: int
+    is_llama: bool = False  # no self-conditioning, no norms of heads, two norms a layer
+    has_head: bool = False  # the output head does not share the embedding's weights
 
     @property
     def n_embedding(self) -> int:
-        """The number of weights of the embedding, which the output head shares."""
-        return self.vocabulary * self.hidden
+        """The number of weights of the embedding and of the output head, which may share them."""
+        return self.vocabulary * self.hidden * (1 + self.has_head)
 
     @property
     def n_linear(self) -> int:
@@ -82,6 +88,8 @@ class Geometry:
     @property
     def n_other(self) -> int:
         """The number of weights that are never quantised: self-conditioning, routers, norms and scales."""
+        if self.is_llama:
+            return (2 * len(self.attentions) + 1) * self.hidden
         heads = sum(2 * one.head_dim for one in self.attentions)
         # Seven norms and the router's scale, and two layer scalars, one per pass.
         layer = 8 * self.hidden + self.experts * (self.hidden + 1) + 2
@@ -104,8 +112,130 @@ class Geometry:
         return max(attention, 3 * self.feed_forward) + 3 * self.experts_at_once * self.expert_width
 
 
+@dataclass(frozen=True, slots=True)
+class LlamaSizes:
+    """The sizes of a Llama or Qwen2 model, and the numbers that its passes need. `biases` are names of projections."""
+
+    vocabulary: int
+    hidden: int
+    feed_forward: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    theta: float
+    tied: bool
+    biases: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> int:
+        """The number of queries that share a key."""
+        return self.heads // self.kv_heads
+
+    def geometry(self) -> Geometry:
+        """Return the sizes in the form for all families."""
+        attention = Attention(self.heads * self.head_dim, self.kv_heads * self.head_dim, self.head_dim, True)
+        return Geometry(
+            vocabulary=self.vocabulary,
+            hidden=self.hidden,
+            feed_forward=self.feed_forward,
+            attentions=(attention,) * self.layers,
+            window=0,
+            experts=0,
+            experts_at_once=0,
+            expert_width=0,
+            canvas=256,
+            is_llama=True,
+            has_head=not self.tied,
+        )
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each weight by its name in a checkpoint."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        matrices = {
+            "self_attn.q_proj": (queries, self.hidden),
+            "self_attn.k_proj": (keys, self.hidden),
+            "self_attn.v_proj": (keys, self.hidden),
+            "self_attn.o_proj": (self.hidden, queries),
+            "mlp.gate_proj": (self.feed_forward, self.hidden),
+            "mlp.up_proj": (self.feed_forward, self.hidden),
+            "mlp.down_proj": (self.hidden, self.feed_forward),
+        }
+        found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocabulary, self.hidden)}
+        for index in range(self.layers):
+            start = f"model.layers.{index}."
+            for norm in ("input_layernorm", "post_attention_layernorm"):
+                found[f"{start}{norm}.weight"] = (self.hidden,)
+            for name, shape in matrices.items():
+                found[f"{start}{name}.weight"] = shape
+                if name in self.biases:
+                    found[f"{start}{name}.bias"] = shape[:1]
+        found["model.norm.weight"] = (self.hidden,)
+        if not self.tied:
+            found["lm_head.weight"] = (self.vocabulary, self.hidden)
+        return found
+
+
+def llama_sizes(values: Mapping[str, Any]) -> LlamaSizes:
+    """Return the sizes that a Llama or Qwen2 `config.json` describes; raise GeometryError if dg-lsp can't compute them."""
+
+    def number(name: str, default: int | None = None) -> int:
+        value = default if values.get(name) is None else values[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise GeometryError(f"its {name} is {value!r}, which is not a size")
+        return value
+
+    hidden, heads = number("hidden_size"), number("num_attention_heads")
+    sizes = LlamaSizes(
+        vocabulary=number("vocab_size"),
+        hidden=hidden,
+        feed_forward=number("intermediate_size"),
+        layers=number("num_hidden_layers"),
+        heads=heads,
+        kv_heads=number("num_key_value_heads", heads),
+        head_dim=number("head_dim", hidden // heads),
+        eps=_positive(values.get("rms_norm_eps", 1e-6), "rms_norm_eps"),
+        theta=_theta(values),
+        tied=bool(values.get("tie_word_embeddings", False)),
+        biases=_biases(values),
+    )
+    if sizes.heads % sizes.kv_heads or sizes.head_dim % 2:
+        raise GeometryError(f"its {heads} heads of {sizes.head_dim} do not fit its {sizes.kv_heads} key and value heads")
+    # Each of these changes what a pass computes.
+    expected = {"hidden_act": "silu", "mlp_bias": False, "use_sliding_window": False}
+    for name, value in expected.items():
+        if values.get(name, value) != value:
+            raise GeometryError(f"its {name} is {values[name]!r}, which dg-lsp does not compute")
+    return sizes
+
+
+def _biases(values: Mapping[str, Any]) -> tuple[str, ...]:
+    inputs = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    if values.get("model_type") == "qwen2":
+        return inputs
+    return (*inputs, "self_attn.o_proj") if values.get("attention_bias") else ()
+
+
+def _theta(values: Mapping[str, Any]) -> float:
+    """Return the base of the rotary frequencies, under its old name or its new one."""
+    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping) or (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
+        found = kind if isinstance(rope, Mapping) else rope
+        raise GeometryError(f"its rotary positions are scaled by {found!r}, which dg-lsp does not compute")
+    return _positive(rope.get("rope_theta", values.get("rope_theta", 10_000.0)), "rope_theta")
+
+
+def _positive(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise GeometryError(f"its {name} is {value!r}, which is not a positive number")
+    return float(value)
+
+
 def of_config(values: Mapping[str, Any]) -> Geometry:
     """Return the sizes that a `config.json`'s values describe; raise GeometryError if they are incomplete or invalid."""
+    if values.get("model_type") in LLAMA_TYPES:
+        return llama_sizes(values).geometry()
     text = values.get("text_config", values)
     if not isinstance(text, Mapping):
         raise GeometryError("its text_config is not a JSON object")

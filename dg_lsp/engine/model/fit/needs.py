@@ -10,8 +10,8 @@ from typing import Literal
 
 from dg_lsp.engine.model.fit.geometry import Geometry
 
-Precision = Literal["float32", "bfloat16", "float16", "fp8", "int4"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "float16", "fp8", "int4")
+Precision = Literal["float32", "bfloat16", "float16", "int8", "fp8", "int4"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "float16", "int8", "fp8", "int4")
 QUANTISED: tuple[Precision, ...] = ("fp8", "int4")
 
 VOCABULARY_SLICE = 32_768  # tokens whose probabilities are computed at once; a smaller vocabulary is not sliced
@@ -20,6 +20,7 @@ VOCABULARY_SLICE = 32_768  # tokens whose probabilities are computed at once; a 
 SLICED_COPIES, PLAIN_COPIES = 2, 5
 HIDDEN_COPIES = 8  # copies of a position's hidden state during a layer
 FP8_SCALE_BYTES = 4  # per row
+INT8_SCALE_BYTES = 12  # per row: a scale, and the zero point that oneDNN asks for
 # NF4: 64 weights share one 8-bit scale, and 256 scales share one 32-bit scale.
 INT4_BYTES = 1 / 2 + 1 / 64 + 4 / (64 * 256)
 
@@ -57,12 +58,16 @@ def needs(geometry: Geometry, precision: Precision, use: Use | None = None) -> N
 
 
 def wide_bytes(precision: Precision) -> int:
-    """Return the bytes of one number during computation; quantised weights are widened to 16 bits."""
-    return 4 if precision == "float32" else 2
+    """Return the bytes of one number during computation; 8-bit integers give 32 bits, other quantised weights 16."""
+    return 4 if precision in ("float32", "int8") else 2
 
 
 def weight_bytes(geometry: Geometry, precision: Precision) -> int:
-    """Return the bytes of all weights. The embedding, the routers and the norms are never quantised."""
+    """Return the bytes of all weights. The embedding, the routers and the norms are quantised in int8 at most."""
+    if precision == "int8":  # the embedding is in memory twice: for its rows, and for the products of the head
+        n_tied = 0 if geometry.has_head else geometry.n_embedding
+        n_rows = geometry.n_linear_rows + 2 * geometry.vocabulary
+        return geometry.n_embedding + n_tied + geometry.n_linear + INT8_SCALE_BYTES * n_rows + 4 * geometry.n_other
     wide = (geometry.n_embedding + geometry.n_other) * wide_bytes(precision)
     n_narrow = geometry.n_linear + geometry.n_experts
     match precision:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
+from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
 from dg_lsp.engine.model.weights import inventory, skeleton
 from dg_lsp.engine.model.weights.inventory import Inventory, Stored
 from dg_lsp.wire import files
 
 CONFIG = "config.json"
 ADAPTER = "adapter_config.json"
-MODEL_TYPE = "diffusion_gemma"
+MODEL_TYPES = ("diffusion_gemma", *LLAMA_TYPES)
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
 ENDING = ".safetensors"
@@ -53,8 +54,9 @@ def stated_values(folder: Path) -> dict[str, Any]:
     if (folder / ADAPTER).exists():
         raise CheckpointError(f"{folder} holds an adapter, not a model")
     values = read_json(folder, CONFIG, MAX_CONFIG_BYTES)
-    if values.get("model_type") != MODEL_TYPE:
-        raise CheckpointError(f"{CONFIG} of {folder} describes a {values.get('model_type')!r}, not a {MODEL_TYPE}")
+    if values.get("model_type") not in MODEL_TYPES:
+        kinds = f"{', '.join(MODEL_TYPES[:-1])} or {MODEL_TYPES[-1]}"
+        raise CheckpointError(f"{CONFIG} of {folder} describes a {values.get('model_type')!r}, not a {kinds}")
     layers = [number for name, number in _numbers(values) if re.fullmatch(r"num_\w*layers", name)]
     if any(number > MAX_LAYERS for number in layers):
         raise CheckpointError(f"{CONFIG} of {folder} describes {max(layers)} layers, more than the maximum of {MAX_LAYERS}")
@@ -105,7 +107,7 @@ def check(folder: Path, config: Any) -> tuple[Any, Inventory]:
     described = model.state_dict(keep_vars=True)
     # A weight that the model uses in two places may be stored under either name.
     aliases = skeleton.aliases(model)
-    weights = inventory.take(_stored(folder), aliases)
+    weights = inventory.take(stored(folder), aliases)
     for target, group in sorted(weights.pieces.items()):
         if problem := inventory.problem(group, tuple(described[target].shape)):
             raise CheckpointError(f"{group[0].stored.name} in {folder} {problem}")
@@ -138,7 +140,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     return tuple(own_file(folder, name) for name in sorted(set(map(str, places.values()))))
 
 
-def _stored(folder: Path) -> Iterator[Stored]:
+def stored(folder: Path) -> Iterator[Stored]:
     """Yield each tensor that the headers of the files describe."""
     for file in weight_files(folder):
         yield from _headers(file)

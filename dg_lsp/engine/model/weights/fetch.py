@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.engine.model.fit import size
+from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES
 from dg_lsp.engine.model.weights.progress import Meter
 
 CONFIG = "config.json"
-MODEL_TYPE = "diffusion_gemma"
+MODEL_TYPES = ("diffusion_gemma", *LLAMA_TYPES)
 # Only the files at the top of the repository: subfolders hold the same weights in other formats.
 PATTERNS, IGNORE_PATTERNS = ["*.json", "*.safetensors", "tokenizer*", "chat_template*"], ["*/*"]
 WORKERS = 4
@@ -67,8 +68,10 @@ def _config_object(name: str, file: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise FetchError(f"the {CONFIG} of {name} can't be read: {error}") from error
     kind = values.get("model_type") if isinstance(values, dict) else None
-    if kind != MODEL_TYPE:
-        raise FetchError(f"{name} is a {kind!r}, not a {MODEL_TYPE}, so it was not fetched")
+    if kind not in MODEL_TYPES:
+        raise FetchError(
+            f"{name} is a {kind!r}, not a {', '.join(MODEL_TYPES[:-1])} or {MODEL_TYPES[-1]}, so it was not fetched"
+        )
     return dict(values)
 
 

@@ -42,9 +42,7 @@ class _Stretch:
     skip: int
 
 
-def copies(
-    prefix: str, suffix: str, *, block: bool, indent: str = "", most: int = 2, related: Sequence[str] = ()
-) -> list[Copy]:
+def find(prefix: str, suffix: str, *, block: bool, indent: str = "", most: int = 2, related: Sequence[str] = ()) -> list[Copy]:
     """Return the best distinct continuations in the file itself and in `related` texts, longest agreement first.
 
     Ties keep the order of their texts. White space at the prefix's end matches every indentation, thousands of places in a

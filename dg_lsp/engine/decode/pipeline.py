@@ -1,0 +1,84 @@
+"""Propose, score, rank: some ways propose texts for the hole, one pass scores them all, and one scale ranks them.
+
+    request -> Sheet -> Fill -> Filling (the encoded prefix)
+    each proposer that the profile lists for this kind of hole -> Proposal, ...
+    all Proposals -> a causal pass over their tree (scoring.py) -> ranked (rank.py, core.calibration) -> Candidate, ...
+
+A proposer is a generator. It yields proposals, and None after each uninterruptible unit of work. It returns True if no other
+proposer is needed. Knows the order of the stages. Knows nothing of how texts are proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+
+from dg_lsp.core import calibration
+from dg_lsp.core.calibration import Evidence
+from dg_lsp.core.values import Candidate
+from dg_lsp.engine.decode import scoring
+from dg_lsp.engine.decode.filling import Filling, Item, Work
+from dg_lsp.engine.decode.propose import canvas, copying, drafting, longer, search
+
+PROPOSERS: dict[str, tuple[Callable[[Filling], Generator[Item, None, bool | None]], str]] = {
+    "copy": (copying.propose, "draft"),
+    "previous": (canvas.previous, "denoise"),
+    "search": (search.propose, "denoise"),
+    "causal": (drafting.propose, "draft"),
+    "canvas": (canvas.propose, "denoise"),
+    "repair": (canvas.repair, "denoise"),
+    "longer": (longer.propose, "denoise"),
+}
+"""Each proposer by its name in a profile, and the stage that its time counts for."""
+
+
+def run(filling: Filling, on_early: Callable[[Candidate], None] | None = None) -> Generator[None, None, tuple[Candidate, ...]]:
+    """Return the ranked candidates of one canvas, best first.
+
+    `on_early` receives the best candidate whenever a proposer has ended.
+    """
+    usage, fill = filling.usage, filling.fill
+    usage.switch("prefill")
+    yield from filling.begin(copying.file_model(fill))
+    joint: list[Evidence] = []  # of canvases with several holes
+    for name in fill.proposers:
+        propose, stage = PROPOSERS[name]
+        usage.switch(stage)
+        is_settled = yield from _collected(propose(filling), filling, joint)
+        if on_early is not None:
+            yield from _scored_early(filling, on_early)
+        if is_settled:
+            break
+    usage.switch("score")
+    if fill.n_holes > 1:
+        return calibration.to_candidates(joint, None)
+    if not filling.proposals:
+        return ()
+    yield from filling.score()
+    return scoring.candidates(fill, filling.proposals, filling.n_steps)
+
+
+def _collected(
+    work: Generator[Item, None, bool | None], filling: Filling, joint: list[Evidence]
+) -> Generator[None, None, bool]:
+    """Add what a proposer yields to the filling, or to `joint`; return whether it settles the answer."""
+    while True:
+        try:
+            item = next(work)
+        except StopIteration as stop:
+            return bool(stop.value)
+        if item is None:
+            yield
+        elif isinstance(item, Evidence):
+            joint.append(item)
+        else:
+            filling.proposals.append(item)
+
+
+def _scored_early(filling: Filling, on_early: Callable[[Candidate], None]) -> Work:
+    """Score the proposals so far, and report the best. Of copies, score only the first, which is the best."""
+    if filling.proposals and filling.fill.switches.scorer:
+        n_scored = 1 if all(proposal.row == "copy" for proposal in filling.proposals) else len(filling.proposals)
+        yield from filling.score(n_scored)
+        best = scoring.candidates(filling.fill, filling.proposals[:n_scored], 0)[0]
+        on_early(replace(best, finished=False))

@@ -1,0 +1,551 @@
+"""Compute the passes of SmolLM2, Llama, Qwen2 and Qwen2.5-Coder checkpoints, for inference only.
+
+The causal pass equals that of transformers' `LlamaForCausalLM` and `Qwen2ForCausalLM`; a test checks it. A canvas pass sees
+the prefix's keys and values and its own positions in both directions. An optional low-rank adapter acts there only, so the
+causal pass stays exactly that of the pretrained model. Position i predicts token i + 1 in both passes.
+
+As in `packed`, the time of a pass over few tokens depends on the number of operations: the projections to queries, keys and
+values form one matrix, gate and up another, and heads are rotated as complex numbers, which needs the rows of queries and
+keys in pairs. So the cached keys have another order than the library's. Knows nothing of the tokens' meaning.
+
+Shapes: R rows, T tokens of a row, N = R * T, L encoder positions, H hidden, D head dimension, F feed-forward, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dg_lsp.engine.model import int8, products
+from dg_lsp.engine.model.family import KV
+from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
+from dg_lsp.engine.model.int8 import Int8Matrix, Quantised
+from dg_lsp.engine.model.passes import attention_over, widened
+from dg_lsp.engine.model.products import OneDnnMatrix, with_rows
+
+Weight = Tensor | Quantised
+# The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
+FOLDED = 480
+PROJECTIONS = ("q", "k", "v", "o", "g", "u", "d")  # of a layer, in the names of an adapter's matrices
+
+
+class Matrix(Protocol):
+    """A weight matrix [O, I] in the form that its products need."""
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return numbers [N, O], and the factors [N, 1] by which they become the products, or None for one."""
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights."""
+
+
+class Inputs:
+    """Rows [N, I] in 32 bits, to multiply by `factors` [N, 1].
+
+    They are quantised once, for all matrices in 8 bits that read them. A factor changes only the scale of a quantised row, so
+    the rows themselves are multiplied only if a matrix needs them wide.
+    """
+
+    def __init__(self, rows: Tensor, factors: Tensor | None = None) -> None:
+        self._rows, self._factors = rows, factors
+        self._quantised: Quantised | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows in 32 bits, times their factors."""
+        if self._factors is not None:
+            self._rows, self._factors = self._rows * self._factors, None
+        return self._rows
+
+    @property
+    def quantised(self) -> Quantised:
+        """The rows in 8 bits."""
+        if self._quantised is None:
+            values, scales = int8.quantised(self._rows)
+            self._quantised = Quantised(values, scales if self._factors is None else scales.mul_(self._factors))
+        return self._quantised
+
+
+class WideMatrix:
+    """A matrix for torch's own product, on any device."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+        result = F.linear(inputs.rows.to(self.weight.dtype), self.weight).float()
+        return result if more is None else result + more
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the products [N, O] of inputs [N, I], and None."""
+        return self.times(inputs), None
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights."""
+        return self.weight.numel() * self.weight.element_size()
+
+
+class ByRow:
+    """A matrix in 8 bits, with scales by row for its inputs."""
+
+    def __init__(self, weight: Quantised) -> None:
+        self._matrix = Int8Matrix(weight)
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+        rows = inputs.quantised
+        result = self._matrix.times(rows)
+        return result.mul_(rows.scales) if more is None else torch.addcmul(more, result, rows.scales)
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the products [N, O] of inputs [N, I] without the scales of the inputs, and these scales [N, 1]."""
+        rows = inputs.quantised
+        return self._matrix.times(rows), rows.scales
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights."""
+        return self._matrix.n_bytes()
+
+
+class OneDnn:
+    """A matrix in oneDNN's layout, in 32 or 16 bits."""
+
+    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
+        self._matrix = OneDnnMatrix(weight, dtype)
+        self._n_bytes = weight.numel() * dtype.itemsize
+
+    def times(self, inputs: Inputs, more: Tensor | None = None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+        result = self.unscaled(inputs)[0]
+        return result if more is None else result.add_(more)
+
+    def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the products [N, O] of inputs [N, I], and None."""
+        rows = inputs.rows
+        # oneDNN generates code for each number of rows, which takes longer than a small product.
+        return self._matrix.times(with_rows(rows, products.padded(len(rows), "onednn")))[: len(rows)], None
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights."""
+        return self._n_bytes
+
+
+def matrix(weight: Weight, kind: products.Kind) -> Matrix:
+    """Return a weight matrix [O, I] in the form for this kind of product."""
+    if kind == "int8":
+        return ByRow(weight if isinstance(weight, Quantised) else int8.quantised(weight.float()))
+    wide = weight.dense() if isinstance(weight, Quantised) else weight
+    if kind == "plain":
+        return WideMatrix(wide)
+    return OneDnn(wide, torch.bfloat16 if kind == "onednn-bf16" else torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """The low-rank matrices of one fused matrix: A [ranks, I] and B [O, ranks], zero where a projection has no part."""
+
+    a: Tensor
+    b: Tensor
+
+    def add(self, result: Tensor, rows: Tensor) -> Tensor:
+        """Add the adapter's products of rows [N, I] to the matrix's own [N, O]."""
+        return torch.addmm(result, rows @ self.a.t(), self.b.t())
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """One matrix of a layer, with its bias, and its part of the adapter."""
+
+    matrix: Matrix
+    bias: Tensor | None = None
+    adapted: Adapted | None = None
+
+    def times(self, inputs: Inputs, *, adapted: bool) -> Tensor:
+        """Return the products [N, O] of inputs [N, I]."""
+        result = self.matrix.times(inputs, self.bias)
+        return self.adapted.add(result, inputs.rows) if adapted and self.adapted is not None else result
+
+    def added(self, hidden: Tensor, inputs: Inputs, *, adapted: bool) -> Tensor:
+        """Return the hidden states [N, O] plus the products of inputs [N, I]."""
+        result = self.matrix.times(inputs, hidden if self.bias is None else hidden + self.bias)
+        return self.adapted.add(result, inputs.rows) if adapted and self.adapted is not None else result
+
+    def feed(self, inputs: Inputs, *, adapted: bool) -> Inputs:
+        """Return SiLU of the first half of the products, times the second half: [N, O / 2]."""
+        if adapted or self.bias is not None:
+            result, factors = self.times(inputs, adapted=adapted), None
+        else:
+            result, factors = self.matrix.unscaled(inputs)
+        gate, up = result.chunk(2, dim=1)
+        # The factor of `up` remains one of the result.
+        gated = F.silu(gate) if factors is None else F.silu(gate * factors, inplace=True)
+        return Inputs(gated.mul_(up), factors)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer's weights."""
+
+    before_attention: Tensor
+    queries_keys_values: Linear  # [(heads + 2 * kv heads) * D, H]
+    out: Linear  # [H, heads * D]
+    before_mlp: Tensor
+    gate_up: Linear  # [2 * F, H]
+    down: Linear  # [H, F]
+
+
+class Embedding:
+    """The embedding table [V, H], in 8 bits or wide, and the vectors of the canvas's own tokens after it."""
+
+    def __init__(self, table: Weight, more: Tensor | None = None) -> None:
+        self.table, self.more = table, more
+        self.n_tokens = len(table.values if isinstance(table, Quantised) else table)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return the vectors [N, H] of ids [N], in 32 bits."""
+        own = ids if self.more is None else ids.clamp(max=self.n_tokens - 1)
+        if isinstance(self.table, Quantised):
+            vectors = self.table.values[own].float().mul_(self.table.scales[own])
+        else:
+            vectors = F.embedding(own, self.table).float()
+        if self.more is None:
+            return vectors
+        extra = self.more[(ids - self.n_tokens).clamp(min=0)]
+        return torch.where((ids >= self.n_tokens)[:, None], extra, vectors)
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the table."""
+        parts = [*self.table] if isinstance(self.table, Quantised) else [self.table]
+        return sum(part.numel() * part.element_size() for part in parts)
+
+
+class Head:
+    """The output matrix [V, H], in slices, so that the logits of some tokens can be computed alone."""
+
+    def __init__(self, weight: Weight, kind: products.Kind) -> None:
+        self.n_tokens = len(weight.values if isinstance(weight, Quantised) else weight)
+        self._slices = [
+            matrix(_rows(weight, start, start + VOCABULARY_SLICE), kind) for start in range(0, self.n_tokens, VOCABULARY_SLICE)
+        ]
+
+    def logits(self, hidden: Tensor, first: int, last: int) -> Tensor:
+        """Return the logits [N, last - first] of the tokens from `first` to `last`, in 32 bits."""
+        inputs = Inputs(hidden)
+        logits = torch.empty(len(hidden), last - first, device=hidden.device)
+        for index in range(first // VOCABULARY_SLICE, -(-last // VOCABULARY_SLICE)):
+            start = index * VOCABULARY_SLICE
+            part, factors = self._slices[index].unscaled(inputs)
+            part = part[:, max(0, first - start) : last - start]
+            place = logits[:, max(0, start - first) :][:, : part.shape[1]]
+            # The logits of a large vocabulary are written only once.
+            _ = place.copy_(part) if factors is None else torch.mul(part, factors, out=place)
+        return logits
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights."""
+        return sum(part.n_bytes() for part in self._slices)
+
+
+class LlamaPasses:
+    """The causal pass and the canvas pass of one loaded model.
+
+    `weights` has the library's names. `kind` is the kind of the products. Canvas ids may be `delete` and `mask`, the two ids
+    after the vocabulary, if there is an `adapter`: A and B by the names of the trainer, and the vectors `del` and `mask`.
+    """
+
+    def __init__(
+        self,
+        sizes: LlamaSizes,
+        weights: Mapping[str, Weight],
+        kind: products.Kind,
+        adapter: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.sizes, self.kind, self.geometry = sizes, kind, sizes.geometry()
+        self.n_vocabulary, self.n_tunable = sizes.vocabulary, 0
+        self.delete, self.mask = sizes.vocabulary, sizes.vocabulary + 1
+        with torch.no_grad():
+            table = weights["model.embed_tokens.weight"]
+            if kind == "int8" and isinstance(table, Tensor):
+                table = int8.quantised(table.float())
+            self._device = (table.values if isinstance(table, Quantised) else table).device
+            self._extra = torch.stack([adapter["del"], adapter["mask"]]).float() if adapter else None
+            self._embed = Embedding(table, self._extra)
+            self._head = Head(table if sizes.tied else weights["lm_head.weight"], kind)
+            self.layers = [_layer(sizes, weights, index, kind, adapter) for index in range(sizes.layers)]
+            self._norm = _wide(weights["model.norm.weight"])
+            self._least = torch.tensor((sizes.eps * sizes.hidden) ** 0.5, device=self._device)
+        self.kv_dtype = _kv_dtype(table)
+        self._turns = torch.empty(0)
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether canvas passes have an adapter, and the canvas may hold `mask` and `delete`."""
+        return self._extra is not None
+
+    @property
+    def value_bytes(self) -> int:
+        """The bytes of one number in the keys and values."""
+        return self.kv_dtype.itemsize
+
+    def n_bytes(self) -> int:
+        """Return the bytes of the weights, without the adapter and the norms."""
+        linears = [one for layer in self.layers for one in (layer.queries_keys_values, layer.out, layer.gate_up, layer.down)]
+        return self._embed.n_bytes() + self._head.n_bytes() + sum(one.matrix.n_bytes() for one in linears)
+
+    def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
+        """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""
+        n_past, n_new = past[0][0].shape[2] if past else 0, ids.shape[1]
+        positions = torch.arange(n_past, n_past + n_new, device=ids.device)
+        mask = None
+        if n_past and n_new > 1:
+            mask = torch.arange(n_past + n_new, device=ids.device)[None] <= positions[:, None]
+            mask = mask[None, None]
+        with torch.no_grad():
+            return self._pass(ids, positions[None], past, mask, causal=n_past == 0 and n_new > 1)
+
+    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
+        """Return the last hidden states [N, H] of new tokens [N], each at its own position [N].
+
+        The pass overwrites the last N places of `kv` with the new tokens' keys and values. Token n sees the places in
+        `mask` [N, L], whose positions are `key_positions` [L].
+        """
+        del key_positions  # every layer sees the whole prefix
+        with torch.no_grad():
+            return self._pass(ids[None], positions[None], kv, mask[None, None], with_room=True)[0][0]
+
+    def decode(
+        self,
+        canvas: Tensor,
+        kv: KV,
+        soft: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        with_room: bool = False,
+        adapted: bool = True,
+    ) -> Tensor:
+        """Return the last hidden states [R, C, H] of a canvas [R, C] that attends to `kv` and, in both directions, to itself.
+
+        `mask` is a boolean [R, 1, C, L + C]; without it, everything is visible. With `with_room`, the pass overwrites the
+        last C positions of `kv` with the canvas's own keys and values. The adapter acts if there is one and `adapted`.
+        """
+        del soft  # there is no self-conditioning
+        n_past = kv[0][0].shape[2] - (canvas.shape[1] if with_room else 0)
+        if positions is None:
+            positions = torch.arange(n_past, n_past + canvas.shape[1], device=canvas.device)[None]
+        with torch.no_grad():
+            return self._pass(canvas, positions, kv, mask, with_room=with_room, adapted=adapted and self.has_adapter)[0]
+
+    def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
+        """Return zeros [R, C, H], because there is no self-conditioning."""
+        return probabilities.new_zeros(*ids.shape[:-1], self.sizes.hidden)
+
+    def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
+        """Return the logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
+        with torch.no_grad():
+            flat = hidden.reshape(-1, hidden.shape[-1])
+            found = self._head.logits(flat, first, self.n_vocabulary if last is None else min(last, self.n_vocabulary))
+            return found.view(*hidden.shape[:-1], -1)
+
+    def canvas_logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [..., V + 1] of canvas positions in 32 bits; the last is that of `delete`."""
+        assert self._extra is not None
+        with torch.no_grad():
+            return torch.cat([self.logits(hidden), hidden @ self._extra[0, :, None]], -1)
+
+    def _pass(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        past: KV | None,
+        mask: Tensor | None,
+        *,
+        causal: bool = False,
+        with_room: bool = False,
+        adapted: bool = False,
+    ) -> tuple[Tensor, KV]:
+        sizes, (rows, length) = self.sizes, ids.shape
+        hidden = self._embed(ids.reshape(-1))
+        turn = self._turn(positions, rows)
+        added = _additive(mask, sizes.groups, self.kv_dtype)
+        kv: KV = []
+        for index, layer in enumerate(self.layers):
+            normed = self._normed(hidden, layer.before_attention)
+            heads = layer.queries_keys_values.times(normed, adapted=adapted)
+            queries, keys, values = self._split(heads, turn, rows, length)
+            before = past[index] if past else None
+            keys, values = self._with_past(keys, values, before, with_room=with_room)
+            mixed = self._attention(queries, keys, values, added, causal=causal)
+            hidden = layer.out.added(hidden, Inputs(mixed), adapted=adapted)
+            fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), adapted=adapted)
+            hidden = layer.down.added(hidden, fed, adapted=adapted)
+            kv.append((keys, values))
+        return self._normed(hidden, self._norm).rows.view(rows, length, -1), kv
+
+    def _attention(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+        """Return the attention of queries [R, T, heads, D] over keys and values [R, kv heads, L, D]: [N, heads * D]."""
+        (rows, length), scaling = queries.shape[:2], self.sizes.head_dim**-0.5
+        most = FOLDED // self.sizes.groups
+        if causal or length <= most:
+            mixed = attention_over(queries, keys, values, mask, scaling, causal=causal)
+        else:
+            parts = []
+            for start in range(0, length, most):
+                own = None if mask is None else mask[:, :, start * self.sizes.groups : (start + most) * self.sizes.groups]
+                parts.append(attention_over(queries[:, start : start + most], keys, values, own, scaling, causal=False))
+            mixed = torch.cat(parts, 1)
+        return mixed.reshape(rows * length, -1).float()
+
+    def _split(self, heads: Tensor, turn: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rotated queries [R, T, heads, D] and keys, and values, each [R, kv heads, T, D]."""
+        sizes = self.sizes
+        heads = heads.view(len(heads), -1, sizes.head_dim)
+        n_turned = sizes.heads + sizes.kv_heads
+        pairs = heads[:, :n_turned].view(len(heads), n_turned, -1, 2)
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2)
+        shape = (rows, length, -1, sizes.head_dim)
+        queries = turned[:, : sizes.heads].reshape(shape)
+        keys, values = turned[:, sizes.heads :].view(shape), heads[:, n_turned:].view(shape)
+        return queries.to(self.kv_dtype), keys.transpose(1, 2), values.transpose(1, 2)
+
+    def _with_past(
+        self, keys: Tensor, values: Tensor, past: tuple[Tensor, Tensor] | None, *, with_room: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return all keys and values [R, kv heads, L, D]: the new ones after the past, or in its last places."""
+        rows, _, length, _ = keys.shape
+        if past is not None and with_room:  # the copy converts the type
+            past[0][:, :, -length:], past[1][:, :, -length:] = keys, values
+            return past
+        keys, values = keys.to(self.kv_dtype), values.to(self.kv_dtype)
+        if past is None:
+            return keys, values
+        sides = [side.expand(rows, -1, -1, -1) for side in past]
+        return torch.cat([sides[0], keys], dim=2), torch.cat([sides[1], values], dim=2)
+
+    def _normed(self, hidden: Tensor, weight: Tensor) -> Inputs:
+        """Return the hidden states divided by the root of their mean square plus epsilon, times a weight."""
+        lengths = torch.hypot(torch.linalg.vector_norm(hidden, dim=-1, keepdim=True), self._least)
+        return Inputs(hidden * weight, self.sizes.hidden**0.5 / lengths)
+
+    def _turn(self, positions: Tensor, rows: int) -> Tensor:
+        """Return the complex rotation of each pair of a head at each position: [R * T, 1, D / 2]."""
+        last = int(positions.max())
+        if len(self._turns) <= last:
+            size = self.sizes.head_dim
+            frequencies = 1.0 / self.sizes.theta ** (torch.arange(0, size, 2, dtype=torch.float) / size)
+            angles = torch.arange(max(1024, 2 * last), dtype=torch.float)[:, None] * frequencies
+            self._turns = torch.complex(angles.cos(), angles.sin())[:, None].to(self._device)
+        turn = self._turns[positions.reshape(-1)]
+        return turn.repeat(rows, 1, 1) if len(positions) < rows else turn
+
+
+def _kv_dtype(table: Weight) -> torch.dtype:
+    """Return the type of keys and values: 16 bits where the weights are narrower than 32, and attention is faster so."""
+    if isinstance(table, Quantised):
+        return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    return table.dtype
+
+
+def _additive(mask: Tensor | None, groups: int, dtype: torch.dtype) -> Tensor | None:
+    """Return a boolean mask as numbers to add to the scores, with a row for each query, or None."""
+    if mask is None:
+        return None
+    return widened(torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf), groups)
+
+
+def _layer(
+    sizes: LlamaSizes,
+    weights: Mapping[str, Weight],
+    index: int,
+    kind: products.Kind,
+    adapter: Mapping[str, Tensor] | None,
+) -> Layer:
+    start = f"model.layers.{index}."
+    order = torch.arange(sizes.head_dim).view(2, -1).t().reshape(-1)  # the two halves of each rotated pair, side by side
+
+    def fused(names: tuple[str, ...], letters: str, n_turned: int = 0) -> Linear:
+        parts = [_cased(weights[f"{start}{name}.weight"], kind) for name in names]
+        biases = [weights.get(f"{start}{name}.bias") for name in names]
+        rows = torch.cat([_order(len(_values(part)), order, turned=i < n_turned) for i, part in enumerate(parts)])
+        offsets = torch.tensor([0, *[len(_values(part)) for part in parts]]).cumsum(0)[:-1]
+        places = torch.cat([torch.full((len(_values(part)),), int(at)) for part, at in zip(parts, offsets, strict=True)])
+        rows = (rows + places).to(_values(parts[0]).device)
+        bias = None if biases[0] is None else torch.cat([_wide(one) for one in biases if one is not None])[rows]
+        adapted = _adapted(adapter, index, letters, rows) if adapter else None
+        whole = _concatenated(parts)
+        return Linear(matrix(_rows(whole, 0, len(rows), rows) if n_turned else whole, kind), bias, adapted)
+
+    return Layer(
+        _wide(weights[f"{start}input_layernorm.weight"]),
+        fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "qkv", n_turned=2),
+        fused(("self_attn.o_proj",), "o"),
+        _wide(weights[f"{start}post_attention_layernorm.weight"]),
+        fused(("mlp.gate_proj", "mlp.up_proj"), "gu"),
+        fused(("mlp.down_proj",), "d"),
+    )
+
+
+def _adapted(adapter: Mapping[str, Tensor], index: int, letters: str, rows: Tensor) -> Adapted:
+    a = torch.cat([adapter[f"{index}{letter}_a"] for letter in letters]).float()
+    b = _block_diagonal([adapter[f"{index}{letter}_b"].float() for letter in letters])
+    return Adapted(a.to(rows.device), b.to(rows.device)[rows].contiguous())
+
+
+def _block_diagonal(blocks: list[Tensor]) -> Tensor:
+    whole = torch.zeros(sum(len(block) for block in blocks), sum(block.shape[1] for block in blocks))
+    row = column = 0
+    for block in blocks:
+        n_rows, n_columns = block.shape
+        whole[row : row + n_rows, column : column + n_columns] = block
+        row, column = row + n_rows, column + n_columns
+    return whole
+
+
+def _order(n_rows: int, order: Tensor, *, turned: bool) -> Tensor:
+    """Return the order of a projection's rows, with each head's pairs side by side if its heads are rotated."""
+    if not turned:
+        return torch.arange(n_rows)
+    return (torch.arange(0, n_rows, len(order))[:, None] + order).reshape(-1)
+
+
+def _cased(weight: Weight, kind: products.Kind) -> Weight:
+    """Return a weight in the form in which several can be concatenated."""
+    if kind == "int8":
+        return weight if isinstance(weight, Quantised) else int8.quantised(weight.float())
+    return weight.dense() if isinstance(weight, Quantised) else weight
+
+
+def _values(weight: Weight) -> Tensor:
+    return weight.values if isinstance(weight, Quantised) else weight
+
+
+def _wide(weight: Weight) -> Tensor:
+    return (weight.dense() if isinstance(weight, Quantised) else weight).float()
+
+
+def _rows(weight: Weight, start: int, end: int, order: Tensor | None = None) -> Weight:
+    """Return the rows of a matrix from `start` to `end`, or in an order."""
+    if isinstance(weight, Quantised):
+        if order is None:
+            return Quantised(weight.values[start:end], weight.scales[start:end])
+        return Quantised(weight.values[order], weight.scales[order])
+    return weight[start:end] if order is None else weight[order]
+
+
+def _concatenated(parts: list[Weight]) -> Weight:
+    if len(parts) == 1:
+        return parts[0]
+    narrow = [part for part in parts if isinstance(part, Quantised)]
+    if narrow:
+        return Quantised(torch.cat([part.values for part in narrow]), torch.cat([part.scales for part in narrow]))
+    return torch.cat([_values(part) for part in parts])

@@ -1,0 +1,96 @@
+"""Products in 8-bit integers: exact, with a scale per row, and the same for a row alone and among others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dg_lsp.engine.model import int8
+from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.int8 import LARGEST, Int8Matrix, Quantised, quantised
+from dg_lsp.engine.model.llama import Inputs, LlamaPasses, matrix
+
+pytestmark = pytest.mark.skipif(not int8.is_supported(), reason="this processor has no instructions for 8-bit products")
+
+ROWS = (1, 2, 7, 8, 15, 16, 17, 33, 64, 100)
+
+
+def rows_of(n: int, size: int) -> torch.Tensor:
+    """Return rows as different in size as those of a model: some are a thousand times larger than the others."""
+    rows = torch.randn(n, size, generator=torch.Generator().manual_seed(n))
+    rows[::3] *= 1000
+    rows[1::5, 0] = 3000
+    return rows
+
+
+@pytest.mark.parametrize("n", ROWS)
+def test_products_are_those_of_the_integers(n: int) -> None:
+    weight = quantised(torch.randn(48, 96, generator=torch.Generator().manual_seed(1)))
+    rows = quantised(rows_of(n, 96))
+    exact = rows.values.double() @ weight.values.double().t() * weight.scales.double().t()
+    torch.testing.assert_close(Int8Matrix(weight).times(rows).double(), exact, rtol=1e-6, atol=1e-6)
+
+
+def test_largest_values_do_not_overflow() -> None:
+    full = torch.full((40, 4864), LARGEST, dtype=torch.int8)
+    products = Int8Matrix(Quantised(full, torch.ones(40, 1))).times(Quantised(-full[:3], torch.ones(3, 1)))
+    assert torch.equal(products, torch.full((3, 40), -(LARGEST**2) * 4864.0))
+
+
+def test_row_does_not_depend_on_the_rows_beside_it() -> None:
+    weight = matrix(torch.randn(48, 96), "int8")
+    rows = rows_of(100, 96)
+    together = weight.times(Inputs(rows))
+    for n in ROWS:
+        for start in (0, 100 - n):
+            assert torch.equal(weight.times(Inputs(rows[start : start + n])), together[start : start + n])
+
+
+def test_rows_of_very_different_sizes_keep_their_precision() -> None:
+    """With a scale per tensor, the small rows would all be zero."""
+    torch.manual_seed(2)
+    weight, rows = torch.randn(64, 512), rows_of(30, 512)
+    products, exact = matrix(weight, "int8").times(Inputs(rows)), rows @ weight.t()
+    regular = [row for row in range(30) if row % 5 != 1]  # the other rows have one large number that rounds the rest
+    errors = (products - exact).norm(dim=1) / exact.norm(dim=1)
+    assert float(errors[regular].max()) < 0.02
+
+
+def test_zeros_and_biases() -> None:
+    bias = torch.randn(8)
+    products = matrix(torch.randn(8, 32), "int8").times(Inputs(torch.zeros(3, 32)), bias)
+    assert torch.equal(products, bias.expand(3, -1))
+
+
+@pytest.mark.parametrize("n", [2, 5, 16, 33])
+def test_whole_pass_gives_a_token_the_same_alone_and_beside_others(n: int) -> None:
+    """Not bit by bit, because attention sums in another order, and an 8-bit rounding can turn at its edge."""
+    torch.manual_seed(3)
+    sizes = LlamaSizes(120, 64, 96, 2, 4, 2, 16, 1e-6, 1e4, tied=True)
+    weights = {
+        name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape) / shape[1] ** 0.5
+        for name, shape in sizes.shapes().items()
+    }
+    passes = LlamaPasses(sizes, weights, "int8")
+    _, kv = passes.encode(torch.randint(0, 120, (1, 40)))
+    ids = torch.randint(0, 120, (n,))
+    room = [tuple(torch.cat([side, side.new_zeros(1, 2, n, 16)], 2) for side in pair) for pair in kv]
+    mask = torch.cat([torch.ones(n, 40, dtype=torch.bool), torch.eye(n, dtype=torch.bool)], 1)
+    places = torch.cat([torch.arange(40), torch.full((n,), 40)])
+    together = passes.extend(ids, places[40:], room, mask, places)  # type: ignore[arg-type]
+    alone = torch.cat([passes.encode(ids[None, index : index + 1], kv)[0][0] for index in range(n)])
+    assert float((together - alone).norm() / alone.norm()) < 0.01
+
+
+def test_processors_without_the_instructions_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    int8.is_supported.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+        patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+        assert not int8.is_supported()
+    int8.is_supported.cache_clear()
+    with monkeypatch.context() as patch:  # a torch whose operations compute something else
+        patch.setattr(Int8Matrix, "times", lambda _matrix, rows: rows.values.float().sum(-1, keepdim=True).expand(-1, 32))
+        assert not int8.is_supported()
+    int8.is_supported.cache_clear()
+    assert int8.is_supported()

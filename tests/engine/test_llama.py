@@ -1,0 +1,383 @@
+"""Llama and Qwen2 checkpoints: their passes against transformers, canvases against a plain reference, hostile folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention, silu
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from dg_lsp.engine.model import loading
+from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes
+from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
+from dg_lsp.engine.model.llama import PROJECTIONS, LlamaPasses
+from dg_lsp.engine.model.loading import LoadError, load_model
+from dg_lsp.engine.model.tree import ROOT, Tree
+from dg_lsp.train import tokenizer as bpe
+
+SIZES = {
+    "vocab_size": 300, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "rope_theta": 1000.0,
+}  # fmt: skip
+KINDS = ("tied", "untied", "wide heads", "biases", "all biases")
+RANK = 4
+
+
+def checkpoint(kind: str) -> Any:
+    """Return a tiny random model of the library, with changed norms and biases, so that a test notices a missing one."""
+    torch.manual_seed(3)
+    if kind == "biases":
+        model: Any = Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True))
+    else:
+        more = {"head_dim": 16} if kind == "wide heads" else {"attention_bias": True} if kind == "all biases" else {}
+        model = LlamaForCausalLM(LlamaConfig(**SIZES, **more, tie_word_embeddings=kind == "tied"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+            elif "embed" not in name:
+                parameter.mul_(5)
+    return model.eval()
+
+
+def passes_of(model: Any, adapter: dict[str, Tensor] | None = None) -> LlamaPasses:
+    return LlamaPasses(llama_sizes(model.config.to_dict()), dict(model.state_dict()), "plain", adapter)
+
+
+def ids_of(rows: int, length: int) -> Tensor:
+    return torch.randint(0, 300, (rows, length), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_causal_pass_equals_the_library(kind: str) -> None:
+    model, ids = checkpoint(kind), ids_of(2, 23)
+    passes = passes_of(model)
+    with torch.inference_mode():
+        expected = model(ids).logits
+    hidden, kv = passes.encode(ids)
+    torch.testing.assert_close(passes.logits(hidden), expected, atol=2e-4, rtol=1e-4)
+    assert kv[0][0].shape == (2, 2, 23, passes.sizes.head_dim)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_give_the_same_as_the_whole(kind: str) -> None:
+    passes, ids = passes_of(checkpoint(kind)), ids_of(1, 23)
+    whole, kv = passes.encode(ids)
+    first, past = passes.encode(ids[:, :9])
+    second, past = passes.encode(ids[:, 9:10], past)
+    third, past = passes.encode(ids[:, 10:], past)
+    torch.testing.assert_close(torch.cat([first, second, third], 1), whole, atol=1e-4, rtol=1e-4)
+    for pair, other in zip(kv, past, strict=True):
+        torch.testing.assert_close(pair, other, atol=1e-4, rtol=1e-4)
+
+
+def test_tree_equals_separate_rows() -> None:
+    passes, ids = passes_of(checkpoint("biases")), ids_of(1, 12)
+    _, kv = passes.encode(ids)
+    tree = Tree(passes, kv, 4)
+    hidden = tree.add([7, 8, 9, 10], [ROOT, 0, 0, 2])
+    more = tree.add([11], [1])
+    for path, found in (((7, 8), hidden[1]), ((7, 9, 10), hidden[3]), ((7, 8, 11), more[0])):
+        row = torch.cat([ids, torch.tensor([path])], 1)
+        torch.testing.assert_close(found, passes.encode(row)[0][0, -1], atol=1e-4, rtol=1e-4)
+
+
+def test_logits_of_some_tokens_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dg_lsp.engine.model.llama.VOCABULARY_SLICE", 128)
+    model = checkpoint("untied")
+    passes = passes_of(model)
+    hidden, _ = passes.encode(ids_of(1, 5))
+    all_logits = passes.logits(hidden)
+    torch.testing.assert_close(all_logits, hidden @ model.lm_head.weight.detach().t(), atol=1e-4, rtol=1e-4)
+    for first, last in ((0, 128), (100, 140), (256, 300), (40, 290), (256, None), (256, 384)):
+        torch.testing.assert_close(passes.logits(hidden, first, last), all_logits[..., first:last])
+
+
+def adapter_for(model: Any) -> dict[str, Tensor]:
+    """Return a random adapter with the names of the trainer."""
+    torch.manual_seed(4)
+    config, adapter = model.config, {}
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    wide, kv, heads, feed = config.hidden_size, config.num_key_value_heads * size, config.num_attention_heads * size, 80
+    shapes = {"q": (wide, heads), "k": (wide, kv), "v": (wide, kv), "o": (heads, wide)}
+    shapes |= {"g": (wide, feed), "u": (wide, feed), "d": (feed, wide)}
+    assert tuple(shapes) == PROJECTIONS
+    for layer in range(config.num_hidden_layers):
+        for name, (n_in, n_out) in shapes.items():
+            adapter[f"{layer}{name}_a"] = torch.randn(RANK, n_in) / n_in**0.5
+            adapter[f"{layer}{name}_b"] = 0.3 * torch.randn(n_out, RANK)
+    return adapter | {"mask": torch.randn(wide), "del": torch.randn(wide)}
+
+
+def plain_canvas(model: Any, adapter: dict[str, Tensor], prefix: Tensor, canvas: list[int], passes: LlamaPasses) -> Tensor:
+    """Return the hidden states [C, H] of one canvas by the published formulas: no cache, fused matrix or folded head."""
+    config, inner = model.config, model.model
+    with torch.no_grad():
+        past = model(prefix[None], use_cache=True).past_key_values
+        special = {passes.delete: adapter["del"], passes.mask: adapter["mask"]}
+        hidden = torch.stack([special.get(token, inner.embed_tokens.weight[min(token, 299)]) for token in canvas])
+        positions = torch.arange(len(prefix), len(prefix) + len(canvas))
+        cos, sin = (one[0] for one in inner.rotary_emb(hidden[None], positions[None]))
+        for index, layer in enumerate(inner.layers):
+
+            def times(rows: Tensor, linear: Any, letter: str, index: int = index) -> Tensor:
+                low_rank = rows @ adapter[f"{index}{letter}_a"].t() @ adapter[f"{index}{letter}_b"].t()
+                result: Tensor = linear(rows) + low_rank
+                return result
+
+            def rotated(heads: Tensor) -> Tensor:
+                first, second = heads.chunk(2, -1)
+                turned: Tensor = heads * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None]
+                return turned
+
+            attention, mlp, normed = layer.self_attn, layer.mlp, layer.input_layernorm(hidden)
+            split = (len(canvas), -1, attention.head_dim)
+            queries = rotated(times(normed, attention.q_proj, "q").view(split)).transpose(0, 1)
+            keys = rotated(times(normed, attention.k_proj, "k").view(split)).transpose(0, 1)
+            values = times(normed, attention.v_proj, "v").view(split).transpose(0, 1)
+            keys = torch.cat([past.layers[index].keys[0], keys], 1)
+            values = torch.cat([past.layers[index].values[0], values], 1)
+            groups = config.num_attention_heads // config.num_key_value_heads
+            keys, values = keys.repeat_interleave(groups, 0), values.repeat_interleave(groups, 0)
+            mixed = scaled_dot_product_attention(queries, keys, values).transpose(0, 1).flatten(1)
+            hidden = hidden + times(mixed, attention.o_proj, "o")
+            normed = layer.post_attention_layernorm(hidden)
+            fed = silu(times(normed, mlp.gate_proj, "g")) * times(normed, mlp.up_proj, "u")
+            hidden = hidden + times(fed, mlp.down_proj, "d")
+        last: Tensor = inner.norm(hidden)
+    return last
+
+
+@pytest.mark.parametrize("kind", ["tied", "biases", "wide heads"])
+def test_canvas_equals_a_plain_reference(kind: str) -> None:
+    model, prefix = checkpoint(kind), ids_of(1, 15)
+    adapter = adapter_for(model)
+    passes = passes_of(model, adapter)
+    canvas = [3, passes.mask, 8, passes.mask, passes.delete, 12, 13]
+    expected = plain_canvas(model, adapter, prefix[0], canvas, passes)
+    _, kv = passes.encode(prefix)
+    hidden = passes.decode(torch.tensor([canvas]), kv)
+    torch.testing.assert_close(hidden[0], expected, atol=3e-4, rtol=1e-4)
+    logits = passes.canvas_logits(hidden)
+    assert logits.shape == (1, 7, 301)
+    torch.testing.assert_close(logits[0, :, 300], expected @ adapter["del"], atol=3e-4, rtol=1e-3)
+
+
+def test_canvas_in_a_buffer_with_room_and_padding_gives_the_same() -> None:
+    model = checkpoint("biases")
+    passes = passes_of(model, adapter_for(model))
+    prefixes, canvas = ids_of(2, 15), torch.tensor([[3, passes.mask, 8, 9], [4, passes.mask, passes.mask, 0]])
+    _, kv = passes.encode(prefixes)
+    alone = [
+        passes.decode(canvas[row : row + 1, :width], [(keys[row : row + 1], values[row : row + 1]) for keys, values in kv])
+        for row, width in ((0, 4), (1, 3))
+    ]
+    room = [tuple(torch.cat([side, torch.zeros(2, 2, 4, 8)], 2) for side in pair) for pair in kv]
+    mask = torch.ones(2, 1, 4, 19, dtype=torch.bool)
+    mask[1, ..., 18] = False
+    together = passes.decode(canvas, room, mask=mask, with_room=True)  # type: ignore[arg-type]
+    torch.testing.assert_close(together[0], alone[0][0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(together[1, :3], alone[1][0], atol=1e-4, rtol=1e-4)
+
+
+def test_adapter_leaves_the_causal_pass_as_it_is_bit_by_bit() -> None:
+    model, ids = checkpoint("biases"), ids_of(1, 20)
+    bare, adapted = passes_of(model), passes_of(model, adapter_for(model))
+    (hidden, kv), (other, other_kv) = bare.encode(ids), adapted.encode(ids)
+    assert torch.equal(hidden, other)
+    assert all(torch.equal(a, b) for pair, pair2 in zip(kv, other_kv, strict=True) for a, b in zip(pair, pair2, strict=True))
+    assert torch.equal(bare.logits(hidden), adapted.logits(other))
+    canvas = ids_of(1, 6)
+    assert torch.equal(bare.decode(canvas, kv), adapted.decode(canvas, kv, adapted=False))
+    assert not torch.equal(bare.decode(canvas, kv), adapted.decode(canvas, kv))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the hub has them: a tiny random Qwen2 model with a byte-level tokenizer."""
+    path = tmp_path_factory.mktemp("qwen")
+    tokenizer = bpe.train(["def add(a, b):\n    return a + b\n"] * 3, vocabulary=290)
+    tokenizer.save(str(path / "tokenizer.json"))
+    checkpoint("biases").save_pretrained(path)
+    return path
+
+
+def copy_of(folder: Path, to: Path, **changed: Any) -> Path:
+    to.mkdir()
+    for path in folder.iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    values = json.loads((to / "config.json").read_text()) | changed
+    (to / "config.json").write_text(json.dumps(values))
+    return to
+
+
+def converted(folder: Path, to: Path) -> Path:
+    """Write the folder's weights in the format of `dg-lsp engine pull`."""
+    copy_of(folder, to, dg_lsp_quantisation="int8-rows")
+    weights = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        weights[name] = tensor
+        if tensor.ndim == 2:
+            weights[name], scales = quantised(tensor)
+            weights[f"{name}_scale"] = scales[:, 0]
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, to / "model.safetensors")
+    return to
+
+
+def test_folder_in_32_bits_equals_the_library(folder: Path) -> None:
+    loaded = load_model(str(folder), device="cpu", dtype="float32")
+    ids = ids_of(1, 9)
+    with torch.inference_mode():
+        expected = Qwen2ForCausalLM.from_pretrained(folder)(ids).logits
+    passes = loaded.passes
+    torch.testing.assert_close(passes.logits(passes.encode(ids)[0]), expected, atol=2e-4, rtol=1e-4)
+    assert (loaded.dtype, loaded.products_dtype, passes.n_vocabulary) == ("float32", "float32", 300)
+    assert passes.n_tunable == 0
+
+
+def test_folder_on_the_hub_s_bfloat16_is_read(folder: Path, tmp_path: Path) -> None:
+    narrow = copy_of(folder, tmp_path / "narrow")
+    weights = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(weights, narrow / "model.safetensors")
+    passes = load_model(str(narrow), device="cpu", dtype="float32").passes
+    model = Qwen2ForCausalLM.from_pretrained(narrow, dtype=torch.float32)
+    with torch.inference_mode():
+        expected = model(ids_of(1, 9)).logits
+    torch.testing.assert_close(passes.logits(passes.encode(ids_of(1, 9))[0]), expected, atol=2e-4, rtol=1e-4)
+
+
+def test_converted_folder_in_32_bits_has_the_values_times_their_scales(folder: Path, tmp_path: Path) -> None:
+    path = converted(folder, tmp_path / "converted")
+    ids, model = ids_of(1, 9), Qwen2ForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.copy_(quantised(parameter).dense())
+    with torch.inference_mode():
+        expected = model(ids).logits
+    passes = load_model(str(path), device="cpu", dtype="float32").passes
+    torch.testing.assert_close(passes.logits(passes.encode(ids)[0]), expected, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.skipif(not is_supported(), reason="this processor has no instructions for 8-bit products")
+def test_both_formats_give_the_same_8_bit_model(folder: Path, tmp_path: Path) -> None:
+    first = load_model(str(folder), device="cpu")
+    second = load_model(str(converted(folder, tmp_path / "converted")), device="cpu")
+    ids = ids_of(1, 30)
+    hidden, other = (loaded.passes.encode(ids)[0] for loaded in (first, second))
+    assert torch.equal(first.passes.logits(hidden), second.passes.logits(other))
+    assert first.dtype == second.dtype == first.products_dtype == "int8"
+    assert first.passes.n_bytes() == second.passes.n_bytes() > 0
+    wide = load_model(str(folder), device="cpu", dtype="float32").passes
+    expected = wide.logits(wide.encode(ids)[0]).softmax(-1)
+    assert float((first.passes.logits(hidden).softmax(-1) - expected).abs().sum(-1).mean()) < 0.2
+
+
+def _drop(name: str) -> Callable[[dict[str, Tensor]], None]:
+    return lambda weights: weights.__delitem__(name)
+
+
+def _set(name: str, tensor: Tensor) -> Callable[[dict[str, Tensor]], None]:
+    return lambda weights: weights.__setitem__(name, tensor)
+
+
+NORM = "model.norm.weight"
+BAD_CONFIGS = (
+    ({"num_hidden_layers": 10**9}, "describes 1000000000 layers, more than the maximum"),
+    ({"hidden_size": 10**12}, "are free on this machine"),
+    ({"vocab_size": 10**15}, "are free on this machine"),
+    ({"vocab_size": 400}, "has the shape [300, 48], but config.json describes [400, 48]"),
+    ({"intermediate_size": 88}, "has the shape [80, 48], but config.json describes [88, 48]"),
+    ({"vocab_size": -1}, "its vocab_size is -1, which is not a size"),
+    ({"vocab_size": 20}, "tokens, more than the model's 20"),
+    ({"num_key_value_heads": 4}, "do not fit its 4 key and value heads"),
+    ({"rms_norm_eps": "small"}, "its rms_norm_eps is 'small', which is not a positive number"),
+    ({"hidden_act": "relu"}, "its hidden_act is 'relu', which dg-lsp does not compute"),
+    ({"use_sliding_window": True}, "its use_sliding_window is True, which dg-lsp does not compute"),
+    ({"rope_parameters": {"rope_type": "yarn", "factor": 4}}, "its rotary positions are scaled by 'yarn'"),
+    ({"dg_lsp_quantisation": "int3"}, "this version of dg-lsp reads 'int8-rows'"),
+    ({"dg_lsp_quantisation": "int8-rows"}, "lacks 22 of the 60 weights that its config.json describes"),
+    ({"tie_word_embeddings": False}, "lacks 1 of the 39 weights that its config.json describes, such as lm_head.weight"),
+)
+
+
+@pytest.mark.parametrize(("changed", "sentence"), BAD_CONFIGS)
+def test_config_that_can_not_be_loaded_gives_one_sentence(
+    folder: Path, tmp_path: Path, changed: dict[str, Any], sentence: str
+) -> None:
+    bad = copy_of(folder, tmp_path / "bad", **changed)
+    with pytest.raises(LoadError) as caught:
+        load_model(str(bad), device="cpu", dtype="float32")
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (_drop(NORM), f"lacks 1 of the 38 weights that its config.json describes, such as {NORM}"),
+        (_set("model.extra.weight", torch.ones(1)), "holds 1 weights that its config.json does not describe"),
+        (_set(NORM, torch.ones(47)), f"{NORM} in {{}} has the shape [47], but config.json describes [48]"),
+        (_set(NORM, torch.ones(48, dtype=torch.float64)), f"{NORM} in {{}} is stored as F64"),
+        (_set(NORM, torch.full((48,), torch.nan)), f"the weight {NORM} holds numbers that are not finite"),
+        (_set("model.embed_tokens.weight", torch.full((300, 48), torch.inf)), "holds numbers that are not finite"),
+    ],
+)
+def test_weights_that_do_not_fit_give_one_sentence(
+    folder: Path, tmp_path: Path, change: Callable[[dict[str, Tensor]], None], sentence: str
+) -> None:
+    bad = copy_of(folder, tmp_path / "bad")
+    weights = load_file(bad / "model.safetensors")
+    change(weights)
+    save_file(weights, bad / "model.safetensors")
+    with pytest.raises(LoadError) as caught:
+        load_model(str(bad), device="cpu", dtype="float32")
+    assert sentence.format(bad) in str(caught.value)
+
+
+def test_file_that_is_cut_off_gives_one_sentence(folder: Path, tmp_path: Path) -> None:
+    bad = copy_of(folder, tmp_path / "bad")
+    data = (bad / "model.safetensors").read_bytes()
+    (bad / "model.safetensors").write_bytes(data[:-100])
+    with pytest.raises(LoadError, match="is not a complete safetensors file"):
+        load_model(str(bad), device="cpu")
+
+
+def test_precision_of_another_family_gives_one_sentence(folder: Path, trained_layout: Path) -> None:
+    with pytest.raises(LoadError, match=r"can't be loaded at fp8; choose int8, bfloat16 or float32"):
+        load_model(str(folder), device="cpu", dtype="fp8")
+    with pytest.raises(LoadError, match=r"can't be loaded at int8; choose"):
+        load_model(str(trained_layout), device="cpu", dtype="int8")
+
+
+def test_processor_without_8_bit_products_loads_in_a_wider_precision(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dg_lsp.engine.model.loading.int8.is_supported", lambda: False)
+    loaded = load_model(str(folder), device="cpu")
+    assert loaded.dtype == "float32"
+    assert loaded.why["dtype"] == loading.LLAMA_WHY["float32"]
+    with pytest.raises(LoadError, match="this processor has no instructions for it"):
+        load_model(str(folder), device="cpu", dtype="int8")
+
+
+def test_model_of_another_family_is_refused_where_only_diffusion_works(folder: Path) -> None:
+    with pytest.raises(LoadError, match="is not a DiffusionGemma model"):
+        _ = load_model(str(folder), device="cpu", dtype="float32").diffusion
+
+
+def test_sizes_of_unknown_types_are_refused() -> None:
+    with pytest.raises(GeometryError, match="its hidden_size is True"):
+        llama_sizes({**SIZES, "hidden_size": True})
+
+
+def test_quantised_weights_of_a_matrix_are_within_half_a_step() -> None:
+    weight = torch.randn(5, 40)
+    narrow = quantised(weight)
+    assert isinstance(narrow, Quantised)
+    assert bool(((narrow.dense() - weight).abs() <= narrow.scales * 0.501).all())
