@@ -240,6 +240,7 @@ def card(
 
     text = stage.write(run, model, results=results.read_text("utf-8"), ablation=ablation.read_text("utf-8"))
     (model / "README.md").write_text(text, encoding="utf-8")
+    (model / stage.TABLE).write_text(stage.sources_table(run), encoding="utf-8")
     typer.echo(f"{model / 'README.md'}: {len(text.splitlines())} lines")
 
 
