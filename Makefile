@@ -75,7 +75,7 @@ release: $(RELEASE)
 
 settings: $(RUN)
 	$(BIN)/python -m dg_lsp.wire.settings_pages --write
-	$(BIN)/python -m dg_lsp.engine.fit.page --write
+	$(BIN)/python -m dg_lsp.engine.model.fit.page --write
 
 vscode: wheel
 	node=$$(tests/editors/install/node.sh $(EDITORS)) && PATH="$$node:$$PATH" && cd editors/vscode && \

@@ -33,7 +33,7 @@ from dg_lsp.wire.settings import DEFAULTS
 from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
-    from dg_lsp.batch.sample import Fill, Sample
+    from dg_lsp.batch.sample import FillTime, Sample
     from dg_lsp.wire.inspection import EngineReport
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
@@ -307,7 +307,7 @@ def _memory(info: Mapping[str, object]) -> Finding:
     return Finding("memory", ", ".join(parts), advice, sizes)
 
 
-def _fill_times(what: str, fill: Fill) -> Finding:
+def _fill_times(what: str, fill: FillTime) -> Finding:
     stages = ", ".join(f"{name} {ms:.0f}" for name, ms in fill.stages.items())
     cache = fill.done.cache
     state = f"{fill.ms:.0f} ms: {stages}; {fill.done.steps} steps, {cache.reused} of {cache.tokens} tokens cached"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from dg_lsp.batch.plan import Plan, where
-from dg_lsp.batch.run import RunOptions, request_for
+from dg_lsp.batch.rounds import RunOptions, request_for
 from dg_lsp.core import confidence, importing
 from dg_lsp.core.importing import Sources
 from dg_lsp.core.values import Candidate, Hole, InfillRequest

@@ -43,7 +43,7 @@ def explain(
     Changes no file.
     """
     from dg_lsp.batch import explain, job, plan
-    from dg_lsp.batch.run import RunOptions
+    from dg_lsp.batch.rounds import RunOptions
     from dg_lsp.infill import config
     from dg_lsp.infill.port import EngineError
 

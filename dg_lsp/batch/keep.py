@@ -14,9 +14,9 @@ from dg_lsp.batch import settle
 from dg_lsp.batch.copies import Copies, Prober, root_of
 from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.raising import token_of
-from dg_lsp.batch.run import HoleResult
+from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.batch.scratch import ScratchError
-from dg_lsp.batch.verify import Outcome, Retry, Verifier
+from dg_lsp.batch.verify import Outcome, Verifier
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Threshold
 from dg_lsp.core.values import Edit, Hole
@@ -79,20 +79,14 @@ class FileResult:
         )
 
 
-async def no_more(_hole: Hole, _round: int, _failure: str) -> Sequence[Fill]:
-    """Return no further fills; used without retries."""
-    return ()
-
-
 async def keep(
     plan: Plan,
     by_hole: Mapping[Hole, HoleResult],
     rule: AcceptanceRule | None = None,
     copies: Copies | None = None,
-    retry: Retry = no_more,
     beside: Mapping[Path, str] | None = None,
 ) -> FileResult:
-    """Return which fills are accepted. With `copies` the check runs, and `retry` provides more fills while it rejects them.
+    """Return which fills are accepted. With `copies` the check runs; while it rejects all fills, the results provide more.
 
     `beside` are new texts of other files that the check sees in place of the current ones.
     """
@@ -111,7 +105,8 @@ async def keep(
     all_fills = dict(fills)
 
     async def retry_and_record(hole: Hole, round_number: int, failure: str) -> Sequence[Fill]:
-        more = await retry(hole, round_number, failure)
+        rounds = by_hole[hole].rounds
+        more = await rounds.further(hole, round_number, failure) if rounds else ()
         all_fills[hole] = (*all_fills[hole], *more)
         return more
 

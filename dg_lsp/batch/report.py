@@ -12,7 +12,7 @@ from typing import Any, Literal
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import Plan, line_column
-from dg_lsp.batch.run import HoleResult
+from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.core import confidence, importing, polish, positions
 from dg_lsp.core.values import Hole
 from dg_lsp.core.wording import counted

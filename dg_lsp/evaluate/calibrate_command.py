@@ -167,12 +167,11 @@ def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, 
     assert filler.calibrations is not None
     try:
         if into is not None:
-            try:
-                current = profile.load_profile(into)
-            except ValueError as error:
-                raise EvalError(str(error)) from error
-            target = into / profile.FILE
-            calibration_store.replace_text(target, profile.dump(replace(current, calibration=result.calibration)))
+            from dg_lsp.engine.decode.filler import LocalFiller
+
+            assert isinstance(filler, LocalFiller)  # a folder's model runs here
+            target, used = into / profile.FILE, filler.loaded.profile
+            calibration_store.replace_text(target, profile.dump(replace(used, calibration=result.calibration)))
             return target
         assert filler.calibrations.model is not None
         figures = {"reliability": asdict(result.reliability), "holes": result.n_holes, "answered": result.n_answered}

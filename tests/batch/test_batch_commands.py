@@ -17,7 +17,7 @@ from dg_lsp import cli
 from dg_lsp.batch import explain as drawing
 from dg_lsp.batch import job
 from dg_lsp.batch import plan as planning
-from dg_lsp.batch.run import RunOptions
+from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.engine.calibration_store import ModelId

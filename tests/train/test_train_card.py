@@ -15,7 +15,7 @@ from dg_lsp.train.curve import LOSSES
 
 LINE = {"minutes": 25, "tokens": 5e6} | dict.fromkeys(LOSSES, 1.5)
 SHAPE = dict.fromkeys(("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"), 8)
-SOURCES = {
+SOURCES: dict[str, Any] = {
     "sources": [{"name": "good", "version": "1", "licence": "MIT", "files": 2, "chars": 3_000_000}],
     "held_out": ["flask"],
 }

@@ -114,7 +114,7 @@ def load_model(
             torch.set_num_threads(threads)
         say("reading the tokenizer", 0.5)
         vocabulary, is_llama = _vocabulary(folder), values["model_type"] in LLAMA_TYPES
-        loaded_profile = _profile(adapted, vocabulary if is_llama else None)
+        loaded_profile = _profile(_with_profile(name, adapted), vocabulary if is_llama else None)
         if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
             log.warning("%s", warning)
         use = fit.Use(loaded_profile.prefix_tokens + loaded_profile.suffix_tokens, loaded_profile.canvas_tokens)
@@ -187,7 +187,8 @@ def _llama(
     if dtype is not None:
         is_on_cpu = device == "cpu" and dtype != torch.float16
         kind = products.best_kind(in_16_bits=dtype != torch.float32) if is_on_cpu else "plain"
-    return LlamaPasses(sizes, llama_files.read(stored, device, dtype, meter), kind)
+    with llama_files.opened(stored, device, dtype, meter) as weights:
+        return LlamaPasses(sizes, weights, kind)
 
 
 def _llama_dtype(asked: str, device: str, name: str) -> str:
@@ -235,6 +236,12 @@ def _vocabulary(folder: Path) -> Vocabulary:
         raise
     except Exception as error:
         raise LoadError(f"{folder} has no tokenizer that can be read: {error}") from error
+
+
+def _with_profile(name: str, folder: Path) -> Path:
+    """Return the folder that has the model's profile: that of this package for a laptop model, so that it is never outdated."""
+    own = Path(str(resources.files("dg_lsp.models"))) / name
+    return own if laptop.by_name(name) is not None and (own / profile.FILE).exists() else folder
 
 
 def _profile(folder: Path, pretrained: Vocabulary | None) -> Profile:

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -114,14 +115,14 @@ def _is_wheel(file: str, package: str, version: str) -> bool:
 
 
 def _pip(*arguments: str) -> str:
-    """Return what a command of pip prints; "" without pip."""
-    if importlib.util.find_spec("pip") is None:
+    """Return what a command of pip prints; "" without pip. An environment of uv has none, but the user may have one."""
+    program = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else [shutil.which("pip3") or ""]
+    if not program[0]:
         return ""
     # In a wide terminal, the help breaks no address.
     environ = {**os.environ, "COLUMNS": "1000", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    command = [sys.executable, "-m", "pip", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=PIP_S, check=False)  # noqa: S603
+        done = subprocess.run([*program, *arguments], capture_output=True, text=True, env=environ, timeout=PIP_S, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
