@@ -22,15 +22,15 @@ import httpx
 import typer
 
 from dg_lsp.core.wording import counted
-from dg_lsp.engine.pull import commands as pull_commands
+from dg_lsp.engine.model.pull import commands as pull_commands
 from dg_lsp.engine.serve import status_lines
-from dg_lsp.engine.serve.progress_line import Progress
 from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, build, completions, config, laptop, meeting, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
+from dg_lsp.wire.progress_line import Progress
 from dg_lsp.wire.settings import DEFAULTS, MAX_S
 from dg_lsp.wire.visible import visible_line, visible_message, with_log
 

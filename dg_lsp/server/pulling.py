@@ -1,7 +1,7 @@
 """Offer once to pull a laptop model, and pull it in a process of its own while the embedded model serves.
 
 The user's choice holds for all editors: it is a file in the user's state folder. A pull that the user accepted is continued in
-the next session if the editor was closed. This module knows the protocol's question and progress bar. `engine.pull` does the
+the next session if the editor was closed. This module knows the protocol's question and progress bar. `model.pull` does the
 work; the server notices by itself that `auto` means another model then.
 """
 

@@ -1,6 +1,6 @@
 """The laptop models: what each gives, where it comes from, which of them the user has pulled, and which one `auto` means.
 
-A pulled model is a folder in the user's data folder. `engine.pull` fetches and converts it; nothing else downloads one. This
+A pulled model is a folder in the user's data folder. `model.pull` fetches and converts it; nothing else downloads one. This
 module knows names and folders. It contacts no server and reads no weights.
 """
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.engine.pull import convert, index, pulling, transfer
-from dg_lsp.engine.pull.gguf_file import GgufError, GgufFile
-from dg_lsp.engine.pull.transfer import PullError
+from dg_lsp.engine.model.pull import convert, index, pulling, transfer
+from dg_lsp.engine.model.pull.gguf_file import GgufError, GgufFile
+from dg_lsp.engine.model.pull.transfer import PullError
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import LaptopModel
 from tests.engine import laptop_kit

@@ -191,7 +191,7 @@ def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
 
 def _pull_if_missing(chosen: str, *, quiet: bool) -> None:
     """Pull a chosen laptop model that is not there; raise _SetupError if it can't be had."""
-    from dg_lsp.engine.pull.commands import PullFailedError, bar, pull_first
+    from dg_lsp.engine.model.pull.commands import PullFailedError, bar, pull_first
 
     model = laptop.by_name(chosen)
     if model is not None and not model.is_pulled:

@@ -187,8 +187,7 @@ def _llama(
     if dtype is not None:
         is_on_cpu = device == "cpu" and dtype != torch.float16
         kind = products.best_kind(in_16_bits=dtype != torch.float32) if is_on_cpu else "plain"
-    with llama_files.opened(stored, device, dtype, meter) as weights:
-        return LlamaPasses(sizes, weights, kind)
+    return LlamaPasses(sizes, llama_files.Weights(stored, device, dtype, meter), kind)
 
 
 def _llama_dtype(asked: str, device: str, name: str) -> str:

@@ -7,7 +7,6 @@ and shapes. Knows nothing of passes.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from dg_lsp.engine.model.weights.progress import Meter
 
 FORMAT_KEY, FORMAT = "dg_lsp_quantisation", "int8-rows"
 SCALE = "_scale"
+MAX_MAPPED = 64 << 20  # bytes read from one mapping of a file
 # Older checkpoints store the rotary frequencies, and some store a tied head.
 _UNUSED = re.compile(r".+\.rotary_emb\.inv_freq|lm_head\.weight")
 
@@ -65,34 +65,17 @@ def check(folder: Path, sizes: LlamaSizes, *, in_int8: bool) -> dict[str, Stored
     return {name: stored[name] for name in shapes}
 
 
-@contextlib.contextmanager
-def opened(
-    stored: Mapping[str, Stored], device: str, dtype: torch.dtype | None, meter: Meter
-) -> Iterator[Mapping[str, Weight]]:
-    """Give the weights on a device, each read when it is asked for: in `dtype`, or in 8-bit integers if it is None.
+class Weights(Mapping[str, Weight]):
+    """The weights on a device, each read when it is asked for: in `dtype`, or in 8-bit integers if it is None.
 
-    Vectors are in 32 bits. Nothing is kept, so the memory holds few weights twice. The mapping raises CheckpointError if a
-    file can't be read, or holds numbers that are not finite.
+    Vectors are in 32 bits. Nothing is kept, so the memory holds few weights twice. Raises CheckpointError if a file can't be
+    read, or holds numbers that are not finite.
     """
-    from safetensors import SafetensorError, safe_open
 
-    with contextlib.ExitStack() as files:
-        by_path: dict[Path, Any] = {}
-        for path in sorted({one.file for one in stored.values()}):
-            try:
-                by_path[path] = files.enter_context(safe_open(path, framework="pt"))
-            except (OSError, SafetensorError) as error:
-                raise CheckpointError(f"{path} can't be read ({error}); download it again") from error
-        yield _Weights(stored, by_path, device, dtype, meter)
-
-
-class _Weights(Mapping[str, Weight]):
-    """The weights of open files."""
-
-    def __init__(
-        self, stored: Mapping[str, Stored], files: Mapping[Path, Any], device: str, dtype: torch.dtype | None, meter: Meter
-    ) -> None:
-        self._stored, self._files, self._device, self._dtype, self._meter = stored, files, device, dtype, meter
+    def __init__(self, stored: Mapping[str, Stored], device: str, dtype: torch.dtype | None, meter: Meter) -> None:
+        self._stored, self._device, self._dtype, self._meter = stored, device, dtype, meter
+        self._opened: tuple[Path, Any] | None = None
+        self._n_mapped = 0
 
     def __len__(self) -> int:
         return sum(not name.endswith(SCALE) for name in self._stored)
@@ -113,11 +96,15 @@ class _Weights(Mapping[str, Weight]):
 
     def _read(self, name: str) -> Tensor:
         """Return a copy of a stored tensor: a mapping of a file that another program shortens would end this process."""
-        from safetensors import SafetensorError
+        from safetensors import SafetensorError, safe_open
 
         one = self._stored[name]
         try:
-            tensor: Tensor = self._files[one.file].get_tensor(one.name)
+            # An open file is mapped. To open it again frees the pages that were read.
+            if self._opened is None or self._opened[0] != one.file or self._n_mapped > MAX_MAPPED:
+                self._opened, self._n_mapped = (one.file, safe_open(one.file, framework="pt")), 0
+            self._n_mapped += one.n_bytes
+            tensor: Tensor = self._opened[1].get_tensor(one.name)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{one.file} can't be read ({error}); download it again") from error
         return tensor.clone()

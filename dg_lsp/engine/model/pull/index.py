@@ -25,7 +25,7 @@ from urllib.request import url2pathname
 
 import httpx
 
-from dg_lsp.engine.pull.transfer import PIECE_BYTES, PullError, read, reason
+from dg_lsp.engine.model.pull.transfer import PIECE_BYTES, PullError, read, reason
 from dg_lsp.wire.laptop import Part
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"

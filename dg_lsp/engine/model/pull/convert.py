@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dg_lsp.engine.pull.gguf_file import GgufError, GgufFile, Tensor
-from dg_lsp.engine.pull.tokens import tokenizer_values
+from dg_lsp.engine.model.pull.gguf_file import GgufError, GgufFile, Tensor
+from dg_lsp.engine.model.pull.tokens import tokenizer_values
 
 QUANTISATION = "int8-rows"
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dg_lsp.engine.pull.gguf_file import GgufError
+from dg_lsp.engine.model.pull.gguf_file import GgufError
 
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # kinds of tokens in GGUF; the others are ordinary
 # How the words of each pre-tokenizer are cut. Runs of digits are cut into single digits by both.

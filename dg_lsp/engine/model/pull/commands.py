@@ -12,10 +12,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from dg_lsp.engine.model.fit import size
-from dg_lsp.engine.serve.progress_line import Progress
 from dg_lsp.wire import completions, config, laptop, model_names
 from dg_lsp.wire.extras import install_command
 from dg_lsp.wire.laptop import LaptopModel
+from dg_lsp.wire.progress_line import Progress
 from dg_lsp.wire.settings import AUTO, EMBEDDED
 from dg_lsp.wire.visible import visible_line, visible_message
 
@@ -96,8 +96,8 @@ def bar() -> Iterator[Say]:
 def pull_first(candidates: tuple[LaptopModel, ...], say: Say, file: Path | None = None) -> tuple[str, Path]:
     """Return the name and folder of the first model that is there, or else can be had; raise PullFailedError."""
     try:
-        from dg_lsp.engine.pull.pulling import pull as pull_model
-        from dg_lsp.engine.pull.transfer import PullError
+        from dg_lsp.engine.model.pull.pulling import pull as pull_model
+        from dg_lsp.engine.model.pull.transfer import PullError
     except ModuleNotFoundError as error:
         needs = f"pulling needs {error.name}, which is not installed; install it with: {install_command('engine')}"
         raise PullFailedError(needs) from error
@@ -133,8 +133,8 @@ def _from_hub(model: str, revision: str, say: Say) -> Path:
 
 
 def _remove(name: str) -> None:
-    from dg_lsp.engine.pull import pulling
-    from dg_lsp.engine.pull.transfer import PullError
+    from dg_lsp.engine.model.pull import pulling
+    from dg_lsp.engine.model.pull.transfer import PullError
 
     model = laptop.by_name(name)
     if model is None:

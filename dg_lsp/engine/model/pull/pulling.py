@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dg_lsp.engine.model.fit import size
+from dg_lsp.engine.model.pull import index, transfer
+from dg_lsp.engine.model.pull.convert import convert
+from dg_lsp.engine.model.pull.gguf_file import GgufError
+from dg_lsp.engine.model.pull.transfer import PIECE_BYTES, PullError
 from dg_lsp.engine.model.weights.progress import Meter
-from dg_lsp.engine.pull import index, transfer
-from dg_lsp.engine.pull.convert import convert
-from dg_lsp.engine.pull.gguf_file import GgufError
-from dg_lsp.engine.pull.transfer import PIECE_BYTES, PullError
 from dg_lsp.wire import laptop
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.meeting import MeetingError, hold
