@@ -171,6 +171,15 @@ def test_every_command_is_run_or_listed() -> None:
     assert listed() - documented == set(), "no longer documented"
 
 
+def test_links_lead_to_files() -> None:
+    links = [(page, link) for page in PAGES for link in re.findall(r"\]\((?!\w+://)([^)#\s]+)", page.read_text("utf-8"))]
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_first_page_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 80
+
+
 def test_a_command_in_a_block_and_one_in_backquotes_are_found() -> None:
     text = "```sh\nmake a  # why\n```\n```console\n$ dg-lsp b \\\n  --c\nits output\n```\nRun `dg-lsp d`, not `d`.\n"
     assert list(_commands(text)) == ["make a", "dg-lsp b --c", "dg-lsp d"]
