@@ -18,12 +18,12 @@ def indexed(**texts: str) -> Repository:
         path = name.replace("__", "/").replace("/init/", "__init__")
         language = "typescript" if path.endswith("_ts") else "python"
         path = f"{path.removesuffix('_ts')}.ts" if language == "typescript" else f"{path}.py"
-        files[f"/work/{path}"] = repository.index(path, language, text)
+        files[f"/repo/{path}"] = repository.index(path, language, text)
     return Repository(files)
 
 
 def found(
-    answer: str, *names: str, own: str = "/work/app/main.py", text: str = "", files: Repository | None = None
+    answer: str, *names: str, own: str = "/repo/app/main.py", text: str = "", files: Repository | None = None
 ) -> list[str]:
     language = "typescript" if own.endswith(".ts") else "python"
     sources = Sources(files or repository.EMPTY, own)
@@ -103,12 +103,12 @@ def test_a_package_is_not_imported_by_a_module_below_it() -> None:
         use="from app import read_box\n",
     )
     assert found("read_box()", "read_box", files=files) == ["from app.tools import read_box"]
-    assert found("read_box()", "read_box", own="/work/other.py", files=files) == ["from app.tools import read_box"]
+    assert found("read_box()", "read_box", own="/repo/other.py", files=files) == ["from app.tools import read_box"]
 
 
 def test_a_repository_that_claims_a_standard_modules_name_makes_it_unclear() -> None:
     files = indexed(json="def dumps(x): ...\n", main="", other="import json\nfrom json import loads\n")
-    assert found("json.dumps(x)", "json", own="/work/main.py", files=files) == []
+    assert found("json.dumps(x)", "json", own="/repo/main.py", files=files) == []
     claimed = indexed(**APP, app__a="from evil import json\n")
     assert found("json.dumps(x)", "json", files=claimed) == []
 
@@ -118,19 +118,19 @@ HOSTILE = ["a b", "x;import os", "a\nimport os", "a'b", 'a"b', "a\\b", "$(id)", 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_path_gets_into_no_import(name: str) -> None:
-    python = Repository({f"/work/app/{name}.py": repository.index(f"app/{name}.py", "python", "def read_box(): ...\n")})
+    python = Repository({f"/repo/app/{name}.py": repository.index(f"app/{name}.py", "python", "def read_box(): ...\n")})
     assert found("read_box()", "read_box", files=python) == []
     package = Repository(
         {
-            f"/work/{name}/__init__.py": repository.index(f"{name}/__init__.py", "python", ""),
-            f"/work/{name}/m.py": repository.index(f"{name}/m.py", "python", "def read_box(): ...\n"),
+            f"/repo/{name}/__init__.py": repository.index(f"{name}/__init__.py", "python", ""),
+            f"/repo/{name}/m.py": repository.index(f"{name}/m.py", "python", "def read_box(): ...\n"),
         }
     )
     assert found("read_box()", "read_box", files=package) == []
-    script = Repository({f"/work/{name}.ts": repository.index(f"{name}.ts", "typescript", "export function read_box() {}\n")})
+    script = Repository({f"/repo/{name}.ts": repository.index(f"{name}.ts", "typescript", "export function read_box() {}\n")})
     allowed = {"class": "./class"}
     lines = [f'import {{ read_box }} from "{allowed[name]}";'] if name in allowed else []
-    assert found("read_box()", "read_box", own="/work/main.ts", files=script) == lines
+    assert found("read_box()", "read_box", own="/repo/main.ts", files=script) == lines
 
 
 def test_what_a_hostile_repository_imports_is_not_copied() -> None:
@@ -139,7 +139,7 @@ def test_what_a_hostile_repository_imports_is_not_copied() -> None:
         a_ts="import { read_box } from 'x\"; evil(); \"';\n",
         b_ts="import evil from 'http://evil.example/x.js';\n",
     )
-    assert found("read_box()", "read_box", own="/work/main.ts", files=files) == []
+    assert found("read_box()", "read_box", own="/repo/main.ts", files=files) == []
     files = indexed(**APP, app__a="from os import (\n  read_box; evil()\n)\n")
     assert found("read_box()", "read_box", files=files) in ([], ["from os import read_box"])
 
@@ -152,7 +152,7 @@ def test_exports_of_typescript_are_found() -> None:
         lib__index_ts="export const top = 1;\n",
         use_ts="import React from 'react';\nimport { z } from \"zod\";\nimport * as d3 from 'd3';\n",
     )
-    own = "/work/app/main.ts"
+    own = "/repo/app/main.ts"
     assert found("read_box()", "read_box", own=own, files=files) == ['import { read_box } from "./lib/tools";']
     assert found("shown", "shown", own=own, files=files) == ['import { shown } from "./lib/tools";']
     assert found("own", "own", own=own, files=files) == []
@@ -203,6 +203,6 @@ def test_an_import_is_not_added_below_or_at_the_hole() -> None:
 def test_typescript_answers_bring_their_import() -> None:
     files = indexed(main_ts="", tools_ts="export function read_box() {}\n")
     text = "import { a } from './a';\n\nfunction f() {\n  return ⟦⟧;\n}\n"
-    new, imports = filled(text, "read_box()", name="main.ts", sources=Sources(files, "/work/main.ts"))
+    new, imports = filled(text, "read_box()", name="main.ts", sources=Sources(files, "/repo/main.ts"))
     assert imports == (Import("./tools", "read_box", is_local=True),)
     assert new == text.replace("a';\n", "a';\nimport { read_box } from './tools';\n").replace("⟦⟧", "read_box()")

@@ -274,7 +274,7 @@ async def in_the_shell(n: int, draw: random.Random, folder: Path, connect: Conne
             results = await job.fill(spec, plans, answers, connect, hear=lambda _text: None, done=lambda _n: None)
         for result, _ in results:
             file_result = job.write_fills(result)
-            edits = tuple(fill.edit for fill in file_result.fills.values())
+            edits = tuple(file_result.edits)
             if not edits:
                 continue
             trial = Trial("--at" if is_place else "infill", name, text, at, edits)

@@ -12,7 +12,7 @@ from tests.e2e.test_server_suggestions import run, says
 
 pytestmark = pytest.mark.e2e
 
-URI = "file:///work/a.py"
+URI = "file:///repo/a.py"
 HEAD = '"""Doc."""\n\n'
 TEXT = HEAD + "import ast\n\n" + says(text="json.dumps(x)") + "def f(x):\n    return \n"
 IMPORT = "import json\n"
