@@ -46,12 +46,11 @@ async def offer(server: DgLanguageServer) -> None:
     if accepted := laptop.by_name(str(choice.get("accepted"))):
         await pull(server, accepted, is_continued=True)
         return
-    today = datetime.datetime.now(datetime.UTC).date()
-    if choice.get("never") is True or str(choice.get("not_before", "")) > today.isoformat():
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    if choice.get("never") is True or str(choice.get("not_before", "")) > today:
         return
-    later = {"not_before": (today + datetime.timedelta(LATER_DAYS)).isoformat()}
     # Written before the question, so that a second editor does not ask as well.
-    if not await asyncio.to_thread(write_choice, later):
+    if not await asyncio.to_thread(write_choice, _later()):
         return
     question = (
         f"dg-lsp: download the model {model.name} ({model.n_bytes / 1e6:.0f} MB, once)? It gives {model.gives}. It runs on "
@@ -68,7 +67,7 @@ async def offer(server: DgLanguageServer) -> None:
     if answer is not None and answer.title == NEVER:
         await asyncio.to_thread(write_choice, {"never": True})
     elif answer is not None and answer.title == DOWNLOAD:
-        await asyncio.to_thread(write_choice, {**later, "accepted": model.name})
+        await asyncio.to_thread(write_choice, {**_later(), "accepted": model.name})
         await pull(server, model)
 
 
@@ -105,9 +104,10 @@ async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bo
             # When the editor ends, so does the download; the next session continues it.
             if process.returncode is None:
                 cancel()
+    if is_cancelled or not code:
+        # Not accepted any more, so that a model that the user removes is not pulled again.
+        await asyncio.to_thread(write_choice, _later())
     if is_cancelled:
-        later = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(LATER_DAYS)
-        await asyncio.to_thread(write_choice, {"not_before": later.isoformat()})
         server.say(f"{model.name} was not downloaded; to continue: dg-lsp engine pull {model.name}")
     elif code:
         sentence = errors.rpartition("\n")[2].removeprefix("dg-lsp engine: ") or f"{model.name} can't be pulled"
@@ -152,6 +152,10 @@ def write_choice(choice: Mapping[str, Any]) -> bool:
         log.info("the choice about laptop models can't be stored: %s", error)
         return False
     return True
+
+
+def _later() -> dict[str, Any]:
+    return {"not_before": (datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(LATER_DAYS)).isoformat()}
 
 
 def _memory() -> int:

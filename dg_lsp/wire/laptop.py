@@ -7,10 +7,10 @@ module knows names and folders. It contacts no server and reads no weights.
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from dg_lsp.wire import files
 from dg_lsp.wire.settings import AUTO, EMBEDDED
 
 NO_PULL_VARIABLE = "DG_LSP_NO_PULL"
@@ -65,7 +65,7 @@ class LaptopModel:
     def is_pulled(self) -> bool:
         """Whether the converted model is there and belongs to this user only."""
         # A folder appears complete, because it is renamed at the end.
-        return not problem(self.folder) and (self.folder / CONFIG).is_file()
+        return not files.folder_problem(self.folder) and (self.folder / CONFIG).is_file()
 
 
 def _qwen_part(number: int, n_bytes: int) -> Part:
@@ -128,21 +128,6 @@ def store() -> Path:
     import platformdirs  # imported here, so that front ends start fast
 
     return Path(platformdirs.user_data_dir("dg-lsp", appauthor=False)) / "models"
-
-
-def problem(place: Path) -> str:
-    """Return why a folder is not used, as the end of a sentence that begins with its path; "" if it is used."""
-    try:
-        status = place.lstat()
-    except OSError as error:
-        return f"can't be read: {(error.strerror or str(error)).lower()}"
-    if not stat.S_ISDIR(status.st_mode):
-        return "is not a folder"
-    if status.st_uid != os.getuid():
-        return "belongs to another user"
-    if status.st_mode & 0o022:
-        return "can be changed by other users; make it private (chmod 700)"
-    return ""
 
 
 def may_pull() -> bool:

@@ -81,6 +81,8 @@ def test_an_accepted_model_is_pulled_and_used_without_a_restart(index: Index, tm
             assert values[0]["title"] == "Downloading tiny"
             assert any(value.get("message", "").startswith("downloading tiny: ") for value in values)
             assert values[-1]["kind"] == "end"
+        # A model that the user removes is not pulled again.
+        assert "accepted" not in json.loads((tmp_path / "state" / "dg-lsp" / "pull-offer.json").read_text())
         # The next session finds it there, and asks nothing.
         n_asked = len(index.asked)
         async with editor(index, tmp_path, data, download) as client:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dg_lsp.core import calibration
+from dg_lsp.core import calibration, placeholders
 from dg_lsp.core.calibration import Calibration, HolePosition
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.decode import cuts, layout
@@ -145,6 +145,11 @@ class Fill:
             return text
         text = cuts.before_suffix(text, self.request.suffix)
         return text if self.is_block else cuts.rest_of_line(text, self.request.suffix)
+
+    def says_nothing(self, text: str) -> bool:
+        """Return whether a text is blank, or no body where a body is asked for."""
+        is_body = self.request.holes[0].kind in ("body", "marker")
+        return placeholders.says_nothing(text) if is_body else not text.strip()
 
     @property
     def tail(self) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import adapter, chat_template, checkpoint, dense, fetch, llama_files, reading, skeleton
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.engine.task import Say, UserError
-from dg_lsp.wire import config, laptop, model_names, trust
+from dg_lsp.wire import config, files, laptop, model_names, trust
 from dg_lsp.wire.model_names import folder_of
 from dg_lsp.wire.settings import DEVICES
 
@@ -264,7 +264,7 @@ def find(name: str, revision: str = "", *, say: Say = lambda _text, _share: None
         return folder
     if (model := laptop.by_name(name)) is not None:
         if not model.is_pulled:
-            reason = laptop.problem(model.folder) if model.folder.exists() else "was not pulled yet"
+            reason = files.folder_problem(model.folder) if model.folder.exists() else "was not pulled yet"
             raise LoadError(f"{name} {reason}; to get it: dg-lsp engine pull {name}")
         return model.folder
     try:

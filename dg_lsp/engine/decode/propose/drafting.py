@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
-from dg_lsp.core import placeholders
 from dg_lsp.engine.decode import layout
 from dg_lsp.engine.decode.fill import Fill
 from dg_lsp.engine.decode.filling import Filling, Live, Proposing
@@ -116,16 +115,10 @@ def _results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list[Propo
         if draft.end is not None and not fill.sheet.heals_by_parts:  # such texts are scored with what follows them
             scorer.learn(text, draft.ids, draft.logps, draft.end)
         for each in (text, *_shorter(fill, draft, text)):
-            if fill.sheet.heals_by_parts and not _says_something(fill, each):
+            if fill.sheet.heals_by_parts and fill.says_nothing(each):
                 continue
             results.setdefault(each, Proposal(each, "causal"))
     return list(results.values())
-
-
-def _says_something(fill: Fill, text: str) -> bool:
-    """Return whether a text has more than white space, and more than a placeholder where a body is asked for."""
-    is_body = fill.request.holes[0].kind in ("body", "marker")
-    return bool((placeholders.removed(f"{text}\n") if is_body else text).strip())
 
 
 def _end_of(fill: Fill, end: Collection[int]) -> Callable[[Sequence[int]], bool]:

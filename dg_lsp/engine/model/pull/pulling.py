@@ -21,7 +21,7 @@ from dg_lsp.engine.model.pull.convert import convert
 from dg_lsp.engine.model.pull.gguf_file import GgufError
 from dg_lsp.engine.model.pull.transfer import PIECE_BYTES, PullError
 from dg_lsp.engine.model.weights.progress import Meter
-from dg_lsp.wire import laptop
+from dg_lsp.wire import files, laptop
 from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.meeting import MeetingError, hold
 
@@ -47,7 +47,7 @@ def pull(model: LaptopModel, say: Say = lambda _text, _share: None, *, file: Pat
     store = laptop.store()
     try:
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if reason := laptop.problem(store):
+        if reason := files.folder_problem(store):
             raise PullError(f"{store} {reason}")
         with _locked(model), _way_out(model):
             if model.is_pulled:
