@@ -219,6 +219,16 @@ def test_killed_run_continues_with_the_same_losses(
     assert all(torch.equal(states_[0][name], states_[1][name]) for name in ("flat", "m1", "m2"))
 
 
+def test_steps_on_the_same_canvases_lower_their_loss(base: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = training_of(base, sources, replace(PLAN, rate=1e-2, batches=1, mix=EVERY_STATE[0]))
+    first = training.figures()
+    monkeypatch.setattr(loop, "Random", lambda _seed: Random(3))
+    losses = [training.step(1.0)[0] for _ in range(12)]
+    assert losses[-1] < losses[0] - 0.2
+    causal = [figures.split("(")[1:] for figures in (first, training.figures())]
+    assert [part[:5] for part in causal[0]] == [part[:5] for part in causal[1]]
+
+
 class Recording(Vocabulary):
     """Remembers the texts before holes."""
 

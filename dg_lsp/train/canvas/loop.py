@@ -258,7 +258,8 @@ def train(
     training = Training(frozen, Sources(sources, frozen.vocabulary, excluded=names), plan)
     if stored is not None:
         training.adopt(stored)
-    run(training, path, say)
+    if plan.minutes > 0:
+        run(training, path, say)
     if export:
         training.export(export)
         say(f"{export}: {export.stat().st_size / 1e6:.1f} MB")
