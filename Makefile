@@ -16,7 +16,7 @@ TESTS := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 .PHONY: help demo test test-all check style clean settings vscode test-editors lock release
 
 help:
-	@echo "make demo    fill the holes of fixtures/demo and show the diff"
+	@echo "make demo    pull a laptop model (0.5 GB, once), fill the holes of fixtures/demo and show the diff"
 	@echo "make test    install what the tests need, check style and types, run the tests but the slowest"
 	@echo "make test-all  the same with the slowest tests, and their coverage"
 	@echo "make check   what make test does, without installing"
@@ -27,7 +27,10 @@ help:
 	@echo "make test-editors   install real editors below build/ and test their clients in them"
 	@echo "make clean   remove what these commands made"
 
+# The model is downloaded once, into the user's data folder. Without a network, or with DG_LSP_NO_PULL, the embedded one fills.
 demo: $(RUN)
+	@echo "dg-lsp engine pull auto"
+	@$(BIN)/dg-lsp engine pull auto || [ $$? -eq 2 ]
 	@echo "dg-lsp infill --all fixtures/demo"
 	@# Exit status 1 says that holes stay open, which the small model leaves.
 	@$(BIN)/dg-lsp infill --all fixtures/demo || [ $$? -eq 1 ]
@@ -72,7 +75,7 @@ release: $(RELEASE)
 
 settings: $(RUN)
 	$(BIN)/python -m dg_lsp.wire.settings_pages --write
-	$(BIN)/python -m dg_lsp.engine.fit.page --write
+	$(BIN)/python -m dg_lsp.engine.model.fit.page --write
 
 vscode: wheel
 	node=$$(tests/editors/install/node.sh $(EDITORS)) && PATH="$$node:$$PATH" && cd editors/vscode && \

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from dg_lsp.batch.journal import Journal, JournalError
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import DEFAULT_KINDS, Location, Plan, PlanError
 from dg_lsp.batch.report import Row
-from dg_lsp.batch.run import HoleResult, RunOptions
+from dg_lsp.batch.rounds import HoleResult, RunOptions
 from dg_lsp.batch.scratch import ScratchError
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
@@ -29,6 +30,7 @@ from dg_lsp.infill import client, config
 from dg_lsp.infill.life import Loading, Starting, State
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire.entry import ENGINE_COMMAND
+from dg_lsp.wire.extras import install_command
 
 ERRORS = (PlanError, JournalError, ScratchError, EngineError, config.ConfigError)
 """The errors that `run` raises. The message is a sentence for the user. After an EngineError, another run may succeed."""
@@ -96,8 +98,8 @@ def spec_of(
     if not paths and places is None:
         raise PlanError("name files or folders to fill, or a place with --at or --places")
     root = job.common_root([*paths, *(Path(place.file) for place in places or ())])
-    settings = config.load_config(config.workspace_of(root)).settings
-    model = model or settings.model
+    configured = config.load_config(config.workspace_of(root))
+    settings, model = configured.settings, configured.model(model)
     config.check_model(model)
     return JobSpec(
         paths=tuple(paths),
@@ -169,7 +171,12 @@ async def run_job(
 def resident(
     model: str, hear: Callable[[str], None], *, say: Callable[[str], None], spec: JobSpec
 ) -> AbstractAsyncContextManager[Engine]:
-    """Return the user's resident engine with this model, started if needed."""
+    """Return the user's resident engine with this model, started if needed.
+
+    Raises PlanError if a package that a local model needs is not installed: another try would not help.
+    """
+    if not config.is_remote(model) and util.find_spec("torch") is None:
+        raise PlanError(f"the model {model} needs torch, which is not installed; install it with: {install_command('engine')}")
 
     def on_state(state: State) -> None:
         match state:
@@ -214,4 +221,4 @@ def _applied(spec: JobSpec, filled: _Filled, front: Front) -> tuple[list[tuple[F
 def _diff(result: FileResult, root: Path) -> str:
     source = result.plan.source
     name = os.path.relpath(source.path, root).replace(os.sep, "/")
-    return diff.unified(name, source.document.text, [fill.edit for fill in result.fills.values()])
+    return diff.unified(name, source.document.text, result.edits)

@@ -143,6 +143,8 @@ class _Outputs:
         for option, path in (("--report", self.page), ("--patch", self.patch)):
             if path and (problem := files.output_problem(path)):
                 raise PlanError(f"{option} {path}: {problem}")
+        if self.page and self.patch and os.path.realpath(self.page) == os.path.realpath(self.patch):
+            raise PlanError(f"--report and --patch name the same file, {self.patch}")
 
     def write(self, result: Result) -> bool:
         """Write the files, and return whether that succeeded."""

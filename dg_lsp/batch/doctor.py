@@ -33,7 +33,7 @@ from dg_lsp.wire.settings import DEFAULTS
 from dg_lsp.wire.visible import visible_message
 
 if TYPE_CHECKING:
-    from dg_lsp.batch.sample import Fill, Sample
+    from dg_lsp.batch.sample import FillTime, Sample
     from dg_lsp.wire.inspection import EngineReport
 
 ENGINE_NEEDS = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
@@ -92,7 +92,7 @@ def findings(model: str = "", *, with_sample: bool = False, workspace: Path | No
 
     root = workspace or workspace_of(Path.cwd())
     configured, problems = config.read(root)
-    model = model or configured.settings.model
+    model = configured.model(model)
     yield Finding("dg-lsp", f"{__version__} on {platform.system()} {platform.machine()}", facts={"version": __version__})
     yield _python()
     yield engine_packages(VLLM_NEEDS if model.startswith("vllm:") else ENGINE_NEEDS, remote=model.startswith(("fim:", "chat:")))
@@ -307,7 +307,7 @@ def _memory(info: Mapping[str, object]) -> Finding:
     return Finding("memory", ", ".join(parts), advice, sizes)
 
 
-def _fill_times(what: str, fill: Fill) -> Finding:
+def _fill_times(what: str, fill: FillTime) -> Finding:
     stages = ", ".join(f"{name} {ms:.0f}" for name, ms in fill.stages.items())
     cache = fill.done.cache
     state = f"{fill.ms:.0f} ms: {stages}; {fill.done.steps} steps, {cache.reused} of {cache.tokens} tokens cached"

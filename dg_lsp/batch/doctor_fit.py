@@ -14,7 +14,8 @@ from typing import Any
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import machine
 from dg_lsp.engine.model.weights import fetch
-from dg_lsp.wire import model_names
+from dg_lsp.wire import laptop, model_names
+from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.settings import EMBEDDED
 
 MAX_BYTES = 1 << 20
@@ -23,6 +24,8 @@ LISTED: tuple[tuple[fit.Precision, str], ...] = (("bfloat16", "16 bits"), ("fp8"
 
 def check_fit(model: str, device: str, dtype: str = "") -> tuple[str, str, dict[str, object]]:
     """Return a sentence on what a model needs and whether it fits, the advice if it does not, and the sizes in bytes."""
+    if (known := laptop.by_name(model)) is not None:
+        return _laptop(known)
     try:
         values = _config_values(model)
         geometry = fit.of_config(values)
@@ -50,6 +53,18 @@ def check_fit(model: str, device: str, dtype: str = "") -> tuple[str, str, dict[
     except fit.NoRoomError as error:
         return sentence, str(error), facts
     return f"{sentence}: it runs in {choice.precision} ({choice.why})", "", {**facts, "dtype": choice.precision}
+
+
+def _laptop(model: LaptopModel) -> tuple[str, str, dict[str, object]]:
+    sentence = f"{model.name} needs {fit.size(model.memory_bytes)} of memory, in 8 bits"
+    facts: dict[str, object] = {"device": "cpu", "bytes": {"int8": {"total": model.memory_bytes}}, "dtype": "int8"}
+    if not model.is_pulled:
+        return f"{sentence}, and is not pulled", f"Get it with: dg-lsp engine pull {model.name}", facts
+    free = machine.of_device("cpu").free
+    if free is not None and free < model.memory_bytes:
+        advice = "Close other programs, or choose a smaller model."
+        return f"{sentence}; {fit.size(free)} free", advice, {**facts, "free_bytes": free}
+    return sentence, "", facts
 
 
 def _config_values(model: str) -> Mapping[str, Any]:

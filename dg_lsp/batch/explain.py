@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from dg_lsp.batch.plan import Plan, where
-from dg_lsp.batch.run import RunOptions, request_for
-from dg_lsp.core import confidence
+from dg_lsp.batch.rounds import RunOptions, request_for
+from dg_lsp.core import confidence, importing
+from dg_lsp.core.importing import Sources
 from dg_lsp.core.values import Candidate, Hole, InfillRequest
 from dg_lsp.core.wording import counted
 from dg_lsp.infill import pipeline
@@ -90,11 +91,11 @@ def _changes(text: str, last: str, paint: Paint) -> str:
     return "".join(parts)
 
 
-def ending(plan: Plan, request: InfillRequest, trace: Trace) -> str:
+def ending(plan: Plan, request: InfillRequest, trace: Trace, sources: Sources) -> str:
     """Return the answers, best first, each with its confidence or the reason it is dropped, and the times."""
     lines = ["--- answers, best first; a percentage is the probability of being right"]
     for candidate in trace.candidates:
-        shown, reason = _judged(plan, request, candidate)
+        shown, reason = _judged(plan, request, candidate, sources)
         text = "".join(candidate.texts) if reason else shown
         end = f"   (not shown: it {reason})" if reason else "" if candidate.finished else "   (unfinished)"
         lines.append(f"{confidence.words(candidate.confidence):>14}  {candidate.row:8} {_indented(visible(text))}{end}")
@@ -107,7 +108,7 @@ def ending(plan: Plan, request: InfillRequest, trace: Trace) -> str:
     return "\n".join(lines) + "\n"
 
 
-def report(plan: Plan, request: InfillRequest, trace: Trace | None) -> dict[str, object]:
+def report(plan: Plan, request: InfillRequest, trace: Trace | None, sources: Sources) -> dict[str, object]:
     """Return the same facts for programs; without a trace, only the request."""
     [hole] = plan.holes
     document = plan.source.document
@@ -120,7 +121,7 @@ def report(plan: Plan, request: InfillRequest, trace: Trace | None) -> dict[str,
         return facts
     answers = []
     for candidate in trace.candidates:
-        shown, reason = _judged(plan, request, candidate)
+        shown, reason = _judged(plan, request, candidate, sources)
         facts_of_one = {name: value for name, value in asdict(candidate).items() if name != "confidence"}
         probability = confidence.probability(candidate.confidence)
         answers.append({**facts_of_one, "probability": probability, "edit": None if reason else shown, "reason": reason})
@@ -128,11 +129,16 @@ def report(plan: Plan, request: InfillRequest, trace: Trace | None) -> dict[str,
     return {**facts, "steps": steps, "answers": answers, "done": asdict(trace.done)}
 
 
-def _judged(plan: Plan, request: InfillRequest, candidate: Candidate) -> tuple[str, str]:
-    """Return the text that would be written for a candidate, or why it is dropped, as the rest of a sentence after "it"."""
-    answer = pipeline.to_answer(request, [candidate], plan.source.document, syntax=plan.syntax, is_file=True)
-    if answer.suggestions:
-        return "".join(edit.text for edit in answer.suggestions[0].edits), ""
+def _judged(plan: Plan, request: InfillRequest, candidate: Candidate, sources: Sources) -> tuple[str, str]:
+    """Return the text that would be written for a candidate, or why it is dropped, as the rest of a sentence after "it".
+
+    The text begins with its imports, one a line.
+    """
+    document = plan.source.document
+    answer = pipeline.to_answer(request, [candidate], document, syntax=plan.syntax, is_file=True, sources=sources)
+    for suggestion in answer.suggestions:
+        imports = "".join(f"{importing.statement(each, document.language)}\n" for each in suggestion.imports)
+        return imports + "".join(edit.text for edit in suggestion.edits), ""
     return "", "; ".join(answer.dropped)
 
 

@@ -43,7 +43,7 @@ def explain(
     Changes no file.
     """
     from dg_lsp.batch import explain, job, plan
-    from dg_lsp.batch.run import RunOptions
+    from dg_lsp.batch.rounds import RunOptions
     from dg_lsp.infill import config
     from dg_lsp.infill.port import EngineError
 
@@ -51,9 +51,10 @@ def explain(
         location = plan.parse_place(place)
         file_plan = plan.for_places(job.source_at(location), [location])
         configuration = config.load_config(config.workspace_of(file_plan.source.path))
-        model = model or configuration.settings.model
+        model = configuration.model(model)
         options = RunOptions(configuration.settings.batch_candidates, seed, configuration.settings.batch_deadline)
-        request = explain.request_of(file_plan, job.context_source()(file_plan), options)
+        context = job.context_source()(file_plan)
+        request, sources = explain.request_of(file_plan, context, options), context.sources
         if config.is_remote(model):
             privacy = config.privacy([file_plan.source.path])
             if privacy.keeps_file(file_plan.source.path):
@@ -66,9 +67,9 @@ def explain(
             joining = config.connect_options(configuration, command=ENGINE_COMMAND, model=model)
             trace = asyncio.run(_traced(request, joining, is_drawn=not as_json))
         if as_json:
-            typer.echo(json.dumps(explain.report(file_plan, request, trace), indent=2))
+            typer.echo(json.dumps(explain.report(file_plan, request, trace, sources), indent=2))
         elif trace is not None:
-            print_bytes(explain.ending(file_plan, request, trace))
+            print_bytes(explain.ending(file_plan, request, trace, sources))
     except (plan.PlanError, config.ConfigError, EngineError) as error:
         say(str(error))
         raise typer.Exit(2) from error

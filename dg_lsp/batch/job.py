@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from dg_lsp.batch import discover, keep, plan, run, select, together, write
 from dg_lsp.batch.check import Check
-from dg_lsp.batch.copies import open_copies
+from dg_lsp.batch.copies import Copies, open_copies
 from dg_lsp.batch.discover import Skipped, Source
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import PLACE_FORM, Location, Plan, PlanError
+from dg_lsp.batch.rounds import HoleResult, RunOptions
 from dg_lsp.batch.select import Selection
 from dg_lsp.core.values import Hole
 from dg_lsp.engine.model.weights import tuned_store
@@ -35,12 +35,6 @@ N_IN_FLIGHT_REMOTE = 8
 Connect = Callable[[str, Callable[[str], None]], "AbstractAsyncContextManager[Engine]"]
 
 
-class ContextSource(Protocol):
-    """Returns the context of a file; `texts` are the new texts of files that are filled already."""
-
-    def __call__(self, file_plan: Plan, texts: Mapping[Path, str] | None = None) -> FileContext: ...
-
-
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What to fill, with which model, and what to do with the fills."""
@@ -49,7 +43,7 @@ class JobSpec:
     places: tuple[Location, ...] = ()
     kinds: frozenset[str] = frozenset(plan.DEFAULT_KINDS)
     model: str = "embedded"
-    options: run.RunOptions = field(default_factory=run.RunOptions)
+    options: RunOptions = field(default_factory=RunOptions)
     write: bool = False
     check: Check | None = None
     n_jobs: int = 1
@@ -117,49 +111,60 @@ async def fill(
     hear: Callable[[str], None],
     done: Callable[[int], None],
     warn: Callable[[str], None] = lambda _line: None,
-) -> list[tuple[FileResult, Mapping[Hole, run.HoleResult]]]:
+) -> list[tuple[FileResult, Mapping[Hole, HoleResult]]]:
     """Fill the holes and return the result of each file, in order. Writes nothing."""
     with contextlib.ExitStack() as stack:
         copies = stack.enter_context(open_copies(spec.check, spec.n_jobs, warn)) if spec.check else None
-        file_context = context_source()
         async with connect(spec.model, hear) as engine:
-            result_by_path: dict[Path, FileResult] = {}
-            n_left = sum(len(one.holes) for one in file_plans)
-
-            def counted(n: int) -> None:
-                nonlocal n_left
-                n_left -= n
-                done(n)
-                if copies and not n_left:
-                    hear("checking")
-
-            async def finish(one: Plan, by_hole: Mapping[Hole, run.HoleResult], beside: Mapping[Path, str]) -> str:
-                async def more(hole: Hole, number: int, failure: str) -> Sequence[Fill]:
-                    result = by_hole[hole]
-                    context = file_context(one, result.texts)
-                    return await run.retry(engine, one, context, hole, spec.options, answers, number, failure, result.view)
-
-                result = await keep.keep(one, by_hole, spec.acceptance, copies, more, beside)
-                result_by_path[one.source.path] = result
-                return result.text
-
-            dependencies = run.Dependencies(lambda hole, fill: not spec.acceptance.reason(hole, fill), finish, file_context)
+            n_holes = sum(len(each.holes) for each in file_plans)
+            files = _Files(spec.acceptance, copies, ContextReader(), n_holes, hear, done)
             results = run.fill(
                 engine,
                 file_plans,
                 spec.options,
                 answers,
-                file_context,
-                counted,
-                dependencies=dependencies,
+                lambda file_plan: files.context_for(file_plan, {}),
+                files.count,
+                dependencies=files,
                 n_in_flight=_in_flight(spec),
             )
             async with contextlib.aclosing(results):
                 all_by_hole = [by_hole async for _, by_hole in results]
-            ordered = [result_by_path[one.source.path] for one in file_plans]
+            ordered = [files.result_by_path[each.source.path] for each in file_plans]
             if copies:
                 ordered = await together.passing(ordered, copies)
     return list(zip(ordered, all_by_hole, strict=True))
+
+
+@dataclass(slots=True)
+class _Files:
+    """The files of a run: which of their fills are accepted, and what later requests see of them (`run.Dependencies`)."""
+
+    rule: keep.AcceptanceRule
+    copies: Copies | None
+    reader: ContextReader
+    n_left: int
+    hear: Callable[[str], None]
+    done: Callable[[int], None]
+    result_by_path: dict[Path, FileResult] = field(default_factory=dict)
+
+    def is_sure(self, hole: Hole, fill: Fill) -> bool:
+        return not self.rule.reason(hole, fill)
+
+    async def finish(self, plan: Plan, by_hole: Mapping[Hole, HoleResult], beside: Mapping[Path, str]) -> str:
+        result = await keep.keep(plan, by_hole, self.rule, self.copies, beside)
+        self.result_by_path[plan.source.path] = result
+        return result.text
+
+    def context_for(self, plan: Plan, texts: Mapping[Path, str]) -> FileContext:
+        return self.reader.read(plan.source.path, plan.source.document, texts)
+
+    def count(self, n: int) -> None:
+        """Count answered holes. Only the checks are left after the last one."""
+        self.n_left -= n
+        self.done(n)
+        if self.copies and not self.n_left:
+            self.hear("checking")
 
 
 def _in_flight(spec: JobSpec) -> int:
@@ -179,14 +184,10 @@ def write_fills(result: FileResult) -> FileResult:
     return result
 
 
-def context_source() -> ContextSource:
+def context_source() -> Callable[[Plan], FileContext]:
     """Return a function for the contexts of files, which reads each workspace once."""
     reader = ContextReader()
-
-    def file_context(file_plan: Plan, texts: Mapping[Path, str] | None = None) -> FileContext:
-        return reader.read(file_plan.source.path, file_plan.source.document, texts)
-
-    return file_context
+    return lambda file_plan: reader.read(file_plan.source.path, file_plan.source.document, {})
 
 
 def common_root(paths: Sequence[Path]) -> Path:

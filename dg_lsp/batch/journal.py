@@ -14,13 +14,15 @@ import math
 import os
 import stat
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from dg_lsp import __version__
+from dg_lsp.core import importing
 from dg_lsp.core.confidence import Calibrated, Confidence, Ranked
-from dg_lsp.core.values import Document, Edit, Hole, InfillRequest, Span
+from dg_lsp.core.values import Document, Edit, Hole, Import, InfillRequest, Span
 from dg_lsp.infill.fill import Fill
 
 _BEGINS = b'{"key": "'
@@ -86,7 +88,12 @@ class Journal:
         if self._handle is None or not fills:
             return
         rows = [
-            {"edit": [*_pair(fill.edit.span), fill.edit.text], "steps": fill.steps, **_confidence_row(fill.confidence)}
+            {
+                "edit": [*_pair(fill.edit.span), fill.edit.text],
+                "steps": fill.steps,
+                **_confidence_row(fill.confidence),
+                "imports": [astuple(each) for each in fill.imports],
+            }
             for fill in fills
         ]
         # One write, so that lines stay whole when two runs share a journal.
@@ -102,7 +109,7 @@ class Journal:
         try:
             entry: dict[str, Any] = json.loads(line)
             fills = tuple(
-                Fill(Edit(Span(start, end), str(text)), _confidence_of(fill), int(fill["steps"]))
+                Fill(Edit(Span(start, end), str(text)), _confidence_of(fill), int(fill["steps"]), imports=_imports_of(fill))
                 for fill in entry["fills"]
                 for start, end, text in [fill["edit"]]
             )
@@ -140,6 +147,16 @@ def _confidence_of(row: dict[str, Any]) -> Confidence:
     if row["probability"] is None:
         return Ranked(int(row["rank"]), bool(row["doubted"]))
     return Calibrated(_finite(row["probability"]))
+
+
+def _imports_of(row: dict[str, Any]) -> tuple[Import, ...]:
+    """Return a fill's imports; raise ValueError if one is not made of names, as another program may have written it."""
+    imports = tuple(
+        Import(str(module), str(name), str(alias), bool(is_local)) for module, name, alias, is_local in row["imports"]
+    )
+    if not all(importing.is_valid(each) for each in imports):
+        raise ValueError("not an import")
+    return imports
 
 
 def _pair(span: Span) -> tuple[int, int]:

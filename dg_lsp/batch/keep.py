@@ -14,13 +14,13 @@ from dg_lsp.batch import settle
 from dg_lsp.batch.copies import Copies, Prober, root_of
 from dg_lsp.batch.plan import Plan
 from dg_lsp.batch.raising import token_of
-from dg_lsp.batch.run import HoleResult
+from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.batch.scratch import ScratchError
-from dg_lsp.batch.verify import Outcome, Retry, Verifier
+from dg_lsp.batch.verify import Outcome, Verifier
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Threshold
-from dg_lsp.core.values import Hole
-from dg_lsp.infill.fill import Fill
+from dg_lsp.core.values import Edit, Hole
+from dg_lsp.infill.fill import Fill, edits
 
 # With 0.8, at least four of five accepted fills are right. The user reviews the places that they named, so 0.5 is enough there.
 DEFAULT_MIN_CONFIDENCE: Mapping[str, float] = {"body": 0.8, "marker": 0.8, "error": 0.8, "cursor": 0.5, "selection": 0.5}
@@ -59,6 +59,11 @@ class FileResult:
     tests: frozenset[str] = frozenset()
 
     @property
+    def edits(self) -> list[Edit]:
+        """The edits of the fills, and the one that adds their imports."""
+        return edits(self.plan.source.document, self.fills.values())
+
+    @property
     def text(self) -> str:
         """The file's text with the fills in place."""
         return settle.text_with(self.plan, self.fills)
@@ -74,20 +79,14 @@ class FileResult:
         )
 
 
-async def no_more(_hole: Hole, _round: int, _failure: str) -> Sequence[Fill]:
-    """Return no further fills; used without retries."""
-    return ()
-
-
 async def keep(
     plan: Plan,
     by_hole: Mapping[Hole, HoleResult],
     rule: AcceptanceRule | None = None,
     copies: Copies | None = None,
-    retry: Retry = no_more,
     beside: Mapping[Path, str] | None = None,
 ) -> FileResult:
-    """Return which fills are accepted. With `copies` the check runs, and `retry` provides more fills while it rejects them.
+    """Return which fills are accepted. With `copies` the check runs; while it rejects all fills, the results provide more.
 
     `beside` are new texts of other files that the check sees in place of the current ones.
     """
@@ -106,7 +105,8 @@ async def keep(
     all_fills = dict(fills)
 
     async def retry_and_record(hole: Hole, round_number: int, failure: str) -> Sequence[Fill]:
-        more = await retry(hole, round_number, failure)
+        rounds = by_hole[hole].rounds
+        more = await rounds.further(hole, round_number, failure) if rounds else ()
         all_fills[hole] = (*all_fills[hole], *more)
         return more
 
@@ -123,11 +123,12 @@ async def keep(
                 tokens,
                 prober.probe,
                 retry_and_record,
+                lambda chosen: edits(plan.source.document, chosen),
             )
             outcomes = dict(await verifier.outcomes())
             result = _decided(plan, outcomes, rule, reasons, all_fills)
             if any(hole not in result.proofs for hole in result.fills):
-                problem = await verifier.problem_of([fill.edit for fill in result.fills.values()])
+                problem = await verifier.problem_of(result.edits)
                 if problem:
                     rejected = {hole: Outcome((), reason=problem) for hole in result.fills if hole not in result.proofs}
                     result = _decided(plan, outcomes | rejected, rule, reasons, all_fills)

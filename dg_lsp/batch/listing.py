@@ -10,7 +10,8 @@ from typing import Any
 from dg_lsp.batch import select
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.plan import Plan, line_column
-from dg_lsp.batch.run import ContextFor, RunOptions, request_for
+from dg_lsp.batch.rounds import RunOptions, request_for
+from dg_lsp.batch.run import ContextFor
 from dg_lsp.core import positions
 from dg_lsp.core.values import Hole
 from dg_lsp.core.wording import counted

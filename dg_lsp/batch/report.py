@@ -12,8 +12,8 @@ from typing import Any, Literal
 from dg_lsp.batch.discover import Skipped
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.plan import Plan, line_column
-from dg_lsp.batch.run import HoleResult
-from dg_lsp.core import confidence, polish, positions
+from dg_lsp.batch.rounds import HoleResult
+from dg_lsp.core import confidence, importing, polish, positions
 from dg_lsp.core.values import Hole
 from dg_lsp.core.wording import counted
 from dg_lsp.infill.fill import Fill
@@ -46,6 +46,8 @@ class Row:
     reason: str
     retry: bool
     candidates: tuple[dict[str, object], ...]
+    imports: tuple[str, ...] = ()
+    """The imports that the fill adds to its file, as lines of code."""
 
 
 def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[Row]:
@@ -71,6 +73,7 @@ def rows(result: FileResult, by_hole: Mapping[Hole, HoleResult]) -> list[Row]:
                 ms=ms,
                 reason=reason,
                 retry=not fill and by_hole[hole].is_lost,
+                imports=_imports(fill, source.document.language) if fill else (),
                 candidates=() if fill else _candidates(result.candidates.get(hole, ())),
             )
         )
@@ -149,6 +152,10 @@ def exit_code(rows: Sequence[Row], fail_on: str = "open") -> int:
 
 def _candidates(fills: Sequence[Fill]) -> tuple[dict[str, object], ...]:
     return tuple({"text": fill.edit.text, "probability": _probability(fill)} for fill in fills)
+
+
+def _imports(fill: Fill, language: str) -> tuple[str, ...]:
+    return tuple(importing.statement(each, language) for each in fill.imports)
 
 
 def _probability(fill: Fill) -> float | None:

@@ -14,7 +14,7 @@ from dg_lsp.batch.plan import where
 from dg_lsp.core import confidence
 from dg_lsp.core.confidence import Ranked
 from dg_lsp.core.values import Edit, Hole
-from dg_lsp.infill.fill import Fill
+from dg_lsp.infill.fill import Fill, edits
 
 REJECTED = "you rejected it"
 UNREVIEWED = "you quit the review"
@@ -65,7 +65,7 @@ def _decided(result: FileResult, hole: Hole, fills: dict[Hole, Fill], terminal: 
         reason = f" ({result.unsure[hole]})" if hole in result.unsure else ""
         sure = "edited by you" if place >= n_model else confidence.words(fill.confidence)
         terminal.show(f"{source.name}:{where(source.document, hole)}: {place + 1} of {len(choices)}, {sure}{proof}{reason}\n")
-        terminal.show(diff.unified(source.name, source.document.text, [fill.edit]))
+        terminal.show(diff.unified(source.name, source.document.text, edits(source.document, (fill,))))
         letter = terminal.ask(QUESTION)
         if letter == "n":
             place = (place + 1) % len(choices)

@@ -36,7 +36,7 @@ DEADLINE_MS = 120_000
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class FillTime:
     """The times of one fill: total milliseconds at the client, and the engine's report of each stage."""
 
     ms: float
@@ -58,8 +58,8 @@ class Sample:
 
     join_ms: float
     info: Mapping[str, object]
-    fresh: Fill
-    typed: Fill
+    fresh: FillTime
+    typed: FillTime
 
 
 async def take(options: ConnectOptions) -> Sample:
@@ -77,11 +77,11 @@ async def take(options: ConnectOptions) -> Sample:
         return Sample(join_ms, await engine.info(), fresh, typed)
 
 
-async def _fill(engine: client.ResidentEngine, request: InfillRequest) -> Fill:
+async def _fill(engine: client.ResidentEngine, request: InfillRequest) -> FillTime:
     ends: list[Done] = []
     began = time.perf_counter()
     candidates = await engine.fill(request, on_done=ends.append)
     ms = 1000 * (time.perf_counter() - began)
     if not candidates:
         raise EngineError("the engine returned no answer to the sample")
-    return Fill(ms, ends[-1])
+    return FillTime(ms, ends[-1])

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dg_lsp.batch.plan import Plan
-from dg_lsp.core import confidence, syntax, values
+from dg_lsp.core import confidence, syntax
 from dg_lsp.core.values import Hole
+from dg_lsp.infill import fill as filling
 from dg_lsp.infill.fill import Fill
 
 BREAKS = "the file does not parse with this fill and its other fills"
@@ -54,12 +55,12 @@ def n_attempts(fills: Mapping[Hole, Sequence[Fill]]) -> int:
 
 def text_with(plan: Plan, fills: Mapping[Hole, Fill]) -> str:
     """Return the file's text with these fills in place."""
-    return values.apply(plan.source.document.text, tuple(fill.edit for fill in fills.values()))
+    return filling.text_with(plan.source.document, fills.values())
 
 
 def parses_alone(plan: Plan, fill: Fill) -> bool:
     """Return whether the file can contain the fill, and has no more syntax errors with it than before."""
-    return _is_writable(fill.edit.text) and not _breaks(plan, values.apply(plan.source.document.text, (fill.edit,)))
+    return _is_writable(fill.edit.text) and not _breaks(plan, filling.text_with(plan.source.document, (fill,)))
 
 
 def unfit(plan: Plan, choices: Sequence[Fill]) -> str:

@@ -62,6 +62,8 @@ class Verifier:
     tokens: Mapping[Hole, str]
     probe: Probe
     retry: Retry
+    edits_of: Callable[[Iterable[Fill]], list[Edit]]
+    """Returns the edits of fills, with those of their imports."""
     _outcomes: dict[Hole, Outcome] = field(default_factory=dict)
     _accepted: dict[Hole, Fill] = field(default_factory=dict)
     _tests: Tests | None = None
@@ -94,8 +96,8 @@ class Verifier:
     ) -> ProbeResult:
         """Run the check with the accepted fills and some more, while the other given holes raise errors."""
         chosen = {**self._accepted, **(more or {})}
-        edits = {hole: fill.edit for hole, fill in chosen.items()}
-        return await self.probe([*edits.values(), *(self.raising[hole] for hole in raising if hole not in edits)], tests)
+        errors = [self.raising[hole] for hole in raising if hole not in chosen]
+        return await self.probe([*self.edits_of(chosen.values()), *errors], tests)
 
     async def _by_tests(self, open_holes: Sequence[Hole], tests: Tests) -> None:
         for hole in self.fills:

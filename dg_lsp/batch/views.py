@@ -9,6 +9,7 @@ from dg_lsp.batch import settle
 from dg_lsp.batch.plan import Plan
 from dg_lsp.core.values import Edit, Hole, Span
 from dg_lsp.infill.fill import Fill
+from dg_lsp.infill.fill import edits as edits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,13 @@ class View:
 
 
 def of(plan: Plan, fills: Mapping[Hole, Sequence[Fill]]) -> View | None:
-    """Return the file with the fills that parse together; None if there are none."""
-    settled = settle.settle(plan, fills)
+    """Return the file with the fills that parse together; None if there are none, or if they overlap."""
+    try:
+        settled = settle.settle(plan, fills)
+    except ValueError:  # `keep` says so, because the file's fills can't be put into it
+        return None
     if not settled.survivors:
         return None
     document = replace(plan.source.document, text=settled.text)
-    edits = tuple(sorted((fill.edit for fill in settled.survivors.values()), key=lambda edit: edit.span))
+    edits = tuple(sorted(edits_of(plan.source.document, settled.survivors.values()), key=lambda edit: edit.span))
     return View(Plan(replace(plan.source, document=document), ()), edits)

@@ -19,6 +19,7 @@ from importlib import resources
 import tree_sitter
 
 from dg_lsp.core import imports
+from dg_lsp.core.offers import Style
 
 # What most languages have, and the default for an unknown language.
 QUOTES = "\"'`"
@@ -40,8 +41,8 @@ class Language:
     `stub_suffixes`, bodies are meant to be empty.
 
     `imports` returns the names that a text imports. With `imports_folders`, such a name is a folder, and all of its
-    files are imported. `marks` is tried on each line; it matches text that is rare outside this language and similar
-    ones.
+    files are imported. `importing` is the style of its imports, if names can be imported for an answer. `marks` is tried on
+    each line; it matches text that is rare outside this language and similar ones.
 
     The rest describes how code is read without a tree. A string is what `strings` matches, or text between `quotes`;
     only the quotes in `multiline_quotes` may span lines. `heredoc` matches the beginning of a here document, up to its
@@ -66,6 +67,7 @@ class Language:
     stub_suffixes: tuple[str, ...] = ()
     imports: imports.Find = imports.nothing
     imports_folders: bool = False
+    importing: Style = ""
     strings: tuple[str, ...] = ()
     quotes: str = QUOTES
     multiline_quotes: str = MULTILINE_QUOTES
@@ -99,6 +101,7 @@ TABLE: tuple[Language, ...] = (
         shebangs=("python",),
         stub_suffixes=(".pyi",),
         imports=imports.python,
+        importing="python",
         strings=(r'"""(?:\\.|[^\\])*?(?:"""|\Z)', r"'''(?:\\.|[^\\])*?(?:'''|\Z)"),
         multiline_quotes="",
     ),
@@ -118,6 +121,7 @@ TABLE: tuple[Language, ...] = (
         filenames=("Jakefile",),
         shebangs=("node", "nodejs", "bun"),
         imports=imports.javascript,
+        importing="script",
     ),
     Language(
         name="typescript",
@@ -136,6 +140,7 @@ TABLE: tuple[Language, ...] = (
         shebangs=("deno", "ts-node", "tsx"),
         stub_suffixes=(".d.ts", ".d.mts", ".d.cts"),
         imports=imports.javascript,
+        importing="script",
     ),
     Language(
         name="tsx",
@@ -150,6 +155,7 @@ TABLE: tuple[Language, ...] = (
         marks=r"\breturn \(?<\w|=> \(?<\w|\bclassName=|^\s*<[A-Z]\w*(?: \w+=\{.*)?/?>|^\s*</?>$",
         indent="  ",
         imports=imports.javascript,
+        importing="script",
     ),
     Language(
         name="go",

@@ -13,6 +13,7 @@ _STATEMENT = r"""(?:pass|\.\.\.|:|(?:todo|unimplemented)!\(.*\)|(?:raise[ ])?Not
     |(?:throw[ ]new[ ][\w.\\]+|panic|error|die)[ ]?\(["'](?:TODO|not[ ](?:yet[ ])?implemented|unimplemented)\b.*\));?"""
 _FLAGS = re.IGNORECASE | re.VERBOSE | re.MULTILINE
 _LINE = re.compile(_STATEMENT, _FLAGS)
+_DOCSTRING = re.compile(r"""^[ \t]*[rRuU]?(\"{3}|'{3}).*?\1[ \t]*$""", re.MULTILINE | re.DOTALL)
 _WHOLE_LINE = re.compile(rf"^[ \t]*(?:{_STATEMENT})[ \t]*\n", _FLAGS)
 
 
@@ -31,6 +32,11 @@ def is_line(line: str) -> bool:
             return False
         line = start.rstrip(" \t")
     return True
+
+
+def says_nothing(text: str) -> bool:
+    """Return whether a text has only placeholders and docstrings, so that it is no body."""
+    return not removed(f"{_DOCSTRING.sub('', text)}\n").strip()
 
 
 def removed(text: str) -> str:

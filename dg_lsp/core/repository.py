@@ -20,8 +20,9 @@ from functools import cached_property
 
 from dg_lsp.core import context, languages, syntax
 from dg_lsp.core.languages import GrammarError
+from dg_lsp.core.offers import Offered, imported, offered
 from dg_lsp.core.symbols import Symbol, symbols
-from dg_lsp.core.values import InfillRequest, Snippet
+from dg_lsp.core.values import Import, InfillRequest, Snippet
 
 GRAM = 4  # tokens that must agree before a place; three find many more places and no better ones
 TAIL_CHARS = 400  # the text before the hole that is compared
@@ -51,7 +52,8 @@ _BLANK = re.compile(r"[ \t]+")
 class IndexedFile:
     """A file's text and its index. `places` are sorted integers: the hash of `GRAM` tokens, then the offset behind them.
 
-    `path` is the name that a model sees; several files may have the same.
+    `path` is the name that a model sees; several files may have the same. `imports` and `offers` are names for answers
+    (see `offers`).
     """
 
     path: str
@@ -59,12 +61,15 @@ class IndexedFile:
     text: str
     places: array[int]
     symbols: tuple[Symbol, ...] = ()
+    imports: tuple[Import, ...] = ()
+    offers: tuple[Offered, ...] = ()
 
     @property
     def n_bytes(self) -> int:
         """About the memory that the file takes, in bytes."""
         widest = 4 if not self.text.isascii() else 1
         shown = sum(len(symbol.name) + len(symbol.text) + 150 for symbol in self.symbols)
+        shown += 100 * (len(self.imports) + len(self.offers))
         return len(self.text) * widest + self.places.itemsize * len(self.places) + shown
 
 
@@ -74,7 +79,10 @@ def index(path: str, language: str, text: str) -> IndexedFile:
     tokens = list(_tokens(text))
     hashes = _hashes([token for token, _ in tokens])
     places = array("Q", sorted(code << _OFFSET_BITS | end for code, (_, end) in zip(hashes, tokens[GRAM - 1 :], strict=False)))
-    return IndexedFile(path, language, text, places, _symbols(text, language))
+    row = languages.get(language) if language else None
+    style = row.importing if row else ""
+    imports, offers = tuple(imported(text, style)), tuple(offered(text, style))
+    return IndexedFile(path, language, text, places, _symbols(text, language), imports, offers)
 
 
 # The class has no slots, so that the table of names can be computed on first use.
@@ -110,6 +118,18 @@ class Repository:
         for file in self.files.values():
             for symbol in file.symbols:
                 table.setdefault(symbol.name, []).append((file, symbol))
+        return table
+
+    @cached_property
+    def importers(self) -> dict[str, list[str]]:
+        """The keys of the files that offer or import a name, or that are a module with this name."""
+        table: dict[str, list[str]] = {}
+        for key, file in self.files.items():
+            *folders, last = key.replace("\\", "/").split("/")
+            stem = last.partition(".")[0]
+            module = folders[-1] if stem == "__init__" and folders else stem
+            for name in {module, *(each.bound for each in file.imports), *(each.name for each in file.offers)}:
+                table.setdefault(name, []).append(key)
         return table
 
     def is_own(self, file: IndexedFile, request: InfillRequest, own: str) -> bool:

@@ -1,4 +1,4 @@
-"""The commands `dg-lsp engine run | start | pull | stop | status | logs | token`.
+"""The commands `dg-lsp engine run | start | pull | models | stop | status | logs | token`.
 
 Front ends start and use the resident engine without these commands. Knows options, processes and the terminal.
 Knows nothing of models and requests.
@@ -22,15 +22,16 @@ import httpx
 import typer
 
 from dg_lsp.core.wording import counted
+from dg_lsp.engine.model.pull import commands as pull_commands
 from dg_lsp.engine.serve import status_lines
-from dg_lsp.engine.serve.progress_line import Progress
-from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, build, completions, config, meeting, model_names
+from dg_lsp.wire import PROTOCOL_MAX, PROTOCOL_MIN, build, completions, config, laptop, meeting, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.fields import WireError
 from dg_lsp.wire.inspection import EngineReport, inspect_engine, request
 from dg_lsp.wire.meeting import EngineFiles, EngineId, EngineSettings, MeetingError, State
-from dg_lsp.wire.settings import DEFAULTS, EMBEDDED, MAX_S
+from dg_lsp.wire.progress_line import Progress
+from dg_lsp.wire.settings import DEFAULTS, MAX_S
 from dg_lsp.wire.visible import visible_line, visible_message, with_log
 
 
@@ -58,7 +59,8 @@ Port = Annotated[int, typer.Option(help="Also listen on this port of 127.0.0.1; 
 
 def engine_of(
     model: Annotated[
-        str, typer.Option(help="Model: embedded, a folder, or a hub id.", autocompletion=completions.model)
+        str,
+        typer.Option(help="Model: auto, embedded, a laptop model, a folder, or a hub id.", autocompletion=completions.model),
     ] = DEFAULTS.model,
     revision: Annotated[str, typer.Option(help="Revision of a hub model.")] = "",
     dtype: Annotated[
@@ -75,7 +77,7 @@ def engine_of(
     """Return the engine that a command's options select."""
     if model_names.has_password(model):
         _fail(f"--model {config.NO_PASSWORD}")
-    return EngineId(model, revision, dtype, device, filler)
+    return EngineId(laptop.resolve(model), revision, dtype, device, filler)
 
 
 def how_to_run(
@@ -193,25 +195,8 @@ def start(
     typer.echo(visible_line(summary + others))
 
 
-@app.command()
-def pull(
-    model: Annotated[str, typer.Argument(help="A hub id (OWNER/NAME); default: the configured model.")] = "",
-    revision: Annotated[str, typer.Option(help="Revision of the model.")] = "",
-) -> None:
-    """Fetch a model from the hub ahead of its first use. Files in the cache are not fetched again."""
-    from dg_lsp.engine.model.weights import fetch
-
-    elsewhere = model == EMBEDDED or model_names.is_remote(model) or model_names.folder_of(model) is not None
-    if elsewhere or model.count("/") != 1:
-        _fail(f"{model or 'an empty name'} can't be fetched; give a hub id (OWNER/NAME)")
-    progress = Progress()
-    try:
-        folder = fetch.snapshot(model, revision, lambda text, _share: progress.say(text))
-    except fetch.FetchError as error:
-        progress.end()
-        _fail(str(error))
-    progress.end()
-    typer.echo(visible_line(f"{model} is in {folder}"))
+app.command()(pull_commands.pull)
+app.command()(pull_commands.models)
 
 
 @app.command()

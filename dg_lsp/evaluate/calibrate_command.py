@@ -95,7 +95,7 @@ def _filler(model: str, device: str, into: Path | None) -> tuple[str, Filler]:
     configured, problems = config.read()
     for problem in problems:
         say(problem)
-    name = model or (str(into) if into else configured.settings.model)
+    name = configured.model(model or (str(into) if into else ""))
     if into is not None and model_names.is_remote(name):
         raise EvalError(f"--into needs a checkpoint's folder, and {name} is a remote model; leave --into out")
     if into is not None and not (into / "config.json").is_file():
@@ -167,12 +167,11 @@ def _stored(filler: Filler, result: Fitted, into: Path | None, facts: dict[str, 
     assert filler.calibrations is not None
     try:
         if into is not None:
-            try:
-                current = profile.load_profile(into)
-            except ValueError as error:
-                raise EvalError(str(error)) from error
-            target = into / profile.FILE
-            calibration_store.replace_text(target, profile.dump(replace(current, calibration=result.calibration)))
+            from dg_lsp.engine.decode.filler import LocalFiller
+
+            assert isinstance(filler, LocalFiller)  # a folder's model runs here
+            target, used = into / profile.FILE, filler.loaded.profile
+            calibration_store.replace_text(target, profile.dump(replace(used, calibration=result.calibration)))
             return target
         assert filler.calibrations.model is not None
         figures = {"reliability": asdict(result.reliability), "holes": result.n_holes, "answered": result.n_answered}

@@ -80,7 +80,7 @@ def table(rows: Sequence[Row], seed: int = 0) -> Table:
 
 
 def remarks(rows: Sequence[Row], seed: int = 0) -> list[str]:
-    """Return the facts that the table omits: which kinds of row won, and the full engine's lead over the other methods."""
+    """Return the facts that the table omits: which kinds of row won, the full engine's lead over the others, keystrokes."""
     methods = by_method(rows)
     sentences = []
     if own := methods.get(FULL.name):
@@ -89,6 +89,10 @@ def remarks(rows: Sequence[Row], seed: int = 0) -> list[str]:
         for other, theirs in methods.items():
             if other != FULL.name and (gained := score.gain(own, theirs, seed)):
                 sentences.append(f"exact match of full minus {other}, task by task: {_interval(gained, signed=True)}")
+    if own := methods.get(FULL.name) or next(iter(methods.values()), []):
+        trades = score.summary(own, seed).keystrokes
+        parts = [f"{each.saved:.1%} for {each.in_vain:.1%} read in vain from {each.threshold:g}" for each in trades]
+        sentences.append("keystrokes saved, of all characters of the answers, by threshold: " + ", ".join(parts))
     return sentences
 
 

@@ -20,7 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dg_lsp.core import polish, syntax
+from dg_lsp.core import confidence, polish, syntax
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.model.profile import as_instruct
 from dg_lsp.evaluate import execute, methods, score
@@ -62,6 +62,7 @@ class Answer:
     source: str = ""
     ms: float = 0.0
     steps: int = 0
+    probability: float | None = None
 
 
 class Bench:
@@ -156,7 +157,9 @@ def fill(filler: Filler, task: Task, method: Method, seed: int = 0) -> Answer:
         raise EvalError(f"{task.task_id} can't be filled: {error}") from error
     text, candidate = settled(task, method, work.candidates())
     ms = (time.perf_counter() - began) * 1000
-    return Answer(text, candidate.row if candidate else "", ms, candidate.steps if candidate else 0)
+    if candidate is None:
+        return Answer(text, "", ms)
+    return Answer(text, candidate.row, ms, candidate.steps, confidence.probability(candidate.confidence))
 
 
 def settled(task: Task, method: Method, candidates: Sequence[Candidate]) -> tuple[str, Candidate | None]:
@@ -186,6 +189,8 @@ def to_row(task: Task, method: Method, answer: Answer) -> Row:
         source=answer.source,
         ms=answer.ms,
         steps=answer.steps,
+        keys=score.keys(answer.text, task.answer),
+        probability=answer.probability,
     )
 
 

@@ -4,6 +4,10 @@ An answer is exact if it equals the expected answer. Trailing white space, of ea
 leading white space counts. Edit similarity is 1 - Levenshtein distance / length of the longer text, on the same trimmed
 texts.
 
+Keystrokes saved are the share of characters that accepting each right answer would have saved. An answer is right as far
+as it goes if the expected answer begins with it. They are the gain of a threshold, and the characters of wrong answers,
+which a user reads in vain, are its cost.
+
 An answer parses if the file has no more syntax errors with it than with the expected answer. A blank answer does not
 count as parsing if something was expected, though tolerant grammars would accept it.
 
@@ -22,6 +26,33 @@ from dg_lsp.core import languages, syntax
 RESAMPLES = 1000
 
 
+# The thresholds at which keystrokes are reported.
+THRESHOLDS = (0.0, 0.1, 0.2, 0.3, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Characters at one hole: those that stood there, those that accepting the answer saves, and those read in vain."""
+
+    expected: int = 0
+    saved: int = 0
+    in_vain: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trade:
+    """What a threshold brings and costs: the share of holes with an answer, and shares of all characters that stood there.
+
+    `saved` is the share that accepting the right answers saves, and `in_vain` the characters of wrong answers per
+    character that stood there.
+    """
+
+    threshold: float
+    shown: float
+    saved: float
+    in_vain: float
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One answer and its scores. `parses` and `passed` are None if unknown."""
@@ -38,6 +69,8 @@ class Row:
     source: str = ""  # what the answer's canvas started from
     ms: float = 0.0
     steps: int = 0
+    keys: Keys = Keys()
+    probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +94,7 @@ class Summary:
     ms_p50: float
     ms_p95: float
     steps_p50: float
+    keystrokes: tuple[Trade, ...] = ()
 
 
 def trimmed(text: str) -> str:
@@ -71,6 +105,21 @@ def trimmed(text: str) -> str:
 def is_exact(text: str, answer: str) -> bool:
     """Return whether the text equals the expected answer."""
     return trimmed(text) == trimmed(answer)
+
+
+def keys(text: str, answer: str) -> Keys:
+    """Return the characters that a text saves or costs where the answer stood; a right text may end before the answer does."""
+    shown, expected = text.strip(), answer.strip()
+    is_right = expected.startswith(shown)
+    return Keys(len(expected), len(shown) if is_right else 0, 0 if is_right else len(shown))
+
+
+def trade(answers: Sequence[tuple[Keys, float | None]], threshold: float) -> Trade:
+    """Return what showing the answers with at least this probability brings and costs; one without any counts as 0."""
+    n_expected = max(sum(each.expected for each, _ in answers), 1)
+    shown = [each for each, probability in answers if (probability or 0.0) >= threshold and each.saved + each.in_vain]
+    saved, in_vain = (sum(getattr(each, name) for each in shown) / n_expected for name in ("saved", "in_vain"))
+    return Trade(threshold, round(len(shown) / max(len(answers), 1), 4), round(saved, 4), round(in_vain, 4))
 
 
 def similarity(text: str, answer: str) -> float:
@@ -103,6 +152,7 @@ def summary(rows: Sequence[Row], seed: int = 0) -> Summary:
         round(percentile([row.ms for row in rows], 50), 1),
         round(percentile([row.ms for row in rows], 95), 1),
         percentile(steps, 50),
+        tuple(trade([(row.keys, row.probability) for row in rows], threshold) for threshold in THRESHOLDS),
     )
 
 

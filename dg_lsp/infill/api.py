@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from dg_lsp.core import holes, languages
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Document, Snippet, Span
+from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
 from dg_lsp.infill import client, config, workspace
 from dg_lsp.infill.config import ConfigError, Guarded
 from dg_lsp.infill.file_context import ContextReader, FileContext
@@ -78,16 +79,21 @@ class Session:
         is the absolute path of the text's file; with it, the engine uses the weights that were tuned on its repository.
         Raises EngineError when the engine can't answer, and ValueError for an unknown kind.
         """
-        context = replace(self.context, path=path, related=tuple(related))
-        return await self._filled(_document(text, path, language), kinds, min_probability, context, file)
+        own = os.path.realpath(file) if file else ""
+        context = replace(self.context, path=path, related=tuple(related), file=file, own=own)
+        return await self._filled(_document(text, path, language), kinds, min_probability, context)
 
     async def _filled(
-        self, document: Document, kinds: Collection[str], min_probability: float, file_context: FileContext, file: str = ""
+        self, document: Document, kinds: Collection[str], min_probability: float, file_context: FileContext
     ) -> FillResult:
         parsed = syntaxes.of(document)
         file_holes = holes.in_document(document, parsed, frozenset(kinds))
-        task = replace(self._task(document, parsed, file_context, file), min_probability=min_probability)
-        return await fill((file_holes,), task, lambda _group: self.engine)
+        task = replace(self._task(document, parsed, file_context), min_probability=min_probability)
+
+        async def engine_for(_group: tuple[Hole, ...]) -> Engine:
+            return self.engine
+
+        return await fill((file_holes,), task, engine_for)
 
     async def fill_file(self, path: Path, *, kinds: Collection[str] = KINDS, min_probability: float = 0.0) -> FillResult:
         """Return a file's text with its holes filled; the file stays as it is.
@@ -109,11 +115,11 @@ class Session:
         # Decode bytes, because reading text would change the line endings.
         document = _document(path.read_bytes().decode(), name, "")
         file_context = await asyncio.to_thread(self.reader.read, path, document, is_fresh=True)
-        return await session._filled(document, kinds, min_probability, file_context, str(path))
+        return await session._filled(document, kinds, min_probability, file_context)
 
-    def _task(self, document: Document, parsed: Syntax | None, file_context: FileContext, file: str = "") -> Task:
+    def _task(self, document: Document, parsed: Syntax | None, file_context: FileContext) -> Task:
         def options(n_holes: int) -> RequestOptions:
-            return file_context.options(Budget(ms=self.deadline_ms * n_holes, candidates=self.candidates), self.seed, file)
+            return file_context.options(Budget(ms=self.deadline_ms * n_holes, candidates=self.candidates), self.seed)
 
         return Task(document, parsed, options, file_context.related, file_context.files)
 

@@ -25,7 +25,7 @@ from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.wire import build, meeting
 from dg_lsp.wire.meeting import EngineId, EngineSettings, MeetingError
 from dg_lsp.wire.messages import Ask
-from dg_lsp.wire.settings import DEFAULTS
+from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 from dg_lsp.wire.visible import with_log
 
 __all__ = ["Breaker", "ConnectOptions", "EngineBusyError", "EngineError", "ResidentEngine", "connect"]
@@ -52,7 +52,7 @@ class ConnectOptions:
     only connects to a running engine. Times are in seconds; 0 means never.
     """
 
-    model: str = DEFAULTS.model
+    model: str = EMBEDDED
     revision: str = ""
     dtype: str = DEFAULTS.dtype
     device: str = DEFAULTS.device

@@ -78,7 +78,7 @@ def connect_options(config: Config, *, command: tuple[str, ...], model: str = ""
     Raises EngineError for a model URL with a password, because other processes could read it.
     """
     settings = config.settings
-    model_name = model or settings.model
+    model_name = config.model(model)
     if model_names.has_password(model_name):
         raise EngineError(f"the model's URL {NO_PASSWORD}")
     return ConnectOptions(

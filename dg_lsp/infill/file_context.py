@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.core import repository, secrets
+from dg_lsp.core.importing import Sources
 from dg_lsp.core.repository import IndexedFile, Repository
 from dg_lsp.core.values import Budget, Document, Snippet
 from dg_lsp.infill import workspace
@@ -29,9 +30,11 @@ N_TEXTS = 512  # files of a workspace whose text is cached, at most `workspace.M
 
 @dataclass(frozen=True, slots=True)
 class FileContext:
-    """The context of a file: its path below the workspace, text from other files, the index, and the context settings.
+    """What requests for a file contain besides its text: which file it is, text from others, and the context settings.
 
-    `files` is the index of the workspace, from which each hole gets its own text.
+    A model sees `path`, which is below the workspace. `file` is the absolute path, and `own` that path without links, which
+    is the file's key in an index; both are "" if the text is no file. `files` is the index of the workspace, from which
+    each hole gets its own text.
     """
 
     path: str
@@ -39,11 +42,19 @@ class FileContext:
     files: Repository = repository.EMPTY
     window_chars: int = DEFAULTS.window_chars
     related_chars: int = DEFAULTS.related_chars
+    file: str = ""
+    own: str = ""
 
-    def options(self, budget: Budget, seed: int, file: str = "") -> RequestOptions:
-        """Return the options of a request for the file, whose absolute path is `file`."""
-        own = os.path.realpath(file) if file else ""
-        return RequestOptions(self.window_chars, self.related_chars, budget, seed, self.path, file=file, own=own)
+    def options(self, budget: Budget, seed: int = 0, previous: str = "") -> RequestOptions:
+        """Return the options of a request for the file."""
+        return RequestOptions(
+            self.window_chars, self.related_chars, budget, seed, self.path, previous=previous, file=self.file, own=self.own
+        )
+
+    @property
+    def sources(self) -> Sources:
+        """What the file may import from."""
+        return Sources(self.files, self.own)
 
 
 class ContextReader:
@@ -104,7 +115,7 @@ class _Workspace:
     def _context(self, path: Path, document: Document, texts: Mapping[Path, str]) -> FileContext:
         name, settings = workspace.name_of(path.relative_to(self._root)), self._settings
         if not settings.related_chars:
-            return FileContext(name, (), repository.EMPTY, settings.window_chars, 0)
+            return FileContext(name, (), repository.EMPTY, settings.window_chars, 0, str(path), os.path.realpath(path))
         # The workspace may have been reached through a link, and the index and the related files have real paths.
         by_path = {os.path.realpath(other): text for other, text in texts.items()}
         masked = {key: secrets.mask(text) for key, text in by_path.items() if Path(key).is_relative_to(self._ignore.root)}
@@ -118,7 +129,8 @@ class _Workspace:
         )
         files = self._index.repository
         new_files = {key: self._indexed(key, text) for key, text in masked.items() if key in files.files}
-        return FileContext(name, related, files.changed(new_files), settings.window_chars, settings.related_chars)
+        own, files = os.path.realpath(path), files.changed(new_files)
+        return FileContext(name, related, files, settings.window_chars, settings.related_chars, str(path), own)
 
     def _indexed(self, key: str, text: str) -> IndexedFile:
         """Return the index of a file's new text, which many requests share."""

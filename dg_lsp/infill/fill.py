@@ -6,21 +6,24 @@ requested alone. Knows suggestions and how they fit into the text. Knows nothing
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from dg_lsp.core import confidence, context, polish, positions, values
+from dg_lsp.core import confidence, context, importing, polish, positions, values
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.confidence import Confidence, Ranked, Threshold
 from dg_lsp.core.repository import EMPTY, Repository
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Document, Edit, Hole, Snippet
+from dg_lsp.core.values import Document, Edit, Hole, Import, Snippet
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Answer, RequestOptions, Suggestion
 from dg_lsp.infill.port import Engine
 
 BREAKS, NO_REPAIR = "the answer breaks the syntax", "the answer does not repair the syntax"
+
+EngineFor = Callable[[tuple[Hole, ...]], Awaitable[Engine]]
+"""Returns the engine for one request, once it is connected."""
 
 A = TypeVar("A")
 
@@ -29,13 +32,14 @@ A = TypeVar("A")
 class Fill:
     """One possible fill of a hole: the edit, the model's confidence in it, and the number of steps it took.
 
-    With `shrinks` it replaces working code by less code.
+    With `shrinks` it replaces working code by less code. The file needs the `imports` too; `edits` adds them.
     """
 
     edit: Edit
     confidence: Confidence
     steps: int = 0
     shrinks: bool = False
+    imports: tuple[Import, ...] = ()
 
     @property
     def start(self) -> int:
@@ -60,17 +64,16 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class FillResult:
-    """The text with its holes filled, the fills in order, for each open hole its line and the reason, and how many holes."""
+    """The text with its holes filled, the fills in order, for each open hole its line and the reason, and how many holes.
+
+    `edits` are those of the fills and the one that adds their imports, in order.
+    """
 
     text: str = ""
     fills: tuple[Fill, ...] = ()
     open_holes: tuple[tuple[int, str], ...] = ()
     n_holes: int = 0
-
-    @property
-    def edits(self) -> tuple[Edit, ...]:
-        """The edits of the fills."""
-        return tuple(fill.edit for fill in self.fills)
+    edits: tuple[Edit, ...] = ()
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -132,9 +135,25 @@ class Task:
 
 
 def fills_of(suggestion: Suggestion) -> tuple[Fill, ...]:
-    """Return a suggestion's fills, one for each hole of its request."""
-    candidate = suggestion.candidate
-    return tuple(Fill(edit, candidate.confidence, candidate.steps, suggestion.shrinks) for edit in suggestion.edits)
+    """Return a suggestion's fills, one for each hole of its request.
+
+    Each has all imports of the suggestion, because it is not known which hole needs which name.
+    """
+    candidate, shrinks, imports = suggestion.candidate, suggestion.shrinks, suggestion.imports
+    return tuple(Fill(edit, candidate.confidence, candidate.steps, shrinks, imports) for edit in suggestion.edits)
+
+
+def edits(document: Document, fills: Iterable[Fill]) -> list[Edit]:
+    """Return the edits of these fills of a document, and the one that adds their imports."""
+    chosen = list(fills)
+    imports = {each for fill in chosen for each in fill.imports}
+    imported = importing.edit(document.text, document.language, tuple(imports)) if imports else None
+    return [*([imported] if imported else []), *(fill.edit for fill in chosen)]
+
+
+def text_with(document: Document, fills: Iterable[Fill]) -> str:
+    """Return the document's text with these fills and their imports; raise ValueError if two edits overlap."""
+    return values.apply(document.text, tuple(edits(document, fills)))
 
 
 async def in_turn(
@@ -153,12 +172,12 @@ async def in_turn(
 async def fill(
     attempts: Sequence[tuple[Hole, ...]],
     task: Task,
-    engine_for: Callable[[tuple[Hole, ...]], Engine],
+    engine_for: EngineFor,
     done: Callable[[int, int], None] = lambda _n_done, _n_holes: None,
 ) -> FillResult:
     """Return the result of the first set of holes with a fill, else of the last set.
 
-    `engine_for` returns the engine for one request. `done` is called with the number of holes that are done and their total.
+    `done` is called with the number of holes that are done and their total.
     Raises EngineError.
     """
     result = FillResult(task.document.text)
@@ -172,14 +191,14 @@ async def fill(
 async def _fill(
     holes: tuple[Hole, ...],
     task: Task,
-    engine_for: Callable[[tuple[Hole, ...]], Engine],
+    engine_for: EngineFor,
     done: Callable[[int, int], None],
 ) -> FillResult:
     state = _Text(task)
 
     async def ask(asked: tuple[Hole, ...]) -> Answer:
         done(holes.index(asked[0]), len(holes))
-        return await task.ask(engine_for(asked), asked)
+        return await task.ask(await engine_for(asked), asked)
 
     for group in context.group(holes, task.document):
         await in_turn(group, ask, state.accepts, splits=not task.repairs)
@@ -199,13 +218,14 @@ class _Text:
         """Accept the first suggestion that is probable enough and fits into the text; return whether there is one."""
         reason = answer.reason
         for suggestion in answer.suggestions:
+            fills = fills_of(suggestion)
             probability = confidence.probability(suggestion.candidate.confidence) or 0.0
             if probability < self.task.min_probability:
                 reason = reason or f"its probability is below {self.task.min_probability:g}"
-            elif not self._is_valid(suggestion.edits):
+            elif not self._is_valid(fills):
                 reason = NO_REPAIR if self.task.repairs else BREAKS
             else:
-                self.fills += fills_of(suggestion)
+                self.fills += fills
                 for hole in group:
                     self.reasons.pop(hole, None)
                 return True
@@ -214,19 +234,25 @@ class _Text:
 
     def result(self, n_holes: int) -> FillResult:
         """Return the filled text with its fills and open holes."""
-        lines = positions.lines(self.task.document.text)
+        document = self.task.document
+        lines = positions.lines(document.text)
         fills = tuple(sorted(self.fills, key=lambda fill: fill.edit.span))
         open_holes = sorted(self.reasons.items(), key=lambda item: item[0].span)
+        all_edits = tuple(sorted(edits(document, fills), key=lambda edit: edit.span))
         return FillResult(
-            values.apply(self.task.document.text, tuple(fill.edit for fill in fills)),
+            values.apply(document.text, all_edits),
             fills,
             tuple((lines.at(hole.span.start) + 1, reason) for hole, reason in open_holes),
             n_holes,
+            all_edits,
         )
 
-    def _is_valid(self, edits: Sequence[Edit]) -> bool:
+    def _is_valid(self, fills: Sequence[Fill]) -> bool:
         task = self.task
-        text = values.apply(task.document.text, (*(fill.edit for fill in self.fills), *edits))
+        try:
+            text = text_with(task.document, (*self.fills, *fills))
+        except ValueError:  # one edit adds all imports; it may include the place of a hole between them
+            return False
         after = syntaxes.of(replace(task.document, text=text), task.syntax)
         if after is None or task.syntax is None:
             return not task.repairs

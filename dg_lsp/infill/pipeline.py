@@ -5,13 +5,15 @@ It keeps no state between calls, reads no file, and knows engines only by the in
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dg_lsp.core import context, polish, repository
+from dg_lsp.core.importing import Sources
 from dg_lsp.core.repository import Repository
-from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, InfillRequest, Snippet
+from dg_lsp.core.values import Budget, Candidate, Document, Edit, Hole, Import, InfillRequest, Snippet
 from dg_lsp.infill.port import Engine
 from dg_lsp.wire.settings import DEFAULTS
 
@@ -49,13 +51,15 @@ class RequestOptions:
 class Suggestion:
     """A candidate that passed all filters: its edits, one for each hole in order, and the filters that changed it.
 
-    With `shrinks` it replaces working code by less code, so the user must confirm it.
+    The file needs the `imports` too, which `core.importing` writes. With `shrinks` it replaces working code by less code,
+    so the user must confirm it.
     """
 
     edits: tuple[Edit, ...]
     candidate: Candidate
     fired: tuple[str, ...] = ()
     shrinks: bool = False
+    imports: tuple[Import, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,8 @@ async def infill(
         return Answer()
     request = to_request(document, holes, settings, syntax=syntax, related=related, files=files)
     candidates = await engine.fill(request)
-    return to_answer(request, candidates, document, syntax=syntax, is_file=is_file, allow_shrink=allow_shrink)
+    sources = Sources(files, settings.own)
+    return to_answer(request, candidates, document, syntax=syntax, is_file=is_file, allow_shrink=allow_shrink, sources=sources)
 
 
 def to_request(
@@ -142,29 +147,33 @@ def to_answer(
     syntax: Syntax | None = None,
     is_file: bool = False,
     allow_shrink: bool = False,
+    sources: Sources | None = None,
 ) -> Answer:
     """Return the candidates that can be shown, best first and at most as many as requested, and why others were dropped.
 
     A candidate with a name that the file does not bind comes after the others, in languages where this is no certain error.
-    With `allow_shrink`, candidates that replace working code by less code come last.
+    With `sources`, the names that it does not bind are imported if that is possible. With `allow_shrink`, candidates that
+    replace working code by less code come last.
     """
+    to_edits = functools.partial(
+        polish.to_edits, holes=request.holes, document=document, syntax=syntax, is_file=is_file, sources=sources
+    )
     suggestions: dict[tuple[Edit, ...], Suggestion] = {}
     doubtful: dict[tuple[Edit, ...], Suggestion] = {}
     shrunk: dict[tuple[Edit, ...], Suggestion] = {}
     dropped: list[str] = []
     fired: list[str] = []
     for candidate in candidates:
-        polished = polish.to_edits(candidate, request.holes, document, syntax=syntax, is_file=is_file)
+        polished = to_edits(candidate)
         if polished.dropped and allow_shrink:
-            shrinking = polish.to_edits(
-                candidate, request.holes, document, syntax=syntax, is_file=is_file, allow_shrink=allow_shrink
-            )
+            shrinking = to_edits(candidate, allow_shrink=True)
             polished = shrinking if shrinking.shrinks and not shrinking.dropped else polished
         fired += polished.fired
         if polished.dropped:
             dropped.append(polished.dropped)
         else:
             rank = shrunk if polished.shrinks else doubtful if polished.unbound else suggestions
-            rank.setdefault(polished.edits, Suggestion(polished.edits, candidate, polished.fired, polished.shrinks))
+            suggestion = Suggestion(polished.edits, candidate, polished.fired, polished.shrinks, polished.imports)
+            rank.setdefault(polished.edits, suggestion)
     usable = (*suggestions.values(), *doubtful.values(), *shrunk.values())[: request.budget.candidates]
     return Answer(usable, tuple(dropped), tuple(fired))

@@ -102,8 +102,8 @@ class RepositoryIndex:
         self._entries = entries
         if not is_same:
             indexed = Repository({str(path): entry.file for path, entry in entries.items() if entry.file})
-            # The table of names is made here, in the thread, and not at the first request.
-            _ = indexed.by_name
+            # The tables of names are made here, in the thread, and not at the first request.
+            _ = indexed.by_name, indexed.importers
             self.repository = indexed
         return is_complete
 

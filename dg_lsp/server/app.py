@@ -11,6 +11,7 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -33,6 +34,7 @@ from dg_lsp.server.settings import Settings
 from dg_lsp.server.stats import Statistics
 from dg_lsp.server.status import Reporter
 from dg_lsp.server.sync import Documents
+from dg_lsp.wire import laptop
 
 if TYPE_CHECKING:
     # These are imported after `initialize` was answered, so that the editor starts fast.
@@ -86,7 +88,9 @@ class DgLanguageServer(LanguageServer):
         self.documents = Documents()
         self.clock = clock
         self.statistics = Statistics(statistics)
-        self.reporter = Reporter(self.settings.model, self._send_status)
+        self.model = ""
+        """The name of the model that runs: the configured one, and for `auto` what that means now."""
+        self.reporter = Reporter(laptop.resolve(self.settings.model), self._send_status)
         self.resident = Resident(opener, self._engine_changed, clock, self.configuration.local_only, self._on_note)
         self.progresses = Progresses(self)
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -183,17 +187,18 @@ class DgLanguageServer(LanguageServer):
         choice = self.settings.completion_list
         return not self.client.inline if choice is None else choice
 
-    async def ready(self) -> None:
-        """Ask the client for its settings and connect to the engine; a second call does nothing."""
+    async def ready(self) -> bool:
+        """Ask the client for its settings and connect to the engine; a second call does nothing, and returns False."""
         if self._is_ready:
-            return
+            return False
         self._is_ready = True
         self._show_problems()
         await self.pull_settings()
         if self.client.registers_configuration:
             options = lsp.DidChangeConfigurationRegistrationOptions(section=settings.SECTION)
             self.spawn(self._register("dg-lsp-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, options))
-        self.resident.start(self.settings)
+        self._connect()
+        return True
 
     async def pull_settings(self) -> None:
         """Ask the client for its settings, if it supports that; only the response to the latest call is used."""
@@ -228,8 +233,7 @@ class DgLanguageServer(LanguageServer):
         """Look up whether a document may be sent to a model, and read other files, before the first request."""
         refused = await self.nearby.look(uri)
         if not refused and (doc := self.documents.get(uri)) is not None:
-            self.nearby.related(doc.document, self.configuration.at(uri).related_chars)
-            self.nearby.files(doc.document, self.configuration.at(uri).related_chars)
+            self.nearby.context(doc.document, self.configuration.at(uri))
 
     def look_at_files(self) -> None:
         """Read the configuration files again if one has changed."""
@@ -251,11 +255,26 @@ class DgLanguageServer(LanguageServer):
     def restart_engine(self) -> None:
         """Forget all answers and connect to the engine again."""
         self.completer.reset()
-        self.resident.start(self.settings)
+        self._connect()
+
+    def look_for_model(self) -> None:
+        """Connect to another engine if `auto` means another model now, such as one that was just pulled."""
+        if laptop.resolve(self.settings.model) != self.model:
+            self._use_model()
+            if self.resident.condition.state != "off":
+                self.restart_engine()
+
+    def _connect(self) -> None:
+        self._use_model()
+        self.resident.start(replace(self.settings, model=self.model))
+
+    def _use_model(self) -> None:
+        self.model = laptop.resolve(self.settings.model)
+        self.reporter.model(self.model)
 
     def _configure(self) -> None:
         self.settings = self.configuration.session
-        self.reporter.model(self.settings.model)
+        self._use_model()
         self.reporter.problems(self.configuration.problems)
         self.reporter.paused(when.paused(self.settings))
         self.statistics.writes = self.settings.statistics
@@ -315,6 +334,7 @@ class DgLanguageServer(LanguageServer):
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
             self.look_at_files()
+            self.look_for_model()
             if self.process_id is not None and not _alive(self.process_id):
                 log.warning("the editor's process %s is gone; the server ends", self.process_id)
                 self.protocol.ended()

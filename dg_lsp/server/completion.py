@@ -13,14 +13,15 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dg_lsp.core import holes, polish, positions
 from dg_lsp.core import syntax as syntaxes
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Budget, Document, Hole, Snippet, Span
+from dg_lsp.core.values import Budget, Hole, Import, Snippet, Span
 from dg_lsp.infill import pipeline
 from dg_lsp.infill.pipeline import Suggestion
-from dg_lsp.server import convert, debounce, reuse, show, snapshot, when
+from dg_lsp.server import debounce, reuse, show, snapshot, when
 from dg_lsp.server.debounce import Rhythm
 from dg_lsp.server.inflight import EngineAnswer, Flights
 from dg_lsp.server.nearby import Nearby
@@ -65,6 +66,7 @@ class Reply:
     at: int = 0
     offers: tuple[Offer, ...] = ()
     replaced: Span | None = None
+    language: str = ""
 
 
 class Completer:
@@ -107,20 +109,20 @@ class Completer:
         doc = self._documents.get(request.uri)
         if doc is None:
             return self._nothing(Reason("unknown", "the document is not open"))
-        settings, index = self._settings(request.uri), doc.index
+        text = doc.index.text
         await self._nearby.look(request.uri)
         if turn.is_set():
             return self._nothing(SUPERSEDED)
-        if doc.index.text is not index.text:
+        if doc.index.text is not text:
             return self._nothing(MOVED)
-        moment = self._moment(request, doc)
+        moment, settings = self._moment(request, doc), self._settings(request.uri)
         if (reason := when.reason(moment, settings)) is not None:
             return self._nothing(reason)
-        now = snapshot.take(doc, request.uri, request.offset, request.selected)
+        now = self._snapshot(doc, request, settings)
         fit = self._cache.find(now.place, self._clock())
         if fit is not None and (request.automatic or fit.n_candidates >= settings.candidates):
             self._statistics.counts.add("typed through" if fit.typed else "cached")
-            return self._show(request, now, index, fit.offers)
+            return self._show(request, now, fit.offers)
         if request.automatic:
             # This parses the text, so it runs only when no cached answer fits.
             moment = replace(moment, scope=when.scope_at(doc.near(request.offset), request.offset))
@@ -132,18 +134,31 @@ class Completer:
             )
             if await _set_within(turn, wait_ms / 1000):
                 return self._nothing(SUPERSEDED)
-            if doc.index.text is not index.text:
+            if not now.is_current(doc):
                 return self._nothing(MOVED)
         offers, reason = await self._ask(request, now, turn)
         if reason is not None:
             return self._nothing(reason)
-        return self._show(request, now, index, offers)
+        return self._show(request, now, offers)
+
+    def _snapshot(self, doc: OpenDocument, request: SuggestionRequest, settings: Settings) -> Snapshot:
+        """Return what the request depends on, with the text of the notebook's cells above a cell."""
+        context = self._nearby.context(doc.document, settings)
+        cells = self._documents.cells_before(request.uri)
+        near = tuple(
+            Snippet(f"{context.path} (cell)", cell.text[max(len(cell.text) - settings.related_chars, 0) :])
+            for cell in cells[-4:]
+            if cell.text.strip() and settings.related_chars
+        )
+        context = replace(context, related=(*near, *context.related))
+        is_file = not self._documents.is_cell(request.uri)
+        return snapshot.take(doc, request.offset, request.selected, settings, context, is_file=is_file)
 
     async def _ask(
         self, request: SuggestionRequest, now: Snapshot, turn: asyncio.Event
     ) -> tuple[tuple[Offer, ...], Reason | None]:
         """Return the engine's offers, or the reason for none; join a running request where its answer may fit."""
-        n_candidates = 1 if request.automatic else self._settings(request.uri).candidates
+        n_candidates = 1 if request.automatic else now.settings.candidates
         flight = self._flights.joinable(now.place, self.rhythm.latency_ms)
         if flight is not None and flight.n_candidates >= n_candidates:
             answer = await flight.wait(turn, raises=not request.automatic)
@@ -162,28 +177,25 @@ class Completer:
 
     async def _fill(self, now: Snapshot, n_candidates: int, turn: str = "") -> EngineAnswer:
         """Return the engine's offers for the snapshot, or why there are none; cache them."""
-        settings = self._settings(now.document.uri)
-        engine = await self._resident.engine(now.document.uri, turn)
+        uri, settings, context = now.document.uri, now.settings, now.context
+        engine = await self._resident.engine(uri, turn)
         syntax = now.syntax()
         hole = holes.at_cursor(now.document, now.offset, syntax)
-        related = self._related(now.document, settings)
-        options = pipeline.RequestOptions(
-            window_chars=settings.window_chars,
-            related_chars=settings.related_chars,
-            budget=Budget(ms=settings.deadline, candidates=n_candidates),
-            path=self._nearby.name(now.document.uri),
-            previous=self._cache.left_over(now.place, self._clock()),
-            file=str(convert.to_path(now.document.uri) or ""),
-            own=self._nearby.real_path(now.document.uri),
-        )
+        budget = Budget(ms=settings.deadline, candidates=n_candidates)
+        options = context.options(budget, previous=self._cache.left_over(now.place, self._clock()))
         started = self._clock()
         self._statistics.counts.add("asked")
-        current = self._documents.get(now.document.uri)
-        quick = self._outlines.quick(now.document.uri, syntax, settings.window_chars, current.syntax if current else None)
-        is_file = not self._documents.is_cell(now.document.uri)
-        files = self._nearby.files(now.document, settings.related_chars)
+        current = self._documents.get(uri)
+        quick = self._outlines.quick(uri, syntax, settings.window_chars, current.syntax if current else None)
         answer = await pipeline.infill(
-            engine, now.document, (hole,), options, syntax=quick, related=related, files=files, is_file=is_file
+            engine,
+            now.document,
+            (hole,),
+            options,
+            syntax=quick,
+            related=context.related,
+            files=context.files,
+            is_file=now.is_file,
         )
         if answer.fired:
             log.debug("polished by %s", ", ".join(answer.fired))
@@ -191,52 +203,42 @@ class Completer:
         self.rhythm = self.rhythm.answered(latency_ms)
         self._statistics.counts.took(latency_ms)
         offers = tuple(
-            Offer(_sure_text(item, hole, now, syntax, settings, is_file=is_file), item.candidate.confidence, next(self._ids))
+            Offer(sure.text, item.candidate.confidence, next(self._ids), sure.imports)
             for item in answer.suggestions
+            for sure in [_sure_text(item, hole, now, syntax)]
         )
         # Do not cache an answer that the deadline cut short.
         if all(item.candidate.finished for item in answer.suggestions):
             self._cache.keep(now.place, offers, n_candidates, self._clock())
         return offers, answer.reason
 
-    def _related(self, document: Document, settings: Settings) -> tuple[Snippet, ...]:
-        cells = self._documents.cells_before(document.uri)
-        name = self._nearby.name(document.uri)
-        near = tuple(
-            Snippet(f"{name} (cell)", cell.text[max(len(cell.text) - settings.related_chars, 0) :])
-            for cell in cells[-4:]
-            if cell.text.strip() and settings.related_chars
-        )
-        return (*near, *self._nearby.related(document, settings.related_chars))
-
     # Reply
 
-    def _show(self, request: SuggestionRequest, now: Snapshot, index: positions.Lines, offers: tuple[Offer, ...]) -> Reply:
-        settings, clock = self._settings(request.uri), self._clock()
+    def _show(self, request: SuggestionRequest, now: Snapshot, offers: tuple[Offer, ...]) -> Reply:
         offers_to_show, reason = show.visible(
-            offers, now.place, self.usage.rejections, settings, clock, automatic=request.automatic
+            offers, now.place, self.usage.rejections, now.settings, self._clock(), automatic=request.automatic
         )
         if reason is not None:
             return self._nothing(reason)
-        doc = self._documents.get(request.uri)
-        answer = Reply(index, request.offset, offers_to_show)
+        doc, language = self._documents.get(request.uri), now.document.language
+        is_current = now.is_current(doc)
+        answer = Reply(now.index, request.offset, offers_to_show, language=language)
         if request.selected is not None:
             span, selected_text = request.selected
-            answer = Reply(
-                index, span.start, tuple(replace(offer, text=selected_text + offer.text) for offer in offers_to_show), span
-            )
-        if doc is None or doc.index.text is not index.text:
+            whole_offers = tuple(replace(offer, text=selected_text + offer.text) for offer in offers_to_show)
+            answer = Reply(now.index, span.start, whole_offers, span, language)
+        if not is_current:
             moved = None
             if doc is not None and request.selected is None:
-                moved = reuse.realigned(index.text, request.offset, offers_to_show, doc.index.text)
+                moved = reuse.realigned(now.index.text, request.offset, offers_to_show, doc.index.text)
             if moved is None or doc is None:
                 return self._nothing(MOVED)
-            answer = Reply(doc.index, *moved)
+            answer = Reply(doc.index, *moved, language=language)
         self.usage.sent(answer.offers)
         if answer.replaced is None:
             self.usage.watch(request.uri, answer.index.text, answer.at, answer.offers[0])
         self._on_outcome(None)
-        if request.automatic and request.selected is None and doc.index.text is index.text:
+        if request.automatic and request.selected is None and is_current:
             self._look_ahead(now, answer.offers[0])
         return answer
 
@@ -247,9 +249,8 @@ class Completer:
 
     def _look_ahead(self, now: Snapshot, offer: Offer) -> None:
         """Ask the engine now for the text after the suggestion, in case the user accepts it."""
-        uri = now.document.uri
         is_slow = not self.rhythm.latencies_ms or self.rhythm.latency_ms > AHEAD_LATENCY_MS
-        if not self._settings(uri).speculate or is_slow or self._flights.has(uri) or self._resident.trouble():
+        if not now.settings.speculate or is_slow or self._flights.has(now.place.uri) or self._resident.trouble():
             return
         after = now.accepting(offer.text)
         follows = after.document.text[after.offset : after.offset + 1]
@@ -304,10 +305,17 @@ class Completer:
         )
 
 
-def _sure_text(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None, settings: Settings, *, is_file: bool) -> str:
+class _Sure(NamedTuple):
+    """A text to offer, and what the file must import for it."""
+
+    text: str
+    imports: tuple[Import, ...]
+
+
+def _sure_text(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | None) -> _Sure:
     """Return the suggestion's text up to its first uncertain token, or all of it where no shorter text is valid alone."""
     text = item.edits[0].text
-    doubt = show.doubt(item.candidate, text, hole.lead, settings.token_threshold)
+    doubt = show.doubt(item.candidate, text, hole.lead, now.settings.token_threshold)
     whole = now.with_text(syntax, text) if doubt is not None else None
     ends: tuple[int, ...] = ()
     # In code that does not parse, a cut's own syntax errors could not be told apart.
@@ -320,9 +328,10 @@ def _sure_text(item: Suggestion, hole: Hole, now: Snapshot, syntax: Syntax | Non
             continue
         # Polish the cut text too: the parser accepts `x = self.` when another line follows.
         alone = replace(item.candidate, texts=(cut[len(hole.lead) :],))
-        if polished := polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=is_file).edits:
-            return polished[0].text
-    return text
+        polished = polish.to_edits(alone, (hole,), now.document, syntax=syntax, is_file=now.is_file, sources=now.sources)
+        if polished.edits:
+            return _Sure(polished.edits[0].text, polished.imports)
+    return _Sure(text, item.imports)
 
 
 def _no_answer(why: str) -> Reason:

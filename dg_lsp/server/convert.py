@@ -101,8 +101,10 @@ def to_replacing_item(
     return lsp.InlineCompletionItem(insert_text=text, range=to_range(index, replaced, encoding), command=command)
 
 
-def to_completion_item(index: Lines, at: int, text: str, *, encoding: Encoding, detail: str) -> lsp.CompletionItem:
-    """Return text to insert at an offset, as an item of an ordinary completion list.
+def to_completion_item(
+    index: Lines, at: int, text: str, *, encoding: Encoding, detail: str, added: Edit | None = None
+) -> lsp.CompletionItem:
+    """Return text to insert at an offset, as an item of an ordinary completion list; `added` is an edit elsewhere.
 
     Editors filter lists by the word before the cursor. The item therefore replaces that word by itself plus the text.
     """
@@ -121,6 +123,7 @@ def to_completion_item(index: Lines, at: int, text: str, *, encoding: Encoding, 
         filter_text=whole.split("\n")[0].strip() or whole,
         sort_text="\U0010ffff",
         text_edit=lsp.TextEdit(to_range(index, Span(start, at), encoding), whole),
+        additional_text_edits=[lsp.TextEdit(to_range(index, added.span, encoding), added.text)] if added else None,
         insert_text_mode=lsp.InsertTextMode.AsIs,
     )
 

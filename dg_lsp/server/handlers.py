@@ -28,7 +28,7 @@ def add(server: DgLanguageServer) -> None:
 
     @server.feature(lsp.INITIALIZED)
     def _(params: lsp.InitializedParams) -> None:
-        server.spawn(server.ready())
+        server.spawn(_begin(server))
 
     @server.feature(lsp.SHUTDOWN)
     def _(params: None) -> None:
@@ -128,6 +128,14 @@ def add(server: DgLanguageServer) -> None:
         _ignore_bad_params(
             lambda: server.completer.usage.accepted_in_part(methods.to_offer_id(params), methods.to_accepted_length(params)),
         )
+
+
+async def _begin(server: DgLanguageServer) -> None:
+    if await server.ready():
+        # Imported here, because the editor waits for the answer to `initialize`.
+        from dg_lsp.server import pulling
+
+        await pulling.offer(server)
 
 
 def _add_lists(server: DgLanguageServer) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from urllib.parse import unquote
 
@@ -19,9 +19,11 @@ from dg_lsp.core import repository
 from dg_lsp.core.repository import Repository
 from dg_lsp.core.values import Document, Snippet
 from dg_lsp.infill import ignoring, workspace
+from dg_lsp.infill.file_context import FileContext
 from dg_lsp.infill.ignoring import Ignore
 from dg_lsp.infill.repository import RepositoryIndex
 from dg_lsp.server import convert
+from dg_lsp.server.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +36,14 @@ LOOK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """When a document was looked up, why it may not be sent ("" if it may), and its path without links ("" if unknown)."""
+    """When a document was looked up, why it may not be sent ("" if it may), and which file it is."""
 
     at: float
     reason: str
-    real_path: str = ""
+    file: FileContext
 
 
-_NOT_LOOKED = _Looked(-FRESH_S, "has not been looked up yet")
+_NOT_LOOKED = _Looked(-FRESH_S, "has not been looked up yet", FileContext(""))
 
 
 class Nearby:
@@ -95,9 +97,18 @@ class Nearby:
         """
         return self._looked.get(uri, _NOT_LOOKED).reason or self._withheld(uri)
 
-    def real_path(self, uri: str) -> str:
-        """Return a document's absolute path without links, as `look` found it; "" if it is not known. Reads no file."""
-        return self._looked.get(uri, _NOT_LOOKED).real_path
+    def context(self, document: Document, settings: Settings) -> FileContext:
+        """Return what requests for a document contain besides its text, as it was read last, without waiting.
+
+        It is read again when it is old. A document that `look` has not finished for has no name.
+        """
+        return replace(
+            self._looked.get(document.uri, _NOT_LOOKED).file,
+            related=self.related(document, settings.related_chars),
+            files=self.files(document, settings.related_chars),
+            window_chars=settings.window_chars,
+            related_chars=settings.related_chars,
+        )
 
     async def look(self, uri: str) -> str:
         """Return what `refused` returns, after looking it up in a thread; results are cached for some seconds.
@@ -117,23 +128,15 @@ class Nearby:
 
     async def _look(self, uri: str) -> None:
         own_task = asyncio.current_task()
-        real_path = ""
+        file = _NOT_LOOKED.file
         try:
-            reason, real_path = await asyncio.to_thread(self._look_up, uri)
+            reason, file = await asyncio.to_thread(self._look_up, uri)
         except (OSError, ValueError, RuntimeError) as error:
             reason = f"can't be looked up ({type(error).__name__})"
         finally:
             if self._looking.get(uri) is own_task:
                 del self._looking[uri]
-        self._looked[uri] = _Looked(self._clock(), reason, real_path)
-
-    def name(self, uri: str) -> str:
-        """Return a document's name for the prompt: its path relative to its workspace folder."""
-        path = convert.to_path(uri)
-        if path is None:
-            return uri.rpartition(":")[2].rpartition("/")[2][:100]
-        root = self._root(path)
-        return workspace.name_of(path.relative_to(root) if root else PurePath(path.name))
+        self._looked[uri] = _Looked(self._clock(), reason, file)
 
     def related(self, document: Document, limit_chars: int) -> tuple[Snippet, ...]:
         """Return the cached related text, without waiting; start reading it again when it is old."""
@@ -209,9 +212,15 @@ class Nearby:
         around = [root for root in self._roots if path.is_relative_to(root)]
         return max(around, key=lambda root: len(root.parts), default=None)
 
-    def _look_up(self, uri: str) -> tuple[str, str]:
+    def _look_up(self, uri: str) -> tuple[str, FileContext]:
+        """Return why a document may not be sent, and which file it is; its name is relative to its workspace folder."""
         path = convert.to_path(uri)
-        return self._reason(uri, path), "" if path is None else os.path.realpath(path)
+        reason = self._reason(uri, path)
+        if path is None:
+            return reason, FileContext(uri.rpartition(":")[2].rpartition("/")[2][:100])
+        root = self._root(path)
+        name = workspace.name_of(path.relative_to(root) if root else PurePath(path.name))
+        return reason, FileContext(name, file=str(path), own=os.path.realpath(path))
 
     def _reason(self, uri: str, path: Path | None) -> str:
         root = self._root(path) if path is not None else None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dg_lsp.core.confidence import Confidence
+from dg_lsp.core.values import Import
 
 # A cached answer fits where this much text on each side is the same; text further away may change.
 BEFORE_CHARS, AFTER_CHARS = 1_500, 500
@@ -44,11 +45,12 @@ def place(uri: str, text: str, offset: int) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Text that may be shown at the cursor, and the model's confidence in it."""
+    """Text that may be shown at the cursor, the model's confidence in it, and what the file must import for it."""
 
     text: str
     confidence: Confidence
     id: int = 0
+    imports: tuple[Import, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcRequestCancelled
 
-from dg_lsp.core import confidence, polish, positions, values
+from dg_lsp.core import confidence, importing, polish, positions, values
 from dg_lsp.core.positions import Encoding
-from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span
-from dg_lsp.infill import fill, pipeline
+from dg_lsp.core.values import Budget, Document, Hole, Span
+from dg_lsp.infill import fill
 from dg_lsp.infill.fill import FillResult
-from dg_lsp.infill.link import OnDraft
 from dg_lsp.infill.port import Engine, EngineError
 from dg_lsp.server import actions, convert, methods, when
 from dg_lsp.server.actions import Action
@@ -30,6 +28,7 @@ from dg_lsp.server.sync import OpenDocument
 log = logging.getLogger(__name__)
 
 _REPLACE = "Replace"
+IMPORT_LABEL = "dg-lsp: import"  # VS Code's client knows by it that the edit belongs to the accepted suggestion
 # These actions replace code that the user wrote, so editors that can preview an edit show it first.
 PREVIEWED = ("regenerate", "repair")
 _TITLES = {
@@ -78,6 +77,7 @@ async def execute(server: DgLanguageServer, params: lsp.ExecuteCommandParams) ->
     if params.command == methods.ACCEPTED:
         if isinstance(first, int):
             server.completer.usage.accepted(first)
+            await _import(server, str(arguments[1]) if len(arguments) > 1 else "", first)
         return None
     if params.command == methods.GET_STATUS:
         return server.reporter.status.to_json()
@@ -105,6 +105,23 @@ async def _fill(server: DgLanguageServer, params: FillParams) -> dict[str, Any]:
         return {"applied": False}
     fills = [fill.to_json() for fill in action_result.fills]
     return {"applied": True, "note": action_result.note, "nHoles": action_result.n_holes, "fills": fills}
+
+
+async def _import(server: DgLanguageServer, uri: str, offer_id: int) -> None:
+    """Add the imports of an accepted suggestion to its document, as it is now."""
+    imports, doc = server.completer.usage.imports(offer_id), server.documents.get(uri)
+    if not imports or doc is None or doc.lost:
+        return
+    added = importing.edit(doc.index.text, doc.document.language, imports)
+    if added is None:
+        return
+    workspace_edit = convert.to_workspace_edit(
+        uri, doc.document.version, doc.index, (added,), server.documents.encoding, versioned=server.client.versioned_edits
+    )
+    try:
+        await server.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit=workspace_edit, label=IMPORT_LABEL))
+    except JsonRpcException as error:
+        log.info("the editor does not apply edits: %s", error)
 
 
 def to_fill_params(data: object) -> FillParams:
@@ -175,8 +192,8 @@ async def edit(server: DgLanguageServer, params: FillParams) -> ActionResult | N
     server.statistics.counts.add("actions filled")
     threshold = server.configuration.at(params.uri).suggestion_threshold
     caution, note = result.caution(threshold), result.note(threshold)
-    if len(result.edits) < result.n_holes:
-        server.say(f"{len(result.edits)} of {result.n_holes} holes were filled: {'; '.join(result.reasons)}")
+    if len(result.fills) < result.n_holes:
+        server.say(f"{len(result.fills)} of {result.n_holes} holes were filled: {'; '.join(result.reasons)}")
     if caution:
         server.say(f"{caution}: check what was filled")
     workspace_edit = convert.to_workspace_edit(
@@ -220,12 +237,14 @@ def _quoted(text: str) -> str:
 def _parts(text: str, result: FillResult, encoding: Encoding) -> tuple[FilledPart, ...]:
     """Return the fills with their ranges in the text after the edit."""
     index, shift = positions.lines(values.apply(text, result.edits)), 0
+    fills = {each.edit: each for each in result.fills}
     parts = []
-    for each in result.fills:
-        start = each.start + shift
-        ends = convert.to_points(index, Span(start, start + len(each.text)), encoding)
-        parts.append(FilledPart(*ends, each.text, confidence.words(each.confidence)))
-        shift += len(each.text) - (each.end - each.start)
+    for edit in result.edits:
+        start = edit.span.start + shift
+        ends = convert.to_points(index, Span(start, start + len(edit.text)), encoding)
+        if edit in fills:
+            parts.append(FilledPart(*ends, edit.text, confidence.words(fills[edit].confidence)))
+        shift += len(edit.text) - (edit.span.end - edit.span.start)
     return tuple(parts)
 
 
@@ -272,19 +291,13 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
     encoding, settings = server.documents.encoding, server.configuration.at(document.uri)
     span = convert.from_points(index, params.start, params.end, encoding)
     attempts = actions.attempts(params.what, document, syntax, span, params.instruction)
-    related: Sequence[Snippet] = await server.nearby.read(document, settings.related_chars)
-    options = pipeline.RequestOptions(
-        window_chars=settings.window_chars,
-        related_chars=settings.related_chars,
-        budget=Budget(ms=settings.action_deadline, candidates=settings.candidates),
-        path=server.nearby.name(document.uri),
-        file=str(convert.to_path(document.uri) or ""),
-        own=server.nearby.real_path(document.uri),
-    )
+    await server.nearby.read(document, settings.related_chars)
+    context = server.nearby.context(document, settings)
+    options = context.options(Budget(ms=settings.action_deadline, candidates=settings.candidates))
     token = secrets.token_hex(6)
     latest: tuple[DraftPart, ...] = ()
 
-    def engine_for(group: tuple[Hole, ...]) -> Engine:
+    async def engine_for(group: tuple[Hole, ...]) -> Engine:
         ends = [convert.to_points(index, hole.span, encoding) for hole in group]
 
         def draft(texts: tuple[str, ...], step: int) -> None:
@@ -293,7 +306,7 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
             latest = tuple(DraftPart(start, end, text) for (start, end), text in zip(ends, texts, strict=False))
             server.send_draft(DraftParams(token, document.uri, document.version, latest, step))
 
-        return _LateEngine(server, document.uri, token, draft if server.client.hears_drafts else None)
+        return await server.resident.engine(document.uri, token, draft if server.client.hears_drafts else None)
 
     def done(n_done: int, n_holes: int) -> None:
         bar.report(f"{n_done} of {n_holes}", n_done / max(n_holes, 1))
@@ -301,13 +314,12 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
     try:
         is_file = not server.documents.is_cell(document.uri)
         # Shrinking is allowed because `edit` asks the user, or the editor shows a preview.
-        files = server.nearby.files(document, settings.related_chars)
         task = fill.Task(
             document,
             syntax,
             lambda _n_holes: options,
-            related,
-            files,
+            context.related,
+            context.files,
             is_file=is_file,
             allow_shrink=True,
             repairs=params.what == "repair",
@@ -316,14 +328,3 @@ async def _run(server: DgLanguageServer, params: FillParams, doc: OpenDocument, 
     finally:
         if latest:
             server.send_draft(DraftParams(token, document.uri, document.version, (), done=True))
-
-
-class _LateEngine:
-    """An engine that waits for the connection at the first request."""
-
-    def __init__(self, server: DgLanguageServer, uri: str, turn: str, on_draft: OnDraft | None) -> None:
-        self._server, self._uri, self._turn, self._on_draft = server, uri, turn, on_draft
-
-    async def fill(self, request: InfillRequest) -> tuple[Candidate, ...]:
-        engine = await self._server.resident.engine(self._uri, self._turn, self._on_draft)
-        return await engine.fill(request)

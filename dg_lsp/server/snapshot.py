@@ -1,4 +1,4 @@
-"""The text and the cursor at the moment of a request for suggestions.
+"""Everything that a request for suggestions depends on, taken once: text, cursor, syntax, settings, and other files.
 
 This module knows open documents, but no engines, earlier answers or running requests.
 """
@@ -9,21 +9,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dg_lsp.core import syntax as syntaxes
+from dg_lsp.core.importing import Sources
+from dg_lsp.core.positions import Lines
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Document, Span
+from dg_lsp.infill.file_context import FileContext
 from dg_lsp.server import reuse
 from dg_lsp.server.reuse import Place
+from dg_lsp.server.settings import Settings
 from dg_lsp.server.sync import OpenDocument
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The text at the start of a request, with the selected completion item inserted, and the cursor in that text."""
+    """One moment of a document and its workspace.
 
+    `index` is the editor's text. `document` is that text with the selected completion item inserted, and `offset` the
+    cursor in it. `context` has the text from other files, and the index of the workspace as it was.
+    """
+
+    index: Lines
     document: Document
     offset: int
     place: Place
     syntax: Callable[[], Syntax | None]
+    settings: Settings
+    context: FileContext
+    is_file: bool
+
+    def is_current(self, doc: OpenDocument | None) -> bool:
+        """Return whether the editor still has this text. Texts are compared by identity, because they are long."""
+        return doc is not None and doc.index.text is self.index.text
+
+    @property
+    def sources(self) -> Sources | None:
+        """What the document may import from; None if it is not a whole file."""
+        return self.context.sources if self.is_file else None
 
     def with_text(self, syntax: Syntax | None, text: str) -> Syntax | None:
         """Return the syntax of the document with this text at the cursor."""
@@ -36,23 +57,33 @@ class Snapshot:
         document = replace(self.document, text=before[:at] + text + before[at:])
         offset = at + len(text)
         place = reuse.place(self.place.uri, document.text, offset)
-        return Snapshot(document, offset, place, lambda: syntaxes.of(document, self.syntax()))
+        return replace(self, document=document, offset=offset, place=place, syntax=lambda: syntaxes.of(document, self.syntax()))
 
 
-def take(doc: OpenDocument, uri: str, offset: int, selected: tuple[Span, str] | None) -> Snapshot:
-    """Return the snapshot of an open document.
+def take(
+    doc: OpenDocument,
+    offset: int,
+    selected: tuple[Span, str] | None,
+    settings: Settings,
+    context: FileContext,
+    *,
+    is_file: bool,
+) -> Snapshot:
+    """Return the snapshot of an open document, which is a whole file or a notebook's cell.
 
     `selected` is the item selected in the editor's own completion list: the span that it replaces, and its text.
     """
     document = doc.document
+    uri = document.uri
     if selected is None:
-        place = reuse.place(uri, document.text, offset)
-        return Snapshot(document, offset, place, _once(document, lambda: doc.near(offset)))
+        place, syntax = reuse.place(uri, document.text, offset), _once(document, lambda: doc.near(offset))
+        return Snapshot(doc.index, document, offset, place, syntax, settings, context, is_file)
     span, selected_text = selected
     whole = replace(document, text=document.text[: span.start] + selected_text + document.text[span.end :])
     offset = span.start + len(selected_text)
     before = doc.near(span.start)
-    return Snapshot(whole, offset, reuse.place(uri, whole.text, offset), lambda: syntaxes.of(whole, before))
+    place = reuse.place(uri, whole.text, offset)
+    return Snapshot(doc.index, whole, offset, place, lambda: syntaxes.of(whole, before), settings, context, is_file)
 
 
 def _once(document: Document, current: Callable[[], Syntax | None]) -> Callable[[], Syntax | None]:

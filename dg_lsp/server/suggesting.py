@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 from lsprotocol import types as lsp
 
-from dg_lsp.core import positions
+from dg_lsp.core import importing, positions
+from dg_lsp.core.values import Edit
 from dg_lsp.infill.port import EngineError
 from dg_lsp.server import convert, methods
 from dg_lsp.server.app import DgLanguageServer
 from dg_lsp.server.completion import Reply, SuggestionRequest
+from dg_lsp.server.reuse import Offer
 from dg_lsp.server.sync import OpenDocument
 from dg_lsp.server.when import Reason
 
@@ -33,9 +35,12 @@ async def inline_completion(server: DgLanguageServer, params: lsp.InlineCompleti
         )
 
     reply = await _answer(server, params.text_document.uri, params.position, to_request)
-    items = []
+    items, language = [], reply.language
     for offer in reply.offers:
-        command = lsp.Command("Accepted", methods.ACCEPTED, arguments=[offer.id])
+        lines = [importing.statement(each, language) for each in offer.imports]
+        # The protocol's inline completions have no additional edits, so the command of an accepted one adds the imports.
+        arguments = [offer.id, params.text_document.uri, lines] if lines else [offer.id]
+        command = lsp.Command("Accepted", methods.ACCEPTED, arguments=arguments)
         if reply.replaced is not None:
             items.append(convert.to_replacing_item(reply.index, reply.replaced, offer.text, encoding=encoding, command=command))
         else:
@@ -56,10 +61,17 @@ async def completion(server: DgLanguageServer, params: lsp.CompletionParams) -> 
 
     reply = await _answer(server, params.text_document.uri, params.position, to_request)
     items = [
-        convert.to_completion_item(reply.index, reply.at, offer.text, encoding=encoding, detail="dg-lsp")
+        convert.to_completion_item(
+            reply.index, reply.at, offer.text, encoding=encoding, detail="dg-lsp", added=_added(reply, offer)
+        )
         for offer in reply.offers
     ]
     return lsp.CompletionList(is_incomplete=True, items=items)
+
+
+def _added(reply: Reply, offer: Offer) -> Edit | None:
+    """Return the edit that adds the imports of a suggestion."""
+    return importing.edit(reply.index.text, reply.language, offer.imports) if offer.imports else None
 
 
 async def _answer(

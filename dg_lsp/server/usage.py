@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dg_lsp.core.values import Import
 from dg_lsp.server import reuse
 from dg_lsp.server.reuse import Offer, Rejections
 from dg_lsp.server.stats import Statistics
@@ -24,6 +25,7 @@ class Usage:
         self.rejections = Rejections()
         self._visible: dict[str, tuple[str, int, Offer]] = {}
         self._offers: dict[int, Offer] = {}
+        self._imports: dict[int, tuple[Import, ...]] = {}
         self._displayed: set[int] = set()
 
     def sent(self, offers: tuple[Offer, ...]) -> None:
@@ -32,8 +34,11 @@ class Usage:
         for offer in offers:
             self._offers.pop(offer.id, None)
             self._offers[offer.id] = offer
-        while len(self._offers) > MAX_OFFERS:
-            del self._offers[next(iter(self._offers))]
+            if offer.imports:
+                self._imports[offer.id] = offer.imports
+        for entries in (self._offers, self._imports):
+            while len(entries) > MAX_OFFERS:
+                del entries[next(iter(entries))]
         self._displayed &= self._offers.keys()
 
     def watch(self, uri: str, text: str, at: int, offer: Offer) -> None:
@@ -68,6 +73,10 @@ class Usage:
         if offer is not None:
             self._statistics.counts.add("accepted")
             self._statistics.counts.add("characters accepted", len(offer.text))
+
+    def imports(self, offer_id: int) -> tuple[Import, ...]:
+        """Return what the file must import for a suggestion, once: its acceptance may be seen before it is reported."""
+        return self._imports.pop(offer_id, ())
 
     def accepted_in_part(self, offer_id: int, n_units: int) -> None:
         """Count a partially accepted suggestion."""

@@ -8,6 +8,8 @@ made.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +21,7 @@ from dg_lsp.evaluate.tasks import EvalError
 from dg_lsp.train import curve
 
 COMMIT_DIGITS = 40  # of git's SHA-1
+TABLE = "sources.csv"  # next to the card
 
 LIMITS = """\
 ## Limits
@@ -147,21 +150,27 @@ def _languages(sources: dict[str, Any]) -> str:
 
 
 def _version(version: str) -> str:
-    """Return the version as the card shows it: a commit by its first ten digits."""
+    """Return the version as the table shows it: a commit by its first ten digits."""
     return version[:10] if len(version) == COMMIT_DIGITS else version
 
 
 def _data(sources: dict[str, Any]) -> str:
-    rows = sorted(sources["sources"], key=lambda source: -source["chars"])
+    rows = sources["sources"]
     total = sum(source["chars"] for source in rows)
     held = ", ".join(sources["held_out"])
-    head = (
+    return (
         "## What it was trained on\n\n"
         f"{total / 1e6:.0f} MB of sources in {len(rows)} parts, deduplicated by content, without data, generated and vendored files.\n"
         + (f"These packages were held out for evaluation: {held}.\n" if held else "")
-        + "\n| source | version | stated licence | files | MB |\n| --- | --- | --- | --- | --- |\n"
+        + f"[{TABLE}]({TABLE}) names each source with its version, stated licence, files and MB.\n"
     )
-    return head + "".join(
-        f"| {s['name']} | {_version(s['version'])} | {s['licence'].replace('|', '/')} | {s['files']} | {s['chars'] / 1e6:.2f} |\n"
-        for s in rows
-    )
+
+
+def sources_table(run: Path) -> str:
+    """Return a CSV of what the run was trained on, the largest source first. Raises as `write` does."""
+    table = io.StringIO()
+    lines = csv.writer(table, lineterminator="\n")
+    lines.writerow(["source", "version", "licence", "files", "MB"])
+    for each in sorted(_object(run / "corpus" / "sources.json")["sources"], key=lambda source: -source["chars"]):
+        lines.writerow([each["name"], _version(each["version"]), each["licence"], each["files"], f"{each['chars'] / 1e6:.2f}"])
+    return table.getvalue()

@@ -122,7 +122,8 @@ def start(
     init: Annotated[
         str,
         typer.Option(
-            help="The checkpoint with the initial weights: a folder, a hub id, or embedded.", autocompletion=completions.model
+            help="The checkpoint with the initial weights: a folder, a hub id, or embedded.",
+            autocompletion=completions.checkpoint,
         ),
     ],
     hidden: Hidden = 256,
@@ -239,6 +240,7 @@ def card(
 
     text = stage.write(run, model, results=results.read_text("utf-8"), ablation=ablation.read_text("utf-8"))
     (model / "README.md").write_text(text, encoding="utf-8")
+    (model / stage.TABLE).write_text(stage.sources_table(run), encoding="utf-8")
     typer.echo(f"{model / 'README.md'}: {len(text.splitlines())} lines")
 
 
@@ -246,7 +248,7 @@ def card(
 def tune(
     sources: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the code: a repository, usually.")],
     init: Annotated[
-        str, typer.Option(help="The model to tune: embedded, a folder, or a hub id.", autocompletion=completions.model)
+        str, typer.Option(help="The model to tune: embedded, a folder, or a hub id.", autocompletion=completions.checkpoint)
     ] = "embedded",
     minutes: Annotated[float, typer.Option(help="How many minutes it may take.", min=0.1, max=15)] = 10.0,
     remove: Annotated[

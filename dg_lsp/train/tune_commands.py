@@ -8,10 +8,10 @@ from pathlib import Path
 import typer
 
 from dg_lsp.engine.model.weights.tuned_store import Figures
-from dg_lsp.engine.serve.progress_line import Progress
 from dg_lsp.train import repository
 from dg_lsp.train.tune import Tuning
 from dg_lsp.wire import model_names
+from dg_lsp.wire.progress_line import Progress
 from dg_lsp.wire.visible import visible_line
 
 

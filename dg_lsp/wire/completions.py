@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import get_args
 
-from dg_lsp.wire.settings import DEVICES, EMBEDDED, Precision
+from dg_lsp.wire import laptop
+from dg_lsp.wire.settings import AUTO, DEVICES, EMBEDDED, Precision
 
 Complete = Callable[[str], list[str]]
 """What `typer.Option` takes as `autocompletion`: a function from the text at the cursor to whole values."""
@@ -42,12 +43,13 @@ def language(incomplete: str) -> list[str]:
 
 
 def model(incomplete: str) -> list[str]:
-    """Return the embedded and the configured model, if the name begins with a text."""
+    """Return the models with a name of their own and the configured one, if the name begins with a text."""
     from dg_lsp.wire import config
 
-    names = dict.fromkeys((EMBEDDED, config.read()[0].settings.model))
+    names = dict.fromkeys((AUTO, *(each.name for each in laptop.MODELS), EMBEDDED, config.read()[0].settings.model))
     return [name for name in names if name.startswith(incomplete)]
 
 
+checkpoint = one_of(lambda: (EMBEDDED,))
 device = one_of(lambda: DEVICES)
 precision = one_of(lambda: get_args(Precision))

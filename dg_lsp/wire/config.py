@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from dg_lsp.wire import model_names, schema, trust
+from dg_lsp.wire import laptop, model_names, schema, trust
 from dg_lsp.wire.model_names import expanded
 from dg_lsp.wire.settings import EVERYTHING, Settings
 
@@ -51,6 +51,10 @@ class Config:
 
     settings: Settings = field(default_factory=Settings)
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def model(self, chosen: str = "") -> str:
+        """Return the name of the model that runs: the chosen or else the configured one, and for `auto` what that means now."""
+        return laptop.resolve(chosen or self.settings.model)
 
     def key_for(self, host: str) -> str:
         """Return the API key for a host (`name` or `name:port`), or ""."""

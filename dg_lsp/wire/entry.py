@@ -1,7 +1,8 @@
-"""The command that runs an engine, which front ends pass to the client that starts it. Imports only `sys`."""
+"""The commands of the engine that front ends start: one that runs an engine, and one that pulls a model. Imports only `sys`."""
 
 from __future__ import annotations
 
 import sys
 
 ENGINE_COMMAND = (sys.executable, "-m", "dg_lsp.engine.commands", "run")
+PULL_COMMAND = (sys.executable, "-m", "dg_lsp.engine.commands", "pull")

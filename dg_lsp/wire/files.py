@@ -131,6 +131,21 @@ def _prefix(path: Path) -> str:
     return f".{path.name[:32]}."
 
 
+def folder_problem(place: Path) -> str:
+    """Return why a folder may hold what others wrote, as the end of a sentence that begins with its path; "" if it may not."""
+    try:
+        status = place.lstat()
+    except OSError as error:
+        return f"can't be read: {(error.strerror or str(error)).lower()}"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a folder"
+    if status.st_uid != os.getuid():
+        return "belongs to another user"
+    if status.st_mode & 0o022:
+        return "can be changed by other users; make it private (chmod 700)"
+    return ""
+
+
 def read_regular(path: Path, limit: int) -> bytes:
     """Return all bytes of a regular file; raise NotRegularError, TooLargeError or another OSError."""
     data = read_start(path, limit + 1)

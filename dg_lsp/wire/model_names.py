@@ -1,4 +1,4 @@
-"""Parse a model's name: the embedded model, a folder, a hub id, or a server with its address.
+"""Parse a model's name: the embedded model, a laptop model, a folder, a hub id, or a server with its address.
 
 A folder is written as a path that begins with `/`, `./`, `../` or `~`. Otherwise a folder in the current directory,
 which may be a cloned repository, could shadow a hub id. This module parses names only; it contacts no server.
@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.wire.settings import EMBEDDED
+from dg_lsp.wire import laptop
+from dg_lsp.wire.settings import AUTO, EMBEDDED
 
 REMOTE = ("vllm:", "chat:", "fim:")
 HELP = "vllm:URL[#MODEL], chat:URL[#MODEL], or fim:DIALECT[:URL][#MODEL]"
@@ -158,6 +159,10 @@ def expanded(name: str) -> Path:
 
 
 def comes_with_the_package(model: str) -> bool:
-    """Return whether the name means the embedded model or another folder inside this package."""
+    """Return whether the name means a model whose weights this package has or knows by their hash, such as a laptop model."""
     folder = folder_of(model)
-    return model == EMBEDDED or (folder is not None and folder.is_relative_to(Path(__file__).resolve().parents[1]))
+    return (
+        model in (AUTO, EMBEDDED)
+        or laptop.by_name(model) is not None
+        or (folder is not None and folder.is_relative_to(Path(__file__).resolve().parents[1]))
+    )

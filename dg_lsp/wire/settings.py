@@ -15,6 +15,8 @@ from msgspec import Meta
 
 from dg_lsp.core.confidence import Threshold
 
+AUTO = "auto"
+"""The best laptop model that was pulled, or else the embedded one; see `laptop.resolve`."""
 EMBEDDED = "embedded"
 """The model that comes with the package. The name never means a folder."""
 EVERYTHING = ("*",)
@@ -86,12 +88,13 @@ class Settings:
         Text,
         About(
             "engine.model",
-            "The model: `embedded`, a folder (`./NAME`, `~/NAME`, `/NAME`), a hub id (`OWNER/NAME`), "
+            "The model: `auto` (the best laptop model that you pulled, else the embedded one), `qwen2.5-coder-0.5b`, "
+            "`smollm2-135m`, `embedded`, a folder (`./NAME`, `~/NAME`, `/NAME`), a hub id (`OWNER/NAME`), "
             "`vllm:URL[#MODEL]`, `chat:URL[#MODEL]` or `fim:DIALECT[:URL][#MODEL]`.",
-            "Change it when you have a GPU or a model server.",
+            "Change it when you have a GPU or a model server, or to keep to one model.",
             per_machine=True,
         ),
-    ] = EMBEDDED
+    ] = AUTO
     device: Annotated[
         Text,
         About(

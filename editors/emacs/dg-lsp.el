@@ -38,8 +38,8 @@
   "The command that starts the server."
   :type '(repeat string))
 
-(lsp-defcustom dg-lsp-model "embedded"
-  "The model: \"embedded\", a folder, a hub id or a remote model."
+(lsp-defcustom dg-lsp-model "auto"
+  "The model: \"auto\", \"embedded\", a laptop model, a folder, a hub id or a remote model."
   :type 'string
   :group 'dg-lsp
   :lsp-path "dgLsp.engine.model")

@@ -90,7 +90,6 @@ def test_fail_on_chooses_which_holes_fail_a_job(project: Path, fail_on: str, cod
 
 # The command with the user's engine; prints the imported modules that matter.
 COMMAND = """
-import sys
 from dg_lsp.__main__ import main
 try:
     main()
@@ -99,8 +98,8 @@ finally:
 """
 
 
-def infill(folder: Path, *args: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", COMMAND, "infill", *args]
+def infill(folder: Path, *args: str, text: str = "", before: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"import sys\n{before}{COMMAND}", "infill", *args]
     return subprocess.run(
         command,
         cwd=folder,
@@ -140,6 +139,14 @@ def test_an_engine_that_cannot_start_is_3_and_one_that_fails_later_too(tmp_path:
     assert (process.returncode, hole["status"], hole["retry"]) == (3, "failed", True)
 
 
+def test_a_missing_package_is_wrong_setup_and_no_reason_to_try_again(tmp_path: Path, engines: Path) -> None:
+    (tmp_path / "a.py").write_text(STUB)
+    process = infill(tmp_path, ".", before="sys.modules['torch'] = None")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "dg-lsp: the model embedded needs torch, which is not installed; install it with: " in process.stderr
+    assert list(engines.iterdir()) == []
+
+
 def test_a_patch_is_written_beside_the_report(project: Path) -> None:
     (project / "a.py").write_text(STUB)
     assert report("a.py", "--patch", "a.diff")["summary"]["filled"] == 1
@@ -150,6 +157,8 @@ def test_a_patch_is_written_beside_the_report(project: Path) -> None:
     assert (project / "a.py").read_text() == FILLED
     result = run("a.py", "--patch", "gone/a.diff")
     assert (result.exit_code, result.stderr) == (2, f"dg-lsp: --patch gone/a.diff: there is no folder {project / 'gone'}\n")
+    result = run("a.py", "--patch", "x", "--report", "./x")
+    assert (result.exit_code, result.stderr) == (2, "dg-lsp: --report and --patch name the same file, x\n")
 
 
 def test_places_have_an_optional_comment() -> None:

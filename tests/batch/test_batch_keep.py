@@ -10,7 +10,7 @@ import pytest
 from dg_lsp.batch import job, keep, settle, write
 from dg_lsp.batch.keep import AcceptanceRule, FileResult
 from dg_lsp.batch.plan import Plan
-from dg_lsp.batch.run import HoleResult
+from dg_lsp.batch.rounds import HoleResult
 from dg_lsp.core.confidence import Calibrated, Ranked
 from dg_lsp.core.values import Edit, Span
 from dg_lsp.infill.fill import Fill

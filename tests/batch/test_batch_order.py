@@ -14,7 +14,7 @@ from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import FileResult
 from dg_lsp.batch.order import After
 from dg_lsp.batch.plan import Plan
-from dg_lsp.batch.run import RunOptions
+from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.core.values import InfillRequest
 from tests.batch.engines import Filling, connecting, planned
 from tests.batch.test_batch_verify import PYTEST

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.batch import job, run
+from dg_lsp.batch import job, rounds, run
 from dg_lsp.batch import plan as planning
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.plan import Plan
-from dg_lsp.batch.run import HoleResult, RunOptions
+from dg_lsp.batch.rounds import HoleResult, Rounds, RunOptions
 from dg_lsp.core.confidence import Calibrated
 from dg_lsp.core.values import Candidate, Hole, InfillRequest, Snippet
 from dg_lsp.infill.file_context import FileContext
@@ -24,7 +24,7 @@ FAR = "# far away\n" * 200
 
 
 def alone(plan: Plan) -> FileContext:
-    return FileContext(plan.source.path.name)
+    return FileContext(plan.source.path.name, file=str(plan.source.path))
 
 
 def filled(
@@ -156,19 +156,19 @@ def test_a_request_that_cant_be_built_is_the_hole_s_reason_with_and_without_a_jo
         for one in (journal, None):
             [reasons] = answers(filled(engine, plan, options=options, journal=one))
             assert [reason.startswith("not a budget: ") for reason in reasons] == [True, True]
-        assert asyncio.run(run.retry(engine, plan, alone(plan), plan.holes[0], options, journal, 1, "failed")) == ()
+        assert asyncio.run(Rounds(engine, plan, alone(plan), options, journal).further(plan.holes[0], 1, "failed")) == ()
     assert engine.requests == []
 
 
 def test_each_request_is_built_once_with_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    real = run.request_for
+    real = rounds.request_for
 
     def counted(plan: Plan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> InfillRequest:
         sizes.append(len(group))
         return real(plan, context, group, options)
 
-    monkeypatch.setattr(run, "request_for", counted)
+    monkeypatch.setattr(rounds, "request_for", counted)
     with Journal(tmp_path / "j") as journal:
         filled(Filling("return 1"), planned(tmp_path / "a.py", STUB * 3), journal=journal)
         # The keys of the answers contain the request of the group and that of each hole alone.
@@ -296,7 +296,7 @@ def test_a_further_round_contains_the_failure_and_is_stored(tmp_path: Path) -> N
     async def again(number: int, failure: str) -> list[str]:
         options = RunOptions(n_retries=1)
         with Journal(tmp_path / "journal") as journal:
-            fills = await run.retry(engine, plan, alone(plan), hole, options, journal, number, failure)
+            fills = await Rounds(engine, plan, alone(plan), options, journal).further(hole, number, failure)
         return [fill.edit.text for fill in fills]
 
     assert asyncio.run(again(1, "assert 1 == 2 at 0x7f in 0.31s")) == ["return 2"]
@@ -320,7 +320,7 @@ def test_a_hole_gets_no_passage_of_its_own_file(tmp_path: Path, name: str) -> No
     place = planning.parse_place(f"{path}:8:5")
     plan = planning.for_places(job.source_at(place), [place])
     context = job.context_source()(plan)
-    request = run.request_for(plan, context, plan.groups[0], RunOptions())
+    request = rounds.request_for(plan, context, plan.groups[0], RunOptions())
     passages = [snippet.text for snippet in request.related if snippet.for_copying]
     assert [text for text in passages if "third" in text]
     assert not [text for text in passages if "total" in text]

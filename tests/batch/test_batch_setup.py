@@ -27,7 +27,9 @@ from dg_lsp.engine import calibration_store
 from dg_lsp.engine.calibration_store import ModelId
 from dg_lsp.engine.model import fit
 from dg_lsp.engine.model.fit import published
+from dg_lsp.wire import laptop
 from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.laptop import LaptopModel
 from tests.patience import PATIENCE_S
 
 LAPTOP = Machine(8, 16 * GIB)
@@ -240,6 +242,44 @@ def test_a_host_whose_name_begins_like_this_machine_is_elsewhere(url: str) -> No
     assert (first.where, first.is_recommended) == (f"on {url}", False)
 
 
+def laptop_model(name: str, gib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_pulled: bool) -> LaptopModel:
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
+    model = LaptopModel(name, "suggestions", "Apache-2.0", 200_000_000, gib * GIB, "0" * 64)
+    if is_pulled:
+        model.folder.mkdir(mode=0o700)
+        (model.folder / laptop.CONFIG).touch()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("pulled", "expected"),
+    [
+        ("", [("embedded", True, False), ("large", False, True), ("small", False, False)]),
+        ("small", [("small", True, True), ("embedded", True, False), ("large", False, False)]),
+        ("large", [("large", True, True), ("embedded", True, False), ("small", False, False)]),
+    ],
+)
+def test_laptop_models_are_offered_where_they_fit_and_the_best_is_recommended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pulled: str, expected: list[tuple[str, bool, bool]]
+) -> None:
+    sizes = {"huge": 5, "large": 4, "small": 1}
+    known = [laptop_model(name, gib, tmp_path, monkeypatch, is_pulled=name == pulled) for name, gib in sizes.items()]
+    assert models(LAPTOP, (), (), {}, laptop_models=known)[:3] == expected
+    offer = next(each for each in offers.offers(LAPTOP, (), (), {}, laptop_models=known) if not each.is_ready)
+    assert offer.commands == (f"dg-lsp setup --yes {offer.model}",)
+    assert offer.cost.endswith("of memory, on the processor, and 0.2 GB to download once")
+    running = Server(Endpoint("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB),))
+    assert models(LAPTOP, (running,), (), {}, laptop_models=known)[0] == ("fim:ollama#coder:7b", True, True)
+
+
+def test_a_chosen_laptop_model_that_can_not_be_pulled_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(FILE)
+    completed = run(tmp_path, "--yes", "smollm2-135m")
+    assert completed.returncode == 2
+    assert "smollm2-135m is not pulled, because DG_LSP_NO_PULL is set" in completed.stderr
+    assert (tmp_path / "config.toml").read_text() == FILE
+
+
 def test_a_running_server_is_recommended_before_the_embedded_model() -> None:
     running = Server(Endpoint("ollama", "http://127.0.0.1:11434"), (Model("coder:7b", True, 4 * GIB), Model("chat", False)))
     offer_list = models(LAPTOP, (running,), (), {})
@@ -282,7 +322,10 @@ def test_setup_offers_diffusion_where_doctor_says_that_it_fits_and_in_that_preci
 
 def test_a_card_of_24_gb_also_gets_the_small_models() -> None:
     listed = [model for model, _, _ in models(with_gpu(24), (), (), {})]
-    assert {offers.DIFFUSION, "fim:ollama#qwen2.5-coder:7b-base"} <= set(listed)
+    assert {offers.DIFFUSION, "fim:ollama#qwen3-coder:30b", "fim:llama:http://127.0.0.1:8012"} <= set(listed)
+    commands = [command for offer in offers.offers(with_gpu(24), (), (), {}) for command in offer.commands]
+    # llama.cpp's preset of the larger model has 8 bits for a weight, and does not fit.
+    assert "llama-server --fim-qwen-7b-default" in commands
 
 
 def test_missing_packages_for_4_bits_come_first() -> None:
@@ -398,7 +441,7 @@ cli.main()
 
 
 def run(tmp_path: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    base_environment = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
+    base_environment = {name: os.environ[name] for name in ("PATH", "TMPDIR", laptop.NO_PULL_VARIABLE) if name in os.environ}
     return subprocess.run(
         [sys.executable, "-c", SETUP, *arguments],
         env={**base_environment, "HOME": str(tmp_path), "DG_LSP_CONFIG": str(tmp_path / "config.toml"), **environ},

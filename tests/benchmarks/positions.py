@@ -2,7 +2,9 @@
 
 The real server, the real engine with the embedded model, and files that it was never trained on. Prints what was wrong
 with what it would show at any threshold (wanted: nothing), what a threshold shows and how much of that is exactly what
-stood there, and why there was silence. Takes about four minutes on two cores. Ends with 1 where something was wrong.
+stood there, how many characters it saves and how many are read in vain, and why there was silence. Then the same at
+positions whose answer needs an import that the file lacks, and how often the right answer gets the right import there.
+Takes about five minutes on two cores. Ends with 1 where something was wrong.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.benchmarks import arguments  # noqa: E402  # found only now
+from dg_lsp.evaluate import score  # noqa: E402  # found only now
+from dg_lsp.wire.settings import DEFAULTS  # noqa: E402
+from tests.benchmarks import arguments  # noqa: E402
 from tests.e2e import positions, replay  # noqa: E402
 from tests.e2e.replay import Record  # noqa: E402
 
@@ -27,8 +32,13 @@ THRESHOLDS = (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 def main(n: int, seed: int) -> int:
     with tempfile.TemporaryDirectory(prefix="dg") as name:
         os.environ["XDG_RUNTIME_DIR"] = name
-        records, trimmed = asyncio.run(_ask(Path(name), n, seed))
-    texts = [(each.position, text) for each in records for text in dict.fromkeys([each.text, *each.by_hand]) if text]
+        records, trimmed, importing = asyncio.run(_ask(Path(name), n, seed))
+    texts = [
+        (positions.importing_lines(each.position, each.imports_by_text.get(text, ())), text)
+        for each in records
+        for text in dict.fromkeys([each.text, *each.by_hand])
+        if text
+    ]
     wrong = [(fault, position, text) for position, text in texts for fault in positions.faults(position, text)]
     n_by_fault = Counter(fault for fault, _, _ in wrong)
     print(
@@ -46,25 +56,54 @@ def main(n: int, seed: int) -> int:
     print(
         positions.table([("silent at any threshold", ""), *((reason, str(count)) for reason, count in reasons.most_common())])
     )
+    print()
+    _print_imports(records, importing)
     return int(bool(wrong))
 
 
-async def _ask(folder: Path, n: int, seed: int) -> tuple[list[Record], int]:
+async def _ask(folder: Path, n: int, seed: int) -> tuple[list[Record], int, list[Record]]:
     async with replay.session(folder, "--log", "debug") as client:
         records = [each async for each in replay.replay(client, positions.positions(n, seed))]
         lines = [line for line in client.stderr.decode().splitlines() if "polished by" in line]
-        return records, sum("cut_repeated" in line for line in lines)
+        importing = [each async for each in replay.replay(client, positions.importing(max(n // 4, 1), seed))]
+        return records, sum("cut_repeated" in line for line in lines), importing
+
+
+def _print_imports(records: list[Record], importing: list[Record]) -> None:
+    """Print what imports add: at complete files, where every one is wrong, and where one is missing."""
+    default = DEFAULTS.suggestion_threshold.probability
+    added = [each for each in records if each.imports]
+    shown = [each for each in added if each.score >= default]
+    print(f"complete files: {len(added)} of {len(records)} suggestions bring an import, {len(shown)} from {default:g} on")
+    with_import = [each for each in importing if each.imports]
+    right = [each for each in with_import if positions.is_begun(each.position, each.text)]
+    same = [each for each in right if _same(each.imports, each.position.imported)]
+    print(f"files that lack an import: {len(with_import)} of {len(importing)} suggestions bring one; {len(right)} are right")
+    print(f"  as far as they go, {len(same)} of them with the very import that stood there")
+    found = [positions.true_imports(each.position) for each in importing]
+    n_same = sum(_same(lines, each.position.imported) for lines, each in zip(found, importing, strict=True))
+    print(f"  for the right answer, an import is found for {sum(map(bool, found))}, the one that stood there for {n_same}")
+    for lines, each in zip(found, importing, strict=True):
+        if lines and not _same(lines, each.position.imported):
+            print(f"  another import: {'; '.join(lines)} for {each.position.imported} in {each.position.path}")
+
+
+def _same(lines: Sequence[str], expected: str) -> bool:
+    """Return whether the only import is the expected one; a longer path of the same package counts too."""
+    names = [line.rpartition("import ")[2] for line in (*lines, expected)]
+    return len(lines) == 1 and names[0] == names[1] and (lines[0] == expected or expected.startswith("from ."))
 
 
 def _by_threshold(records: list[Record]) -> str:
-    rows = [("threshold", "shown", "of all", "right", "of those shown", "right as far as it goes")]
+    rows = [("threshold", "shown", "of all", "right", "of those shown", "right as far as it goes", "saved", "read in vain")]
     for threshold in THRESHOLDS:
         shown_records = [each for each in records if each.text and each.score >= threshold]
         right = sum(positions.is_right(each.position, each.text) for each in shown_records)
         n_begun = sum(positions.is_begun(each.position, each.text) for each in shown_records)
         shares = [f"{n / len(shown_records):.0%}" if shown_records else "" for n in (right, n_begun)]
         row = (f"{threshold:.2f}", str(len(shown_records)), f"{len(shown_records) / len(records):.0%}", str(right))
-        rows.append((*row, shares[0], shares[1]))
+        trade = score.trade([(score.keys(each.text, each.position.truth), each.score) for each in records], threshold)
+        rows.append((*row, shares[0], shares[1], f"{trade.saved:.1%}", f"{trade.in_vain:.1%}"))
     return positions.table(rows)
 
 

@@ -65,3 +65,13 @@ def test_the_unfinished_last_line_stays() -> None:
     # It is the line of the hole, and drafts are compared with its white space.
     assert placeholders.removed("def f():\n    pass\n\ndef g():\n    ") == "def f():\n\ndef g():\n    "
     assert placeholders.removed("    pass") == "    pass"
+
+
+@pytest.mark.parametrize("text", ["pass", "", "...\n", '"""Return it."""', '"""Return\n    it."""\n    pass', "'''It.'''\n"])
+def test_docstrings_and_placeholders_say_nothing(text: str) -> None:
+    assert placeholders.says_nothing(text)
+
+
+@pytest.mark.parametrize("text", ["return 1", '"""Return it."""\n    return 1', 'x = """a"""', "pass_ = 1", '"""a""" + b'])
+def test_code_beside_a_docstring_says_something(text: str) -> None:
+    assert not placeholders.says_nothing(text)

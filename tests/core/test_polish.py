@@ -16,7 +16,7 @@ from dg_lsp.core.polish import Polished
 from dg_lsp.core.values import Candidate, Document, Edit, Hole, HoleKind, Span, apply
 from tests.fakes import drawn
 
-ALL = frozenset(keep.__name__ for keep in (*polish.FILTERS, *polish.CHECKS))
+ALL = frozenset(keep.__name__ for keep in (*polish.FILTERS, *polish.CHECKS)) | {polish.UNBOUND}
 
 
 def polished(text: str, *answers: str, grammar: bool = True, **how: Any) -> tuple[Polished, str]:
@@ -45,8 +45,7 @@ def check_dropped(text: str, answer: str, reason: str, **how: Any) -> None:
 
 def test_every_filter_and_check_that_drops_has_a_reason() -> None:
     """A filter that only changes a text begins with `cut_`, `restore_` or `trim_`; every other one drops."""
-    names = {step.__name__ for step in (*polish.FILTERS, *polish.CHECKS)}
-    assert {name for name in names if not name.startswith(("cut_", "restore_", "trim_"))} == set(polish.REASONS)
+    assert {name for name in ALL if not name.startswith(("cut_", "restore_", "trim_"))} == set(polish.REASONS)
 
 
 # --- Good answers -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from dg_lsp.batch.job import Connect, JobSpec
 from dg_lsp.batch.journal import Journal
 from dg_lsp.batch.keep import AcceptanceRule
 from dg_lsp.batch.plan import Location
-from dg_lsp.batch.run import RunOptions
+from dg_lsp.batch.rounds import RunOptions
 from dg_lsp.core import languages, positions, syntax
 from dg_lsp.core.positions import Encoding
 from dg_lsp.core.values import Document, Edit, Span, apply

@@ -464,3 +464,19 @@ def test_a_servers_key_is_not_in_its_repr(openai: Served) -> None:
         "device": openai.url.removeprefix("http://"), "dtype": "", "remote": {"model": "a-model", "dialect": "openai"},
     }  # fmt: skip
     assert openai.filler.client.send(Call("/nowhere")).exception() is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "expected"),
+    [
+        ("openai", "JetBrains/Mellum-4b-sft-all", {"prompt": "<fim_suffix>)\n<fim_prefix>f(<fim_middle>"}),
+        ("openai", "Qwen/Qwen2.5-Coder-7B", {"prompt": "<|fim_prefix|>f(<|fim_suffix|>)\n<|fim_middle|>"}),
+        ("ollama", "qwen3-coder:30b", {"prompt": "<|fim_prefix|>f(<|fim_suffix|>)\n<|fim_middle|>", "raw": True}),
+        ("ollama", "qwen2.5-coder:7b-base", {"prompt": "f(", "suffix": ")\n"}),
+        ("codestral", "codestral-latest", {"prompt": "f(", "suffix": ")\n"}),
+    ],
+)
+def test_a_server_without_suffix_gets_the_models_own_markers(name: str, model: str, expected: dict[str, Any]) -> None:
+    dialect = next(dialect for dialect in fim.DIALECTS if dialect.name == name)
+    body = dialect.build(fim.Query(model, "f(", ")\n", 8))
+    assert {key: body[key] for key in ("prompt", "suffix", "raw") if key in body} == expected

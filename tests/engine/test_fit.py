@@ -14,7 +14,7 @@ import torch
 from dg_lsp.batch import doctor_fit
 from dg_lsp.engine.decode.canvas.stack import PrefixRows, Stack
 from dg_lsp.engine.model import fit, loading, room
-from dg_lsp.engine.model.fit import Machine, NoRoomError, machine, memory, page, tuning
+from dg_lsp.engine.model.fit import Machine, NoRoomError, machine, memory, page, published, tuning
 from dg_lsp.engine.model.fit.choice import VLLM_NVFP4
 from dg_lsp.engine.model.weights import adapter, quantised, skeleton
 from dg_lsp.wire.extras import install_command
@@ -157,3 +157,23 @@ def test_the_doctor_gets_a_cards_memory_from_the_driver(tmp_path: Path, monkeypa
     assert (found.kind, found.name, found.free) == ("cuda", "NVIDIA H200", 143000 * 1024**2)
     program.write_text("#!/bin/sh\necho 'No devices were found'\n")
     assert machine.of_device("auto").kind != "cuda"
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/setup.md", "editors/vscode/walkthrough/model.md"])
+def test_documents_name_the_smallest_gpu_that_fits(name: str) -> None:
+    file = Path(__file__).parents[2] / name
+    if not file.exists():
+        pytest.skip("the document is not part of a source distribution")
+    smallest = next(gb for gb in page.GPUS_GB if _fits(gb))
+    lines = [line for line in file.read_text("utf-8").splitlines() if "GPU" in line and re.search(r"\d+ GB or more", line)]
+    assert lines or name == "README.md"
+    assert {int(match[1]) for line in lines if (match := re.search(r"(\d+) GB or more", line))} <= {smallest}
+
+
+def _fits(gpu_gb: int) -> bool:
+    gpu = Machine("cuda", page.free_on(gpu_gb), f"a GPU with {gpu_gb} GB")
+    try:
+        fit.choose(published.MODEL, published.PUBLISHED, gpu)
+    except NoRoomError:
+        return False
+    return True

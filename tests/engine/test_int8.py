@@ -56,6 +56,20 @@ def test_rows_of_very_different_sizes_keep_their_precision() -> None:
     assert float(errors[regular].max()) < 0.02
 
 
+def test_fine_rows_have_16_bits() -> None:
+    weight, rows = torch.randn(64, 512), rows_of(9, 512)
+    rows[::3, 7] = 1e6
+    narrow, factors = matrix(weight, "int8"), torch.rand(9, 1)
+    exact = rows.double() @ int8.quantised(weight).dense().double().t() * factors
+    for more in (None, torch.ones(9, 64)):
+        products = narrow.times(Inputs(rows, factors, slice(None, None, 3)), more)
+        products = products if more is None else products - more
+        coarse = narrow.times(Inputs(rows, factors))
+        assert torch.equal(products[1::3], coarse[1::3]) or more is not None
+        errors = [float((found - exact)[::3].norm() / exact[::3].norm()) for found in (products, coarse)]
+        assert errors[0] < errors[1] / 100
+
+
 def test_zeros_and_biases() -> None:
     bias = torch.randn(8)
     products = matrix(torch.randn(8, 32), "int8").times(Inputs(torch.zeros(3, 32)), bias)
@@ -80,6 +94,22 @@ def test_whole_pass_gives_a_token_the_same_alone_and_beside_others(n: int) -> No
     together = passes.extend(ids, places[40:], room, mask, places)  # type: ignore[arg-type]
     alone = torch.cat([passes.encode(ids[None, index : index + 1], kv)[0][0] for index in range(n)])
     assert float((together - alone).norm() / alone.norm()) < 0.01
+
+
+def test_blocks_of_the_feed_forward_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    sizes = LlamaSizes(120, 64, 96, 2, 4, 2, 16, 1e-6, 1e4, tied=True)
+    weights = {
+        name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape) / shape[1] ** 0.5
+        for name, shape in sizes.shapes().items()
+    }
+    passes, ids = LlamaPasses(sizes, weights, "int8"), torch.randint(0, 120, (3, 11))
+    whole, kv = passes.encode(ids)
+    more, _ = passes.encode(ids, kv)
+    monkeypatch.setattr("dg_lsp.engine.model.llama.BLOCK", 4)
+    blocks, kv = passes.encode(ids)
+    assert torch.equal(blocks, whole)
+    assert torch.equal(passes.encode(ids, kv)[0], more)
 
 
 def test_processors_without_the_instructions_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:

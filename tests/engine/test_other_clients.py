@@ -140,3 +140,42 @@ def test_an_engine_can_serve_another_engine(engine: Running, name: str) -> None:
     response = engine.http.post(dialect.path, json=dialect.build(question))
     assert response.status_code == 200, response.text
     assert [candidate.text for candidate in dialect.parse(parse(response.content))] == ["x = 1"]
+
+
+# What Zed's provider `open_ai_compatible_api` sends as stops with every prompt, whatever its format.
+ZED_STOPS = [
+    *("<|endoftext|>", "<|file_separator|>", "<|fim_pad|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"),
+    *("<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<PRE>", "<SUF>", "<MID>", "[PREFIX]", "[SUFFIX]"),
+]
+ZED_FORMATS = {
+    "qwen": "<|fim_prefix|>{0}<|fim_suffix|>{1}<|fim_middle|>",
+    "star_coder": "<fim_prefix>{0}<fim_suffix>{1}<fim_middle>",
+    "code_llama": "<PRE> {0} <SUF>{1} <MID>",
+    "deepseek_coder": "<｜fim▁begin｜>{0}<｜fim▁hole｜>{1}<｜fim▁end｜>",
+    "codestral": "[SUFFIX]{1}[PREFIX]{0}",
+    "glm": "<|code_prefix|>{0}<|code_suffix|>{1}<|code_middle|>",
+}
+
+
+@pytest.mark.parametrize("name", ZED_FORMATS)
+def test_zed_gets_the_text_between_its_markers(engine: Running, name: str) -> None:
+    prompt = ZED_FORMATS[name].format(scripted("price = 1"), "\n\n\ndef other():\n    return 1\n")
+    body = {"model": "dg-lsp", "prompt": prompt, "max_tokens": 64, "stop": ZED_STOPS}
+    response = engine.http.post("/v1/completions", json=body)
+    assert response.status_code == 200
+    answer = response.json()
+    assert answer["choices"][0]["text"] == "price = 1"
+    # Zed can't read an answer without these.
+    assert isinstance(answer["id"], str)
+    assert {"object", "created", "model", "usage"} <= answer.keys()
+
+
+def test_markers_decide_what_the_model_reads() -> None:
+    marked = ZED_FORMATS["qwen"].format("a = ", "\nb = 2\n")
+    request = compat.from_openai(Fields({"prompt": marked, "stop": ZED_STOPS})).ask.request
+    assert (request.prefix, request.suffix) == ("a = ", "\nb = 2\n")
+    # With a suffix of its own, a prompt is text.
+    request = compat.from_openai(Fields({"prompt": marked, "suffix": "\n"})).ask.request
+    assert (request.prefix, request.suffix) == (marked, "\n")
+    named = compat.from_openai(Fields({"prompt": f"<|file_sep|>a.go\n{marked}"})).ask.request
+    assert (named.path, named.language) == ("a.go", "go")

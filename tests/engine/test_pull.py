@@ -89,5 +89,6 @@ def test_a_missing_hub_model_is_reported(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["embedded", "./folder", "vllm:http://localhost:8000", "word"])
 def test_only_hub_ids_can_be_fetched(hub: Hub, tmp_path: Path, name: str) -> None:
     messages = pull(hub, tmp_path / "home", name, code=2)[1]
-    assert messages == f"dg-lsp engine: {name} can't be fetched; give a hub id (OWNER/NAME)\n"
+    known = "a laptop model (qwen2.5-coder-0.5b, smollm2-135m) or a hub id (OWNER/NAME)"
+    assert messages == f"dg-lsp engine: {name} can't be fetched; give {known}\n"
     assert not hub.asked

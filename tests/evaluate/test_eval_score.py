@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.evaluate import score
-from dg_lsp.evaluate.score import Measure, Row
+from dg_lsp.evaluate.score import Keys, Measure, Row, Trade
 
 
 def row(n: int, *, exact: bool, method: str = "full", cluster: str = "") -> Row:
@@ -127,3 +127,20 @@ def test_a_gain_is_paired() -> None:
 @pytest.mark.parametrize(("share", "value"), [(0, 1), (50, 2.5), (95, 3.85), (100, 4)])
 def test_percentiles_are_interpolated(share: float, value: float) -> None:
     assert score.percentile([4, 1, 3, 2], share) == pytest.approx(value)
+
+
+def test_a_right_answer_saves_its_characters_and_a_wrong_one_is_read_in_vain() -> None:
+    assert score.keys(" abc\n", "abc") == Keys(3, 3, 0)
+    # A right answer may end before the expected one does.
+    assert score.keys("ab", "abc") == Keys(3, 2, 0)
+    assert score.keys("abd", "abc") == Keys(3, 0, 3)
+    assert score.keys("abcd", "abc") == Keys(3, 0, 4)
+    assert score.keys("", "abc") == Keys(3, 0, 0)
+
+
+def test_a_threshold_trades_saved_keystrokes_for_characters_read_in_vain() -> None:
+    answers = [(Keys(10, 10, 0), 0.9), (Keys(10, 0, 4), 0.3), (Keys(20, 5, 0), 0.1), (Keys(10, 0, 0), None)]
+    assert score.trade(answers, 0.0) == Trade(0.0, 0.75, 0.3, 0.08)
+    assert score.trade(answers, 0.2) == Trade(0.2, 0.5, 0.2, 0.08)
+    assert score.trade(answers, 0.5) == Trade(0.5, 0.25, 0.2, 0.0)
+    assert score.trade([], 0.5) == Trade(0.5, 0, 0, 0)

@@ -152,7 +152,7 @@ def test_allowing_what_a_problem_names_admits_the_model(clone: Clone, source: st
 def test_what_is_allowed_allows_nothing_else(clone: Clone, entry: str, model: str) -> None:
     clone.allow(entry)
     settings, problems = clone.settings("editor", "engine.model", model)
-    assert (settings.model, len(problems)) == ("embedded", 1)
+    assert (settings.model, len(problems)) == ("auto", 1)
 
 
 def test_a_link_in_an_allowed_folder_leads_nowhere_else(clone: Clone, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_link_in_an_allowed_folder_leads_nowhere_else(clone: Clone, tmp_path: 
     (tmp_path / "models" / "link").symlink_to(clone.root / "model")
     clone.allow(str(tmp_path / "models"))
     settings, [problem] = clone.settings("workspace", "engine.model", str(tmp_path / "models" / "link"))
-    assert settings.model == "embedded"
+    assert settings.model == "auto"
     assert str(clone.root / "model") in problem
 
 
@@ -174,7 +174,7 @@ def test_no_other_source_allows_anything(clone: Clone, source: str) -> None:
 def test_a_workspace_that_allows_itself_a_model_gets_none(clone: Clone) -> None:
     clone.settings("workspace", "engine.allow", [EVIL])
     settings, problems = clone.settings("workspace", "engine.model", f"fim:openai:https://{EVIL}#m")
-    assert (settings.model, settings.allow, len(problems)) == ("embedded", (), 2)
+    assert (settings.model, settings.allow, len(problems)) == ("auto", (), 2)
 
 
 @pytest.mark.parametrize("source", ["workspace", "greeting", "editor"])
@@ -294,9 +294,10 @@ def test_the_last_source_that_says_something_counts(tmp_path_factory: pytest.Tem
 @example("/\0")
 @example("~\0")
 def test_no_name_is_both_refused_and_without_a_reason(name: str) -> None:
-    """Whatever a name is, it is the embedded model, or something that only the user's list can allow."""
+    """Whatever a name is, it is a model that this package knows, or something that only the user's list can allow."""
     admitted_settings, problems = trust.admit({"model": name}, Settings(), "a place", Path("/users.toml"))
-    assert (admitted_settings.get("model") in (None, "embedded")) or str(admitted_settings["model"]).startswith("/")
+    known = (None, "auto", "embedded", "qwen2.5-coder-0.5b", "smollm2-135m")
+    assert admitted_settings.get("model") in known or str(admitted_settings["model"]).startswith("/")
     assert bool(problems) == ("model" not in admitted_settings)
 
 
@@ -311,7 +312,7 @@ def test_no_command_takes_a_password_that_a_process_list_would_show(command: str
 @pytest.mark.parametrize("source", ["user", "environment"])
 def test_a_password_in_the_users_own_settings_is_refused_and_not_repeated(clone: Clone, source: str) -> None:
     settings, [problem] = clone.settings(source, "engine.model", "vllm:https://user:pass-word@gpu01")
-    assert settings.model == "embedded"
+    assert settings.model == "auto"
     assert "must hold no user name or password" in problem
     assert "pass-word" not in problem
 

@@ -159,7 +159,7 @@ def test_a_file_that_the_environment_names_must_be_there(tmp_path: Path) -> None
 )
 def test_a_workspace_names_no_model_from_elsewhere(tmp_path: Path, model: str, entry: str) -> None:
     configured, [sentence] = read(tmp_path, workspace=f"[engine]\nmodel = '{model}'")
-    assert configured.settings.model == "embedded"
+    assert configured.settings.model == "auto"
     verb = "send code to" if ":" in model else "load"
     assert sentence == (
         f"engine.model in project/.dg-lsp.toml is ignored: it would {verb} {entry}. "

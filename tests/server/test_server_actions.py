@@ -103,7 +103,7 @@ def done(what: str, text: str, engine: Answering, language: str = "python") -> t
     document, span = read(text, language)
     syntax = syntaxes.of(document)
 
-    def engine_for(group: tuple[Hole, ...]) -> Engine:
+    async def engine_for(group: tuple[Hole, ...]) -> Engine:
         return engine
 
     attempts = actions.attempts(what, document, syntax, span)

@@ -517,7 +517,7 @@ def test_files_that_may_hold_secrets_are_never_sent(tmp_path: Path) -> None:
         assert session.noted[:3] == ["ignored"] * 3
         snippets = await session.nearby.read(session.documents.get(uri).document, 1000)  # type: ignore[union-attr]
         assert [snippet.path for snippet in snippets] == ["helper.py"]
-        assert session.nearby.name(uri) == "open.py"
+        assert session.nearby.context(session.documents.get(uri).document, session.settings).path == "open.py"  # type: ignore[union-attr]
 
     run(test)
 

@@ -116,7 +116,7 @@ def test_one_window_has_one_engine(folders: Folders) -> None:
     configuration = folders.configuration
     configuration.set_roots([a, b])
     assert configuration.session.threads == 1
-    rest = "a window uses those of its first folder, embedded."
+    rest = "a window uses those of its first folder, auto."
     assert configuration.problems == (
         f"The engine settings in {folders.place / 'b' / config.WORKSPACE_FILE} are ignored: {rest}",
     )

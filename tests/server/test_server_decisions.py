@@ -437,7 +437,7 @@ def test_an_answer_that_polishing_changed_is_cut_by_estimate() -> None:
         ({"context": {"window_chars": 500.0}}, "window_chars", 500),
         ({"completion": {"debounce": "auto"}}, "debounce", None),
         ({"completion": {"inLists": True}}, "completion_list", True),
-        ({"engine": {"model": None}}, "model", "embedded"),
+        ({"engine": {"model": None}}, "model", "auto"),
         ({"completion": {"disabledLanguages": ["c"]}}, "disabled_languages", frozenset({"c"})),
         ({"enable": False}, "enable", False),
     ],

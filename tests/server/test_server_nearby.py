@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.core import holes, syntax
-from dg_lsp.core.values import Document
+from dg_lsp.core.values import Budget, Document
 from dg_lsp.infill import pipeline
 from dg_lsp.server.nearby import Nearby
+from dg_lsp.server.settings import Settings
 
 
 def refusal(uri: str) -> str:
@@ -74,7 +75,9 @@ def test_a_folder_that_can_not_be_read_is_left_out_and_the_others_stay(tmp_path:
     nearby = Nearby(lambda: 0.0)
     nearby.set_roots([bad.as_uri(), good.as_uri()])
     assert asyncio.run(nearby.look((good / "package" / "a.py").as_uri())) == ""
-    assert nearby.name((good / "package" / "a.py").as_uri()) == "package/a.py"
+    document = Document((good / "package" / "a.py").as_uri(), "python", "")
+    # Without a limit on related text, nothing is read, which would need an event loop.
+    assert nearby.context(document, Settings(related_chars=0)).path == "package/a.py"
     assert asyncio.run(nearby.look((bad / "a.py").as_uri())) == "lies in a workspace folder that can't be read"
 
 
@@ -156,9 +159,10 @@ def test_a_hole_gets_no_text_of_its_own_file_on_the_disk(tmp_path: Path, file: s
         assert await nearby.look(document.uri) == ""
         while len(nearby.files(document, 8_000).files) < 2:
             await asyncio.sleep(0.01)
-        options = pipeline.RequestOptions(path=nearby.name(document.uri), own=nearby.real_path(document.uri))
-        related, files = await nearby.read(document, 8_000), nearby.files(document, 8_000)
-        request = pipeline.to_request(document, (hole,), options, related=related, files=files)
+        await nearby.read(document, 8_000)
+        context = nearby.context(document, Settings(related_chars=8_000))
+        options = context.options(Budget())
+        request = pipeline.to_request(document, (hole,), options, related=context.related, files=context.files)
         assert "def check" in str(request.related)
         assert "discount_of" not in str(request.related)
         await nearby.close()

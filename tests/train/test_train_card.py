@@ -15,7 +15,7 @@ from dg_lsp.train.curve import LOSSES
 
 LINE = {"minutes": 25, "tokens": 5e6} | dict.fromkeys(LOSSES, 1.5)
 SHAPE = dict.fromkeys(("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"), 8)
-SOURCES = {
+SOURCES: dict[str, Any] = {
     "sources": [{"name": "good", "version": "1", "licence": "MIT", "files": 2, "chars": 3_000_000}],
     "held_out": ["flask"],
 }
@@ -42,7 +42,19 @@ def test_the_card_states_the_checkpoint_s_lengths(run_folder: Path) -> None:
     text = written(run_folder)
     assert "It reads 700 tokens before a hole and 150 after it, and its canvas has room for 72 tokens in one hole." in text
     assert text.index("RESULTS") < text.index("ABLATION") < text.index("## Limits")
-    assert "| good | 1 | MIT | 2 | 3.00 |" in text
+    assert "3 MB of sources in 1 parts" in text
+
+
+def test_a_table_beside_the_card_names_each_source_with_its_licence(run_folder: Path) -> None:
+    commit = "0123456789abcdef" * 2 + "01234567"
+    small = {"name": "go/a__b", "version": commit, "licence": "MIT, or BSD", "files": 1, "chars": 1_000_000}
+    (run_folder / "corpus" / "sources.json").write_text(json.dumps({**SOURCES, "sources": [small, *SOURCES["sources"]]}))
+    assert card.sources_table(run_folder).splitlines() == [
+        "source,version,licence,files,MB",
+        "good,1,MIT,2,3.00",
+        'go/a__b,0123456789,"MIT, or BSD",1,1.00',
+    ]
+    assert f"[{card.TABLE}]" in written(run_folder)
 
 
 @pytest.mark.parametrize(
@@ -73,12 +85,10 @@ def test_the_card_names_the_weights_that_a_run_began_with(run_folder: Path) -> N
 def test_the_card_states_the_languages_of_the_sources(run_folder: Path) -> None:
     assert "Its training data had no language other than python." in written(run_folder)
     parts = [("python/a__b", 3_000_000), ("go/c__d", 900_000), ("go/e__f", 100_000)]
-    commit = "0123456789abcdef" * 2 + "01234567"
-    rows = [{"name": name, "version": commit, "licence": "MIT", "files": 1, "chars": chars} for name, chars in parts]
+    rows = [{"name": name, "version": "1", "licence": "MIT", "files": 1, "chars": chars} for name, chars in parts]
     (run_folder / "corpus" / "sources.json").write_text(json.dumps({"sources": rows, "held_out": []}))
     text = written(run_folder)
     assert "Characters of the training data: python 75.0%, go 25.0%." in text
-    assert "| python/a__b | 0123456789 | MIT | 1 | 3.00 |" in text
     assert "held out" not in text
 
 

@@ -6,17 +6,19 @@ Editors use the same command with `--json` for their own pickers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dg_lsp.batch.commands import ask, can_ask, say
-from dg_lsp.wire import completions, config, model_names
+from dg_lsp.wire import completions, config, laptop, model_names
 from dg_lsp.wire.command_group import command_group
 from dg_lsp.wire.entry import ENGINE_COMMAND
 from dg_lsp.wire.visible import visible, visible_line
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """The version of `--json`; incremented by incompatible changes."""
+
+MEASURED_LINGER_S = 10.0
 
 app = command_group()
 
@@ -44,9 +48,14 @@ def setup(
         typer.Option(metavar="KIND=URL", help="Look for a server here: ollama, llama, vllm or chat. Repeatable."),
     ] = None,
     trial: Annotated[bool, typer.Option("--try/--no-try", help="Fill a sample with the chosen model.")] = True,
+    measure: Annotated[
+        bool | None,
+        typer.Option("--measure/--no-measure", help="Time a sample line and block with each local model that is ready. [auto]"),
+    ] = None,
 ) -> None:
     """Inspect this machine, offer the models that fit, and write the choice into your configuration file.
 
+    A laptop model that is not there yet is pulled when it is chosen.
     Looks for a GPU, for Ollama, llama.cpp, vLLM and chat servers (LM Studio, SGLang), and for API keys in the environment.
     This sends no code and no key.
     Exits with 1 if the chosen model does not respond, and writes nothing then.
@@ -61,12 +70,16 @@ def setup(
         this_machine = machine.detect()
         running = asyncio.run(servers.find_running(endpoints))
         _report_missing(endpoints[: len(server or ())], running)
-        choices = offers.offers(this_machine, running, _keys(), _measured(), _programs())
+        candidates = [model for model in laptop.MODELS if model.is_pulled or laptop.may_pull()]
+        choices = offers.offers(this_machine, running, _keys(), _measured(), _programs(), candidates)
+        if measure or (measure is None and can_ask() and not as_json and not chosen):
+            choices = _with_speeds(choices)
         if not as_json and not chosen:
             _show(this_machine, running, choices)
             chosen = _ask_choice(choices)
         if chosen:
             prepare(path, chosen)  # a file that can't be written is reported before the test, which may take long
+            _pull_if_missing(chosen, quiet=as_json)
         trial_result = _try_model(chosen, quiet=as_json) if chosen and trial else None
         is_written = bool(chosen) and not (trial_result and trial_result.problem)
         if is_written:
@@ -77,7 +90,7 @@ def setup(
     if as_json:
         gpus = [[gpu.name, gpu.memory] for gpu in this_machine.gpus]
         about = {"cores": this_machine.cores, "memory": this_machine.memory, "gpus": gpus}
-        report: dict[str, Any] = {"version": VERSION, "machine": about, "file": str(path), "model": _current()}
+        report: dict[str, Any] = {"version": VERSION, "machine": about, "file": str(path), "model": laptop.resolve(_current())}
         report["offers"] = [offer.to_json() for offer in choices]
         if chosen:
             trial_facts = trial_result.to_json() if trial_result else None
@@ -155,6 +168,40 @@ def _programs() -> frozenset[str]:
     return frozenset(name for name in ("ollama", "llama-server") if shutil.which(name))
 
 
+def _with_speeds(choices: Sequence[Offer]) -> tuple[Offer, ...]:
+    """Return the offers with the measured speed of those that are ready on this machine."""
+    from dg_lsp.batch.setup import trial
+    from dg_lsp.batch.setup.offers import HERE
+    from dg_lsp.infill.config import connect_options
+    from dg_lsp.infill.port import EngineError
+
+    configured, measured = config.read(None)[0], list(choices)
+    for number, offer in enumerate(choices):
+        if offer.is_ready and offer.where == HERE:
+            say(f"measuring {offer.model}")
+            options = connect_options(configured, command=ENGINE_COMMAND, model=offer.model)
+            try:
+                # An engine that is not chosen ends soon.
+                line_ms, block_ms = asyncio.run(trial.measure(replace(options, exit_after_s=MEASURED_LINGER_S)))
+                measured[number] = replace(offer, speed=f"{line_ms:.0f} ms for a line, {block_ms:.0f} ms for a block")
+            except EngineError as error:
+                measured[number] = replace(offer, speed=f"not usable now: {error}")
+    return tuple(measured)
+
+
+def _pull_if_missing(chosen: str, *, quiet: bool) -> None:
+    """Pull a chosen laptop model that is not there; raise _SetupError if it can't be had."""
+    from dg_lsp.engine.model.pull.commands import PullFailedError, bar, pull_first
+
+    model = laptop.by_name(chosen)
+    if model is not None and not model.is_pulled:
+        try:
+            with contextlib.nullcontext(lambda _text, _share: None) if quiet else bar() as show:
+                pull_first((model,), show)
+        except PullFailedError as error:
+            raise _SetupError(str(error)) from error
+
+
 def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer]) -> None:
     from dg_lsp.batch.setup.offers import NAMES, size
 
@@ -162,12 +209,16 @@ def _show(machine: Machine, running: Sequence[Server], choices: Sequence[Offer])
     typer.echo(f"This machine: {machine.cores} cores, {size(machine.memory)} of memory, {visible_line(gpus)}.")
     names = ", ".join(f"{NAMES[server.endpoint.kind]} at {server.endpoint.url}" for server in running) or "none"
     typer.echo(f"Running model servers: {visible_line(names)}.")
-    typer.echo(f"Current model: {visible_line(_current())}.\n")
+    configured = _current()
+    used = laptop.resolve(configured)
+    typer.echo(visible_line(f"Current model: {configured}{'' if used == configured else f', which means {used} now'}.") + "\n")
     for number, offer in enumerate(choices, 1):
-        state = "recommended" if offer.is_recommended else "" if offer.is_ready else "after these commands"
+        later = "downloaded when chosen" if laptop.by_name(offer.model) else "after these commands"
+        state = "recommended" if offer.is_recommended else "" if offer.is_ready else later
         typer.echo(visible_line(f"{number}. {offer.title}{f' ({state})' if state else ''}"))
-        typer.echo(visible_line(f"   {offer.where}; {offer.cost}; {offer.quality}"))
-        for command in offer.commands:
+        speed = f"{offer.speed}; " if offer.speed else ""
+        typer.echo(visible_line(f"   {offer.where}; {offer.cost}; {speed}{offer.quality}"))
+        for command in offer.commands if laptop.by_name(offer.model) is None else ():
             typer.echo(visible_line(f"     {command}"))
 
 
@@ -183,7 +234,7 @@ def _ask_choice(choices: Sequence[Offer]) -> str:
             return ""
         if answer.isdecimal() and 1 <= int(answer) <= len(choices):
             offer = choices[int(answer) - 1]
-            if offer.is_ready:
+            if offer.is_ready or laptop.by_name(offer.model) is not None:
                 return offer.model
             typer.echo("Run these commands first; the last one chooses the model:")
             for command in offer.commands:

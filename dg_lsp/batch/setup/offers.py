@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dg_lsp.batch.setup.machine import Machine
@@ -13,6 +13,7 @@ from dg_lsp.engine.model.fit import published
 from dg_lsp.engine.model.fit.choice import NAMES as BITS
 from dg_lsp.engine.model.fit.needs import QUANTISED
 from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.laptop import LaptopModel
 from dg_lsp.wire.model_names import USUAL_URLS, address_of
 from dg_lsp.wire.settings import EMBEDDED
 
@@ -22,17 +23,22 @@ DIFFUSION = published.MODEL
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A small fill-in-the-middle model: its names in Ollama and in llama.cpp, and the memory that it needs."""
+    """A fill-in-the-middle model: its names in Ollama and in llama.cpp, and the memory that it needs in each.
+
+    Ollama's files have 4 bits for a weight. llama.cpp's for the largest model have 8.
+    """
 
     ollama: str
     llama: str
     memory: int
+    llama_memory: int
 
 
 PRESETS = (
-    Preset("qwen2.5-coder:7b-base", "--fim-qwen-7b-default", 7 * GIB),
-    Preset("qwen2.5-coder:3b-base", "--fim-qwen-3b-default", 4 * GIB),
-    Preset("qwen2.5-coder:1.5b-base", "--fim-qwen-1.5b-default", 2 * GIB),
+    Preset("qwen3-coder:30b", "--fim-qwen-30b-default", 20 * GIB, 36 * GIB),
+    Preset("qwen2.5-coder:7b-base", "--fim-qwen-7b-default", 7 * GIB, 7 * GIB),
+    Preset("qwen2.5-coder:3b-base", "--fim-qwen-3b-default", 4 * GIB, 4 * GIB),
+    Preset("qwen2.5-coder:1.5b-base", "--fim-qwen-1.5b-default", 2 * GIB, 2 * GIB),
 )
 
 
@@ -48,7 +54,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A model to choose: its value for `engine.model`, where it runs, its cost and its quality.
+    """A model to choose: its value for `engine.model`, where it runs, its cost, its quality and its speed, if measured.
 
     `is_ready`: it can be used now. Otherwise the user must run `commands` first.
     """
@@ -61,6 +67,7 @@ class Offer:
     is_ready: bool = True
     is_recommended: bool = False
     commands: tuple[str, ...] = ()
+    speed: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the offer as `--json` prints it."""
@@ -73,6 +80,7 @@ class Offer:
             "ready": self.is_ready,
             "recommended": self.is_recommended,
             "commands": list(self.commands),
+            "speed": self.speed,
         }
 
 
@@ -90,30 +98,29 @@ def offers(
     keys: Sequence[Key],
     quality_by_model: Mapping[str, str],
     programs: Collection[str] = (),
+    laptop_models: Sequence[LaptopModel] = (),
 ) -> tuple[Offer, ...]:
     """Return the offers, ready ones first; exactly one is recommended.
 
+    `laptop_models` are those that are pulled or may be, best first.
     `quality_by_model` has the results of `dg-lsp calibrate`. `programs` has `ollama` and `llama-server` if they are installed.
     """
-    every = [*_running(servers), *_embedded(machine), *_remote(keys), *_after_commands(machine, servers, programs)]
-    best = _recommended(every)
+    # A laptop model needs about as much memory as an editor; the machine must have four times that.
+    fitting = [model for model in laptop_models if model.memory_bytes <= machine.memory // 4]
+    pulled, others = (list(_laptop(fitting, is_pulled=is_pulled)) for is_pulled in (True, False))
+    ready = [*_running(servers), *pulled, *_embedded(machine), *_remote(keys)]
+    every = [*ready, *others, *_after_commands(machine, servers, programs)]
+    best = _recommended(ready)
+    best = others[0] if others and best.model == EMBEDDED else best
+    measure = "quality not measured; to measure it: dg-lsp calibrate --model"
     return tuple(
-        Offer(
-            offer.model,
-            offer.title,
-            offer.where,
-            offer.cost,
-            quality_by_model.get(offer.model) or f"not measured; to measure it: dg-lsp calibrate --model '{offer.model}'",
-            offer.is_ready,
-            offer is best,
-            offer.commands,
-        )
+        replace(offer, quality=quality_by_model.get(offer.model) or f"{measure} '{offer.model}'", is_recommended=offer is best)
         for offer in every
     )
 
 
 def _recommended(every: Sequence[Offer]) -> Offer:
-    """Return the offer to recommend: a model that already runs on this machine, at no further cost.
+    """Return the offer to recommend among those that are ready: a model that runs on this machine, at no further cost.
 
     A chat model is never recommended, because it writes more than the hole needs and is slow while typing.
     """
@@ -145,6 +152,15 @@ def _embedded(machine: Machine) -> Iterator[Offer]:
     yield Offer(EMBEDDED, "the small model that comes with dg-lsp", HERE, "about 500 MB of memory, on the processor")
 
 
+def _laptop(models: Sequence[LaptopModel], *, is_pulled: bool) -> Iterator[Offer]:
+    for model in models:
+        if model.is_pulled == is_pulled:
+            cost = f"{fit.size(model.memory_bytes)} of memory, on the processor"
+            download = "" if is_pulled else f", and {fit.size(model.n_bytes)} to download once"
+            commands = () if is_pulled else (f"dg-lsp setup --yes {model.name}",)
+            yield Offer(model.name, f"{model.name}: {model.gives}", HERE, cost + download, "", is_pulled, commands=commands)
+
+
 def _remote(keys: Sequence[Key]) -> Iterator[Offer]:
     for key in keys:
         if not key.needs_model:
@@ -165,7 +181,7 @@ def _after_commands(machine: Machine, servers: Sequence[Server], programs: Colle
     preset = next((preset for preset in PRESETS if preset.memory <= room), None)
     if preset is None:
         return
-    cost = f"{size(preset.memory)} of memory, and about as much to download"
+    cost = "{} of memory, and about as much to download".format
     if preset.ollama not in has:
         usual = Endpoint("ollama", USUAL_URLS["ollama"])
         running = next(
@@ -177,14 +193,22 @@ def _after_commands(machine: Machine, servers: Sequence[Server], programs: Colle
         # Ollama's own command reads the address of a server on an unusual port from the environment.
         host = "" if running in (None, usual) else f"OLLAMA_HOST={running.url} "
         commands = (*install, *start, f"{host}ollama pull {preset.ollama}", f"dg-lsp setup --yes '{model}'")
-        yield Offer(model, f"{preset.ollama} in Ollama", HERE, cost, is_ready=False, commands=commands)
+        yield Offer(model, f"{preset.ollama} in Ollama", HERE, cost(size(preset.memory)), is_ready=False, commands=commands)
+    preset = next((preset for preset in PRESETS if preset.llama_memory <= room), preset)
     if not any(server.endpoint.kind == "llama" for server in servers):
         # The port of llama.cpp's presets.
         model = "fim:llama:http://127.0.0.1:8012"
         install = () if "llama-server" in programs else ("# install llama.cpp (github.com/ggml-org/llama.cpp)",)
         start = (IN_ANOTHER_TERMINAL, f"llama-server {preset.llama}", IN_THIS_TERMINAL)
         commands = (*install, *start, f"dg-lsp setup --yes {model}")
-        yield Offer(model, f"Qwen 2.5 Coder in llama.cpp ({preset.llama})", HERE, cost, is_ready=False, commands=commands)
+        yield Offer(
+            model,
+            f"Qwen Coder in llama.cpp ({preset.llama})",
+            HERE,
+            cost(size(preset.llama_memory)),
+            is_ready=False,
+            commands=commands,
+        )
 
 
 def _diffusion(machine: Machine) -> Iterator[Offer]:

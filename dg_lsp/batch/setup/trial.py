@@ -59,6 +59,27 @@ class Trial:
         return {"diff": self.diff, "confidence": self.confidence, "ms": round(self.ms), "problem": self.problem}
 
 
+async def measure(options: ConnectOptions) -> tuple[float, float]:
+    """Return the milliseconds of a line and of a block with a known prefix; raise EngineError if the engine fails."""
+    block = Document("sample:shapes.py", "python", SAMPLE)
+    at = SAMPLE.index("...")
+    line = Document("sample:line.py", "python", f"{SAMPLE[:at]}return self.wid{SAMPLE[at + len('...') :]}")
+    taken_ms = []
+    async with client.connect(options) as engine:
+        for document in (line, block):
+            tree = syntax.of(document)
+            bodies = holes.in_document(document, tree, frozenset({"bodies"}))
+            hole = bodies or (holes.at_cursor(document, at + len("return self.wid"), tree),)
+            request = pipeline.RequestOptions(budget=Budget(ms=DEADLINE_MS), path="shapes.py")
+            # The first request loads the model and encodes the prefix, as in an editor before the first key.
+            for _ in range(2):
+                began = time.perf_counter()
+                await pipeline.infill(engine, document, hole, request, syntax=tree, is_file=True)
+                ms = 1000 * (time.perf_counter() - began)
+            taken_ms.append(ms)
+    return taken_ms[0], taken_ms[1]
+
+
 async def take(options: ConnectOptions) -> Trial:
     """Return the model's fill of the sample, and start the engine if needed; raise EngineError if it fails."""
     document = Document("sample:shapes.py", "python", SAMPLE)

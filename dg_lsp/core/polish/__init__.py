@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dg_lsp.core import scope, values
+from dg_lsp.core import importing, scope, syntax, values
 from dg_lsp.core.context import with_newlines
+from dg_lsp.core.importing import Sources
+from dg_lsp.core.polish.adjacency import drop_comment_before_code, drop_glued
 from dg_lsp.core.polish.around import Filter, around_hole, edit_of
-from dg_lsp.core.polish.checks import binds, closes, parses, unbound_names
+from dg_lsp.core.polish.checks import NAME_CHARS, closes, parses, unbound_names
 from dg_lsp.core.polish.cuts import (
     cut_at_closer,
     cut_at_control,
@@ -39,14 +41,13 @@ from dg_lsp.core.polish.drops import (
     drop_unreadable,
 )
 from dg_lsp.core.polish.form import restore_indent, restore_start, trim_end
-from dg_lsp.core.polish.joins import drop_comment_before_code, drop_glued
-from dg_lsp.core.polish.less import shrinks
 from dg_lsp.core.polish.python import compiles
+from dg_lsp.core.polish.shrinking import shrinks
 from dg_lsp.core.polish.whole import Check, Whole
 from dg_lsp.core.syntax import Syntax
-from dg_lsp.core.values import Candidate, Document, Edit, Hole
+from dg_lsp.core.values import Candidate, Document, Edit, Hole, Import, Span
 
-__all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "Polished", "shrinks", "to_edits"]
+__all__ = ["CHECKS", "FILTERS", "REASONS", "SHRINKS", "UNBOUND", "Polished", "shrinks", "to_edits"]
 
 SHRINKS = "replaces working code by less"
 
@@ -58,9 +59,9 @@ class Polished:
     Either `edits` holds one edit for each hole, in order, or it is empty and `dropped` is the reason: the end of a
     sentence that begins with "it". `fired` names the filters that changed or dropped a text, once for each text.
 
-    `unbound` holds names that nothing in the file binds, in a language where another file may bind them; such a
-    candidate ranks below all others. `shrinks` is true if working code would be replaced by less, which is dropped
-    unless allowed.
+    `imports` are what the file must import for the edits to work. `unbound` holds names that nothing in the file binds,
+    in a language where another file may bind them; such a candidate ranks below all others. `shrinks` is true if working
+    code would be replaced by less, which is dropped unless allowed.
     """
 
     edits: tuple[Edit, ...] = ()
@@ -68,6 +69,7 @@ class Polished:
     dropped: str = ""
     unbound: tuple[str, ...] = ()
     shrinks: bool = False
+    imports: tuple[Import, ...] = ()
 
 
 def to_edits(
@@ -78,12 +80,14 @@ def to_edits(
     syntax: Syntax | None = None,
     is_file: bool = False,
     allow_shrink: bool = False,
+    sources: Sources | None = None,
 ) -> Polished:
     """Return the candidate as edits of the document, or the reason why it was dropped.
 
     One dropped text drops the whole candidate, because its texts were written to fit each other. `syntax` is the
     document's; without it, no candidate is dropped for its syntax. Pass `is_file=True` if the document is a whole file,
-    so that it shows which names are bound; a notebook cell does not. Pass `allow_shrink=True` if the user agreed that
+    so that it shows which names are bound; a notebook cell does not. With `sources`, names that it does not bind are imported
+    if that is possible. Pass `allow_shrink=True` if the user agreed that
     less code may replace working code.
 
     Never raises, whatever the texts contain.
@@ -93,6 +97,7 @@ def to_edits(
     fired: list[str] = []
     edits: list[Edit] = []
     unbound: tuple[str, ...] = ()
+    imports: tuple[Import, ...] = ()
     is_shrunk = False
     filled, tree = document, syntax
     # From the last hole to the first, so that the spans of the remaining holes stay valid while the text changes.
@@ -116,9 +121,28 @@ def to_edits(
         for check in CHECKS:
             if not check(whole):
                 return Polished(fired=(*fired, check.__name__), dropped=REASONS[check.__name__])
-        if not scope.is_certain(document.language):
-            unbound = tuple(sorted(unbound_names(whole)))
-    return Polished(tuple(edits), tuple(fired), unbound=unbound, shrinks=is_shrunk)
+        if unbound := tuple(sorted(unbound_names(whole))):
+            imports = _imports(whole, unbound, sources) if sources else ()
+            if not imports and scope.is_certain(document.language):
+                return Polished(fired=(*fired, UNBOUND), dropped=REASONS[UNBOUND])
+    return Polished(tuple(edits), tuple(fired), unbound=() if imports else unbound, shrinks=is_shrunk, imports=imports)
+
+
+def _imports(whole: Whole, names: tuple[str, ...], sources: Sources) -> tuple[Import, ...]:
+    """Return the imports with which the file binds the names; empty if there are none, or if they would not help."""
+    text, language = whole.document.text, whole.document.language
+    # A name just before an answer may be part of its use.
+    answers = [whole.after.text[max(0, span.start - NAME_CHARS) : span.end] for span, _ in whole.answers()]
+    imports = importing.find(names, "\n".join(answers), text, language, sources)
+    edit = importing.edit(text, language, imports) if imports else None
+    # An edit at the hole's own place would be refused by editors, and names must be bound before they are used.
+    if edit is None or edit.span.end >= whole.edits[0].span.start:
+        return ()
+    shift = len(edit.text) - (edit.span.end - edit.span.start)
+    imported = syntax.parse(values.apply(whole.after.text, (edit,)), whole.after.language, whole.after)
+    moved = [(Span(span.start + shift, span.end + shift), old) for span, old in whole.answers()]
+    is_bound = not scope.unbound_names(imported, moved, whole.document.uri)
+    return imports if is_bound and not syntax.adds_errors(imported, whole.after) else ()
 
 
 FILTERS: tuple[Filter, ...] = (
@@ -146,7 +170,8 @@ FILTERS: tuple[Filter, ...] = (
     drop_description,
     drop_definitions,
 )
-CHECKS: tuple[Check, ...] = (parses, closes, compiles, binds)
+CHECKS: tuple[Check, ...] = (parses, closes, compiles)
+UNBOUND = "binds"
 REASONS = {
     "drop_unreadable": "has characters that are not text",
     "drop_blank": "is blank",
@@ -163,5 +188,5 @@ REASONS = {
     "parses": "adds a syntax error",
     "closes": "leaves a string or a bracket open",
     "compiles": "does not compile",
-    "binds": "uses a name that nothing binds",
+    UNBOUND: "uses a name that nothing binds",
 }

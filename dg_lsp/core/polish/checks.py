@@ -56,11 +56,6 @@ def closes(whole: Whole) -> bool:
     return True
 
 
-def binds(whole: Whole) -> bool:
-    """Return whether the file binds every name that the answers use; true for languages where another file may bind names."""
-    return not scope.is_certain(whole.document.language) or not unbound_names(whole)
-
-
 def unbound_names(whole: Whole) -> frozenset[str]:
     """Return the names that the answers use and that nothing in the file binds; empty unless the document is a whole file.
 

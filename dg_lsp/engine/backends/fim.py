@@ -8,10 +8,11 @@ Only documented fields are sent, because some servers refuse unknown ones. These
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dg_lsp.core import context
+from dg_lsp.core import context, fim
 from dg_lsp.core.calibration import Evidence
 from dg_lsp.core.values import Candidate, InfillRequest, Snippet
 from dg_lsp.engine.backends.http_client import Call, RemoteError, ServerClient, server_at
@@ -99,7 +100,12 @@ def _completion(query: Query) -> dict[str, object]:
 
 
 def _openai(query: Query) -> dict[str, object]:
-    return {**_completion(query), "n": query.n, "temperature": query.temperature, "logprobs": 1}
+    body = {**_completion(query), "n": query.n, "temperature": query.temperature, "logprobs": 1}
+    # vLLM and others refuse or ignore a suffix, but pass a prompt with the model's own markers to it.
+    if (template := fim.for_model(query.model)) is not None:
+        body["prompt"] = fim.write(template, query.prefix, query.suffix)
+        del body["suffix"]
+    return body
 
 
 def _mercury(query: Query) -> dict[str, object]:
@@ -146,14 +152,15 @@ def _ollama(query: Query) -> dict[str, object]:
     }
     if query.stop:
         options["stop"] = list(query.stop)
-    # Without a stop text it would write many lines.
-    return {
-        "model": query.model,
-        "prompt": query.prefix,
-        "suffix": query.suffix,
-        "stream": False,
-        "options": options,
-    }
+    body: dict[str, object] = {"model": query.model, "stream": False, "options": options}
+    template = fim.for_model(query.model) if re.search(_NO_SUFFIX, query.model.casefold()) else None
+    if template is not None:
+        return {**body, "prompt": fim.write(template, query.prefix, query.suffix), "raw": True}
+    return {**body, "prompt": query.prefix, "suffix": query.suffix}
+
+
+# Models that fill in the middle, but whose template in Ollama has no place for a suffix.
+_NO_SUFFIX = "qwen3-coder|mellum"
 
 
 def _texts(fields: Fields) -> tuple[Answer, ...]:

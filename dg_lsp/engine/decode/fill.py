@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dg_lsp.core import calibration
+from dg_lsp.core import calibration, placeholders
 from dg_lsp.core.calibration import Calibration, HolePosition
 from dg_lsp.core.values import InfillRequest
 from dg_lsp.engine.decode import cuts, layout
@@ -116,10 +116,13 @@ class Fill:
 
     def next_tokens(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that may follow in the first gap, because of what is already typed; empty means any."""
-        if ids and not self.sheet.heals_by_parts:
-            return ()
+        heal = self.sheet.heal
+        if not self.sheet.heals_by_parts:
+            return () if ids else layout.allowed(self.vocabulary, heal, by_parts=False)
         n_written = len(self.vocabulary.bytes_of(ids)) if ids else 0
-        return layout.allowed(self.vocabulary, self.sheet.heal[n_written:], by_parts=self.sheet.heals_by_parts)
+        if ids and n_written == len(heal) and heal[-1:] in (b" ", b"\t"):
+            return self.vocabulary.without_blank_start  # typed white space, such as an indentation, is not made longer
+        return layout.allowed(self.vocabulary, heal[n_written:], by_parts=True)
 
     def banned_tokens(self) -> tuple[int, ...]:
         """Return the tokens that a gap never contains: control tokens, and line ends unless the gap may write them."""
@@ -142,6 +145,11 @@ class Fill:
             return text
         text = cuts.before_suffix(text, self.request.suffix)
         return text if self.is_block else cuts.rest_of_line(text, self.request.suffix)
+
+    def says_nothing(self, text: str) -> bool:
+        """Return whether a text is blank, or no body where a body is asked for."""
+        is_body = self.request.holes[0].kind in ("body", "marker")
+        return placeholders.says_nothing(text) if is_body else not text.strip()
 
     @property
     def tail(self) -> tuple[int, ...]:

@@ -43,6 +43,11 @@ def quantised(rows: Tensor) -> Quantised:
     return Quantised((rows / scales).round_().to(torch.int8), scales)
 
 
+def remainders(rows: Tensor, values: Tensor, scales: Tensor) -> Quantised:
+    """Return in 8 bits what rows [N, I] are more than their quantised values times their scales."""
+    return quantised(torch.addcmul(rows, values.float(), scales, value=-1))
+
+
 class Int8Matrix:
     """A weight matrix [O, I] in 8 bits, in oneDNN's own layout."""
 

@@ -13,7 +13,8 @@ Shapes: R rows, T tokens of a row, N = R * T, L encoder positions, H hidden, D h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +33,7 @@ from dg_lsp.engine.model.products import OneDnnMatrix, with_rows
 Weight = Tensor | Quantised
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
 FOLDED = 480
+BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
 FUSED = ("qkv", "o", "gu", "d")  # the letters of the projections in each of a layer's fused matrices
 
 
@@ -52,11 +54,13 @@ class Inputs:
     """Rows [N, I] in 32 bits, to multiply by `factors` [N, 1].
 
     They are quantised once, for all matrices in 8 bits that read them. A factor changes only the scale of a quantised row, so
-    the rows themselves are multiplied only if a matrix needs them wide.
+    the rows themselves are multiplied only if a matrix needs them wide. The `fine` rows are quantised in 16 bits: 8 bits, and
+    8 bits of the remainder as another row at the end.
     """
 
-    def __init__(self, rows: Tensor, factors: Tensor | None = None) -> None:
-        self._rows, self._factors = rows, factors
+    def __init__(self, rows: Tensor, factors: Tensor | None = None, fine: slice | None = None) -> None:
+        self._rows, self._factors, self.fine = rows, factors, fine
+        self.n_rows = rows.shape[0]  # `len` of a tensor takes as long as a small operation
         self._quantised: Quantised | None = None
 
     @property
@@ -71,8 +75,34 @@ class Inputs:
         """The rows in 8 bits."""
         if self._quantised is None:
             values, scales = int8.quantised(self._rows)
-            self._quantised = Quantised(values, scales if self._factors is None else scales.mul_(self._factors))
+            more = None if self.fine is None else int8.remainders(self._rows[self.fine], values[self.fine], scales[self.fine])
+            if self._factors is not None:
+                scales *= self._factors
+            if more is not None:
+                more_scales = more.scales if self._factors is None else more.scales * self._factors[self.fine]
+                values, scales = torch.cat([values, more.values]), torch.cat([scales, more_scales])
+            self._quantised = Quantised(values, scales)
         return self._quantised
+
+
+class JoinedInputs(Inputs):
+    """Blocks of rows that were made one after another, because the steps of a block find it in the processor's cache."""
+
+    def __init__(self, blocks: Sequence[Inputs], fine: slice | None) -> None:
+        self._blocks, self.fine, self.n_rows = blocks, fine, sum(block.n_rows for block in blocks)
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows in 32 bits, times their factors."""
+        return torch.cat([block.rows for block in self._blocks])
+
+    @property
+    def quantised(self) -> Quantised:
+        """The rows in 8 bits, and the remainders of the fine ones."""
+        parts = [(block.quantised, block.n_rows) for block in self._blocks]
+        values = [part.values[:n] for part, n in parts] + [part.values[n:] for part, n in parts]
+        scales = [part.scales[:n] for part, n in parts] + [part.scales[n:] for part, n in parts]
+        return Quantised(torch.cat(values), torch.cat(scales))
 
 
 class WideMatrix:
@@ -105,6 +135,11 @@ class ByRow:
         """Return the products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
         rows = inputs.quantised
         result = self._matrix.times(rows)
+        if inputs.fine is not None:
+            result.mul_(rows.scales)
+            whole, remainders = result[: inputs.n_rows], result[inputs.n_rows :]
+            whole[inputs.fine] += remainders
+            return whole if more is None else whole + more
         return result.mul_(rows.scales) if more is None else torch.addcmul(more, result, rows.scales)
 
     def unscaled(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
@@ -190,16 +225,26 @@ class Linear:
             return self.adapted.times(self.matrix, inputs, more)
         return self.matrix.times(inputs, more)
 
-    def feed(self, inputs: Inputs, *, adapted: bool) -> Inputs:
-        """Return SiLU of the first half of the products, times the second half: [N, O / 2]."""
+    def feed(self, inputs: Inputs, fine: slice | None, *, adapted: bool) -> Inputs:
+        """Return SiLU of the first half of the products, times the second half: [N, O / 2], with `fine` rows."""
         if adapted or self.bias is not None:
             result, factors = self.times(inputs, adapted=adapted), None
         else:
             result, factors = self.matrix.unscaled(inputs)
-        gate, up = result.chunk(2, dim=1)
-        # The factor of `up` remains one of the result.
-        gated = F.silu(gate) if factors is None else F.silu(gate * factors, inplace=True)
-        return Inputs(gated.mul_(up), factors)
+        if factors is None or result.shape[0] <= BLOCK:
+            return _gated(result, factors, fine)
+        blocks = []
+        for start in range(0, result.shape[0], BLOCK):
+            own = None if fine is None else slice(-start % fine.step, None, fine.step)
+            blocks.append(_gated(result[start : start + BLOCK], factors[start : start + BLOCK], own))
+        return JoinedInputs(blocks, fine)
+
+
+def _gated(gate_up: Tensor, factors: Tensor | None, fine: slice | None) -> Inputs:
+    gate, up = gate_up.chunk(2, dim=1)
+    # The factor of `up` remains one of the result.
+    gated = F.silu(gate) if factors is None else F.silu(gate * factors, inplace=True)
+    return Inputs(gated.mul_(up), factors, fine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +339,7 @@ class LlamaPasses:
             self._embed = Embedding(table, self._extra)
             self._head = Head(table if sizes.tied else weights["lm_head.weight"], kind)
             self.layers = [_layer(sizes, weights, index, kind, adapter) for index in range(sizes.layers)]
-            self._norm = _wide(weights["model.norm.weight"])
+            self._norm = _norm_of(weights["model.norm.weight"], sizes)
             self._least = torch.tensor((sizes.eps * sizes.hidden) ** 0.5, device=self._device)
         self.kv_dtype = _kv_dtype(table)
         self._turns = torch.empty(0)
@@ -418,16 +463,20 @@ class LlamaPasses:
             hidden = hidden + hints
         turn = self._turn(positions, rows)
         added = _additive(mask, sizes.groups, self.kv_dtype)
+        # A text's first token has inputs that are a thousand times larger than the rest of its row, in a few places that are
+        # the same for all texts. Every other token attends to it.
+        fine = slice(None, None, length) if past is None else None
         kv: KV = []
         for index, layer in enumerate(self.layers):
-            normed = self._normed(hidden, layer.before_attention)
+            # In 16 bits, because rounding these inputs costs more in nats than the rest, and their products are the smallest.
+            normed = self._normed(hidden, layer.before_attention, slice(None))
             heads = layer.queries_keys_values.times(normed, adapted=adapted)
             queries, keys, values = self._split(heads, turn, rows, length)
             before = past[index] if past else None
             keys, values = self._with_past(keys, values, before, with_room=with_room)
             mixed = self._attention(queries, keys, values, added, causal=causal)
             hidden = layer.out.added(hidden, Inputs(mixed), adapted=adapted)
-            fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), adapted=adapted)
+            fed = layer.gate_up.feed(self._normed(hidden, layer.before_mlp), fine, adapted=adapted)
             hidden = layer.down.added(hidden, fed, adapted=adapted)
             kv.append((keys, values))
         return self._normed(hidden, self._norm).rows.view(rows, length, -1), kv
@@ -449,9 +498,10 @@ class LlamaPasses:
     def _split(self, heads: Tensor, turn: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated queries [R, T, heads, D] and keys, and values, each [R, kv heads, T, D]."""
         sizes = self.sizes
-        heads = heads.view(len(heads), -1, sizes.head_dim)
+        n_tokens = rows * length
+        heads = heads.view(n_tokens, -1, sizes.head_dim)
         n_turned = sizes.heads + sizes.kv_heads
-        pairs = heads[:, :n_turned].view(len(heads), n_turned, -1, 2)
+        pairs = heads[:, :n_turned].view(n_tokens, n_turned, -1, 2)
         turned = torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2)
         shape = (rows, length, -1, sizes.head_dim)
         queries = turned[:, : sizes.heads].reshape(shape)
@@ -472,10 +522,10 @@ class LlamaPasses:
         sides = [side.expand(rows, -1, -1, -1) for side in past]
         return torch.cat([sides[0], keys], dim=2), torch.cat([sides[1], values], dim=2)
 
-    def _normed(self, hidden: Tensor, weight: Tensor) -> Inputs:
-        """Return the hidden states divided by the root of their mean square plus epsilon, times a weight."""
+    def _normed(self, hidden: Tensor, weight: Tensor, fine: slice | None = None) -> Inputs:
+        """Return the hidden states divided by the root of their mean square plus epsilon, times a weight of `_norm_of`."""
         lengths = torch.hypot(torch.linalg.vector_norm(hidden, dim=-1, keepdim=True), self._least)
-        return Inputs(hidden * weight, self.sizes.hidden**0.5 / lengths)
+        return Inputs(hidden * weight, lengths.reciprocal(), fine)
 
     def _turn(self, positions: Tensor, rows: int) -> Tensor:
         """Return the complex rotation of each pair of a head at each position: [R * T, 1, D / 2]."""
@@ -521,7 +571,8 @@ def _layer(
         return Linear(matrix(_rows(whole, 0, len(rows), rows) if "q" in letters else whole, kind), bias, adapted)
 
     qkv, out, gate_up, down = (fused(letters) for letters in FUSED)
-    before_attention, before_mlp = (_wide(weights[f"{start}{name}_layernorm.weight"]) for name in ("input", "post_attention"))
+    names = ("input_layernorm", "post_attention_layernorm")
+    before_attention, before_mlp = (_norm_of(weights[f"{start}{name}.weight"], sizes) for name in names)
     return Layer(before_attention, qkv, out, before_mlp, gate_up, down)
 
 
@@ -571,6 +622,11 @@ def _values(weight: Weight) -> Tensor:
 
 def _wide(weight: Weight) -> Tensor:
     return (weight.dense() if isinstance(weight, Quantised) else weight).float()
+
+
+def _norm_of(weight: Weight, sizes: LlamaSizes) -> Tensor:
+    """Return a norm's weight for hidden states that are divided by their length, not by the root of their mean square."""
+    return _wide(weight) * math.sqrt(sizes.hidden)
 
 
 def _rows(weight: Weight, start: int, end: int, order: Tensor | None = None) -> Weight:

@@ -43,7 +43,7 @@ from dg_lsp.engine.model.weights import (
 )
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.engine.task import Say, UserError
-from dg_lsp.wire import config, model_names, trust
+from dg_lsp.wire import config, files, laptop, model_names, trust
 from dg_lsp.wire.model_names import folder_of
 from dg_lsp.wire.settings import DEVICES
 
@@ -111,6 +111,7 @@ def load_model(
     computes. Raises LoadError with a sentence.
     """
     why: dict[str, str] = {}
+    name = laptop.resolve(name)
     device, why["device"] = _device(device)
     say("finding the checkpoint", 0.0)
     try:
@@ -123,7 +124,7 @@ def load_model(
             torch.set_num_threads(threads)
         say("reading the tokenizer", 0.5)
         vocabulary, is_llama = _vocabulary(folder), values["model_type"] in LLAMA_TYPES
-        loaded_profile = _profile(adapted, vocabulary if is_llama else None)
+        loaded_profile = _profile(_with_profile(name, adapted), vocabulary if is_llama else None)
         if loaded_profile.layout == "instruct" and (warning := chat_template.warning(folder)):
             log.warning("%s", warning)
         use = fit.Use(loaded_profile.prefix_tokens + loaded_profile.suffix_tokens, loaded_profile.canvas_tokens)
@@ -196,7 +197,7 @@ def _llama(
     if dtype is not None:
         is_on_cpu = device == "cpu" and dtype != torch.float16
         kind = products.best_kind(in_16_bits=dtype != torch.float32) if is_on_cpu else "plain"
-    weights = llama_files.read(stored, device, dtype, meter)
+    weights = llama_files.Weights(stored, device, dtype, meter)
     file, tensors = folder / canvas_adapter.FILE, None
     if file.exists():
         own = checkpoint.own_file(folder, file.name)
@@ -252,6 +253,12 @@ def _vocabulary(folder: Path) -> Vocabulary:
         raise LoadError(f"{folder} has no tokenizer that can be read: {error}") from error
 
 
+def _with_profile(name: str, folder: Path) -> Path:
+    """Return the folder that has the model's profile: that of this package for a laptop model, so that it is never outdated."""
+    own = Path(str(resources.files("dg_lsp.models"))) / name
+    return own if laptop.by_name(name) is not None and (own / profile.FILE).exists() else folder
+
+
 def _profile(folder: Path, pretrained: Vocabulary | None) -> Profile:
     """Return the folder's profile; without one, that of a pretrained model with this vocabulary, if it is one."""
     default = None if pretrained is None else profile.pretrained(fills_in=pretrained.fim_tokens is not None)
@@ -271,6 +278,11 @@ def find(name: str, revision: str = "", *, say: Say = lambda _text, _share: None
         if not (folder / "config.json").exists():
             raise LoadError("this installation has no embedded model; give one with --model FOLDER_OR_HUB_ID")
         return folder
+    if (model := laptop.by_name(name)) is not None:
+        if not model.is_pulled:
+            reason = files.folder_problem(model.folder) if model.folder.exists() else "was not pulled yet"
+            raise LoadError(f"{name} {reason}; to get it: dg-lsp engine pull {name}")
+        return model.folder
     try:
         folder = Path(name).expanduser()
     except RuntimeError as error:

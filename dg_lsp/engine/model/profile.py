@@ -30,7 +30,7 @@ PRETRAINED: dict[str, Any] = {
     "suffix_tokens": 64,
     "related_tokens": 192,
     "held_tokens": 16,
-    "canvas_tokens": 64,
+    "canvas_tokens": 128,
     "line_gaps": (32,),
     "block_gaps": (96,),
     "gaps_per_canvas": 1,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from dg_lsp.wire import files
 
@@ -35,11 +35,13 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         # The text `<pre>` in code must not become a control token. Layouts add control tokens by id.
         tokenizer.encode_special_tokens = True
+        byte_level = '"ByteLevel"' in tokenizer.to_str().partition('"decoder":')[2].partition('"model":')[0]
+        if byte_level:
+            _keep_every_character(tokenizer)
         self._tokenizer = tokenizer
         self.size = tokenizer.get_vocab_size()
         special = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         tokens = [tokenizer.id_to_token(index) for index in range(self.size)]
-        byte_level = '"ByteLevel"' in tokenizer.to_str().partition('"decoder":')[2].partition('"model":')[0]
         self.pieces = tuple(
             b"" if i in special or token is None else _piece(token, byte_level) for i, token in enumerate(tokens)
         )
@@ -109,6 +111,11 @@ class Vocabulary:
         order = sorted((piece, token) for token, piece in enumerate(self.pieces) if piece)
         return [piece for piece, _ in order], [token for _, token in order]
 
+    @cached_property
+    def without_blank_start(self) -> tuple[int, ...]:
+        """The ids of all tokens with bytes that do not start with a space or a tab."""
+        return tuple(token for token, piece in enumerate(self.pieces) if piece and piece[:1] not in (b" ", b"\t"))
+
     def starting_with(self, head: bytes) -> tuple[int, ...]:
         """Return the ids of all tokens whose bytes start with `head`, in ascending order."""
         if not head:
@@ -143,6 +150,18 @@ class Vocabulary:
 def _place(pieces: Sequence[bytes], piece: bytes) -> int | None:
     place = bisect_left(pieces, piece)
     return place if place < len(pieces) and pieces[place] == piece else None
+
+
+def _keep_every_character(tokenizer: Tokenizer) -> None:
+    """Stop a byte-level tokenizer from changing text, and from encoding text such as `<tool_call>` as a control token.
+
+    Qwen's composes characters, which would change the user's code, and marks some control tokens as not special.
+    """
+    if type(tokenizer.normalizer).__name__ in ("NFC", "NFD", "NFKC", "NFKD"):
+        tokenizer.normalizer = None
+    added = [token.content for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
+    control = [content for content in added if content.startswith("<") and content.endswith(">")]
+    tokenizer.add_special_tokens([AddedToken(content, special=True, normalized=False) for content in control])
 
 
 def _piece(token: str, byte_level: bool) -> bytes:

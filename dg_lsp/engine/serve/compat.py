@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dg_lsp.core import guess, languages, local, polish, syntax
+from dg_lsp.core import fim, guess, languages, local, polish, syntax
 from dg_lsp.core.confidence import Ranked
+from dg_lsp.core.fim import Parts
 from dg_lsp.core.languages import GrammarError
 from dg_lsp.core.syntax import Syntax
 from dg_lsp.core.values import Budget, Candidate, Document, Hole, InfillRequest, Snippet, Span
@@ -77,12 +78,16 @@ def from_openai(fields: Fields, choice: int = CHOICE) -> Wish:
     max_tokens = fields.integer("max_tokens", -1, low=-1)
     n = fields.integer("n", 1, low=1, high=MAX_CANDIDATES)
     suffix = fields.text("suffix", "")
+    # Clients that know the model's template, such as Zed, write both sides of the cursor into the prompt.
+    parts = (None if suffix else fim.read(prompt)) or Parts(prompt, "" if suffix == NO_SUFFIX else suffix)
     request = _request(
-        prompt,
-        "" if suffix == NO_SUFFIX else suffix,
+        parts.prefix,
+        parts.suffix,
         stops,
         Budget(candidates=max(n, choice)),
         seed=fields.integer("seed" if fields.has("seed") else "random_seed", 0, **SEED_RANGE),
+        related=parts.related,
+        path=parts.path,
     )
     return Wish(
         ask=Ask(request, client="openai"),
@@ -221,7 +226,14 @@ def to_llama(wish: Wish, outcome: Outcome, model: str) -> dict[str, object]:
 
 
 def _request(
-    prefix: str, suffix: str, stops: tuple[str, ...], budget: Budget, *, seed: int, related: tuple[Snippet, ...] = ()
+    prefix: str,
+    suffix: str,
+    stops: tuple[str, ...],
+    budget: Budget,
+    *,
+    seed: int,
+    related: tuple[Snippet, ...] = (),
+    path: str = "",
 ) -> InfillRequest:
     line = prefix.rpartition("\n")[2]
     indent = line[: len(line) - len(line.lstrip(" \t"))]
@@ -229,8 +241,9 @@ def _request(
     block = not suffix.partition("\n")[0].strip() and "\n" not in stops
     hole = Hole(Span(len(prefix), len(prefix)), "cursor", indent=indent, block=block)
     # None of these APIs has a field for the language.
-    language = guess.language(prefix, suffix, [snippet.path for snippet in related])
-    return InfillRequest(prefix, suffix, (hole,), language=language, related=related, budget=budget, seed=seed)
+    by_path = languages.for_path(path) if path else None
+    language = by_path.name if by_path else guess.language(prefix, suffix, [snippet.path for snippet in related])
+    return InfillRequest(prefix, suffix, (hole,), language=language, path=path, related=related, budget=budget, seed=seed)
 
 
 def _wants_logprobs(fields: Fields) -> bool:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from dg_lsp.engine.model import fit, loading
 from dg_lsp.engine.model.fit.geometry import LLAMA_TYPES, LlamaSizes, llama_sizes
+from dg_lsp.engine.model.llama import Weight
 from dg_lsp.engine.model.vocabulary import Vocabulary
 from dg_lsp.engine.model.weights import canvas_adapter, checkpoint, llama_files
 from dg_lsp.engine.model.weights.progress import Meter
@@ -80,7 +81,7 @@ class Base:
     name: str
     sizes: LlamaSizes
     vocabulary: Vocabulary
-    weights: Mapping[str, Tensor]
+    weights: Mapping[str, Weight]
     hash: str
 
 
@@ -304,7 +305,7 @@ def read_base(name: str) -> Base:
         sizes = llama_sizes(values)
         stored = llama_files.check(folder, sizes, in_int8=llama_files.is_quantised(folder, values))
         meter = Meter("reading the weights", sum(one.n_bytes for one in stored.values()), lambda _text, _share: None)
-        weights: dict[str, Any] = dict(llama_files.read(stored, "cpu", dtype_of("cpu"), meter))
+        weights = llama_files.Weights(stored, "cpu", dtype_of("cpu"), meter)
         vocabulary = Vocabulary.from_file(folder / "tokenizer.json")
     except (checkpoint.CheckpointError, fit.GeometryError, ValueError) as error:
         raise EvalError(str(error)) from error

@@ -20,7 +20,17 @@ from torch import Tensor
 
 from dg_lsp.engine.model.family import KV
 from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
-from dg_lsp.engine.model.llama import FUSED, Inputs, Linear, LlamaPasses, Matrix, WideMatrix, canvas_vectors, fused_order
+from dg_lsp.engine.model.llama import (
+    FUSED,
+    Inputs,
+    Linear,
+    LlamaPasses,
+    Matrix,
+    Weight,
+    WideMatrix,
+    canvas_vectors,
+    fused_order,
+)
 from dg_lsp.engine.model.weights import canvas_adapter
 
 DISTANCES = 48
@@ -34,10 +44,12 @@ class TrainedPasses(LlamaPasses):
     `flat` holds all weights of the adapter, `grad` their gradients. After a change of `flat`, call `merge`.
     """
 
-    def __init__(self, sizes: LlamaSizes, weights: Mapping[str, Tensor], rank: int, seed: int = 0) -> None:
+    def __init__(self, sizes: LlamaSizes, weights: Mapping[str, Weight], rank: int, seed: int = 0) -> None:
         super().__init__(sizes, weights, "plain")
         self.rank = rank
-        self._table = weights["model.embed_tokens.weight" if sizes.tied else "lm_head.weight"]
+        table = self._embed.table if sizes.tied else weights["lm_head.weight"]
+        assert isinstance(table, Tensor)
+        self._table = table
         shapes = dict(_shapes(sizes, rank))
         self.flat = torch.zeros(sum(math.prod(shape) for shape in shapes.values()))
         self.grad = torch.zeros_like(self.flat)

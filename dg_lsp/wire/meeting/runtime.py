@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dg_lsp.wire import model_names
 from dg_lsp.wire.messages import PROTOCOL_MAJOR
-from dg_lsp.wire.settings import DEFAULTS
+from dg_lsp.wire.settings import DEFAULTS, EMBEDDED
 
 RUNTIME_DIR_VARIABLE = "DG_LSP_RUNTIME_DIR"
 MAX_SOCKET_PATH = 100
@@ -28,7 +28,7 @@ class MeetingError(Exception):
 class EngineId:
     """Identifies an engine. `filler` names another loader than the default, as `module:function`."""
 
-    model: str = DEFAULTS.model
+    model: str = EMBEDDED
     revision: str = ""
     dtype: str = DEFAULTS.dtype
     device: str = DEFAULTS.device

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -359,9 +360,14 @@ def _reading(
     chances = _chances(logits, limits.banned, rows_so_far, files)
     for row, ids in enumerate(rows_so_far):
         if allowed := limits.allowed(ids):
-            index = torch.tensor(allowed, device=chances.device)
+            index = _index(tuple(allowed)).to(chances.device)
             chances[row] = torch.zeros_like(chances[row]).index_copy_(0, index, chances[row, index])
     return _Reading(logits, sums, chances, ends, heads)
+
+
+@lru_cache(maxsize=64)
+def _index(tokens: tuple[int, ...]) -> Tensor:
+    return torch.tensor(tokens)
 
 
 def _chances(

@@ -30,7 +30,10 @@ def propose(filling: Filling) -> Proposing:
         most=fill.profile.copy_rows,
         related=source.related,
     ):
-        yield Proposal(fill.of_draft(copy.text), "copy", left=copy.left, right=copy.right)
+        text = fill.of_draft(copy.text)
+        # The embedded model's probabilities were fitted with such copies.
+        if not fill.sheet.heals_by_parts or not fill.says_nothing(text):
+            yield Proposal(text, "copy", left=copy.left, right=copy.right)
 
 
 def rest_of_previous(fill: Fill) -> str:

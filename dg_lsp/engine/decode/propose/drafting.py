@@ -76,10 +76,10 @@ def _drafts(fill: Fill, scorer: Scorer) -> Generator[list[Draft], bool | None, l
     """Return the drafts, as `causal.drafts` does.
 
     Within a line there is one that starts with the likeliest token, because its branches start with other likely tokens too.
-    In blocks, branches found hardly any right answer more.
+    In blocks, branches of the embedded model found hardly any right answer more; those of pretrained models do.
     """
     end, line_ends = _stops(fill)
-    has_branches = fill.profile.branches > 0 and not fill.is_block
+    has_branches = fill.profile.branches > 0 and (not fill.is_block or fill.sheet.heals_by_parts)
     has_end = fill.sheet.end is not None
     ahead = copying.file_model(fill, AHEAD_WEIGHT) if scorer.file is None and fill.switches.file else None
     return causal.drafts(
@@ -99,7 +99,7 @@ def _drafts(fill: Fill, scorer: Scorer) -> Generator[list[Draft], bool | None, l
         alone=fill.profile.branches > 0,
         branches=fill.profile.branches if has_branches else 0,
         # Of blocks, the likeliest are the shortest.
-        most_behind=MOST_BEHIND if has_branches else math.inf,
+        most_behind=MOST_BEHIND if has_branches and not fill.is_block else math.inf,
     )
 
 
@@ -115,7 +115,7 @@ def _results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list[Propo
         if draft.end is not None and not fill.sheet.heals_by_parts:  # such texts are scored with what follows them
             scorer.learn(text, draft.ids, draft.logps, draft.end)
         for each in (text, *_shorter(fill, draft, text)):
-            if fill.sheet.heals_by_parts and not each.strip():
+            if fill.sheet.heals_by_parts and fill.says_nothing(each):
                 continue
             results.setdefault(each, Proposal(each, "causal"))
     return list(results.values())

@@ -80,7 +80,7 @@ def _with_table(text: str, name: str, head: Sequence[str], rows: Sequence[Sequen
 
 def main() -> None:
     """Rewrite the page if it is out of date and `--write` is given; without `--write`, exit with 1 instead."""
-    path = Path(__file__).parents[3] / PAGE
+    path = Path(__file__).parents[4] / PAGE
     text = path.read_text(encoding="utf-8")
     if (new := rewritten(text)) == text:
         return

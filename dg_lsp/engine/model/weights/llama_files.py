@@ -8,7 +8,7 @@ and shapes. Knows nothing of passes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from dg_lsp.engine.model.weights.progress import Meter
 
 FORMAT_KEY, FORMAT = "dg_lsp_quantisation", "int8-rows"
 SCALE = "_scale"
+MAX_MAPPED = 64 << 20  # bytes read from one mapping of a file
 # Older checkpoints store the rotary frequencies, and some store a tied head.
 _UNUSED = re.compile(r".+\.rotary_emb\.inv_freq|lm_head\.weight")
 
@@ -64,48 +65,52 @@ def check(folder: Path, sizes: LlamaSizes, *, in_int8: bool) -> dict[str, Stored
     return {name: stored[name] for name in shapes}
 
 
-def read(stored: Mapping[str, Stored], device: str, dtype: torch.dtype | None, meter: Meter) -> dict[str, Weight]:
-    """Return the weights on a device: matrices in `dtype`, or in 8-bit integers if it is None; vectors in 32 bits.
+class Weights(Mapping[str, Weight]):
+    """The weights on a device, each read when it is asked for: in `dtype`, or in 8-bit integers if it is None.
 
-    Raises CheckpointError if a file can't be read, or holds numbers that are not finite.
+    Vectors are in 32 bits. Nothing is kept, so the memory holds few weights twice. Raises CheckpointError if a file can't be
+    read, or holds numbers that are not finite.
     """
-    from safetensors import SafetensorError, safe_open
 
-    weights: dict[str, Weight] = {}
-    for file in sorted({one.file for one in stored.values()}):
+    def __init__(self, stored: Mapping[str, Stored], device: str, dtype: torch.dtype | None, meter: Meter) -> None:
+        self._stored, self._device, self._dtype, self._meter = stored, device, dtype, meter
+        self._opened: tuple[Path, Any] | None = None
+        self._n_mapped = 0
+
+    def __len__(self) -> int:
+        return sum(not name.endswith(SCALE) for name in self._stored)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._stored if not name.endswith(SCALE))
+
+    def __getitem__(self, name: str) -> Weight:
+        tensor, device, dtype = self._read(name), self._device, self._dtype
+        self._meter.add(self._stored[name].n_bytes)
+        if name + SCALE in self._stored:
+            narrow = Quantised(tensor, _finite(name, self._read(name + SCALE))[:, None])
+            return narrow if dtype is None else narrow.dense().to(device, dtype)
+        wide = _finite(name, tensor)
+        if tensor.ndim == 1:
+            return wide.to(device, torch.float32)
+        return quantised(wide.float()) if dtype is None else wide.to(device, dtype)
+
+    def _read(self, name: str) -> Tensor:
+        """Return a copy of a stored tensor: a mapping of a file that another program shortens would end this process."""
+        from safetensors import SafetensorError, safe_open
+
+        one = self._stored[name]
         try:
-            with safe_open(file, framework="pt") as opened:
-                for name in (name for name, one in stored.items() if one.file == file and not name.endswith(SCALE)):
-                    tensor: Tensor = opened.get_tensor(name)
-                    scale = _scale(stored, name)
-                    weights[name] = _placed(tensor, scale, device, dtype)
-                    meter.add(stored[name].n_bytes)
+            # An open file is mapped. To open it again frees the pages that were read.
+            if self._opened is None or self._opened[0] != one.file or self._n_mapped > MAX_MAPPED:
+                self._opened, self._n_mapped = (one.file, safe_open(one.file, framework="pt")), 0
+            self._n_mapped += one.n_bytes
+            tensor: Tensor = self._opened[1].get_tensor(one.name)
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{file} can't be read ({error}); download it again") from error
-    for name, weight in weights.items():
-        numbers = weight.scales if isinstance(weight, Quantised) else weight
-        if not bool(torch.isfinite(numbers).all()):
-            raise CheckpointError(f"the weight {name} holds numbers that are not finite; download the model again")
-    return weights
+            raise CheckpointError(f"{one.file} can't be read ({error}); download it again") from error
+        return tensor.clone()
 
 
-def _scale(stored: Mapping[str, Stored], name: str) -> Tensor | None:
-    """Return the scales of a quantised matrix, which may be in another file, or None."""
-    from safetensors import safe_open
-
-    one = stored.get(name + SCALE)
-    if one is None:
-        return None
-    with safe_open(one.file, framework="pt") as opened:
-        scales: Tensor = opened.get_tensor(one.name)
-    return scales
-
-
-def _placed(tensor: Tensor, scale: Tensor | None, device: str, dtype: torch.dtype | None) -> Weight:
-    # Copy each tensor, because the file's mapping ends when the file is closed.
-    if scale is not None:
-        weight = Quantised(tensor.clone(), scale.clone()[:, None])
-        return weight if dtype is None else weight.dense().to(device, dtype)
-    if tensor.ndim == 1:
-        return tensor.to(device, torch.float32, copy=True)
-    return quantised(tensor.float()) if dtype is None else tensor.to(device, dtype, copy=True)
+def _finite(name: str, tensor: Tensor) -> Tensor:
+    if not bool(torch.isfinite(tensor).all()):
+        raise CheckpointError(f"the weight {name} holds numbers that are not finite; download the model again")
+    return tensor

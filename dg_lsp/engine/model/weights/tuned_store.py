@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -78,21 +77,6 @@ def path(root: Path, model: ModelId) -> Path:
     return folder() / f"{readable or 'root'}-{digest}"
 
 
-def problem(place: Path) -> str:
-    """Return why a folder of the store is not used, as the end of a sentence that begins with its path; "" if it is used."""
-    try:
-        status = place.lstat()
-    except OSError as error:
-        return f"can't be read: {(error.strerror or str(error)).lower()}"
-    if not stat.S_ISDIR(status.st_mode):
-        return "is not a folder"
-    if status.st_uid != os.getuid():
-        return "belongs to another user"
-    if status.st_mode & 0o022:
-        return "can be changed by other users; make it private (chmod 700)"
-    return ""
-
-
 def entries() -> tuple[Tuned, ...]:
     """Return the entries in the order of their repositories' paths; none if the store does not exist.
 
@@ -101,13 +85,13 @@ def entries() -> tuple[Tuned, ...]:
     store = folder()
     if not store.exists():
         return ()
-    if reason := problem(store):
+    if reason := files.folder_problem(store):
         raise StoreError(f"{store} {reason}")
     try:
         places = sorted(place for place in store.iterdir() if not place.name.startswith("."))[:MAX_ENTRIES]
     except OSError as error:
         raise StoreError(f"{store} can't be read: {(error.strerror or str(error)).lower()}") from error
-    readable = [entry for place in places if not problem(place) and (entry := _read(place)) is not None]
+    readable = [entry for place in places if not files.folder_problem(place) and (entry := _read(place)) is not None]
     return tuple(sorted(readable, key=lambda entry: (entry.root, entry.model.name, entry.made)))
 
 
@@ -126,7 +110,7 @@ def stamps(paths: Iterable[Path]) -> tuple[str, ...]:
 def read_weights(entry: Tuned) -> bytes:
     """Return the bytes of an entry's safetensors file; raise StoreError."""
     for place in (folder(), entry.folder):
-        if reason := problem(place):
+        if reason := files.folder_problem(place):
             raise StoreError(f"{place} {reason}")
     try:
         return files.read_regular(entry.folder / WEIGHTS, MAX_WEIGHTS_BYTES)
@@ -156,7 +140,7 @@ def write(
     }
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if reason := problem(target.parent):
+        if reason := files.folder_problem(target.parent):
             raise StoreError(f"{target.parent} {reason}")
         with _locked():
             _move_into(target, {WEIGHTS: weights, FACTS: json.dumps(values, indent=2).encode() + b"\n"})
@@ -172,7 +156,7 @@ def remove(root: Path) -> int:
     """
     if not folder().exists():
         return 0
-    if reason := problem(folder()):
+    if reason := files.folder_problem(folder()):
         raise StoreError(f"{folder()} {reason}")
     with _locked():
         matching = [entry for entry in entries() if entry.root == str(root)]

@@ -128,7 +128,7 @@ function M.snoozed_until()
 end
 
 ---Use another model until Neovim ends.
----@param model string "embedded", a folder, a hub id, or a remote model such as "vllm:URL"
+---@param model string "auto", "embedded", a laptop model, a folder, a hub id, or a remote model such as "vllm:URL"
 function M.use_model(model)
   server.change_settings(function(settings)
     settings["engine.model"] = model

@@ -1,0 +1,215 @@
+"""The requests for the holes of one file: a first round, and further rounds for holes without an acceptable fill.
+
+This module knows requests, answers and the journal. It knows nothing of other files and of the order of requests (`run`), or of
+which fills are accepted (`keep`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from dg_lsp.batch import plan as planning
+from dg_lsp.batch.journal import Journal
+from dg_lsp.batch.plan import Plan
+from dg_lsp.batch.views import View
+from dg_lsp.core.values import Budget, Hole, InfillRequest
+from dg_lsp.infill import pipeline
+from dg_lsp.infill.file_context import FileContext
+from dg_lsp.infill.fill import Fill, fills_of, in_turn
+from dg_lsp.infill.port import Engine, EngineError
+
+# Addresses and times differ between runs. In an instruction they would change the answer each time.
+_VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\b\d+\.\d+ ?m?s(ec\w*)?\b")
+SEED_STEP = 1_000_003  # between the seeds of two rounds, so that a retry does not equal the first round of the next seed
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of each request: the number of candidates, the run's seed, and milliseconds for one hole (0: no limit).
+
+    `allow_shrink` lets an answer shorten working code. `n_retries` is the number of further rounds for a hole without an
+    acceptable fill; it is not part of `repr`, because answers do not depend on it.
+    """
+
+    n_candidates: int = 4
+    seed: int = 0
+    deadline_ms: int = 0
+    n_retries: int = field(default=0, repr=False)
+    allow_shrink: bool = False
+
+
+class Further(Protocol):
+    """Provides more fills for a hole whose fills were all rejected."""
+
+    async def further(self, hole: Hole, number: int, failure: str) -> Sequence[Fill]:
+        """Return the fills of round `number` (from 1), requested with the last failure; empty after the last round."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoleResult:
+    """One hole's fills, best first, or the reason why there are none; `rounds` provides more."""
+
+    fills: tuple[Fill, ...] = ()
+    reason: str = ""
+    ms: float = 0.0
+    is_answered: bool = False  # the engine answered, though every answer may be dropped
+    is_lost: bool = False  # the engine or the network failed
+    rounds: Further | None = None
+
+
+RequestOf = Callable[[tuple[Hole, ...]], InfillRequest | str]
+"""Returns the request for a group of holes, or why it can't be built."""
+
+
+def request_for(plan: Plan, context: FileContext, group: Sequence[Hole], options: RunOptions) -> InfillRequest:
+    """Return the request for a group of holes; raise ValueError as `pipeline.infill` does."""
+    document = plan.source.document
+    budget = Budget(ms=options.deadline_ms * len(group), candidates=options.n_candidates)
+    seed = planning.seed_for(options.seed, document, group)
+    return pipeline.to_request(
+        document,
+        group,
+        context.options(budget, seed),
+        syntax=plan.syntax,
+        related=context.related,
+        files=context.files,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The rounds of requests for holes of one file. All of them see the same text and context.
+
+    With a `view`, the requests see the file with earlier fills. The plan, the holes and the fills are still those of the file.
+    """
+
+    engine: Engine
+    plan: Plan
+    context: FileContext
+    options: RunOptions
+    journal: Journal
+    view: View | None = None
+
+    async def first(self, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
+        """Return the result of each hole, after further rounds for holes without a usable answer."""
+        shown = tuple(map(self._shown, group))
+        results = await self._first(shown)
+        return {
+            hole: replace(results[moved], fills=self._back(results[moved].fills, hole), rounds=self)
+            for hole, moved in zip(group, shown, strict=True)
+        }
+
+    async def further(self, hole: Hole, number: int, failure: str) -> tuple[Fill, ...]:
+        """Return the fills of round `number` (from 1), requested with the last failure; () after the last round."""
+        if number > self.options.n_retries:
+            return ()
+        moved = self._shown(hole)
+        with_failure = _with_failure(moved, failure)
+        key = replace(with_failure, instruction=f"round {number}: {with_failure.instruction}")
+        requests = _unique(self._requests(self.options), (with_failure,)) if self.journal.is_stored else ()
+        fills = self.journal.get(self._plan.source.document, key, requests)
+        if not fills:
+            fills = (await self._round(moved, number, failure)).fills
+            self.journal.add(self._plan.source.document, key, fills, requests)
+        return self._back(fills, hole)
+
+    @property
+    def _plan(self) -> Plan:
+        return self.view.plan if self.view else self.plan
+
+    def _shown(self, hole: Hole) -> Hole:
+        return self.view.moved(hole) if self.view else hole
+
+    def _back(self, fills: tuple[Fill, ...], hole: Hole) -> tuple[Fill, ...]:
+        return self.view.back(fills, hole) if self.view else fills
+
+    async def _first(self, group: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
+        document, request_of = self._plan.source.document, self._requests(self.options)
+        # A hole's answer depends on the request of its group, and on the one for the hole alone.
+        requests = {hole: _unique(request_of, group, (hole,)) if self.journal.is_stored else () for hole in group}
+        stored = {hole: HoleResult(fills) for hole in group if (fills := self.journal.get(document, hole, requests[hole]))}
+        if stored.keys() >= set(group):
+            return stored
+        by_hole: dict[Hole, HoleResult] = {}
+
+        async def ask(asked: tuple[Hole, ...]) -> dict[Hole, HoleResult]:
+            return await self._ask(asked, request_of)
+
+        def accepts(_asked: tuple[Hole, ...], results: dict[Hole, HoleResult]) -> bool:
+            for hole, result in results.items():
+                by_hole[hole] = replace(result, ms=result.ms + (by_hole[hole].ms if hole in by_hole else 0.0))
+            return all(result.fills for result in results.values())
+
+        await in_turn(group, ask, accepts)
+        for hole in group:
+            for number in range(1, self.options.n_retries + 1):
+                if by_hole[hole].fills or not by_hole[hole].is_answered:
+                    break
+                again = await self._round(hole, number, "")
+                by_hole[hole] = replace(again, ms=again.ms + by_hole[hole].ms)
+            self.journal.add(document, hole, by_hole[hole].fills, requests[hole])
+        return by_hole
+
+    async def _round(self, hole: Hole, number: int, failure: str) -> HoleResult:
+        other_seed = replace(self.options, seed=self.options.seed + number * SEED_STEP)
+        return next(iter((await self._ask((_with_failure(hole, failure),), self._requests(other_seed))).values()))
+
+    async def _ask(self, group: tuple[Hole, ...], request_of: RequestOf) -> dict[Hole, HoleResult]:
+        start = time.perf_counter()
+        answer, reason, is_answered, is_lost = pipeline.Answer(), "", False, False
+        plan, request = self._plan, request_of(group)
+        if isinstance(request, str):
+            reason = request
+        else:
+            try:
+                candidates = await self.engine.fill(request)
+                answer = pipeline.to_answer(
+                    request,
+                    candidates,
+                    plan.source.document,
+                    syntax=plan.syntax,
+                    is_file=True,
+                    allow_shrink=self.options.allow_shrink,
+                    sources=self.context.sources,
+                )
+                is_answered = True
+            except (EngineError, ValueError) as error:
+                reason, is_lost = str(error), isinstance(error, EngineError)
+        ms = (time.perf_counter() - start) * 1000
+        fills = tuple(map(fills_of, answer.suggestions))
+        reason = "" if fills else reason or answer.reason
+        return {
+            hole: HoleResult(tuple(row[idx] for row in fills), reason, ms, is_answered, is_lost)
+            for idx, hole in enumerate(group)
+        }
+
+    def _requests(self, options: RunOptions) -> RequestOf:
+        """Return a function that builds each request once, because a journal needs the request before the engine does."""
+
+        @functools.cache
+        def request_of(group: tuple[Hole, ...]) -> InfillRequest | str:
+            try:
+                return request_for(self._plan, self.context, group, options)
+            except ValueError as error:
+                return str(error)
+
+        return request_of
+
+
+def _unique(request_of: RequestOf, *groups: tuple[Hole, ...]) -> tuple[InfillRequest, ...]:
+    """Return the requests for these groups, without those that can't be built and so are never sent."""
+    requests = [request_of(group) for group in dict.fromkeys(groups)]
+    return tuple(request for request in requests if isinstance(request, InfillRequest))
+
+
+def _with_failure(hole: Hole, failure: str) -> Hole:
+    """Return the hole with the last failure's message in its instruction."""
+    if not failure:
+        return hole
+    text = f"The last attempt failed: {_VOLATILE.sub('?', failure)}"
+    return replace(hole, instruction=f"{hole.instruction} {text}".strip())

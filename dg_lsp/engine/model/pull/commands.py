@@ -1,0 +1,156 @@
+"""The commands `dg-lsp engine pull` and `dg-lsp engine models`. Knows options and the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from dg_lsp.engine.model.fit import size
+from dg_lsp.wire import completions, config, laptop, model_names
+from dg_lsp.wire.extras import install_command
+from dg_lsp.wire.laptop import LaptopModel
+from dg_lsp.wire.progress_line import Progress
+from dg_lsp.wire.settings import AUTO, EMBEDDED
+from dg_lsp.wire.visible import visible_line, visible_message
+
+BAR = 24
+Say = Callable[[str, float], None]
+
+
+def _names() -> str:
+    return ", ".join(model.name for model in laptop.MODELS)
+
+
+def pull(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help=f"A laptop model ({_names()}), auto for the first of them that can be had unless one is there, or a hub id "
+            "(OWNER/NAME); default: the configured model.",
+            autocompletion=completions.model,
+        ),
+    ] = "",
+    revision: Annotated[str, typer.Option(help="Revision of a hub model.")] = "",
+    file: Annotated[Path | None, typer.Option("--from", help="Take a laptop model from this GGUF file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", hidden=True, help="Print the progress as JSON objects.")] = False,
+) -> None:
+    """Fetch a model ahead of its first use. What is there is not fetched again, and what was begun is continued."""
+    laptop_models = laptop.MODELS if model in ("", AUTO) else tuple(each for each in laptop.MODELS if each.name == model)
+    if not laptop_models and file is not None:
+        _fail(f"--from is for a laptop model ({_names()})")
+    try:
+        with bar() if not as_json else contextlib.nullcontext(_say_as_json) as say:
+            name, folder = pull_first(laptop_models, say, file) if laptop_models else (model, _from_hub(model, revision, say))
+    except PullFailedError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("stopped; the same command continues where it was", code=130)
+    if not as_json:
+        typer.echo(visible_line(f"{name} is in {folder}"))
+
+
+def models(
+    remove: Annotated[str, typer.Option("--remove", metavar="NAME", help="Remove a pulled model from the disk.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
+) -> None:
+    """List the models for a laptop: which are pulled, which one is used, their size, and what they give."""
+    if remove:
+        return _remove(remove)
+    used = config.read()[0].model()
+    rows = [(model.name, model.n_bytes, model.is_pulled, model.gives) for model in laptop.MODELS]
+    rows.append((EMBEDDED, 0, True, laptop.EMBEDDED_GIVES))
+    if as_json:
+        facts = [
+            {"name": name, "bytes": n_bytes, "pulled": is_pulled, "used": name == used, "gives": gives}
+            for name, n_bytes, is_pulled, gives in rows
+        ]
+        return typer.echo(json.dumps(facts, indent=2))
+    if all(name != used for name, *_ in rows):
+        rows.append((used, 0, True, "the configured model"))
+    for name, n_bytes, is_pulled, gives in rows:
+        state = "in use" if name == used else "not in use" if is_pulled else f"{size(n_bytes)} to pull"
+        typer.echo(visible_line(f"{name:20} {state:16} {gives}"))
+    return None
+
+
+class PullFailedError(Exception):
+    """No model could be pulled; the message is a sentence."""
+
+
+@contextlib.contextmanager
+def bar() -> Iterator[Say]:
+    """Yield a function that shows the progress on standard error: on a terminal as a bar, elsewhere as lines."""
+    progress = Progress()
+    try:
+        yield lambda text, share: progress.say(_with_bar(text, share) if sys.stderr.isatty() else text)
+    finally:
+        progress.end()
+
+
+def pull_first(candidates: tuple[LaptopModel, ...], say: Say, file: Path | None = None) -> tuple[str, Path]:
+    """Return the name and folder of the first model that is there, or else can be had; raise PullFailedError."""
+    try:
+        from dg_lsp.engine.model.pull.pulling import pull as pull_model
+        from dg_lsp.engine.model.pull.transfer import PullError
+    except ModuleNotFoundError as error:
+        needs = f"pulling needs {error.name}, which is not installed; install it with: {install_command('engine')}"
+        raise PullFailedError(needs) from error
+
+    if there := next((model for model in candidates if model.is_pulled), None):
+        return there.name, there.folder
+    failures = []
+    for model in candidates:
+        try:
+            return model.name, pull_model(model, say, file=file)
+        except PullError as error:
+            failures.append(str(error))
+    if len(failures) > 1:
+        failures.append("the embedded model is used")
+    raise PullFailedError(". ".join(failures))
+
+
+def _say_as_json(text: str, share: float) -> None:
+    typer.echo(json.dumps({"text": text, "share": share}))
+    sys.stdout.flush()
+
+
+def _from_hub(model: str, revision: str, say: Say) -> Path:
+    from dg_lsp.engine.model.weights import fetch
+
+    elsewhere = model == EMBEDDED or model_names.is_remote(model) or model_names.folder_of(model) is not None
+    if elsewhere or model.count("/") != 1:
+        raise PullFailedError(f"{model} can't be fetched; give a laptop model ({_names()}) or a hub id (OWNER/NAME)")
+    try:
+        return fetch.snapshot(model, revision, say)
+    except fetch.FetchError as error:
+        raise PullFailedError(str(error)) from error
+
+
+def _remove(name: str) -> None:
+    from dg_lsp.engine.model.pull import pulling
+    from dg_lsp.engine.model.pull.transfer import PullError
+
+    model = laptop.by_name(name)
+    if model is None:
+        _fail(f"{name} is not a laptop model ({_names()})")
+    try:
+        removed = pulling.remove(model)
+    except PullError as error:
+        _fail(str(error))
+    typer.echo(f"{name} was removed" if removed else f"{name} is not there")
+
+
+def _with_bar(text: str, share: float) -> str:
+    n_full = round(BAR * share)
+    return f"{'━' * n_full}{'╌' * (BAR - n_full)} {share:4.0%}  {text}"
+
+
+def _fail(sentence: str, code: int = 2) -> NoReturn:
+    typer.echo(f"dg-lsp engine: {visible_message(sentence)}", err=True)
+    raise typer.Exit(code)

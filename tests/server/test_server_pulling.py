@@ -1,0 +1,50 @@
+"""Which laptop model is offered, and how the user's choice is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dg_lsp.server import pulling
+from dg_lsp.wire import laptop
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("memory", "name"),
+    [(16 * GIB, "qwen2.5-coder-0.5b"), (6 * GIB, "qwen2.5-coder-0.5b"), (4 * GIB, "smollm2-135m"), (2 * GIB, ""), (0, "")],
+)
+def test_the_offered_model_fits_the_memory(memory: int, name: str) -> None:
+    model = pulling.best_model(memory)
+    assert (model.name if model else "") == name
+
+
+def test_a_choice_that_can_not_be_read_is_no_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulling, "choice_file", lambda: tmp_path / "new" / "choice.json")
+    assert pulling.read_choice() == {}
+    assert pulling.write_choice({"never": True})
+    assert pulling.read_choice() == {"never": True}
+    for text in ("[1]", "{", "\xff"):
+        pulling.choice_file().write_text(text)
+        assert pulling.read_choice() == {}
+    pulling.choice_file().unlink()
+    pulling.choice_file().mkdir()
+    assert pulling.read_choice() == {}
+    assert not pulling.write_choice({"never": True})
+
+
+def test_a_name_means_another_model_only_for_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(laptop.STORE_VARIABLE, str(tmp_path))
+    small = laptop.MODELS[-1]
+    assert laptop.resolve("auto") == "embedded"
+    small.folder.mkdir(mode=0o700)
+    # A folder without a configuration is not a model.
+    assert laptop.resolve("auto") == "embedded"
+    (small.folder / laptop.CONFIG).touch()
+    assert laptop.resolve("auto") == small.name
+    assert laptop.resolve("embedded") == "embedded"
+    assert laptop.resolve("owner/name") == "owner/name"
+    laptop.MODELS[0].folder.symlink_to(small.folder)
+    assert laptop.resolve("auto") == small.name

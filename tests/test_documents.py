@@ -1,0 +1,244 @@
+"""Every command in the README and in docs is run here, or is listed with the reason why it is not.
+
+Pages in docs/decisions record what was run at the time; they are not read here.
+"""
+
+# ruff: noqa: E501  (a command of a page is one line here too)
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from dg_lsp import cli
+from dg_lsp.wire import config, laptop
+from tests.editors import machine
+from tests.patience import PATIENCE_S
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAMS = re.compile(r"(?:dg-lsp|python3?|make|pytest|pip|pipx|uv|ollama|llama-server|ray|vllm|sha256sum) \S")
+
+# As documented, what is run instead of a placeholder, and the exit statuses that it may have.
+RUN = (
+    ("dg-lsp infill PATH…", "dg-lsp infill src/sums.py", (0, 1)),
+    ("dg-lsp infill src/", "", (0, 1)),
+    ("dg-lsp infill --all src/", "", (0, 1)),
+    ("dg-lsp explain FILE:LINE:COL", "dg-lsp explain src/sums.py:3:5", (0,)),
+    ("dg-lsp doctor", "", (0, 1)),
+    ("dg-lsp doctor --model MODEL", "dg-lsp doctor --model embedded", (0, 1)),
+    ("dg-lsp setup", "", (0, 1)),
+    ("dg-lsp setup --json", "", (0,)),
+    ("dg-lsp engine models", "", (0,)),
+    ("dg-lsp engine status", "", (0,)),
+    ("dg-lsp engine start", "", (0,)),
+    ("dg-lsp engine stop", "", (0,)),
+    ("dg-lsp engine start --port 0", "", (0,)),
+    ("dg-lsp engine stop --now", "", (0,)),
+    ("dg-lsp engine stop --now --all", "", (0,)),
+    ("python tests/benchmarks/everyday.py MODEL", f"{sys.executable} {ROOT}/tests/benchmarks/everyday.py copy", (0,)),
+)
+# Run by other tests.
+TESTED = {
+    "ast-grep scan --rule rule.yml --json=stream src | dg-lsp infill --places - --check 'pytest -q' --patch dates.diff": (
+        "tests/batch/test_batch_ci.py"
+    ),
+    "pytest tests/engine/test_chat_servers.py": "tests/engine/test_chat_servers.py",
+    "make test": "all of them",
+}
+# Run by hand on Linux, 2026-11-24: they download, or change the machine that they run on.
+BY_HAND = """
+dg-lsp engine models --remove NAME
+dg-lsp engine pull NAME --from FILE
+dg-lsp --show-completion
+P=~/.local/share/nvim/site/pack/dg-lsp/start && mkdir -p $P && ln -s "$PWD/editors/nvim" $P/dg-lsp.nvim
+pip install './dg_lsp-0.1.0-py3-none-any.whl[engine]'
+"""
+# Run when the figure beside them was measured; they take minutes to hours.
+MEASURED = """
+dg-lsp bench fixtures/eval/heldout.jsonl.gz
+dg-lsp calibrate --model MODEL
+dg-lsp eval --csv FILE
+dg-lsp eval fixtures/eval/heldout.jsonl.gz --baseline copy --baseline ar --threads 1 --dtype float32 --markdown
+dg-lsp train tune .
+python tests/benchmarks/batch_bodies.py SOURCE --bodies 20 --rounds 1,4,16,4+2 --check 'python -m pytest -q'
+python tests/benchmarks/batch_bodies.py SOURCE --no-check --bodies 60 --rounds 4
+python tests/benchmarks/batch_ray.py SOURCE --bodies 40
+python tests/benchmarks/batch_scale.py --files 500 --holes 4 --kills 10
+python tests/benchmarks/compare_models.py RESULTS RESULTS --method copy full
+python tests/benchmarks/first_suggestion.py REQUIREMENTS
+python tests/benchmarks/positions.py
+"""
+# Names of commands in a sentence, not commands to type.
+NAMES = """
+dg-lsp infill
+dg-lsp train tune
+pip install
+uv tool install
+"""
+# Not run for this list: they need a GPU, another machine, a server, a release, an account or a package index. Of those that run
+# dg-lsp, make or a benchmark, the tests check that what they name exists.
+NOT_RUN = """
+dg-lsp doctor --no-sample --model google/diffusiongemma-26B-A4B-it
+dg-lsp --install-completion
+dg-lsp engine pull
+dg-lsp engine pull google/diffusiongemma-26B-A4B-it
+dg-lsp engine start --model google/diffusiongemma-26B-A4B-it
+dg-lsp infill --all src/ --model vllm:http://127.0.0.1:8000
+dg-lsp setup --server vllm=https://HOST
+dg-lsp setup --yes google/diffusiongemma-26B-A4B-it
+dg-lsp train tune DIR --out FOLDER --init MODEL
+dg-lsp train tune src/ --init google/diffusiongemma-26B-A4B-it --out ~/adapters/mine
+llama-server --fim-qwen-1.5b-default
+llama-server --fim-qwen-30b-default
+llama-server -hf JetBrains/Mellum-4b-dpo-all-gguf --port 8080
+llama-server -hf OWNER/NAME --port 8080
+llama-server -hf OWNER/NAME --port 8080 --jinja
+make demo
+make lock
+make release
+make settings
+make vscode && code --install-extension editors/vscode/dg-lsp.vsix
+mkdir -p ~/.local/share/nvim/site/pack/dg-lsp/start
+ollama pull qwen2.5-coder:1.5b-base
+ollama pull qwen3-coder:30b
+ollama serve
+pip install './dg_lsp-0.1.0-py3-none-any.whl[engine,quant]'
+pip install './dg_lsp-0.1.0-py3-none-any.whl[engine,tune]'
+pip install './dg_lsp-0.1.0-py3-none-any.whl[ray]'
+pip install ast-grep-cli
+pipx ensurepath
+pipx install './dg_lsp-0.1.0-py3-none-any.whl[engine]'
+pipx install '.[engine]'
+pipx install '/path/to/dg-lsp[engine]'
+pipx install --force
+pipx install ./dg_lsp-0.1.0-py3-none-any.whl
+pipx uninstall dg-lsp
+python -m mlx_vlm.server --model NAME
+python -m sglang.launch_server --model-path OWNER/NAME
+python -m sglang.launch_server --model-path google/diffusiongemma-26B-A4B-it --dllm-algorithm Gemma4Renoise --max-running-requests 8
+python tests/benchmarks/on_gpu.py
+python3 -m venv ~/.dg-lsp && ~/.dg-lsp/bin/pip install './dg_lsp-0.1.0-py3-none-any.whl[engine]'
+ray job logs
+ray job submit --address http://HEAD:8265 --working-dir . --runtime-env-json '{"pip": ["/shared/dg_lsp-0.1.0-py3-none-any.whl[engine,ray]"]}' -- dg-lsp infill src --ray auto --resume /shared/infill.journal --report /shared/report.html --json
+rm -rf ~/.config/dg-lsp ~/.local/share/dg-lsp ~/.local/state/dg-lsp
+sha256sum --check SHA256SUMS
+tar -xzf dg-lsp.nvim-0.1.0.tar.gz -C ~/.local/share/nvim/site/pack/dg-lsp/start
+uv tool install --torch-backend cpu './dg_lsp-0.1.0-py3-none-any.whl[engine]'
+uv tool install --torch-backend cpu '.[engine]'
+uv tool update-shell
+vllm serve OWNER/NAME
+vllm serve RedHatAI/diffusiongemma-26B-A4B-it-FP8-dynamic --diffusion-config '{"canvas_length":64,"max_denoising_steps":16}' --max-num-seqs 16 --max-model-len 16384 --max-logprobs 20
+vllm serve google/diffusiongemma-26B-A4B-it --diffusion-config '{"canvas_length":64,"max_denoising_steps":16}' --max-num-seqs 16 --max-model-len 16384 --max-logprobs 20
+vllm serve nvidia/diffusiongemma-26B-A4B-it-NVFP4 --diffusion-config '{"canvas_length":64,"max_denoising_steps":16}' --max-num-seqs 4 --max-model-len 8192 --max-logprobs 20
+"""
+
+
+def commands() -> dict[str, list[str]]:
+    """Return the commands of each page, in shell blocks and in backquotes, without the comments behind them."""
+    return {path.relative_to(ROOT).as_posix(): list(_commands(path.read_text("utf-8"))) for path in PAGES}
+
+
+def _commands(text: str) -> Iterator[str]:
+    for language, block in FENCE.findall(text):
+        lines = re.sub(r"\\\n\s*", "", block).splitlines()
+        if language == "console":
+            lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        if language in ("sh", "console"):
+            yield from (re.sub(r"\s+# .*", "", line) for line in lines)
+    yield from (each for each in re.findall(r"`([^`\n]+)`", FENCE.sub("", text)) if PROGRAMS.match(each))
+
+
+def listed() -> set[str]:
+    lists = (BY_HAND, MEASURED, NAMES, NOT_RUN)
+    return {*TESTED, *(line for text in lists for line in text.strip().splitlines()), *(documented for documented, _, _ in RUN)}
+
+
+def test_every_command_is_run_or_listed() -> None:
+    documented = {command for found in commands().values() for command in found}
+    assert documented - listed() == set(), "not listed in this file"
+    assert listed() - documented == set(), "no longer documented"
+
+
+def test_links_lead_to_files() -> None:
+    links = [(page, link) for page in PAGES for link in re.findall(r"\]\((?!\w+://)([^)#\s]+)", page.read_text("utf-8"))]
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_first_page_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 80
+
+
+def test_a_command_in_a_block_and_one_in_backquotes_are_found() -> None:
+    text = "```sh\nmake a  # why\n```\n```console\n$ dg-lsp b \\\n  --c\nits output\n```\nRun `dg-lsp d`, not `d`.\n"
+    assert list(_commands(text)) == ["make a", "dg-lsp b --c", "dg-lsp d"]
+
+
+@pytest.mark.parametrize("command", sorted(command for command in listed() if "dg-lsp " in command))
+def test_the_options_of_a_command_exist(command: str) -> None:
+    for part in re.split(r" (?:--|\|) (?=dg-lsp )", command):
+        words = shlex.split(part)
+        if words[0] == "dg-lsp":
+            parse(words[1:])
+
+
+def test_an_option_that_does_not_exist_is_found() -> None:
+    with pytest.raises(Exception, match="--colour"):
+        parse(["infill", "--colour", "src"])
+
+
+def parse(words: list[str]) -> None:
+    """Parse the words as the command line does, but check no value. Raises an exception for an unknown option or command."""
+    command: Any = typer.main.get_command(cli.app)
+    context = command.make_context("dg-lsp", [], resilient_parsing=True)
+    while hasattr(command, "resolve_command") and words and not words[0].startswith("-"):
+        _, command, words = command.resolve_command(context, words)
+        context = command.make_context(command.name, [], parent=context, resilient_parsing=True)
+    context.resilient_parsing = False
+    command.make_parser(context).parse_args(words)
+
+
+@pytest.mark.parametrize("command", sorted(command for command in listed() if re.match("make|python tests|pytest", command)))
+def test_the_targets_and_files_of_a_command_exist(command: str) -> None:
+    program, name = command.split()[:2]
+    if program == "make":
+        assert re.search(rf"^{name}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    else:
+        assert (ROOT / name).exists()
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[Mapping[str, str]]:
+    # Not below pytest's own folder, whose path is too long for a socket.
+    with tempfile.TemporaryDirectory(prefix="dg-") as folder:
+        source = Path(folder) / "src" / "sums.py"
+        source.parent.mkdir()
+        source.write_text('def add(a, b):\n    """Return the sum of a and b."""\n    ...\n')
+        yield {**machine.environment(Path(folder)), config.FILE_VARIABLE: os.devnull, laptop.NO_PULL_VARIABLE: "1"}
+        machine.engine({**os.environ, **machine.environment(Path(folder))}, "stop", "--now", "--all")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("documented", "instead", "statuses"), RUN)
+def test_a_documented_command_runs(
+    documented: str, instead: str, statuses: tuple[int, ...], environment: Mapping[str, str]
+) -> None:
+    words = shlex.split(instead or documented)
+    command = [sys.executable, "-m", "dg_lsp", *words[1:]] if words[0] == "dg-lsp" else words
+    process = subprocess.run(
+        command, cwd=environment["HOME"], env=dict(environment), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert process.returncode in statuses, process.stdout + process.stderr
+    assert process.stdout or process.stderr
+    assert "Traceback" not in process.stderr
