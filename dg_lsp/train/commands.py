@@ -293,6 +293,37 @@ def tune(
         tune_commands.train_adapter(sources, base, out, tuning)
 
 
+@app.command()
+def canvas(
+    base: Annotated[
+        str, typer.Option(help="The frozen causal model: a folder, or a hub id.", autocompletion=completions.model)
+    ],
+    sources: Annotated[list[Path], typer.Option(help="A folder of source files; give the option again for more.")],
+    state: Annotated[Path, typer.Option(help="The file of the run's state. The run continues from it, if it exists.")],
+    minutes: Annotated[float, typer.Option(help="How many minutes to train.", min=0)] = 60.0,
+    cool: Annotated[bool, typer.Option("--cool", help="Let the rate fall to zero, for a milestone.")] = False,
+    threads: Annotated[int, typer.Option(help="Threads on a CPU.", min=1)] = 1,
+    rate: Annotated[float, typer.Option(help="The learning rate.", min=0)] = 1.5e-3,
+    rank: Annotated[int, typer.Option(help="The adapter's rank, for a new run.", min=1, max=512)] = 32,
+    seed: Annotated[int, typer.Option(help="It chooses the batches.", min=0)] = 1,
+    exclude: Annotated[
+        Path | None, typer.Option(help="A file of paths below the sources, one a line, that are never read.")
+    ] = None,
+    start: Annotated[
+        Path | None, typer.Option("--from", help="A state to start a new run from, with the optimizer's means if it has them.")
+    ] = None,
+    export_to: Annotated[
+        Path | None, typer.Option("--export", help="Write the adapter to this safetensors file at the end.")
+    ] = None,
+) -> None:
+    """Train a canvas for a causal model that stays as it is. You can interrupt it at any time; it continues from its state."""
+    from dg_lsp.train.canvas import loop
+
+    plan = loop.Plan(minutes=minutes, rate=rate, cool=cool, rank=rank, threads=threads, seed=seed)
+    folder = str(model_names.folder_of(base) or base)
+    loop.train(folder, sources, state, plan, excluded=exclude, start=start, export=export_to, say=typer.echo)
+
+
 def need(run: Path, *files: str) -> None:
     """Raise EvalError if the run's folder is missing, or a file that an earlier stage writes."""
     if not run.is_dir():

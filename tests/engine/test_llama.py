@@ -15,9 +15,9 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dg_lsp.engine.model import loading
-from dg_lsp.engine.model.fit.geometry import GeometryError, llama_sizes
+from dg_lsp.engine.model.fit.geometry import PROJECTIONS, GeometryError, llama_sizes
 from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
-from dg_lsp.engine.model.llama import PROJECTIONS, LlamaPasses
+from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.loading import LoadError, load_model
 from dg_lsp.engine.model.tree import ROOT, Tree
 from dg_lsp.train import tokenizer as bpe
@@ -27,7 +27,7 @@ SIZES = {
     "num_key_value_heads": 2, "rope_theta": 1000.0,
 }  # fmt: skip
 KINDS = ("tied", "untied", "wide heads", "biases", "all biases")
-RANK = 4
+RANK, DISTANCES = 4, 48
 
 
 def checkpoint(kind: str) -> Any:
@@ -44,7 +44,7 @@ def checkpoint(kind: str) -> Any:
                 parameter.add_(0.3 * torch.randn_like(parameter))
             elif "embed" not in name:
                 parameter.mul_(5)
-    return model.eval()
+    return model.eval().requires_grad_(False)
 
 
 def passes_of(model: Any, adapter: dict[str, Tensor] | None = None) -> LlamaPasses:
@@ -108,21 +108,36 @@ def adapter_for(model: Any) -> dict[str, Tensor]:
     wide, kv, heads, feed = config.hidden_size, config.num_key_value_heads * size, config.num_attention_heads * size, 80
     shapes = {"q": (wide, heads), "k": (wide, kv), "v": (wide, kv), "o": (heads, wide)}
     shapes |= {"g": (wide, feed), "u": (wide, feed), "d": (feed, wide)}
-    assert tuple(shapes) == PROJECTIONS
+    assert tuple(shapes) == tuple(PROJECTIONS)
     for layer in range(config.num_hidden_layers):
         for name, (n_in, n_out) in shapes.items():
             adapter[f"{layer}{name}_a"] = torch.randn(RANK, n_in) / n_in**0.5
             adapter[f"{layer}{name}_b"] = 0.3 * torch.randn(n_out, RANK)
-    return adapter | {"mask": torch.randn(wide), "del": torch.randn(wide)}
+    vectors = {name: torch.randn(wide) for name in ("mask", "del", "hint")}
+    return adapter | vectors | {"dist": 0.5 * torch.randn(DISTANCES, wide)}
 
 
-def plain_canvas(model: Any, adapter: dict[str, Tensor], prefix: Tensor, canvas: list[int], passes: LlamaPasses) -> Tensor:
+def plain_row(model: Any, adapter: dict[str, Tensor], token: int, hint: int = -1) -> Tensor:
+    """Return the input [H] of a canvas position: a token, a delete token, or an open position, which may have a hint."""
+    table = model.model.embed_tokens.weight
+    if token < len(table):
+        return table[token]  # type: ignore[no-any-return]
+    if token == len(table):
+        return adapter["del"]
+    row = adapter["mask"] + adapter["dist"][token - len(table) - 1]
+    return row if hint < 0 else row + adapter["hint"] * table[hint]
+
+
+def plain_canvas(
+    model: Any, adapter: dict[str, Tensor], prefix: Tensor, canvas: list[int], hints: list[int] | None = None
+) -> Tensor:
     """Return the hidden states [C, H] of one canvas by the published formulas: no cache, fused matrix or folded head."""
     config, inner = model.config, model.model
-    with torch.no_grad():
+    with torch.enable_grad():
         past = model(prefix[None], use_cache=True).past_key_values
-        special = {passes.delete: adapter["del"], passes.mask: adapter["mask"]}
-        hidden = torch.stack([special.get(token, inner.embed_tokens.weight[min(token, 299)]) for token in canvas])
+        hidden = torch.stack(
+            [plain_row(model, adapter, *pair) for pair in zip(canvas, hints or [-1] * len(canvas), strict=True)]
+        )
         positions = torch.arange(len(prefix), len(prefix) + len(canvas))
         cos, sin = (one[0] for one in inner.rotary_emb(hidden[None], positions[None]))
         for index, layer in enumerate(inner.layers):
@@ -160,10 +175,14 @@ def test_canvas_equals_a_plain_reference(kind: str) -> None:
     model, prefix = checkpoint(kind), ids_of(1, 15)
     adapter = adapter_for(model)
     passes = passes_of(model, adapter)
-    canvas = [3, passes.mask, 8, passes.mask, passes.delete, 12, 13]
-    expected = plain_canvas(model, adapter, prefix[0], canvas, passes)
+    opened = passes.open_ids(60)
+    assert opened[47:] == [passes.mask + 47] * 13
+    canvas, hints = [3, opened[0], 8, opened[2], passes.delete, opened[50], 13], [-1, 7, 9, -1, -1, 44, -1]
+    expected = plain_canvas(model, adapter, prefix[0], canvas, hints)
     _, kv = passes.encode(prefix)
-    hidden = passes.decode(torch.tensor([canvas]), kv)
+    # A hint at a place that is not open has no effect.
+    soft = passes.soft(torch.tensor([hints])[..., None].clamp(min=0), torch.tensor([[[float(hint >= 0)] for hint in hints]]))
+    hidden = passes.decode(torch.tensor([canvas]), kv, soft)
     torch.testing.assert_close(hidden[0], expected, atol=3e-4, rtol=1e-4)
     logits = passes.canvas_logits(hidden)
     assert logits.shape == (1, 7, 301)
@@ -185,6 +204,15 @@ def test_canvas_in_a_buffer_with_room_and_padding_gives_the_same() -> None:
     together = passes.decode(canvas, room, mask=mask, with_room=True)  # type: ignore[arg-type]
     torch.testing.assert_close(together[0], alone[0][0], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(together[1, :3], alone[1][0], atol=1e-4, rtol=1e-4)
+
+
+def test_canvas_row_does_not_depend_on_its_neighbours_bit_by_bit() -> None:
+    model = checkpoint("biases")
+    passes = passes_of(model, adapter_for(model))
+    _, kv = passes.encode(ids_of(2, 15))
+    row = [3, *passes.open_ids(4)]
+    first, second = (passes.decode(torch.tensor([row, other]), kv)[0] for other in ([4, *passes.open_ids(4)], [9, 8, 7, 6, 5]))
+    assert torch.equal(first, second)
 
 
 def test_adapter_leaves_the_causal_pass_as_it_is_bit_by_bit() -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dg_lsp.engine.model import int8, products
 from dg_lsp.engine.model.family import KV
-from dg_lsp.engine.model.fit.geometry import LlamaSizes
+from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
 from dg_lsp.engine.model.int8 import Int8Matrix, Quantised
 from dg_lsp.engine.model.passes import attention_over, widened
@@ -34,7 +34,7 @@ Weight = Tensor | Quantised
 # The most queries times groups of one attention: from 768 on, torch's kernel takes blocks that do not fit the cache.
 FOLDED = 480
 BLOCK = 64  # rows of the feed-forward that are gated and quantised at once; the fastest of 16, 32, 64, 128 and 256
-PROJECTIONS = ("q", "k", "v", "o", "g", "u", "d")  # of a layer, in the names of an adapter's matrices
+FUSED = ("qkv", "o", "gu", "d")  # the letters of the projections in each of a layer's fused matrices
 
 
 class Matrix(Protocol):
@@ -185,16 +185,23 @@ def matrix(weight: Weight, kind: products.Kind) -> Matrix:
     return OneDnn(wide, torch.bfloat16 if kind == "onednn-bf16" else torch.float32)
 
 
+class Adapted(Protocol):
+    """A fused matrix [O, I] with its part of an adapter."""
+
+    def times(self, matrix: Matrix, inputs: Inputs, more: Tensor | None) -> Tensor:
+        """Return the adapted matrix's products [N, O] of inputs [N, I] in 32 bits, plus `more` [O] or [N, O]."""
+
+
 @dataclass(frozen=True, slots=True)
-class Adapted:
+class LowRank:
     """The low-rank matrices of one fused matrix: A [ranks, I] and B [O, ranks], zero where a projection has no part."""
 
     a: Tensor
     b: Tensor
 
-    def add(self, result: Tensor, rows: Tensor) -> Tensor:
-        """Add the adapter's products of rows [N, I] to the matrix's own [N, O]."""
-        return torch.addmm(result, rows @ self.a.t(), self.b.t())
+    def times(self, matrix: Matrix, inputs: Inputs, more: Tensor | None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] with the matrix and with B A, plus `more` [O] or [N, O]."""
+        return torch.addmm(matrix.times(inputs, more), inputs.rows @ self.a.t(), self.b.t())
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +214,16 @@ class Linear:
 
     def times(self, inputs: Inputs, *, adapted: bool) -> Tensor:
         """Return the products [N, O] of inputs [N, I]."""
-        result = self.matrix.times(inputs, self.bias)
-        return self.adapted.add(result, inputs.rows) if adapted and self.adapted is not None else result
+        if adapted and self.adapted is not None:
+            return self.adapted.times(self.matrix, inputs, self.bias)
+        return self.matrix.times(inputs, self.bias)
 
     def added(self, hidden: Tensor, inputs: Inputs, *, adapted: bool) -> Tensor:
         """Return the hidden states [N, O] plus the products of inputs [N, I]."""
-        result = self.matrix.times(inputs, hidden if self.bias is None else hidden + self.bias)
-        return self.adapted.add(result, inputs.rows) if adapted and self.adapted is not None else result
+        more = hidden if self.bias is None else hidden + self.bias
+        if adapted and self.adapted is not None:
+            return self.adapted.times(self.matrix, inputs, more)
+        return self.matrix.times(inputs, more)
 
     def feed(self, inputs: Inputs, fine: slice | None, *, adapted: bool) -> Inputs:
         """Return SiLU of the first half of the products, times the second half: [N, O / 2], with `fine` rows."""
@@ -304,8 +314,9 @@ class Head:
 class LlamaPasses:
     """The causal pass and the canvas pass of one loaded model.
 
-    `weights` has the library's names. `kind` is the kind of the products. Canvas ids may be `delete` and `mask`, the two ids
-    after the vocabulary, if there is an `adapter`: A and B by the names of the trainer, and the vectors `del` and `mask`.
+    `weights` has the library's names. `kind` is the kind of the products. The tensors of an `adapter` are those that
+    `canvas_adapter` describes. With one, canvas ids may be `delete`, the id after the vocabulary, and those after it, which
+    are the open positions of a gap by their distance from its start (`open_ids`).
     """
 
     def __init__(
@@ -323,7 +334,8 @@ class LlamaPasses:
             if kind == "int8" and isinstance(table, Tensor):
                 table = int8.quantised(table.float())
             self._device = (table.values if isinstance(table, Quantised) else table).device
-            self._extra = torch.stack([adapter["del"], adapter["mask"]]).float() if adapter else None
+            self._extra = canvas_vectors(adapter) if adapter else None
+            self._hint = adapter["hint"].float() if adapter else None
             self._embed = Embedding(table, self._extra)
             self._head = Head(table if sizes.tied else weights["lm_head.weight"], kind)
             self.layers = [_layer(sizes, weights, index, kind, adapter) for index in range(sizes.layers)]
@@ -334,8 +346,13 @@ class LlamaPasses:
 
     @property
     def has_adapter(self) -> bool:
-        """Whether canvas passes have an adapter, and the canvas may hold `mask` and `delete`."""
+        """Whether canvas passes have an adapter, and the canvas may hold `delete` and open positions."""
         return self._extra is not None
+
+    def open_ids(self, n_tokens: int) -> list[int]:
+        """Return the ids of the open positions of a gap of `n_tokens`. Far from its start, they are the same."""
+        assert self._extra is not None
+        return [self.mask + min(distance, len(self._extra) - 2) for distance in range(n_tokens)]
 
     @property
     def value_bytes(self) -> int:
@@ -382,18 +399,38 @@ class LlamaPasses:
         """Return the last hidden states [R, C, H] of a canvas [R, C] that attends to `kv` and, in both directions, to itself.
 
         `mask` is a boolean [R, 1, C, L + C]; without it, everything is visible. With `with_room`, the pass overwrites the
-        last C positions of `kv` with the canvas's own keys and values. The adapter acts if there is one and `adapted`.
+        last C positions of `kv` with the canvas's own keys and values. The adapter acts if there is one and `adapted`. Only
+        then, `soft` [R, C, H] is read, at open positions: it is a hint of the tokens there, such as a draft's.
         """
-        del soft  # there is no self-conditioning
+        with torch.no_grad():
+            return self._decode(canvas, kv, soft, positions, mask, with_room=with_room, adapted=adapted and self.has_adapter)
+
+    def _decode(
+        self,
+        canvas: Tensor,
+        kv: KV,
+        soft: Tensor | None,
+        positions: Tensor | None,
+        mask: Tensor | None,
+        *,
+        with_room: bool,
+        adapted: bool,
+    ) -> Tensor:
         n_past = kv[0][0].shape[2] - (canvas.shape[1] if with_room else 0)
         if positions is None:
             positions = torch.arange(n_past, n_past + canvas.shape[1], device=canvas.device)[None]
-        with torch.no_grad():
-            return self._pass(canvas, positions, kv, mask, with_room=with_room, adapted=adapted and self.has_adapter)[0]
+        hints = None
+        if adapted and soft is not None and self._hint is not None:
+            hints = torch.where((canvas >= self.mask)[..., None], self._hint * soft, 0.0).flatten(0, 1)
+        return self._pass(canvas, positions, kv, mask, hints, with_room=with_room, adapted=adapted)[0]
 
     def soft(self, ids: Tensor, probabilities: Tensor) -> Tensor:
-        """Return zeros [R, C, H], because there is no self-conditioning."""
-        return probabilities.new_zeros(*ids.shape[:-1], self.sizes.hidden)
+        """Return the embeddings [R, C, H] of `ids` weighted by `probabilities`, both [R, C, K]; zeros without an adapter."""
+        if not self.has_adapter:
+            return probabilities.new_zeros(*ids.shape[:-1], self.sizes.hidden)
+        with torch.no_grad():
+            vectors = self._embed(ids.reshape(-1)).view(*ids.shape, -1)
+            return (vectors * probabilities[..., None]).sum(-2)
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         """Return the logits [..., V] in 32 bits, or only those of the tokens from `first` to `last`."""
@@ -414,6 +451,7 @@ class LlamaPasses:
         positions: Tensor,
         past: KV | None,
         mask: Tensor | None,
+        hints: Tensor | None = None,
         *,
         causal: bool = False,
         with_room: bool = False,
@@ -421,6 +459,8 @@ class LlamaPasses:
     ) -> tuple[Tensor, KV]:
         sizes, (rows, length) = self.sizes, ids.shape
         hidden = self._embed(ids.reshape(-1))
+        if hints is not None:
+            hidden = hidden + hints
         turn = self._turn(positions, rows)
         added = _additive(mask, sizes.groups, self.kv_dtype)
         # A text's first token has inputs that are a thousand times larger than the rest of its row, in a few places that are
@@ -485,7 +525,7 @@ class LlamaPasses:
     def _normed(self, hidden: Tensor, weight: Tensor, fine: slice | None = None) -> Inputs:
         """Return the hidden states divided by the root of their mean square plus epsilon, times a weight of `_norm_of`."""
         lengths = torch.hypot(torch.linalg.vector_norm(hidden, dim=-1, keepdim=True), self._least)
-        return Inputs(hidden * weight, lengths.reciprocal_(), fine)
+        return Inputs(hidden * weight, lengths.reciprocal(), fine)
 
     def _turn(self, positions: Tensor, rows: int) -> Tensor:
         """Return the complex rotation of each pair of a head at each position: [R * T, 1, D / 2]."""
@@ -521,34 +561,42 @@ def _layer(
     adapter: Mapping[str, Tensor] | None,
 ) -> Layer:
     start = f"model.layers.{index}."
-    order = torch.arange(sizes.head_dim).view(2, -1).t().reshape(-1)  # the two halves of each rotated pair, side by side
 
-    def fused(names: tuple[str, ...], letters: str, n_turned: int = 0) -> Linear:
-        parts = [_cased(weights[f"{start}{name}.weight"], kind) for name in names]
-        biases = [weights.get(f"{start}{name}.bias") for name in names]
-        rows = torch.cat([_order(len(_values(part)), order, turned=i < n_turned) for i, part in enumerate(parts)])
-        offsets = torch.tensor([0, *[len(_values(part)) for part in parts]]).cumsum(0)[:-1]
-        places = torch.cat([torch.full((len(_values(part)),), int(at)) for part, at in zip(parts, offsets, strict=True)])
-        rows = (rows + places).to(_values(parts[0]).device)
+    def fused(letters: str) -> Linear:
+        parts = [_cased(weights[f"{start}{PROJECTIONS[letter]}.weight"], kind) for letter in letters]
+        biases = [weights.get(f"{start}{PROJECTIONS[letter]}.bias") for letter in letters]
+        rows, whole = fused_order(sizes, letters).to(_values(parts[0]).device), _concatenated(parts)
         bias = None if biases[0] is None else torch.cat([_wide(one) for one in biases if one is not None])[rows]
-        adapted = _adapted(adapter, index, letters, rows) if adapter else None
-        whole = _concatenated(parts)
-        return Linear(matrix(_rows(whole, 0, len(rows), rows) if n_turned else whole, kind), bias, adapted)
+        adapted = _low_rank(adapter, index, letters, rows) if adapter else None
+        return Linear(matrix(_rows(whole, 0, len(rows), rows) if "q" in letters else whole, kind), bias, adapted)
 
-    return Layer(
-        _norm_of(weights[f"{start}input_layernorm.weight"], sizes),
-        fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "qkv", n_turned=2),
-        fused(("self_attn.o_proj",), "o"),
-        _norm_of(weights[f"{start}post_attention_layernorm.weight"], sizes),
-        fused(("mlp.gate_proj", "mlp.up_proj"), "gu"),
-        fused(("mlp.down_proj",), "d"),
-    )
+    qkv, out, gate_up, down = (fused(letters) for letters in FUSED)
+    names = ("input_layernorm", "post_attention_layernorm")
+    before_attention, before_mlp = (_norm_of(weights[f"{start}{name}.weight"], sizes) for name in names)
+    return Layer(before_attention, qkv, out, before_mlp, gate_up, down)
 
 
-def _adapted(adapter: Mapping[str, Tensor], index: int, letters: str, rows: Tensor) -> Adapted:
+def fused_order(sizes: LlamaSizes, letters: str) -> Tensor:
+    """Return the order of the projections' rows in a fused matrix: the two halves of each rotated pair are side by side."""
+    pairs, start = torch.arange(sizes.head_dim).view(2, -1).t().reshape(-1), 0
+    parts = []
+    for letter in letters:
+        n_rows = sizes.projection(PROJECTIONS[letter])[0]
+        turned = torch.arange(0, n_rows, sizes.head_dim)[:, None] + pairs
+        parts.append(start + (turned.reshape(-1) if letter in "qk" else torch.arange(n_rows)))
+        start += n_rows
+    return torch.cat(parts)
+
+
+def canvas_vectors(adapter: Mapping[str, Tensor]) -> Tensor:
+    """Return the vectors of the canvas's own ids: `delete`, then an open position at each distance from the gap's start."""
+    return torch.cat([adapter["del"][None], adapter["mask"] + adapter["dist"]]).float()
+
+
+def _low_rank(adapter: Mapping[str, Tensor], index: int, letters: str, rows: Tensor) -> LowRank:
     a = torch.cat([adapter[f"{index}{letter}_a"] for letter in letters]).float()
     b = _block_diagonal([adapter[f"{index}{letter}_b"].float() for letter in letters])
-    return Adapted(a.to(rows.device), b.to(rows.device)[rows].contiguous())
+    return LowRank(a.to(rows.device), b.to(rows.device)[rows].contiguous())
 
 
 def _block_diagonal(blocks: list[Tensor]) -> Tensor:
@@ -559,13 +607,6 @@ def _block_diagonal(blocks: list[Tensor]) -> Tensor:
         whole[row : row + n_rows, column : column + n_columns] = block
         row, column = row + n_rows, column + n_columns
     return whole
-
-
-def _order(n_rows: int, order: Tensor, *, turned: bool) -> Tensor:
-    """Return the order of a projection's rows, with each head's pairs side by side if its heads are rotated."""
-    if not turned:
-        return torch.arange(n_rows)
-    return (torch.arange(0, n_rows, len(order))[:, None] + order).reshape(-1)
 
 
 def _cased(weight: Weight, kind: products.Kind) -> Weight:

@@ -30,7 +30,17 @@ from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.passes import Passes
 from dg_lsp.engine.model.profile import Profile
 from dg_lsp.engine.model.vocabulary import Vocabulary
-from dg_lsp.engine.model.weights import adapter, chat_template, checkpoint, dense, fetch, llama_files, reading, skeleton
+from dg_lsp.engine.model.weights import (
+    adapter,
+    canvas_adapter,
+    chat_template,
+    checkpoint,
+    dense,
+    fetch,
+    llama_files,
+    reading,
+    skeleton,
+)
 from dg_lsp.engine.model.weights.progress import Meter
 from dg_lsp.engine.task import Say, UserError
 from dg_lsp.wire import config, files, laptop, model_names, trust
@@ -187,7 +197,13 @@ def _llama(
     if dtype is not None:
         is_on_cpu = device == "cpu" and dtype != torch.float16
         kind = products.best_kind(in_16_bits=dtype != torch.float32) if is_on_cpu else "plain"
-    return LlamaPasses(sizes, llama_files.Weights(stored, device, dtype, meter), kind)
+    weights = llama_files.Weights(stored, device, dtype, meter)
+    file, tensors = folder / canvas_adapter.FILE, None
+    if file.exists():
+        own = checkpoint.own_file(folder, file.name)
+        found = canvas_adapter.read(own, sizes, canvas_adapter.base_hash(weights)).tensors
+        tensors = {name: tensor.to(device) for name, tensor in found.items()}
+    return LlamaPasses(sizes, weights, kind, tensors)
 
 
 def _llama_dtype(asked: str, device: str, name: str) -> str:

@@ -112,6 +112,13 @@ class Geometry:
         return max(attention, 3 * self.feed_forward) + 3 * self.experts_at_once * self.expert_width
 
 
+# The projections of a layer by their letters in an adapter's names.
+PROJECTIONS = {
+    "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
+    "g": "mlp.gate_proj", "u": "mlp.up_proj", "d": "mlp.down_proj",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class LlamaSizes:
     """The sizes of a Llama or Qwen2 model, and the numbers that its passes need. `biases` are names of projections."""
@@ -150,18 +157,23 @@ class LlamaSizes:
             has_head=not self.tied,
         )
 
+    def projection(self, name: str) -> tuple[int, int]:
+        """Return the numbers of outputs and inputs of one of a layer's `PROJECTIONS`."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        outputs = {
+            "q_proj": queries,
+            "k_proj": keys,
+            "v_proj": keys,
+            "gate_proj": self.feed_forward,
+            "up_proj": self.feed_forward,
+        }
+        inputs = {"o_proj": queries, "down_proj": self.feed_forward}
+        short = name.rpartition(".")[2]
+        return outputs.get(short, self.hidden), inputs.get(short, self.hidden)
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each weight by its name in a checkpoint."""
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        matrices = {
-            "self_attn.q_proj": (queries, self.hidden),
-            "self_attn.k_proj": (keys, self.hidden),
-            "self_attn.v_proj": (keys, self.hidden),
-            "self_attn.o_proj": (self.hidden, queries),
-            "mlp.gate_proj": (self.feed_forward, self.hidden),
-            "mlp.up_proj": (self.feed_forward, self.hidden),
-            "mlp.down_proj": (self.hidden, self.feed_forward),
-        }
+        matrices = {name: self.projection(name) for name in PROJECTIONS.values()}
         found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocabulary, self.hidden)}
         for index in range(self.layers):
             start = f"model.layers.{index}."

@@ -1,0 +1,251 @@
+"""A frozen Llama or Qwen2 model whose canvas pass has a gradient for an adapter's weights.
+
+The engine's own passes compute it. Only the adapted matrices differ: once a step, W + B A is stored in the precision of the
+products, so that the adapter costs no products at all forward, and none for the gradient of the inputs. The gradients of A and
+B need products of the rank only. All weights of the adapter are views of one vector, as are their gradients.
+
+Shapes: N rows, I inputs, O outputs, P projections of a fused matrix, r rank, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dg_lsp.engine.model.family import KV
+from dg_lsp.engine.model.fit.geometry import PROJECTIONS, LlamaSizes
+from dg_lsp.engine.model.llama import (
+    FUSED,
+    Inputs,
+    Linear,
+    LlamaPasses,
+    Matrix,
+    Weight,
+    WideMatrix,
+    canvas_vectors,
+    fused_order,
+)
+from dg_lsp.engine.model.weights import canvas_adapter
+
+DISTANCES = 48
+CHUNK = 256  # rows whose logits are in memory at once
+VECTORS = ("mask", "del", "dist", "hint")
+
+
+class TrainedPasses(LlamaPasses):
+    """The passes of a frozen model with an adapter that can be trained. `weights` are in the type of the products.
+
+    `flat` holds all weights of the adapter, `grad` their gradients. After a change of `flat`, call `merge`.
+    """
+
+    def __init__(self, sizes: LlamaSizes, weights: Mapping[str, Weight], rank: int, seed: int = 0) -> None:
+        super().__init__(sizes, weights, "plain")
+        self.rank = rank
+        table = self._embed.table if sizes.tied else weights["lm_head.weight"]
+        assert isinstance(table, Tensor)
+        self._table = table
+        shapes = dict(_shapes(sizes, rank))
+        self.flat = torch.zeros(sum(math.prod(shape) for shape in shapes.values()))
+        self.grad = torch.zeros_like(self.flat)
+        self.parts: dict[str, Tensor] = {}
+        start = 0
+        for name, shape in shapes.items():
+            end = start + math.prod(shape)
+            self.parts[name] = self.flat[start:end].view(shape).requires_grad_()
+            self.parts[name].grad = self.grad[start:end].view(shape)
+            start = end
+        self._merged: list[Merged] = []
+        for index, layer in enumerate(self.layers):
+            linears = (layer.queries_keys_values, layer.out, layer.gate_up, layer.down)
+            made = [replace(one, adapted=self._merged_of(index, place, one)) for place, one in enumerate(linears)]
+            self.layers[index] = replace(layer, queries_keys_values=made[0], out=made[1], gate_up=made[2], down=made[3])
+        self._initialise(seed)
+
+    def canvas(self, canvas: Tensor, hints: Tensor, kv: KV, positions: Tensor, mask: Tensor, *, adapted: bool = True) -> Tensor:
+        """Return `decode`'s last hidden states [R, C, H] with a gradient. `hints` [R, C] are tokens, or -1 for none."""
+        vectors, factors = (self.parts[name] for name in ("dist", "hint"))
+        self._extra = self._embed.more = canvas_vectors(self.parts | {"dist": vectors})
+        self._hint = factors
+        soft = torch.where((hints >= 0)[..., None], self._embed(hints.clamp(min=0).reshape(-1)).view(*hints.shape, -1), 0.0)
+        return self._decode(canvas, kv, soft, positions, mask, with_room=False, adapted=adapted)
+
+    def losses(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the weighted sum of the losses of `targets` [N], of `delete` too, given `hidden` [N, H].
+
+        Also return, without a gradient, each loss, the best token and its probability, each [N].
+        """
+        results = _CanvasLoss.apply(hidden, self.parts["del"], self._table, targets, weights)  # type: ignore[no-untyped-call]
+        total, each, best, sure = results
+        return total, each, best, sure
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Make the canvas pass use the current weights of the adapter."""
+        for one in self._merged:
+            one.refresh()
+        self._extra = self._embed.more = canvas_vectors(self.parts)
+
+    @torch.no_grad()
+    def adapter(self) -> dict[str, Tensor]:
+        """Return copies of the adapter's tensors by the names of `canvas_adapter`."""
+        found = {name: self.parts[name].clone() for name in VECTORS}
+        for name, part in self._projections():
+            found[name] = part.clone().contiguous()
+        return found
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the adapter's weights from tensors by the names of `canvas_adapter`; those that are missing stay."""
+        own = dict(self._projections()) | {name: self.parts[name] for name in VECTORS}
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
+        self.merge()
+
+    def _projections(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each projection's A [r, I] and B [O, r], as views, by their names in an adapter."""
+        for index in range(self.sizes.layers):
+            for place, letters in enumerate(FUSED):
+                start = 0
+                for part, letter in enumerate(letters):
+                    end = start + self.sizes.projection(PROJECTIONS[letter])[0]
+                    a, b = self.parts[f"{index}.{place}.a"], self.parts[f"{index}.{place}.b"]
+                    yield f"{index}{letter}_a", a[part * self.rank : (part + 1) * self.rank]
+                    yield f"{index}{letter}_b", b[:, start:end].t()
+                    start = end
+
+    def _merged_of(self, index: int, place: int, linear: Linear) -> Merged:
+        assert isinstance(linear.matrix, WideMatrix)
+        order = fused_order(self.sizes, FUSED[place]) if place == 0 else None
+        ends = [self.sizes.projection(PROJECTIONS[letter])[0] for letter in FUSED[place]]
+        merged = Merged(linear.matrix.weight, self.parts[f"{index}.{place}.a"], self.parts[f"{index}.{place}.b"], order, ends)
+        self._merged.append(merged)
+        return merged
+
+    @torch.no_grad()
+    def _initialise(self, seed: int) -> None:
+        """Start with random A and with B = 0, so that the adapter changes nothing at first."""
+        random = torch.Generator().manual_seed(seed)
+        for name, part in self.parts.items():
+            if name.endswith(".a"):
+                part.copy_(torch.randn(part.shape, generator=random) / part.shape[1] ** 0.5)
+        mean = self._embed(torch.arange(self.n_vocabulary)).mean(0)
+        self.parts["mask"].copy_(mean)
+        self.parts["del"].copy_(mean + 0.01 * torch.randn(mean.shape, generator=random))
+        self.merge()
+
+
+@dataclass(slots=True)
+class Merged:
+    """A fused matrix W [O, I], and W + B A in the same type. B [r, O] is transposed, and in the order of a checkpoint."""
+
+    weight: Tensor
+    a: Tensor  # [P * r, I]
+    b: Tensor
+    order: Tensor | None
+    sizes: list[int]  # the outputs of each projection
+    merged: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.merged = torch.empty_like(self.weight)
+
+    def refresh(self) -> None:
+        """Compute W + B A."""
+        b = self.b if self.order is None else self.b[:, self.order]
+        for a, b_part, place in zip(
+            torch.split(self.a, len(self.b)), torch.split(b, self.sizes, 1), self._places(), strict=True
+        ):
+            torch.add(self.weight[place], b_part.t() @ a, out=self.merged[place])
+
+    def times(self, matrix: Matrix, inputs: Inputs, more: Tensor | None) -> Tensor:
+        """Return the products [N, O] of inputs [N, I] with W + B A in 32 bits, plus `more` [O] or [N, O]."""
+        del matrix  # it is W alone
+        b = self.b if self.order is None else self.b[:, self.order]
+        result: Tensor = _Product.apply(inputs.rows, self.merged, self.a, b, self.sizes)  # type: ignore[no-untyped-call]
+        return result if more is None else result + more
+
+    def _places(self) -> Iterator[slice]:
+        start = 0
+        for size in self.sizes:
+            yield slice(start, start + size)
+            start += size
+
+
+class _Product(torch.autograd.Function):
+    """The product with a merged matrix, whose gradient is that of the inputs, A and B."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor, merged: Tensor, a: Tensor, b: Tensor, sizes: list[int]) -> Tensor:
+        narrow = rows.to(merged.dtype)
+        context.save_for_backward(narrow, merged, a, b)
+        context.sizes = sizes
+        return F.linear(narrow, merged).float()
+
+    @staticmethod
+    def backward(context: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        rows, merged, a, b = context.saved_tensors
+        grad = grads[0].to(merged.dtype)
+        small_a, small_b, rank = a.to(merged.dtype), b.to(merged.dtype), len(b)
+        through_a = rows @ small_a.t()  # [N, P * r]
+        of_b, through_b = [], []
+        for part, own, b_part in zip(
+            torch.split(through_a, rank, 1),
+            torch.split(grad, context.sizes, 1),
+            torch.split(small_b, context.sizes, 1),
+            strict=True,
+        ):
+            of_b.append(part.t() @ own)
+            through_b.append(own @ b_part.t())
+        grad_a = torch.cat(through_b, 1).t() @ rows
+        return (grad @ merged).float(), None, grad_a.float(), torch.cat(of_b, 1).float(), None
+
+
+class _CanvasLoss(torch.autograd.Function):
+    """Cross-entropy over the vocabulary and the delete token, with its gradient computed in the same chunks."""
+
+    @staticmethod
+    def forward(
+        context: Any, hidden: Tensor, delete: Tensor, table: Tensor, targets: Tensor, weights: Tensor
+    ) -> tuple[Tensor, ...]:
+        head = torch.cat([table, delete[None].to(table.dtype)])
+        grad_hidden, grad_delete = torch.empty_like(hidden), torch.zeros_like(delete)
+        losses, best, sure = [], [], []
+        for start in range(0, len(hidden), CHUNK):
+            place = slice(start, start + CHUNK)
+            rows, target = hidden[place].to(head.dtype), targets[place, None]
+            logits = (rows @ head.t()).float()
+            normaliser = logits.logsumexp(-1, keepdim=True)
+            losses.append((normaliser - logits.gather(1, target))[:, 0])
+            top = logits.max(-1)
+            best.append(top.indices)
+            sure.append((top.values - normaliser[:, 0]).exp())
+            if not context.needs_input_grad[0]:
+                continue
+            grad = logits.sub_(normaliser).exp_()
+            grad.scatter_add_(1, target, torch.full_like(target, -1, dtype=grad.dtype)).mul_(weights[place, None])
+            grad_hidden[place] = grad.to(head.dtype) @ head
+            grad_delete += grad[:, -1] @ hidden[place]
+        context.save_for_backward(grad_hidden, grad_delete)
+        context.mark_non_differentiable(*(each := (torch.cat(losses), torch.cat(best), torch.cat(sure))))
+        return (each[0] * weights).sum(), *each
+
+    @staticmethod
+    def backward(context: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_delete = context.saved_tensors
+        return grad_hidden * grads[0], grad_delete * grads[0], None, None, None
+
+
+def _shapes(sizes: LlamaSizes, rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the names and shapes of the adapter's weights in the order in which `flat` holds them."""
+    for index in range(sizes.layers):
+        for place, letters in enumerate(FUSED):
+            projections = [sizes.projection(PROJECTIONS[letter]) for letter in letters]
+            yield f"{index}.{place}.a", (rank * len(letters), projections[0][1])
+            yield f"{index}.{place}.b", (rank, sum(n_outputs for n_outputs, _ in projections))
+    described = canvas_adapter.shapes(sizes, rank, DISTANCES)
+    yield from ((name, described[name]) for name in VECTORS)

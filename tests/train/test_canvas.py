@@ -1,0 +1,383 @@
+"""`dg-lsp train canvas`: losses and gradients against a plain reference, holes, files, and runs that are killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from typer.testing import CliRunner
+
+from dg_lsp.core import values
+from dg_lsp.engine.decode.layout import Left
+from dg_lsp.engine.model import profile
+from dg_lsp.engine.model.fit.geometry import llama_sizes
+from dg_lsp.engine.model.llama import LlamaPasses
+from dg_lsp.engine.model.loading import LoadError, load_model
+from dg_lsp.engine.model.vocabulary import Vocabulary
+from dg_lsp.engine.model.weights import canvas_adapter
+from dg_lsp.evaluate.tasks import EvalError
+from dg_lsp.train import tokenizer as bpe
+from dg_lsp.train.canvas import holes, loop, states
+from dg_lsp.train.canvas.holes import Hole, Sources
+from dg_lsp.train.canvas.loop import Plan, Training
+from dg_lsp.train.canvas.states import Canvas, Mix
+from dg_lsp.train.canvas.weights import TrainedPasses
+from dg_lsp.train.commands import app
+from tests.engine.test_llama import RANK, adapter_for, checkpoint, ids_of, plain_canvas
+
+SOURCE = "".join(
+    f"class Thing{n}:\n    def __init__(self, value):\n        self.value = value\n\n"
+    f"    def get_{n}(self):\n        return self.value + {n}\n\n\n"
+    for n in range(12)
+)
+PLAN = Plan(minutes=60, steps=4, rank=RANK, batches=2, most=12, measured=8, shapes=((2, 96, 3), (1, 128, 4)))
+EVERY_STATE = tuple(replace(Mix(0, 0, 0, 0, 0), **{name: 1.0}) for name in ("masks", "some", "guesses"))
+MIXES = (*EVERY_STATE, replace(EVERY_STATE[0], draft=1.0), replace(EVERY_STATE[0], own=1.0))
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources")
+    for n in range(150):
+        (folder / f"thing_{n}.py").write_text(SOURCE.replace("value", f"value_{n}"))
+    for name in ("python/pallets__click", "requests"):  # held out, and never read
+        (folder / name).mkdir(parents=True)
+        (folder / name / "held.py").write_text(SOURCE)
+    assert 0 < sum(holes.is_aside(path.name) for path in folder.iterdir()) < 20
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    bpe.train([SOURCE], vocabulary=290).save(str(folder / "tokenizer.json"))
+    checkpoint("tied").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _in_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "dtype_of", lambda _device: torch.float32)
+
+
+def vocabulary_of(base: Path) -> Vocabulary:
+    return Vocabulary.from_file(base / "tokenizer.json")
+
+
+def training_of(base: Path, sources: Path, plan: Plan = PLAN) -> Training:
+    frozen = loop.read_base(str(base))
+    return Training(frozen, Sources([sources], frozen.vocabulary), plan)
+
+
+def hand_made(passes: TrainedPasses) -> list[Canvas]:
+    """Return canvases in two windows with tokens, open positions, hints and delete tokens, two of them in one row."""
+    made = []
+    for window, first, answer, n_deleted in ((0, 9, (5, 6, 7), 2), (0, 4, (8, 9), 0), (1, 11, (1, 2, 3, 4), 1)):
+        body = [*answer, *[passes.delete] * n_deleted]
+        canvas = states.masked(passes, Canvas(window, Hole(first, answer, (20, 21), True), 30 + first, body, [20, 21]))
+        canvas.hints[1] = 40 + first
+        made.append(canvas)
+    made[0].ids[0], made[0].weights[0] = 5, 0.0
+    made[0].ids[4], made[0].weights[4] = passes.delete, 0.0
+    return made
+
+
+def reference(model: Any, adapter: dict[str, Tensor], ids: Tensor, canvases: list[Canvas]) -> tuple[Tensor, Tensor]:
+    """Return the losses [N] of each canvas alone, by the published formulas, and their weights."""
+    losses, weights = [], []
+    for canvas in canvases:
+        row = [canvas.before, *canvas.ids, *canvas.held]
+        hints = [-1, *canvas.hints, *[-1] * len(canvas.held)]
+        hidden = plain_canvas(model, adapter, ids[canvas.window, : canvas.hole.first - 1], row, hints)
+        table = torch.cat([model.lm_head.weight, adapter["del"][None]])
+        logits = hidden[: len(canvas.body)] @ table.t()
+        every = torch.nn.functional.cross_entropy(logits, torch.tensor(canvas.body), reduction="none")
+        own = torch.tensor(canvas.weights)
+        losses.append(every[own > 0])
+        weights.append(own[own > 0])
+    return torch.cat(losses), torch.cat(weights)
+
+
+@pytest.mark.parametrize("kind", ["tied", "untied", "biases", "wide heads"])
+def test_losses_and_gradients_equal_a_plain_reference(kind: str) -> None:
+    model, ids = checkpoint(kind), ids_of(2, 20)
+    adapter = {name: tensor.requires_grad_() for name, tensor in adapter_for(model).items()}
+    sizes = llama_sizes(model.config.to_dict())
+    passes, expected = (TrainedPasses(sizes, dict(model.state_dict()), RANK) for _ in range(2))
+    passes.load(adapter)
+    canvases = hand_made(passes)
+    batch = states.laid_out(canvases, 2, 20, 2)
+    past = batch.past(passes.encode(ids)[1])
+    hidden = passes.canvas(batch.ids, batch.hints, past, batch.positions, batch.mask).flatten(0, 1)
+    total, losses, _, _ = passes.losses(hidden[batch.rows], batch.targets, batch.weights)
+    plain, weights = reference(model, adapter, ids, canvases)
+    torch.testing.assert_close(losses, plain.detach(), atol=1e-3, rtol=1e-4)
+    total.backward()  # type: ignore[no-untyped-call]
+    (plain * weights).sum().backward()  # type: ignore[no-untyped-call]
+    expected.load({name: tensor.grad for name, tensor in adapter.items() if tensor.grad is not None})
+    for name, part in passes.parts.items():
+        wanted = expected.parts[name].detach()
+        assert bool(wanted.any())
+        assert part.grad is not None
+        torch.testing.assert_close(part.grad, wanted, atol=2e-3 * float(wanted.abs().max()), rtol=1e-3)
+
+
+def test_products_in_16_bits_give_nearly_the_same(base: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = training_of(base, sources)
+    monkeypatch.setattr(loop, "dtype_of", lambda _device: torch.bfloat16)
+    narrow = training_of(base, sources)
+    losses, gradients = zip(*((training.step(1.0)[0], training.passes.grad) for training in (wide, narrow)), strict=True)
+    assert losses[1] == pytest.approx(losses[0], rel=0.03)
+    assert float(torch.nn.functional.cosine_similarity(*gradients, dim=0)) > 0.95
+
+
+@pytest.mark.parametrize("mix", MIXES, ids=["masks", "some", "guesses", "draft", "own"])
+def test_every_state_asks_for_the_true_tokens_of_its_holes(base: Path, sources: Path, mix: Mix) -> None:
+    training = training_of(base, sources)
+    passes, random = training.passes, Random(3)
+    windows = training.sources.windows(random, 2, 96, 12, 12)
+    batch, _, _ = states.drawn(passes, random, windows, mix, 3)
+    flat, gap = batch.ids.view(-1), batch.rows + 1
+    answers = {token for window in windows for hole in window.holes for token in hole.answer}
+    assert set(batch.targets.tolist()) <= {*answers, passes.delete}
+    is_open = flat[gap] >= passes.mask
+    assert bool(is_open.any())
+    if not mix.own:  # no true token is both visible and asked for
+        assert bool(is_open.all())
+    assert bool((batch.hints.view(-1)[gap] >= 0).any()) == bool(mix.draft or mix.own or mix.guesses)
+    visible = ((flat < passes.mask) & (batch.mask.sum(-1).view(-1) > 1)).sum()
+    assert int(visible) > len(windows)
+
+
+def test_canvas_that_is_alone_in_its_row_has_the_same_losses(base: Path) -> None:
+    passes = training_passes(base)
+    canvases, ids = hand_made(passes), ids_of(2, 20)
+    found = []
+    for chosen in (canvases, canvases[:1]):
+        batch = states.laid_out(chosen, 2, 20, 1)
+        hidden = passes.canvas(batch.ids, batch.hints, batch.past(passes.encode(ids)[1]), batch.positions, batch.mask)
+        found.append(passes.losses(hidden.flatten(0, 1)[batch.rows], batch.targets, batch.weights)[1])
+    torch.testing.assert_close(found[0][: len(found[1])], found[1])
+
+
+def training_passes(base: Path) -> TrainedPasses:
+    frozen = loop.read_base(str(base))
+    passes = TrainedPasses(frozen.sizes, frozen.weights, RANK)
+    passes.load(adapter_for(checkpoint("tied")))
+    return passes
+
+
+def test_frozen_model_stays_as_it_is_bit_by_bit(base: Path, sources: Path) -> None:
+    training, ids = training_of(base, sources), ids_of(1, 20)
+    bare = LlamaPasses(training.base.sizes, dict(checkpoint("tied").state_dict()), "plain")
+    first = training.passes.adapter()
+    training.step(1.0)
+    assert any(not torch.equal(first[name], tensor) for name, tensor in training.passes.adapter().items())
+    (hidden, kv), (other, other_kv) = bare.encode(ids), training.passes.encode(ids)
+    assert torch.equal(hidden, other)
+    canvas = ids_of(1, 6)
+    assert torch.equal(bare.decode(canvas, kv), training.passes.decode(canvas, other_kv, adapted=False))
+    assert torch.equal(bare.logits(hidden), training.passes.logits(other))
+
+
+class KilledError(Exception):
+    """Stands for a kill at any place."""
+
+
+def test_killed_run_continues_with_the_same_losses(
+    base: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(state: Path, kill_at: str = "") -> list[str]:
+        said: list[str] = []
+
+        def say(text: str) -> None:
+            said.append(text.partition(", mean")[0])
+            if kill_at and text.startswith(kill_at):
+                raise KilledError
+
+        steps = 6 - (torch.load(state)["step"] if state.exists() else 0)
+        loop.train(str(base), [sources], state, replace(PLAN, steps=steps, batches=1), say=say)
+        return [text for text in said if text.startswith("step")]
+
+    whole = run(tmp_path / "whole.pt")
+    monkeypatch.setattr(loop, "SAVE_S", -1.0)  # save after each step
+    with pytest.raises(KilledError):
+        run(tmp_path / "killed.pt", kill_at="step 4")
+    assert torch.load(tmp_path / "killed.pt")["step"] == 3
+    assert run(tmp_path / "killed.pt") == whole[3:]
+    assert len(whole) == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed.pt", "whole.pt"]
+    states_ = [torch.load(tmp_path / f"{name}.pt") for name in ("whole", "killed")]
+    assert all(torch.equal(states_[0][name], states_[1][name]) for name in ("flat", "m1", "m2"))
+
+
+def test_steps_on_the_same_canvases_lower_their_loss(base: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = training_of(base, sources, replace(PLAN, rate=1e-2, batches=1, mix=EVERY_STATE[0]))
+    first = training.figures()
+    monkeypatch.setattr(loop, "Random", lambda _seed: Random(3))
+    losses = [training.step(1.0)[0] for _ in range(12)]
+    assert losses[-1] < losses[0] - 0.2
+    causal = [figures.split("(")[1:] for figures in (first, training.figures())]
+    assert [part[:5] for part in causal[0]] == [part[:5] for part in causal[1]]
+
+
+class Recording(Vocabulary):
+    """Remembers the texts before holes."""
+
+    texts: list[str]
+
+    def safe_end(self, text: str) -> int:
+        self.__dict__.setdefault("texts", []).append(text)
+        return super().safe_end(text)
+
+
+def test_holes_are_cut_where_the_product_cuts_them(base: Path) -> None:
+    vocabulary = Recording.from_file(base / "tokenizer.json")
+    assert isinstance(vocabulary, Recording)
+    layout, n_checked = Left(profile.pretrained(fills_in=False), vocabulary_of(base)), 0
+    window = holes.cut(SOURCE, vocabulary, Random(1), 300, 30, 32)
+    for hole in window.holes:
+        prefix, answer = vocabulary.decode(window.ids[: hole.first]), vocabulary.decode(hole.answer)
+        assert SOURCE.startswith(prefix + answer + vocabulary.decode(hole.after))
+        texts = [text for text in vocabulary.texts if vocabulary_of(base).safe_end(text) == len(prefix)]
+        assert texts
+        for text in texts:
+            sheet = layout.lay_out(values.InfillRequest(text, "", (values.Hole(values.Span(0, 0), "cursor"),)))
+            assert sheet.kv[-hole.first :] == window.ids[: hole.first]
+            assert answer.startswith(sheet.heal.decode()) or len(text) > len(prefix) + len(answer)
+            n_checked += 1
+    assert n_checked >= len(window.holes) > 10
+
+
+def test_set_aside_excluded_and_held_out_files_are_never_trained_on(
+    base: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: set[str] = set()
+    original = holes.files.read_regular
+
+    def spy(path: Path, limit: int) -> bytes:
+        if path.is_relative_to(sources):
+            read.add(path.relative_to(sources).as_posix())
+        return original(path, limit)
+
+    monkeypatch.setattr(holes.files, "read_regular", spy)
+    excluded = frozenset({"thing_3.py", "thing_4.py"})
+    drawn = Sources([sources], vocabulary_of(base), excluded=excluded)
+    drawn.windows(Random(1), 500, 64, 4, 12)
+    assert len(read) > 100
+    assert not any(holes.is_aside(name) or name in excluded or "held" in name for name in read)
+    read.clear()
+    drawn.windows(Random(1), 30, 64, 4, 12, aside=True)
+    assert read
+    assert all(holes.is_aside(name) for name in read)
+
+
+def test_exported_adapter_gives_the_trained_canvas_in_the_engine(base: Path, sources: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(base, tmp_path / "model")
+    out = folder / canvas_adapter.FILE
+    training = loop.train(str(base), [sources], tmp_path / "state.pt", replace(PLAN, steps=2), export=out)
+    facts = canvas_adapter.read(out, training.base.sizes, training.base.hash).facts
+    assert (facts["tokens"], facts["rank"], facts["base"]) == (str(training.state.tokens), str(RANK), str(base))
+    assert "files; sha256" in facts["sources"]
+    assert out.stat().st_size < 2.2 * len(training.passes.flat) + 30_000
+    loaded = load_model(str(folder), device="cpu", dtype="float32").passes
+    assert isinstance(loaded, LlamaPasses)
+    assert loaded.has_adapter
+    _, kv = loaded.encode(ids_of(1, 9))
+    canvas = torch.tensor([[3, *loaded.open_ids(5), 4]])
+    positions, mask = torch.arange(9, 16)[None], torch.ones(1, 1, 7, 16, dtype=torch.bool)
+    expected = training.passes.canvas(canvas, torch.full_like(canvas, -1), kv, positions, mask)
+    torch.testing.assert_close(loaded.decode(canvas, kv), expected.detach(), atol=5e-3, rtol=5e-3)
+
+
+def test_state_of_another_trainer_starts_a_run(base: Path, sources: Path, tmp_path: Path) -> None:
+    adapter = adapter_for(checkpoint("tied"))
+    first = training_of(base, sources)
+    first.passes.load(adapter)
+    stored = {
+        "adapter": {name: tensor.bfloat16() for name, tensor in adapter.items()},
+        "step": 90,
+        "tokens": 1000,
+        "lossy": 600,
+    }
+    stored |= {"flat": first.passes.flat, "m1": first.passes.flat / 2, "m2": first.passes.flat.square(), "adam_step": 70}
+    torch.save(stored | {"secs": 3.0, "rank": RANK, "options": {"mix": "A.4"}}, tmp_path / "main.pt")
+    plan = replace(PLAN, minutes=0, rank=8)
+    begun = loop.train(str(base), [sources], tmp_path / "new.pt", plan, start=tmp_path / "main.pt")
+    assert (begun.state.step, begun.state.tokens, begun.state.tokens_with_loss) == (70, 1000, 600)
+    assert torch.equal(begun.state.second, stored["m2"])
+    for name, tensor in begun.passes.adapter().items():
+        torch.testing.assert_close(tensor, adapter[name])
+    pilot = {name: tensor for name, tensor in adapter.items() if name not in ("dist", "hint")}
+    torch.save({"adapter": pilot, "step": 5, "tokens": 10}, tmp_path / "pilot.pt")
+    begun = loop.train(str(base), [sources], tmp_path / "new.pt", plan, start=tmp_path / "pilot.pt")
+    assert torch.equal(begun.passes.adapter()["mask"], adapter["mask"])
+    assert not begun.passes.parts["dist"].any()
+
+
+def test_mistakes_are_reported_in_one_sentence(base: Path, sources: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    torch.save({"adapter": {}, "step": 1, "tokens": 1, "base_hash": "other"}, tmp_path / "other.pt")
+    torch.save({"adapter": {"0q_a": torch.zeros(3, 5)}, "step": 1, "tokens": 1}, tmp_path / "narrow.pt")
+    (tmp_path / "text.pt").write_text("no state")
+    given = {"--base": base, "--sources": sources, "--state": tmp_path / "s.pt", "--minutes": 0}
+    for changed, sentence in (
+        ({}, f"there is no state {tmp_path}/s.pt; train first, with --minutes above 0, or name a state with --from"),
+        ({"--sources": tmp_path / "no"}, f"{tmp_path}/no is not a folder; give a folder of source files with --sources"),
+        ({"--sources": tmp_path / "empty"}, f"{tmp_path}/empty: no source file; more files are needed"),
+        ({"--state": tmp_path / "no" / "s.pt"}, f"{tmp_path}/no is not a folder that you can write to"),
+        ({"--export": tmp_path / "text.pt" / "x"}, f"{tmp_path}/text.pt is not a folder that you can write to"),
+        ({"--state": tmp_path / "other.pt"}, f"{tmp_path}/other.pt is a state for another base model than {base}"),
+        ({"--state": tmp_path / "narrow.pt"}, f"{tmp_path}/narrow.pt does not fit {base}: 0q_a has the shape [3, 5]"),
+        ({"--state": tmp_path / "text.pt"}, f"{tmp_path}/text.pt is not a state of `dg-lsp train canvas`"),
+        ({"--from": tmp_path / "no.pt"}, "no.pt: no such file or directory"),
+        ({"--base": tmp_path / "no"}, f"there is no model folder {tmp_path}/no"),
+        ({"--base": "embedded"}, "embedded is a diffusion_gemma model; a canvas is trained for"),
+    ):
+        options = given | ({"--minutes": 1} if {"--sources", "--base"} & changed.keys() else {}) | changed
+        result = CliRunner().invoke(app, ["canvas", *(str(part) for pair in options.items() for part in pair)])
+        assert result.exit_code == 2, (changed, result.output, result.exception)
+        (line,) = result.stderr.splitlines()
+        assert sentence in line
+
+
+def test_adapter_that_does_not_fit_is_refused(base: Path, sources: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(base, tmp_path / "model")
+    file = folder / canvas_adapter.FILE
+    training = training_of(base, sources)
+    training.export(file)
+    good, facts = load_file(file), canvas_adapter.read(file, training.base.sizes, training.base.hash).facts
+    wide = good | {"1o_b": torch.zeros(49, RANK, dtype=torch.float16)}
+    for tensors, stated, sentence in (
+        (wide, facts, "1o_b in {} is F16 [49, 4], but its model needs [48, 4] in 16 or 32 bits"),
+        ({name: one for name, one in good.items() if name != "hint"}, facts, "{} lacks the tensor hint"),
+        (good | {"more": torch.zeros(1)}, facts, "{} has, beside the adapter's, the tensor more"),
+        (good | {"0q_a": torch.zeros(0, 48)}, facts, "{} has no valid rank"),
+        (good | {"mask": torch.full((48,), torch.nan)}, facts, "mask in {} holds numbers that are not finite"),
+        (good | {"mask": torch.zeros(48, dtype=torch.int8)}, facts, "mask in {} is I8 [48]"),
+        (good, {**facts, "base_hash": "0"}, "the canvas adapter {} belongs to other weights"),
+        (good, {**facts, "format": "2"}, "{} is not a canvas adapter of format 1"),
+    ):
+        save_file(tensors, file, stated)
+        with pytest.raises(LoadError) as caught:
+            load_model(str(folder), device="cpu", dtype="float32")
+        assert sentence.format(file) in str(caught.value)
+    file.write_bytes(b"0" * 20)
+    with pytest.raises(LoadError, match="is not a canvas adapter that can be read"):
+        load_model(str(folder), device="cpu", dtype="float32")
+
+
+def test_files_without_enough_holes_are_reported(base: Path, tmp_path: Path) -> None:
+    for n in range(200):
+        (tmp_path / f"thing_{n}.py").write_text("x = 1\n")
+    (tmp_path / "data.json").write_text(json.dumps({}))
+    with pytest.raises(EvalError, match="too few holes can be cut from these files"):
+        Sources([tmp_path], vocabulary_of(base)).windows(Random(1), 1, 64, 4, 12)
