@@ -31,6 +31,7 @@ from dg_lsp.train.canvas.loop import Plan, Training
 from dg_lsp.train.canvas.states import Canvas, Mix
 from dg_lsp.train.canvas.weights import TrainedPasses
 from dg_lsp.train.commands import app
+from dg_lsp.wire import files
 from tests.engine.test_llama import RANK, adapter_for, checkpoint, ids_of, plain_canvas
 
 SOURCE = "".join(
@@ -136,7 +137,8 @@ def test_products_in_16_bits_give_nearly_the_same(base: Path, sources: Path, mon
     narrow = training_of(base, sources)
     losses, gradients = zip(*((training.step(1.0)[0], training.passes.grad) for training in (wide, narrow)), strict=True)
     assert losses[1] == pytest.approx(losses[0], rel=0.03)
-    assert float(torch.nn.functional.cosine_similarity(*gradients, dim=0)) > 0.95
+    first, second = gradients
+    assert float(torch.nn.functional.cosine_similarity(first, second, dim=0)) > 0.95
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=["masks", "some", "guesses", "draft", "own"])
@@ -261,14 +263,14 @@ def test_set_aside_excluded_and_held_out_files_are_never_trained_on(
     base: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: set[str] = set()
-    original = holes.files.read_regular
+    original = files.read_regular
 
     def spy(path: Path, limit: int) -> bytes:
         if path.is_relative_to(sources):
             read.add(path.relative_to(sources).as_posix())
         return original(path, limit)
 
-    monkeypatch.setattr(holes.files, "read_regular", spy)
+    monkeypatch.setattr(files, "read_regular", spy)
     excluded = frozenset({"thing_3.py", "thing_4.py"})
     drawn = Sources([sources], vocabulary_of(base), excluded=excluded)
     drawn.windows(Random(1), 500, 64, 4, 12)
@@ -313,7 +315,9 @@ def test_state_of_another_trainer_starts_a_run(base: Path, sources: Path, tmp_pa
     plan = replace(PLAN, minutes=0, rank=8)
     begun = loop.train(str(base), [sources], tmp_path / "new.pt", plan, start=tmp_path / "main.pt")
     assert (begun.state.step, begun.state.tokens, begun.state.tokens_with_loss) == (70, 1000, 600)
-    assert torch.equal(begun.state.second, stored["m2"])
+    second = stored["m2"]
+    assert isinstance(second, Tensor)
+    assert torch.equal(begun.state.second, second)
     for name, tensor in begun.passes.adapter().items():
         torch.testing.assert_close(tensor, adapter[name])
     pilot = {name: tensor for name, tensor in adapter.items() if name not in ("dist", "hint")}
@@ -366,7 +370,7 @@ def test_adapter_that_does_not_fit_is_refused(base: Path, sources: Path, tmp_pat
         (good, {**facts, "base_hash": "0"}, "the canvas adapter {} belongs to other weights"),
         (good, {**facts, "format": "2"}, "{} is not a canvas adapter of format 1"),
     ):
-        save_file(tensors, file, stated)
+        save_file(tensors, file, dict(stated))
         with pytest.raises(LoadError) as caught:
             load_model(str(folder), device="cpu", dtype="float32")
         assert sentence.format(file) in str(caught.value)
