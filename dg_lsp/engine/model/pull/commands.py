@@ -110,9 +110,8 @@ def pull_first(candidates: tuple[LaptopModel, ...], say: Say, file: Path | None 
             return model.name, pull_model(model, say, file=file)
         except PullError as error:
             failures.append(str(error))
-    if len(failures) > 1:
-        failures.append("the embedded model is used")
-    raise PullFailedError(". ".join(failures))
+    # The other models mostly fail for the same reason.
+    raise PullFailedError(f"{failures[0]}. The embedded model is used" if len(failures) > 1 else failures[0])
 
 
 def _say_as_json(text: str, share: float) -> None:
