@@ -39,7 +39,8 @@
   :type '(repeat string))
 
 (lsp-defcustom dg-lsp-model "auto"
-  "The model: \"auto\", \"embedded\", a laptop model, a folder, a hub id or a remote model."
+  "The model: \"auto\", \"embedded\", a laptop model, a folder or a hub id.
+It may also be a remote model."
   :type 'string
   :group 'dg-lsp
   :lsp-path "dgLsp.engine.model")

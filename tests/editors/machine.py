@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from dg_lsp.wire import laptop
+
 ROOT = Path(__file__).parents[2]
 # The folders of the programs that `make test-editors` installs, and of the pictures that tests take.
 EDITORS = Path(os.environ.get("DG_LSP_EDITORS", ROOT / "build" / "editors"))
@@ -45,6 +47,8 @@ def environment(home: Path) -> dict[str, str]:
         "DG_LSP_RUNTIME_DIR": str(home / "run"),
         "DG_LSP_STATISTICS_DIR": str(home / "statistics"),
         "XDG_RUNTIME_DIR": str(home),
+        # No editor offers to pull a model in between.
+        laptop.NO_PULL_VARIABLE: "1",
         # A test sets a model in an editor, which the user's own configuration must allow.
         "DG_LSP_ALLOW": tempfile.gettempdir(),
     }

@@ -7,9 +7,9 @@ local M = {}
 ---`["engine.model"] = …` and `engine = { model = … }` mean the same.
 ---@class dg_lsp.Settings
 ---@field enable? boolean offer suggestions and code actions
----@field ["engine.model"]? string "auto", "embedded", a laptop model, a folder, a hub id, or a remote model such as "vllm:URL"
+---@field ["engine.model"]? string "auto", "embedded", a laptop model, a folder, a hub id, or a remote model
 ---@field ["engine.device"]? string "auto", "cpu", "cuda", …
----@field ["engine.dtype"]? "auto"|"float32"|"bfloat16"|"float16"|"fp8"|"int4" the precision of the weights
+---@field ["engine.dtype"]? "auto"|"float32"|"bfloat16"|"float16"|"int8"|"fp8"|"int4" the precision of the weights
 ---@field ["engine.threads"]? integer CPU threads of the engine; 0 lets it choose
 ---@field ["engine.unloadAfter"]? integer seconds without a request after which the engine frees the model's memory
 ---@field ["completion.trigger"]? "auto"|"manual" suggest while typing, or only on request
