@@ -40,7 +40,7 @@ BARE = Method("canvas", without=("copy", "causal", "file", "scorer"), profile=(*
 class Line:
     """One method's figures: times in milliseconds, and how many times faster its median is than that of default generate.
 
-    `times_faster` is None for blocks, which `generate` does not fill here.
+    `times_faster` is None for blocks, which `generate` does not fill here, and for models without a canvas.
     """
 
     name: str
@@ -61,17 +61,18 @@ class Comparison:
     default_steps: int
 
     @property
-    def speedup_equal_steps(self) -> float:
-        """How many times faster one canvas alone is than `generate` with the same number of steps."""
-        return self._ms(_library(self.steps)) / self._ms(CANVAS)
+    def speedup_equal_steps(self) -> float | None:
+        """How many times faster one canvas alone is than `generate` with the same number of steps; None without canvases."""
+        return self._ratio(_library(self.steps), CANVAS)
 
     @property
-    def speedup_default(self) -> float:
+    def speedup_default(self) -> float | None:
         """How many times faster a whole fill without a cached prefix is than `generate` with its default steps."""
-        return self._ms(_library(self.default_steps)) / self._ms(WHOLE)
+        return self._ratio(_library(self.default_steps), WHOLE)
 
-    def _ms(self, name: str) -> float:
-        return next(line.ms_p50 for line in self.lines if line.name == name)
+    def _ratio(self, slower: str, faster: str) -> float | None:
+        ms = {line.name: line.ms_p50 for line in self.lines}
+        return round(ms[slower] / ms[faster], 2) if slower in ms and faster in ms else None
 
 
 def _library(steps: int) -> str:
@@ -95,8 +96,10 @@ def compare(
 
     steps = loaded.profile.sampling.line_steps
     whole = run.Bench(run.Setup((FULL, BARE), seed=seed), loaded)
-    stocks = {_library(n): StockFiller(loaded, steps=n) for n in (steps, STEPS)}
-    rows: dict[str, list[score.Row]] = {name: [] for name in (WHOLE, WARM, CANVAS, *stocks)}
+    # A pretrained causal model has no canvas, and the library's `generate` for it fills no holes.
+    has_canvas = "canvas" in loaded.profile.line
+    stocks = {_library(n): StockFiller(loaded, steps=n) for n in (steps, STEPS)} if has_canvas else {}
+    rows: dict[str, list[score.Row]] = {name: [] for name in (WHOLE, WARM, *([CANVAS] if has_canvas else []), *stocks)}
     for task in holes[:1]:
         whole.warm_up(task)
         for stock in stocks.values():
@@ -104,11 +107,12 @@ def compare(
     for number, task in enumerate(holes, 1):
         rows[WHOLE].append(run.to_row(task, FULL, whole.answer(task, FULL)))
         rows[WARM].append(run.to_row(task, FULL, _typed(whole, task, seed)))
-        rows[CANVAS].append(run.to_row(task, BARE, whole.answer(task, BARE)))
+        if has_canvas:
+            rows[CANVAS].append(run.to_row(task, BARE, whole.answer(task, BARE)))
         for name, stock in stocks.items():
             rows[name].append(run.to_row(task, FULL, run.fill(stock, task, FULL, seed)))
         done(number)
-    slowest = score.percentile([row.ms for row in rows[_library(STEPS)]], 50)
+    slowest = score.percentile([row.ms for row in rows[_library(STEPS)]], 50) if has_canvas else None
     lines = [_line(name, filled, slowest) for name, filled in rows.items()]
     return Comparison((*lines, *_block_lines(whole, blocks, seed, lambda n: done(len(holes) + n))), steps, STEPS)
 
@@ -151,8 +155,8 @@ def as_object(compared: Comparison, loaded: Loaded) -> dict[str, object]:
         "dtype": loaded.dtype,
         "products_dtype": loaded.products_dtype,
         "threads": loaded.threads,
-        "speedup_equal_steps": round(compared.speedup_equal_steps, 2),
-        "speedup_default": round(compared.speedup_default, 2),
+        "speedup_equal_steps": compared.speedup_equal_steps,
+        "speedup_default": compared.speedup_default,
         "ways": [asdict(line) for line in compared.lines],
     }
 
