@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from dg_lsp.core import context
@@ -152,6 +152,8 @@ class Left:
     The suffix is only held, and read by the pass that scores the answers.
     """
 
+    end: int | None = None  # no token ends an answer
+
     def __init__(self, profile: Profile, vocabulary: Vocabulary) -> None:
         self.profile, self.vocabulary = profile, vocabulary
         self.start, self.file = vocabulary.first_known(START_TOKENS), vocabulary.first_known(FILE_TOKENS)
@@ -164,7 +166,12 @@ class Left:
         tail = _whole_lines(self.vocabulary, suffix, self.profile.held_tokens, is_end=is_end)
         if not request.holes[0].block and not tail:  # a long line: the hole's own rest decides where the answer ends
             tail = suffix[: self.profile.held_tokens]
-        return Sheet((*self._head(request), *prefix), between, tuple(tail), heal, heal_ids, heals_by_parts=True)
+        read = self._read(request, prefix)
+        return Sheet(read, between, tuple(tail), heal, heal_ids, end=self.end, heals_by_parts=True)
+
+    def _read(self, request: InfillRequest, prefix: Sequence[int]) -> tuple[int, ...]:
+        """Return the tokens that the model reads before it writes the answer."""
+        return (*self._head(request), *prefix)
 
     def _prefix(self, request: InfillRequest) -> tuple[list[int], bytes, tuple[int, ...]]:
         """Return the prefix's ids, and the bytes and ids of its last pre-token, which the answer begins with."""
@@ -200,15 +207,12 @@ class Fim(Left):
             raise ValueError("the checkpoint's tokenizer lacks a fill-in-the-middle token, which its layout needs")
         self.before, self.after, self.middle, self.end = vocabulary.fim_tokens
 
-    def lay_out(self, request: InfillRequest) -> Sheet:
-        """Return the request as tokens."""
-        sheet = super().lay_out(request)
-        prefix, _, _ = self._prefix(request)
+    def _read(self, request: InfillRequest, prefix: Sequence[int]) -> tuple[int, ...]:
+        """Return the tokens that the model reads before it writes the answer."""
         suffix, is_end = _suffix_ids(self.vocabulary, request.suffix, self.profile.suffix_tokens)
         whole = suffix if is_end else _whole_lines(self.vocabulary, suffix, len(suffix), is_end=False) or suffix
         head = [] if (head := self._head(request)) == [self.start] else head
-        kv = (*head, self.before, *prefix, self.after, *whole, self.middle)
-        return replace(sheet, kv=kv, end=self.end)
+        return (*head, self.before, *prefix, self.after, *whole, self.middle)
 
 
 LAYOUTS: dict[str, Callable[[Profile, Vocabulary], Layout]] = {
