@@ -14,7 +14,7 @@ from dg_lsp.engine.decode.propose import causal
 from dg_lsp.engine.decode.propose.causal import Draft
 from dg_lsp.engine.model.packed import PackedPasses
 from dg_lsp.engine.model.passes import Passes, crop, widen
-from dg_lsp.engine.model.tree import ROOT, Tree, trie
+from dg_lsp.engine.model.tree import ROOT, SCORED, Tree
 
 PREFIX = [17, 30, 31, 32, 33, 34, 35, 36, 20, 30, 31, 32, 33, 34, 21, 30, 31]
 AFTER = [40, 30, 31, 32, 33, 34, 35, 36, 37]
@@ -27,6 +27,11 @@ def passes(request: pytest.FixtureRequest, with_experts: Any) -> Passes:
     return result
 
 
+def after_prefix(passes: Passes) -> Tree:
+    """The tree after the prefix."""
+    return Tree(passes, passes.encode(torch.tensor([PREFIX]))[1], PREFIX[-1])
+
+
 def starting(first: tuple[int, ...]) -> causal.Allowed:
     """Allow only these tokens at the start; none means any."""
     return lambda ids: () if ids else first
@@ -34,10 +39,17 @@ def starting(first: tuple[int, ...]) -> causal.Allowed:
 
 def drafted(passes: Passes, file: FileModel | None, *, first: tuple[int, ...] = (), most: int = 10) -> tuple[list[Draft], int]:
     """The drafts, and how many passes they took after the first."""
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
     return counted(
         causal.drafts(
-            passes, kv, PREFIX[-1], rows=3, most=most, allowed=starting(first), banned=BANNED, stops=STOPS, end=END, file=file
+            passes,
+            after_prefix(passes),
+            rows=3,
+            most=most,
+            allowed=starting(first),
+            banned=BANNED,
+            stops=STOPS,
+            end=END,
+            file=file,
         )
     )
 
@@ -126,18 +138,30 @@ def test_log_probabilities_equal_one_pass_over_the_whole_draft(passes: Passes, f
 @torch.no_grad()
 def test_a_tree_grows_its_buffer(passes: Passes) -> None:
     kv = passes.encode(torch.tensor([PREFIX]))[1]
-    tree = Tree(passes, kv, 1)
-    tree.add([30], [ROOT])
-    tree.add([31, 50], [0, 0])
-    hidden = tree.add([32, 33], [1, 2])
+    tree = Tree(passes, kv, PREFIX[-1], room=1)
+    [[parent]] = tree.grow([(ROOT, [30])])
+    [[left], [right]] = tree.grow([(parent, [31]), (parent, [50])])
+    [[left_leaf], [right_leaf]] = tree.grow([(left, [32]), (right, [33])])
+    hidden = tree.hidden([left_leaf, right_leaf])
     alone, _ = passes.encode(torch.tensor([[30, 31, 32], [30, 50, 33]]), widen(kv, 2))
     torch.testing.assert_close(hidden, alone[:, -1], atol=1e-5, rtol=1e-4)
 
 
-def test_rows_with_the_same_start_share_nodes() -> None:
-    tokens, parents, nodes = trie([[9, 1, 2, 3], [9, 1, 4], [9, 2, 3]])
-    assert (tokens, parents) == ([9, 1, 2, 3, 4, 2, 3], [ROOT, 0, 1, 2, 1, 0, 5])
-    assert nodes == [[0, 1, 2, 3], [0, 1, 4], [0, 5, 6]]
+def test_rows_with_the_same_start_share_nodes(passes: Passes) -> None:
+    tree = after_prefix(passes)
+    assert tree.grow([(ROOT, [9, 1, 2]), (ROOT, [9, 1, 4]), (ROOT, [2, 3])]) == [[1, 2, 3], [1, 2, 4], [5, 6]]
+    assert tree.grow([(2, [4, 7]), (ROOT, [2])]) == [[4, 7], [5]]
+
+
+@torch.no_grad()
+def test_scores_of_a_tree_are_those_of_separate_rows(passes: Passes) -> None:
+    # The last row's logits don't fit in memory at once.
+    tree, rows = after_prefix(passes), [[30, 31, 32], [30, 50], [], [40], list(range(5, 5 + SCORED + 3))]
+    tree.grow([(ROOT, [30, 31])])
+    for row, logps in zip(rows, tree.log_probabilities(rows), strict=True):
+        logits = passes.logits(passes.encode(torch.tensor([[*PREFIX, *row]]))[0][0])[len(PREFIX) - 1 :]
+        expected = [float(logits[place].log_softmax(-1)[token]) for place, token in enumerate(row)]
+        assert logps == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_file_continuation_ends_when_it_is_unlikely() -> None:
@@ -181,9 +205,8 @@ def test_matches_equal_a_search_of_every_place(seed: int) -> None:
 @pytest.mark.parametrize("full", [0.0, 0.5])
 def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Passes, full: float) -> None:
     file = FileModel(PREFIX, AFTER, full=full) if full else None
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
     limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS}
-    draft, *branches = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, branches=4, **limits))
+    draft, *branches = finished(causal.drafts(passes, after_prefix(passes), rows=1, file=file, branches=4, **limits))
 
     # The rule as it reads: each place of the draft, each other token, one pass for each.
     path = [*draft.ids, *([] if draft.stop is None else [draft.stop])]
@@ -209,43 +232,39 @@ def test_branches_are_the_likeliest_other_tokens_continued_greedily(passes: Pass
 
 @torch.no_grad()
 def test_no_branch_starts_as_a_draft_or_another_branch_does(passes: Passes) -> None:
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"most": 1, "banned": BANNED, "stops": STOPS}
-    drafts = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, alone=True, branches=5, **limits))
+    drafts = finished(causal.drafts(passes, after_prefix(passes), rows=1, file=file, alone=True, branches=5, **limits))
     assert len(drafts) == 2 + 2 * 5
     assert len({tuple(draft.ids) for draft in drafts}) == len(drafts)
 
 
 @torch.no_grad()
 def test_branches_are_written_in_the_passes_of_their_draft(passes: Passes) -> None:
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
     limits: dict[str, Any] = {"most": 12, "banned": BANNED, "stops": STOPS}
-    drafts, n_passes = counted(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=5, **limits))
+    drafts, n_passes = counted(causal.drafts(passes, after_prefix(passes), rows=1, branches=5, **limits))
     assert max(len(draft.ids) for draft in drafts) == 12
     assert n_passes <= 13
 
 
 @torch.no_grad()
 def test_a_finished_draft_is_there_while_its_branches_are_written(passes: Passes) -> None:
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
     limits: dict[str, Any] = {"most": 10, "allowed": starting((32,)), "banned": BANNED, "stops": STOPS, "end": END}
     finished_drafts = []
-    for drafts in causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, branches=5, **limits):
+    for drafts in causal.drafts(passes, after_prefix(passes), rows=1, file=file, branches=5, **limits):
         finished_drafts += [(draft.ids, draft.stop) for draft in drafts if draft.is_finished]
     assert ([32, 33, 34, 35], 36) in finished_drafts
 
 
 @torch.no_grad()
 def test_late_drafts_are_those_that_are_finished(passes: Passes) -> None:
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
     # With many stop tokens, drafts and branches end after different numbers of passes.
     limits: dict[str, Any] = {"most": 8, "banned": BANNED, "stops": set(range(5, 60, 2))}
-    whole, n_passes = counted(causal.drafts(passes, kv, PREFIX[-1], rows=3, branches=5, **limits))
+    whole, n_passes = counted(causal.drafts(passes, after_prefix(passes), rows=3, branches=5, **limits))
     n_late = []
     for most_passes in range(1, n_passes):
-        late, _ = counted(causal.drafts(passes, kv, PREFIX[-1], rows=3, branches=5, **limits), most_passes)
+        late, _ = counted(causal.drafts(passes, after_prefix(passes), rows=3, branches=5, **limits), most_passes)
         assert all(draft.ids in [each.ids for each in whole] for draft in late)
         n_late.append(len(late))
     assert n_late == sorted(n_late)
@@ -255,9 +274,8 @@ def test_late_drafts_are_those_that_are_finished(passes: Passes) -> None:
 @torch.no_grad()
 def test_a_branch_starts_only_with_an_allowed_token(passes: Passes) -> None:
     first = (30, 32, 40)
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
     limits: dict[str, Any] = {"most": 4, "allowed": starting(first), "banned": BANNED, "stops": STOPS}
-    draft, *branches = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=30, **limits))
+    draft, *branches = finished(causal.drafts(passes, after_prefix(passes), rows=1, branches=30, **limits))
     assert {branch.ids[0] for branch in branches} <= set(first)
     assert len({tuple(branch.ids) for branch in branches} - {tuple(draft.ids)}) > 2
     assert all(not set(branch.ids) & set(BANNED) for branch in branches)
@@ -266,27 +284,25 @@ def test_a_branch_starts_only_with_an_allowed_token(passes: Passes) -> None:
 @torch.no_grad()
 def test_the_model_alone_writes_one_more_draft(passes: Passes) -> None:
     file = FileModel(PREFIX, AFTER, full=0.98, half_at=0.1)
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
     limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
-    both = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, alone=True, **limits))
-    alone = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, **limits))
+    both = finished(causal.drafts(passes, after_prefix(passes), rows=1, file=file, alone=True, **limits))
+    alone = finished(causal.drafts(passes, after_prefix(passes), rows=1, **limits))
     assert [draft.ids for draft in both] == [drafted(passes, file, most=6)[0][0].ids, alone[0].ids]
     assert [draft.file for draft in both] == [file, None]
 
 
 @torch.no_grad()
 def test_unlikely_drafts_and_branches_are_dropped(passes: Passes) -> None:
-    kv = passes.encode(torch.tensor([PREFIX]))[1]
     limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
-    drafts = finished(causal.drafts(passes, kv, PREFIX[-1], rows=3, **limits))
+    drafts = finished(causal.drafts(passes, after_prefix(passes), rows=3, **limits))
     best = max(draft.joint for draft in drafts)
-    likely = finished(causal.drafts(passes, kv, PREFIX[-1], rows=3, most_behind=0.0, **limits))
+    likely = finished(causal.drafts(passes, after_prefix(passes), rows=3, most_behind=0.0, **limits))
     assert [draft.ids for draft in likely] == [draft.ids for draft in drafts if draft.joint == best]
 
-    draft, *branches = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=5, **limits))
+    draft, *branches = finished(causal.drafts(passes, after_prefix(passes), rows=1, branches=5, **limits))
     behind = sorted(draft.joint - branch.joint for branch in branches)
     middle = (behind[1] + behind[2]) / 2
-    _, *some = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, branches=5, most_behind=middle, **limits))
+    _, *some = finished(causal.drafts(passes, after_prefix(passes), rows=1, branches=5, most_behind=middle, **limits))
     assert [branch.ids for branch in some] == [branch.ids for branch in branches if draft.joint - branch.joint <= middle]
     assert 0 < len(some) < len(branches)
 
@@ -297,7 +313,7 @@ def test_a_branch_knows_its_log_probabilities(passes: Passes, full: float) -> No
     file = FileModel(PREFIX, AFTER, full=full) if full else None
     kv = passes.encode(torch.tensor([PREFIX]))[1]
     limits: dict[str, Any] = {"most": 6, "banned": BANNED, "stops": STOPS, "end": END}
-    _, *branches = finished(causal.drafts(passes, kv, PREFIX[-1], rows=1, file=file, branches=5, **limits))
+    _, *branches = finished(causal.drafts(passes, after_prefix(passes), rows=1, file=file, branches=5, **limits))
     assert branches
     for branch in branches:
         ids = [PREFIX[-1], *branch.ids]

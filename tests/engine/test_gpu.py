@@ -45,8 +45,9 @@ def test_gpu_passes_equal_cpu_passes(both: tuple[Passes, Passes], length: int) -
         hidden, kv = passes.encode(ids.to(device))
         canvas = torch.tensor([[11, 50, 60], [12, 13, 14]], device=device)
         kv = [(keys.expand(2, -1, -1, -1), values.expand(2, -1, -1, -1)) for keys, values in kv]
-        tree = Tree(passes, [(keys[:1], values[:1]) for keys, values in kv], 1)
-        found.append([hidden, passes.logits(passes.decode(canvas, kv)), tree.add([30, 31, 32], [ROOT, 0, 0])])
+        tree = Tree(passes, [(keys[:1], values[:1]) for keys, values in kv], int(ids[0, -1]), hidden[0, -1])
+        [[first, second], [_, third]] = tree.grow([(ROOT, [30, 31]), (ROOT, [30, 32])])
+        found.append([hidden, passes.logits(passes.decode(canvas, kv)), tree.hidden([first, second, third])])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(theirs.cpu(), ours, atol=1e-3, rtol=1e-3)
 

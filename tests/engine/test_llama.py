@@ -80,13 +80,17 @@ def test_chunks_give_the_same_as_the_whole(kind: str) -> None:
 
 def test_tree_equals_separate_rows() -> None:
     passes, ids = passes_of(checkpoint("biases")), ids_of(1, 12)
-    _, kv = passes.encode(ids)
-    tree = Tree(passes, kv, 4)
-    hidden = tree.add([7, 8, 9, 10], [ROOT, 0, 0, 2])
-    more = tree.add([11], [1])
-    for path, found in (((7, 8), hidden[1]), ((7, 9, 10), hidden[3]), ((7, 8, 11), more[0])):
-        row = torch.cat([ids, torch.tensor([path])], 1)
-        torch.testing.assert_close(found, passes.encode(row)[0][0, -1], atol=1e-4, rtol=1e-4)
+    hidden, kv = passes.encode(ids)
+    for root in (None, hidden[0, -1]):  # the tree encodes the prefix's last token again, or knows what the model says after it
+        tree = Tree(passes, kv, int(ids[0, -1]), root, room=2)
+        torch.testing.assert_close(tree.hidden([ROOT])[0], hidden[0, -1], atol=1e-4, rtol=1e-4)
+        [[first, second], [same, _, third]] = tree.grow([(ROOT, [7, 8]), (ROOT, [7, 9, 10])])
+        assert first == same
+        [[fourth]] = tree.grow([(second, [11])])
+        assert tree.grow([(ROOT, [7, 8, 11])]) == [[first, second, fourth]]
+        for path, node in (((7, 8), second), ((7, 9, 10), third), ((7, 8, 11), fourth)):
+            row = torch.cat([ids, torch.tensor([path])], 1)
+            torch.testing.assert_close(tree.hidden([node])[0], passes.encode(row)[0][0, -1], atol=1e-4, rtol=1e-4)
 
 
 def test_logits_of_some_tokens_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,13 +118,3 @@ def test_a_slice_of_the_logits_equals_that_part_of_all(with_experts: Any) -> Non
     passes = Passes(with_experts)
     hidden = torch.randn(4, 64, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(passes.logits(hidden, 10, 50), passes.logits(hidden)[:, 10:50])
-
-
-@torch.no_grad()
-def test_scores_of_many_positions_equal_those_of_the_whole(with_experts: Any) -> None:
-    passes = Passes(with_experts)
-    noise = torch.Generator().manual_seed(4)
-    hidden, targets = torch.randn(2 * readout.SCORED + 3, 64, generator=noise), torch.randint(0, 120, (131,), generator=noise)
-    expected = passes.logits(hidden).log_softmax(-1).gather(-1, targets[:, None])[:, 0]
-    torch.testing.assert_close(readout.log_probabilities(passes.logits, hidden, targets), expected)
-    assert len(readout.log_probabilities(passes.logits, hidden[:0], targets[:0])) == 0

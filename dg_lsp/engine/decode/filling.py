@@ -22,6 +22,7 @@ from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.resources import Resources
 from dg_lsp.engine.decode.scoring import Scorer
 from dg_lsp.engine.model.family import KV
+from dg_lsp.engine.model.tree import Tree
 
 PREFILL_CHUNK = 512  # tokens encoded in one uninterruptible step
 TOKEN_CHARS = 4  # about; for estimates alone
@@ -70,7 +71,10 @@ class Filling:
             n_encoded, kv = prefixes.encode(ids, n_encoded, kv, PREFILL_CHUNK)
             yield
         assert kv is not None  # every layout writes at least one token
-        self._scorer = Scorer(self.fill, kv, file, self.resources.pace)
+        hidden = prefixes.cache.last_hidden(ids)
+        self.tree = Tree(self.fill.passes, kv, ids[-1], hidden)
+        self._kv = kv
+        self._scorer = Scorer(self.fill, self.tree, file, self.resources.pace)
 
     @property
     def scorer(self) -> Scorer:
@@ -81,7 +85,7 @@ class Filling:
     @property
     def kv(self) -> KV:
         """The keys and values of the encoded prefix."""
-        return self.scorer.kv
+        return self._kv
 
     def score(self, most: int | None = None) -> Work:
         """Score the proposals that have no score yet, or only those among the first `most`."""

@@ -10,20 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-import torch
-from torch import Tensor
-
 from dg_lsp.core import calibration
 from dg_lsp.core.calibration import Calibration, Evidence
 from dg_lsp.core.values import Candidate
 from dg_lsp.engine.decode import rank
-from dg_lsp.engine.decode.canvas import readout
 from dg_lsp.engine.decode.file_model import FileModel
 from dg_lsp.engine.decode.fill import Fill
 from dg_lsp.engine.decode.pace import Pace
 from dg_lsp.engine.decode.rank import NamesInText, Proposal
-from dg_lsp.engine.model.family import KV, Family, crop
-from dg_lsp.engine.model.tree import Tree, trie
+from dg_lsp.engine.model.tree import Tree
 
 MIDDLING = -1.5  # nats: the assumed log-probability of an unscored token
 UNSCORED_ORDER = Calibration(0.0, {"mean": 1.0})  # by the sum, the shortest text would rank best
@@ -35,8 +30,8 @@ UNCLOSED_NATS = 8.0  # the suffix does not follow an answer if its log-probabili
 class Scorer:
     """Scores the texts of one hole after its encoded prefix, each text only once."""
 
-    def __init__(self, fill: Fill, kv: KV, file: FileModel | None, pace: Pace) -> None:
-        self._fill, self.kv, self.file, self._pace = fill, kv, file, pace
+    def __init__(self, fill: Fill, tree: Tree, file: FileModel | None, pace: Pace) -> None:
+        self._fill, self._tree, self.file, self._pace = fill, tree, file, pace
         self._scores: dict[str, _Scores] = {}
         self._names = NamesInText(fill.request)
 
@@ -66,17 +61,12 @@ class Scorer:
 
     def _log_probabilities(self, texts: Sequence[str]) -> list[_Scores]:
         """Return, for each text, the causal log-probabilities of its tokens and of the tokens after it."""
-        fill, sheet = self._fill, self._fill.sheet
         readings = [(number, reading) for number, text in enumerate(texts) for reading in self._readings(text)]
-        tokens, parents, nodes = trie([[sheet.kv[-1], *ids, *after] for _, (ids, after) in readings])
-        with self._pace.measuring("score", len(tokens)):
-            tree = Tree(fill.passes, crop(self.kv, len(sheet.kv) - 1), len(tokens))
-            hidden = tree.add(tokens, parents)
-            logps = [0.0, *_after_parents(fill.passes, hidden, tokens[1:], parents[1:])]
+        with self._pace.measuring("score", sum(len(ids) + len(after) for _, (ids, after) in readings)):
+            rows = self._tree.log_probabilities([[*ids, *after] for _, (ids, after) in readings])
         best: dict[int, list[float]] = {}
         lengths: dict[int, int] = {}
-        for (number, (ids, _)), places in zip(readings, nodes, strict=True):
-            row = [logps[place] for place in places[1:]]
+        for (number, (ids, _)), row in zip(readings, rows, strict=True):
             if number not in best or sum(row) > sum(best[number]):
                 best[number], lengths[number] = row, len(ids)
         coded = [
@@ -133,13 +123,6 @@ class _Scores:
     tokens: tuple[float, ...]
     own: tuple[float, ...]
     after: tuple[float, ...]
-
-
-def _after_parents(passes: Family, hidden: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> list[float]:
-    """Return the log-probability of each token after its parent, from the parents' hidden states."""
-    target_ids, above = torch.tensor(tokens, device=hidden.device), torch.tensor(parents, device=hidden.device)
-    logps: list[float] = readout.log_probabilities(passes.logits, hidden[above], target_ids).tolist()
-    return logps
 
 
 def _scored(result: Proposal, scores: _Scores) -> Proposal:

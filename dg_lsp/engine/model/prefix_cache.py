@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from dg_lsp.engine.model.family import KV, Family, crop
 from dg_lsp.engine.model.vocabulary import common_prefix
@@ -28,6 +29,7 @@ class PrefixCache:
         self.reused_tokens = self.asked_tokens = 0
         self.bytes = 0  # the cache's size; other threads may read it at any time
         self._entries: OrderedDict[tuple[int, ...], KV] = OrderedDict()
+        self._hidden: dict[tuple[int, ...], Tensor] = {}
         self._guess: tuple[int, ...] | None = None
 
     def longest(self, ids: Sequence[int], *, ahead: bool = False) -> tuple[int, KV | None]:
@@ -43,8 +45,12 @@ class PrefixCache:
         self._entries.move_to_end(best)
         return length, crop(self._entries[best], length)
 
-    def put(self, ids: Sequence[int], kv: KV, *, is_guess: bool = False) -> None:
-        """Add a prefix, and drop the prefixes that it contains, except for a short end at most.
+    def last_hidden(self, ids: tuple[int, ...]) -> Tensor | None:
+        """Return the last hidden state [H] of exactly this prefix, or None."""
+        return self._hidden.get(ids)
+
+    def put(self, ids: Sequence[int], kv: KV, hidden: Tensor | None = None, *, is_guess: bool = False) -> None:
+        """Add a prefix with its last hidden state [H], and drop the prefixes that it contains, except for a short end at most.
 
         A guess is a prefix that no request has used yet. It replaces no other prefix, and only the last guess is kept.
         """
@@ -58,6 +64,8 @@ class PrefixCache:
             self._forget([cached_ids for cached_ids in self._entries if _is_contained(cached_ids, key)])
         self._forget([key] if key in self._entries else [])
         self._entries[key] = kv
+        if hidden is not None:
+            self._hidden[key] = hidden
         self.bytes += _size(kv)
         while len(self._entries) > 1 and self.bytes > self.max_bytes:
             self._forget([next(iter(self._entries))])
@@ -65,12 +73,14 @@ class PrefixCache:
     def clear(self) -> None:
         """Drop all prefixes."""
         self._entries.clear()
+        self._hidden.clear()
         self._guess = None
         self.bytes = 0
 
     def _forget(self, keys: Sequence[tuple[int, ...]]) -> None:
         for key in keys:
             self.bytes -= _size(self._entries.pop(key))
+            self._hidden.pop(key, None)
 
 
 def _is_contained(cached_ids: tuple[int, ...], key: tuple[int, ...]) -> bool:
@@ -92,7 +102,7 @@ class PrefixEncoder:
     ) -> tuple[int, KV]:
         """Encode at most `most` more ids after the first `n_encoded`, and cache them; return the new count and the kv."""
         part = torch.tensor([ids[n_encoded : n_encoded + most]], device=self._device)
-        kv = self._passes.encode(part, kv)[1]
+        hidden, kv = self._passes.encode(part, kv)
         n_encoded = min(n_encoded + most, len(ids))
-        self.cache.put(ids[:n_encoded], kv, is_guess=is_guess)
+        self.cache.put(ids[:n_encoded], kv, hidden[0, -1].clone(), is_guess=is_guess)
         return n_encoded, kv

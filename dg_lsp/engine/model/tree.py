@@ -1,12 +1,14 @@
 """Encode several continuations of one prefix together, as a tree of tokens in one buffer of keys and values.
 
-The prefix is stored once for all continuations, and tokens that they share are encoded once. A rejected token stays in the
-buffer, but no later token attends to it. Knows passes and token ids. Knows nothing of text.
+The prefix is stored once for all continuations, and tokens that they share are encoded once. All stages of a fill use one
+tree, so a text that was drafted is not encoded again when it is scored. A rejected token stays in the buffer, but no token
+of another path attends to it. Knows passes and token ids. Knows nothing of text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -14,61 +16,92 @@ from torch import Tensor
 
 from dg_lsp.engine.model.family import KV, Family, crop
 
-ROOT = -1  # the parent of a token right after the prefix
-MORE = 64  # the places added when the buffer is full
+ROOT = 0  # the node of the prefix's last token
+ROOM = 128  # the places for tokens in a new buffer
+SCORED = 64  # positions whose whole logits are in memory at once, when tokens are scored
 
 
 class Tree:
-    """The tokens after one prefix. A token's node is the number of tokens added before it."""
+    """The tokens after one prefix, whose last token `last` is the root. A node is a token after the path to it.
 
-    def __init__(self, passes: Family, kv: KV, room: int) -> None:
-        self._passes, self._length = passes, kv[0][0].shape[2]
-        self._kv = _with_room(kv, room)
-        self._device = kv[0][0].device
-        self._paths: list[tuple[int, ...]] = []
+    `kv` are the prefix's keys and values, and `hidden` [H] is the root's last hidden state. Without it, the first pass
+    encodes the root again.
+    """
 
-    @property
-    def size(self) -> int:
-        """The number of tokens added."""
-        return len(self._paths)
+    def __init__(self, passes: Family, kv: KV, last: int, hidden: Tensor | None = None, room: int = ROOM) -> None:
+        self._passes, self._device = passes, kv[0][0].device
+        self._length = kv[0][0].shape[2] - (hidden is None)
+        self._kv, self._room, self._last = kv, room, last
+        self._n_places, self._positions = 0, torch.empty(0, dtype=torch.long, device=self._device)
+        # For each node, the places in the buffer of its path's tokens. A root whose hidden state is known needs none.
+        self._paths: list[tuple[int, ...]] = [()]
+        self._child: dict[tuple[int, int], int] = {}
+        self._hidden = torch.empty(0) if hidden is None else hidden[None]
 
-    def add(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Add tokens after their parents and return their last hidden states [N, H]; parents must come before children."""
-        first, length = len(self._paths), self._length
+    def grow(self, rows: Iterable[tuple[int, Sequence[int]]]) -> list[list[int]]:
+        """Encode the tokens that the tree lacks, in one pass; return the nodes of each row's tokens.
+
+        A row is a node and the tokens after it.
+        """
+        n_known, tokens = len(self._paths), list[int]()
+        if not len(self._hidden):
+            self._paths[ROOT] = (0,)
+            tokens.append(self._last)
+        nodes = [self._walk(node, row, tokens) for node, row in rows]
+        if tokens:
+            self._encode(tokens, self._paths[n_known - (not len(self._hidden)) :])
+        return nodes
+
+    def hidden(self, nodes: Sequence[int]) -> Tensor:
+        """Return the last hidden states [N, H] of nodes [N]."""
+        if not len(self._hidden):
+            self.grow([])
+        return self._hidden[torch.tensor(nodes, dtype=torch.long, device=self._device)]
+
+    def log_probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return the log-probability of each token of rows that follow the root."""
+        paths = [[ROOT, *nodes] for nodes in self.grow((ROOT, row) for row in rows)]
+        tokens = {node: token for path, row in zip(paths, rows, strict=True) for node, token in zip(path[1:], row, strict=True)}
+        parents = {node: parent for path in paths for parent, node in pairwise(path)}
+        targets = torch.tensor(list(tokens.values()), dtype=torch.long, device=self._device)
+        hidden, logps = self.hidden([parents[node] for node in tokens]), list[float]()
+        for at in range(0, len(targets), SCORED):
+            logits = self._passes.logits(hidden[at : at + SCORED])
+            logps += (logits.gather(-1, targets[at : at + SCORED, None])[:, 0] - logits.logsumexp(-1)).tolist()
+        logp_by_node = dict(zip(tokens, logps, strict=True))
+        return [[logp_by_node[node] for node in path[1:]] for path in paths]
+
+    def _walk(self, node: int, row: Sequence[int], tokens: list[int]) -> list[int]:
+        """Return the nodes of a row's tokens after a node, with new ones for those that the tree lacks, in `tokens` too."""
+        nodes = []
+        for token in row:
+            child = self._child.get((node, token))
+            if child is None:
+                child = self._child[node, token] = len(self._paths)
+                self._paths.append((*self._paths[node], self._n_places + len(tokens)))
+                tokens.append(token)
+            nodes.append(child)
+            node = child
+        return nodes
+
+    def _encode(self, tokens: Sequence[int], paths: Sequence[tuple[int, ...]]) -> None:
+        length, first = self._length, self._n_places
         end = first + len(tokens)
-        if length + end > self._kv[0][0].shape[2]:
-            self._kv = _with_room(crop(self._kv, length + first), end - first + MORE)
+        if not first or length + end > self._kv[0][0].shape[2]:
+            self._kv = _with_room(crop(self._kv, length + first), end - first + self._room)
         visible = np.zeros((len(tokens), length + end), dtype=bool)
         visible[:, :length] = True
-        for index, parent in enumerate(parents):
-            path = (*(self._paths[parent] if parent != ROOT else ()), first + index)
-            self._paths.append(path)
-            visible[index, [length + node for node in path]] = True
-        depths = np.fromiter((len(path) for path in self._paths), np.int64, end)
-        places = torch.from_numpy(np.concatenate([np.arange(length), length - 1 + depths])).to(self._device)
+        for index, path in enumerate(paths):
+            visible[index, [length + place for place in path]] = True
+        n_before = np.fromiter((len(path) for path in paths), np.int64, len(paths))
         ids = torch.tensor(tokens, device=self._device)
+        positions = torch.from_numpy(length - 1 + n_before).to(self._device)
         mask = torch.from_numpy(visible).to(self._device)
-        return self._passes.extend(ids, places[length + first :], crop(self._kv, length + end), mask, places)
-
-
-def trie(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[list[int]]]:
-    """Return the tokens and parents of a tree with all rows, shared starts once, and the nodes of each row's tokens."""
-    tokens: list[int] = []
-    parents: list[int] = []
-    nodes: list[list[int]] = []
-    node_by_edge: dict[tuple[int, int], int] = {}
-    for row in rows:
-        parent, own = ROOT, list[int]()
-        for token in row:
-            node = node_by_edge.get((parent, token))
-            if node is None:
-                node = node_by_edge[parent, token] = len(tokens)
-                tokens.append(token)
-                parents.append(parent)
-            own.append(node)
-            parent = node
-        nodes.append(own)
-    return tokens, parents, nodes
+        self._positions = torch.cat([self._positions, positions])
+        keys = torch.cat([torch.arange(length, device=self._device), self._positions])
+        new = self._passes.extend(ids, positions, crop(self._kv, length + end), mask, keys)
+        self._hidden = torch.cat([self._hidden.to(new), new]) if len(self._hidden) else new
+        self._n_places = end
 
 
 def _with_room(kv: KV, room: int) -> KV:

@@ -20,6 +20,7 @@ from dg_lsp.engine.decode.canvas.speculation import CausalText, Gap, Speculate, 
 from dg_lsp.engine.decode.canvas.stack import LocalDecoder
 from dg_lsp.engine.model.passes import KV, Passes, crop
 from dg_lsp.engine.model.profile import Sampling
+from dg_lsp.engine.model.tree import Tree
 from tests.benchmarks.worlds import tried
 from tests.benchmarks.worlds.tried import Probe, Search, Snap
 
@@ -142,7 +143,7 @@ class Problem:
     def scores(self, answers: Sequence[Ids]) -> list[float]:
         """Return the joint log-probability of each answer and the suffix's head."""
         self.cost.encoder_passes += 1
-        return CausalText(self.passes, self.kv, self.last).scores(answers, self.behind or self.tail)
+        return CausalText(self.passes, Tree(self.passes, self.kv, self.last)).scores(answers, self.behind or self.tail)
 
 
 Method = Callable[[Problem], Ids]
@@ -209,14 +210,14 @@ class Speculated:
         """Return the chosen answer."""
         gap, ends = problem.causal_gap(), () if problem.end is None else (problem.end,)
         speculation = Speculation(gap, ends, problem.sampling, problem.n_vocabulary, self.options)
-        causal, decoder = CausalText(problem.passes, problem.kv, problem.last), problem.decoder()
+        causal, decoder = CausalText(problem.passes, Tree(problem.passes, problem.kv, problem.last)), problem.decoder()
         while not speculation.done:
             if speculation.wants_canvas:
                 speculation.take(problem.said(speculation.denoiser, decoder, [0]))
             proposal = speculation.proposal
             n_agreed = speculation.verify(proposal, causal.read(proposal))
             problem.cost.encoder_passes += 1
-            causal.keep(len(proposal), n_agreed, speculation.text[-1])
+            causal.keep(n_agreed, speculation.text[-1])
         starts = speculation.starts()
         answers = [speculation.answer(start) for start in starts]
         scores = problem.scores(answers)

@@ -21,7 +21,6 @@ from dg_lsp.engine.decode.canvas.sampler import NEVER
 from dg_lsp.engine.model.fit.needs import VOCABULARY_SLICE
 
 POSITIONS = 512  # positions whose slices are in memory at once, when the logits are computed slice by slice
-SCORED = 64  # positions whose whole logits are in memory at once, when tokens are scored
 
 # Returns the logits [G, last - first] of the tokens from `first` to `last`, in 32 bits. The caller may overwrite them.
 LogitSlice = Callable[[int, int], Tensor]
@@ -89,15 +88,6 @@ def read_hidden(
         torch.cat([part.entropies for part in parts]),
         torch.cat(samples) if samples else None,
     )
-
-
-def log_probabilities(logits: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
-    """Return the log-probability [N] of each target token [N] after the hidden states [N, H], a few positions at a time."""
-    logps = []
-    for at in range(0, len(targets), SCORED):
-        own = logits(hidden[at : at + SCORED])
-        logps.append(own.gather(-1, targets[at : at + SCORED, None])[:, 0] - own.logsumexp(-1))
-    return torch.cat(logps) if logps else hidden.new_zeros(0, dtype=torch.float32)
 
 
 def plain(logits: Tensor, constraints: Constraints, k: int) -> Readout:

@@ -19,11 +19,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dg_lsp.engine.decode.canvas import readout
 from dg_lsp.engine.decode.canvas.denoise import Denoiser, Row, TokenLimits
-from dg_lsp.engine.model.family import KV, Family, crop
-from dg_lsp.engine.model.passes import widen
+from dg_lsp.engine.model.family import Family
 from dg_lsp.engine.model.profile import Sampling
+from dg_lsp.engine.model.tree import ROOT, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,31 +234,24 @@ def cut_at_suffix(draft: Sequence[int], head: Sequence[int], least: int = 3) -> 
 
 
 class CausalText:
-    """The causal model's keys and values after a prompt and the verified text."""
+    """The causal model after a prompt and the verified text, in the tree of a fill."""
 
-    def __init__(self, passes: Family, kv: KV, last: int) -> None:
-        self._passes, self._prompt_last, self._last = passes, last, last
-        self._prompt = self._kv = crop(kv, kv[0][0].shape[2] - 1)
+    def __init__(self, passes: Family, tree: Tree) -> None:
+        self._passes, self._tree = passes, tree
+        self._node, self._last = ROOT, list[int]()
+        self._nodes = [ROOT]  # of the last verified token, and of the proposal after it
 
     def read(self, proposal: Sequence[int]) -> Tensor:
         """Encode a proposal and return the logits [N + 1, V] after the text and after each proposed token."""
-        ids = torch.tensor([[self._last, *proposal]], device=self._kv[0][0].device)
-        hidden, self._kv = self._passes.encode(ids, self._kv)
-        return self._passes.logits(hidden[0])
+        [nodes] = self._tree.grow([(self._node, [*self._last, *proposal])])
+        self._nodes = nodes if self._last else [self._node, *nodes]
+        return self._passes.logits(self._tree.hidden(self._nodes))
 
-    def keep(self, n_proposed: int, n_agreed: int, last: int) -> None:
+    def keep(self, n_agreed: int, last: int) -> None:
         """Keep only the agreed tokens of the last proposal, and continue after them with the token `last`."""
-        self._kv = crop(self._kv, self._kv[0][0].shape[2] - (n_proposed - n_agreed))
-        self._last = last
+        self._node, self._last = self._nodes[n_agreed], [last]
 
     def scores(self, answers: Sequence[Sequence[int]], tail: Sequence[int]) -> list[float]:
         """Return the joint log-probability of each answer followed by the suffix's head."""
-        rows = [[self._prompt_last, *answer, *tail] for answer in answers]
-        width = max(map(len, rows))
-        padded = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=self._prompt[0][0].device)
-        hidden, _ = self._passes.encode(padded, widen(self._prompt, len(rows)))
-        targets = padded[:, 1:]
-        flat = readout.log_probabilities(self._passes.logits, hidden[:, :-1].flatten(0, 1), targets.flatten())
-        logps = flat.view(targets.shape).tolist()
         # Only a sum compares answers of different lengths, because a mean favours repetitive text.
-        return [sum(logp[: len(row) - 1]) for logp, row in zip(logps, rows, strict=True)]
+        return [sum(logps) for logps in self._tree.log_probabilities([[*answer, *tail] for answer in answers])]

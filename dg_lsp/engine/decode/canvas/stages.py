@@ -301,13 +301,18 @@ def _experts(passes: Passes, clock: _Clock, floor: _Floor, device: str) -> list[
     return stages
 
 
+def _tree_of(passes: Passes, kv: KV, n_tokens: int) -> torch.Tensor:
+    """Return the hidden states of a path of new tokens."""
+    tree = Tree(passes, kv, 10, torch.zeros(passes.config.hidden_size, device=kv[0][0].device), n_tokens)
+    return tree.hidden(tree.grow([(ROOT, [10] * n_tokens)])[0])
+
+
 def _drafted(passes: Passes, kv: KV) -> torch.Tensor:
-    return passes.logits(Tree(passes, kv, 1).add([10], [ROOT])).argmax(-1)
+    return passes.logits(_tree_of(passes, kv, 1)).argmax(-1)
 
 
 def _scored(passes: Passes, kv: KV) -> torch.Tensor:
-    hidden = Tree(passes, kv, CANVAS).add([10] * CANVAS, range(-1, CANVAS - 1))
-    return passes.logits(hidden).logsumexp(-1)
+    return passes.logits(_tree_of(passes, kv, CANVAS)).logsumexp(-1)
 
 
 def _denoiser(passes: Passes, device: str, widths: Sequence[int], steps: int) -> Denoiser:

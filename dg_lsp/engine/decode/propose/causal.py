@@ -1,8 +1,9 @@
 """Draft a gap from left to right with the encoder, whose weights are also a causal fill-in-the-middle model.
 
 On a CPU, its passes over few tokens are far cheaper than canvas steps. Each pass also reads the next tokens that the file
-model predicts (prompt lookup, speculative decoding: arXiv 2211.17192). If the model agrees, one pass writes several tokens.
-Otherwise the predicted tokens are discarded, so that a draft is the same as without them.
+model predicts (prompt lookup, speculative decoding: arXiv 2211.17192), and in a branch those of its draft, which it often
+meets again. If the model agrees, one pass writes several tokens. Otherwise the predicted tokens are discarded, so that a
+draft is the same as without them.
 
 A greedy draft that is wrong is often wrong in one token. So branches take the likeliest other tokens at any place of a
 draft and continue greedily from there: a beam search whose beams share their passes. A branch starts as soon as its place
@@ -22,11 +23,13 @@ import torch
 from torch import Tensor
 
 from dg_lsp.engine.decode.file_model import NOTHING, FileModel
-from dg_lsp.engine.model.family import KV, Family, crop
+from dg_lsp.engine.model.family import Family
 from dg_lsp.engine.model.tree import ROOT, Tree
 
-MAX_AHEAD = 8  # the most predicted tokens per pass
+MAX_AHEAD = 16  # the most predicted tokens per pass
+BRANCH_AHEAD = 6  # and in a branch; most branches meet their draft again, or never
 LEAST = 1e-12  # the least probability whose log is added up
+MOST_MORE, MOST_TIMES = 8, 1.5  # a branch is dropped if it becomes so many tokens and times longer than its finished draft
 LEAST_CHANCE = 0.2  # the least joint probability at which one more predicted token pays
 STOP = -1  # stands for every token that ends a draft, because the text is the same
 
@@ -54,7 +57,8 @@ class Draft:
     end: float | None = None
     heads: list[float] = field(default_factory=list)
     stop: int | None = None
-    node: int = 0  # the tree's node of the last token read
+    nodes: list[int] = field(default_factory=lambda: [ROOT])  # of the prefix's last token, and of the tokens read
+    source: Draft | None = None  # the draft of which it is a branch
     file: FileModel | None = None
     joints: list[float] = field(default_factory=list)
     is_finished: bool = False
@@ -67,8 +71,7 @@ class Draft:
 
 def drafts(
     passes: Family,
-    kv: KV,
-    last: int,
+    tree: Tree,
     *,
     rows: int,
     most: int,
@@ -86,7 +89,7 @@ def drafts(
 ) -> Generator[list[Draft], bool | None, list[Draft]]:
     """Return at most `rows` greedy continuations of at most `most` tokens, each with another likely first token.
 
-    `kv` ends with the token `last`. Only the tokens that `allowed` returns may follow, and `banned` tokens are never written. A
+    They follow the root of `tree`. Only the tokens that `allowed` returns may follow, and `banned` tokens are never written. A
     continuation ends before a token of `stops`, or if given, before the token after which `is_over` says so. `head` is the
     suffix's first token. The probabilities of `file` are mixed into every token. `ahead` only predicts tokens to read ahead,
     where `file` does not. With `alone`, one more continuation follows, which the model writes alone.
@@ -96,12 +99,13 @@ def drafts(
     branch does, whichever token ends it.
 
     A draft is dropped as soon as its probability is more than `most_behind` nats lower than that of a finished one with the
-    same file; a branch, than that of its finished draft.
+    same file; a branch, than that of its finished draft, or if it becomes much longer than that.
 
     Yields the drafts so far, without branches, after each pass, which is one uninterruptible unit. If it is sent True, it
     returns only what is finished.
     """
-    device = kv[0][0].device
+    logits = passes.logits(tree.hidden([ROOT]))
+    device = logits.device
     limits = _Limits(
         most,
         torch.tensor(sorted(banned), dtype=torch.long, device=device),
@@ -116,11 +120,9 @@ def drafts(
     n_drafts = rows + (alone and file is not None)
     # At a place, as many tokens may start drafts, or branches of other drafts.
     n_others = n_drafts * (1 + branches) if branches else 0
-    tree = Tree(passes, crop(kv, kv[0][0].shape[2] - 1), n_drafts * (most + MAX_AHEAD + branches * most))
-    logits = passes.logits(tree.add([last], [ROOT]))
     beams: list[_Beam] = []
     for source, n_starts in ((file, rows), (None, n_drafts - rows)):
-        reading = _reading(logits, limits, [()], [source])
+        reading = _reading(logits, limits, [()], [source], [ROOT])
         starts = reading.chances[0].topk(min(n_starts, logits.shape[-1]))
         for token, value in zip(starts.indices.tolist(), starts.values.tolist(), strict=True):
             if value > 0:
@@ -135,8 +137,10 @@ def drafts(
         own = [beam.draft for beam in beams]
         others: list[Draft] = []
         for draft, likeliest in zip(own, _likeliest_branches(beams, branches, limits), strict=True):
-            least = draft.joint - most_behind if draft.is_finished else -math.inf
-            others += [branch for branch in likeliest if branch.joint >= least]
+            if draft.is_finished:
+                least, longest = draft.joint - most_behind, MOST_MORE + MOST_TIMES * len(draft.ids)
+                likeliest = [branch for branch in likeliest if branch.joint >= least and len(branch.ids) <= longest]
+            others += likeliest
         live = [draft for draft in (*own, *others) if not draft.is_finished]
         if not live:
             return [*own, *others]
@@ -176,7 +180,7 @@ class _Reading:
 
     `logits` [N, V] are its own, `sums` [N] their logs of the sum of exponentials, and `chances` [N, V] the probabilities with
     those of the file mixed in. `ends` are the log-probabilities of the end token, and `head_logps` those of the suffix's first
-    token; empty without one.
+    token; empty without one. `nodes` are the tree's.
     """
 
     logits: Tensor
@@ -184,6 +188,7 @@ class _Reading:
     chances: Tensor
     ends: list[float]
     head_logps: list[float]
+    nodes: Sequence[int]
 
     def logp(self, row: int, token: int) -> float:
         """Return the log-probability of a token under the model alone."""
@@ -201,13 +206,12 @@ class _Reading:
 class _Option(NamedTuple):
     """The start of a branch: its joint log-probability, its place in the draft, and the token there.
 
-    `node` is the tree's node of the token before it; `logp` and `end` are as in `Draft`.
+    `logp` and `end` are as in `Draft`.
     """
 
     joint: float
     place: int
     token: int
-    node: int
     logp: float
     end: float | None
 
@@ -233,9 +237,8 @@ class _Beam:
         logps = reading.logits[rows].gather(-1, top.indices) - reading.sums[rows, None]
         for index, likeliest in enumerate(zip(top.indices.tolist(), top.values.tolist(), logps.tolist(), strict=True)):
             before = sum(self.draft.joints[: place + index])
-            node = self.draft.node - n_places + 1 + index
             self._options += [
-                _Option(before + math.log(value), place + index, token, node, logp, reading.end(row + index))
+                _Option(before + math.log(value), place + index, token, logp, reading.end(row + index))
                 for token, value, logp in zip(*likeliest, strict=True)
                 if value > 0
             ]
@@ -262,11 +265,11 @@ class _Beam:
 
     def _branch(self, option: _Option, limits: _Limits) -> Draft:
         """Return the branch, which may have started before. A better one may have stopped it in between."""
-        _, place, token, node, logp, end = option
+        _, place, token, logp, end = option
         if (place, token) not in self._started:
             draft, joints = self.draft, self.draft.joints[:place]
-            heads = draft.heads[: place + 1]
-            branch = Draft([*draft.ids[:place], token], [*draft.logps[:place], logp], end, heads, node=node, file=draft.file)
+            branch = Draft([*draft.ids[:place], token], [*draft.logps[:place], logp], end, draft.heads[: place + 1])
+            branch.nodes, branch.source, branch.file = draft.nodes[: place + 1], draft, draft.file
             branch.joints = [*joints, option.joint - sum(joints)]
             limits.check(branch)
             self._started[place, token] = branch
@@ -295,9 +298,8 @@ def _is_behind(draft: Draft, other: Draft, most_behind: float) -> bool:
 
 def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Draft], limits: _Limits) -> None:
     """Write the next token of each live draft, and of the beams' drafts the next tokens that the file predicts."""
-    # Reading ahead in branches saved one pass of seven, but took as much time.
     beam_by_draft = {id(beam.draft): beam for beam in beams}
-    ahead = [_ahead(draft, limits) if id(draft) in beam_by_draft else [] for draft in live]
+    ahead = [_ahead(draft, limits) for draft in live]
     reading = _read(passes, tree, live, ahead, limits)
     values, likeliest = reading.chances.max(-1)
     logps = reading.logits.gather(-1, likeliest[:, None])[:, 0] - reading.sums
@@ -311,10 +313,10 @@ def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Dra
             draft.joints.append(joint)
             draft.end = reading.end(row + index)
             draft.heads += reading.heads(row + index)
+            draft.nodes.append(reading.nodes[row + index])
             # The draft goes on as long as the predicted tokens are right.
             if index == len(more) or more[index] != token or limits.is_over(draft.ids):
                 break
-            draft.node += 1
         if beam := beam_by_draft.get(id(draft)):
             beam.learn(reading, row, place, limits)
         limits.check(draft)
@@ -323,36 +325,47 @@ def _step(passes: Family, tree: Tree, beams: Sequence[_Beam], live: Sequence[Dra
 
 def _ahead(draft: Draft, limits: _Limits) -> list[int]:
     """Return the predicted tokens to read after the draft's last token. A draft's final token need not be read."""
-    room = min(MAX_AHEAD, limits.most - len(draft.ids) - 1)
+    most = BRANCH_AHEAD if draft.source else MAX_AHEAD
+    room = min(most, limits.most - len(draft.ids) - 1)
+    if room < 1:
+        return []
+    if draft.source:
+        return list(_of_source(draft.ids, draft.source.ids)[:room])
     file = draft.file or limits.ahead
-    if file is None or room < 1:
+    if file is None:
         return []
     ahead = file.continuation(draft.ids, most=room, least_chance=LEAST_CHANCE, stops=limits.stops)
     end = next((index for index, token in enumerate(ahead) if token < 0 or token in limits.stops), len(ahead))
     return ahead[:end]
 
 
+def _of_source(ids: Sequence[int], source: Sequence[int]) -> Sequence[int]:
+    """Return the tokens of a branch's draft that may follow the branch: those after the place that its last token is from.
+
+    A branch of one other token replaces the draft's token there.
+    """
+    if list(ids[:-1]) == list(source[: len(ids) - 1]):
+        return source[len(ids) :]
+    places = [place for place, token in enumerate(source) if token == ids[-1]]
+    return source[min(places, key=lambda place: abs(place - len(ids) + 1)) + 1 :] if places else ()
+
+
 def _read(passes: Family, tree: Tree, live: Sequence[Draft], ahead: Sequence[Sequence[int]], limits: _Limits) -> _Reading:
     """Return what follows each draft's last token and its predicted tokens, one draft after another."""
-    tokens: list[int] = []
-    parents: list[int] = []
-    rows_so_far: list[Sequence[int]] = []
-    files: list[FileModel | None] = []
-    n_known = tree.size
-    for draft, more in zip(live, ahead, strict=True):
-        parent = draft.node
-        draft.node = n_known + len(tokens)
-        for index, token in enumerate((draft.ids[-1], *more)):
-            parents.append(parent)
-            parent = n_known + len(tokens)
-            tokens.append(token)
-            rows_so_far.append((*draft.ids, *more[:index]))
-            files.append(draft.file)
-    return _reading(passes.logits(tree.add(tokens, parents)), limits, rows_so_far, files)
+    pairs = list(zip(live, ahead, strict=True))
+    rows = tree.grow((draft.nodes[-1], [draft.ids[-1], *more]) for draft, more in pairs)
+    rows_so_far = [[*draft.ids, *more[:n]] for draft, more in pairs for n in range(len(more) + 1)]
+    files = [draft.file for draft, more in pairs for _ in range(len(more) + 1)]
+    nodes = [node for row in rows for node in row]
+    return _reading(passes.logits(tree.hidden(nodes)), limits, rows_so_far, files, nodes)
 
 
 def _reading(
-    logits: Tensor, limits: _Limits, rows_so_far: Sequence[Sequence[int]], files: Sequence[FileModel | None]
+    logits: Tensor,
+    limits: _Limits,
+    rows_so_far: Sequence[Sequence[int]],
+    files: Sequence[FileModel | None],
+    nodes: Sequence[int],
 ) -> _Reading:
     """Return what the logits [N, V] predict, mixed with what each row's file model predicts after the row's tokens."""
     sums = logits.logsumexp(-1)
@@ -362,7 +375,7 @@ def _reading(
         if allowed := limits.allowed(ids):
             index = _index(tuple(allowed)).to(chances.device)
             chances[row] = torch.zeros_like(chances[row]).index_copy_(0, index, chances[row, index])
-    return _Reading(logits, sums, chances, ends, heads)
+    return _Reading(logits, sums, chances, ends, heads, nodes)
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ from dg_lsp.engine.decode.propose import causal, copying
 from dg_lsp.engine.decode.propose.causal import Draft
 from dg_lsp.engine.decode.rank import Proposal
 from dg_lsp.engine.decode.scoring import Scorer
+from dg_lsp.engine.model.tree import Tree
 
 MAX_CAUSAL_TOKENS = 128
 AHEAD_WEIGHT = 0.9  # of the file's repetitions, where they only predict what to read ahead
@@ -39,7 +40,7 @@ def propose(filling: Filling) -> Proposing:
             lambda: _results(fill, [draft for draft in written if draft.is_finished], filling.scorer),
         )
     pace, is_late = filling.resources.pace, None
-    work = _drafts(fill, filling.scorer)
+    work = _drafts(fill, filling.tree, filling.scorer)
     while True:
         began = pace.clock()
         try:
@@ -72,7 +73,7 @@ def _pays(filling: Filling) -> bool:
     return draft_ms <= min(left_ms, canvas_ms)
 
 
-def _drafts(fill: Fill, scorer: Scorer) -> Generator[list[Draft], bool | None, list[Draft]]:
+def _drafts(fill: Fill, tree: Tree, scorer: Scorer) -> Generator[list[Draft], bool | None, list[Draft]]:
     """Return the drafts, as `causal.drafts` does.
 
     Within a line there is one that starts with the likeliest token, because its branches start with other likely tokens too.
@@ -84,8 +85,7 @@ def _drafts(fill: Fill, scorer: Scorer) -> Generator[list[Draft], bool | None, l
     ahead = copying.file_model(fill, AHEAD_WEIGHT) if scorer.file is None and fill.switches.file else None
     return causal.drafts(
         fill.passes,
-        scorer.kv,
-        fill.sheet.kv[-1],
+        tree,
         rows=1 if has_branches else fill.profile.causal_rows,
         most=min(MAX_CAUSAL_TOKENS, max(fill.gap_lengths())),
         allowed=fill.next_tokens,

@@ -43,7 +43,7 @@ class LengthSearch:
         self._tail = ends if sheet.end is not None else sheet.tail or ends[:1]
         gap, sampling = _gap(fill, self._tail, ends), fill.profile.sampling
         self._speculation = Speculation(gap, ends, sampling, fill.tokens.n_logits, device=fill.loaded.device)
-        self._causal = CausalText(fill.passes, filling.kv, sheet.kv[-1])
+        self._causal = CausalText(fill.passes, filling.tree)
 
     @property
     def n_verified(self) -> int:
@@ -66,7 +66,7 @@ class LengthSearch:
             proposal = speculation.proposal
             with pace.measuring("score", len(proposal) + 1):
                 n_agreed = speculation.verify(proposal, causal.read(proposal))
-            causal.keep(len(proposal), n_agreed, speculation.text[-1])
+            causal.keep(n_agreed, speculation.text[-1])
             yield None
         starts = speculation.starts()
         with pace.measuring("score", self._n_scored()):
