@@ -19,7 +19,7 @@ from dg_lsp.engine.model.fit.geometry import PROJECTIONS, GeometryError, llama_s
 from dg_lsp.engine.model.int8 import Quantised, is_supported, quantised
 from dg_lsp.engine.model.llama import LlamaPasses
 from dg_lsp.engine.model.loading import LoadError, load_model
-from dg_lsp.engine.model.tree import ROOT, Tree
+from dg_lsp.engine.model.tree import RIGHT_GAP, ROOT, Tree
 from dg_lsp.train import tokenizer as bpe
 
 SIZES = {
@@ -229,6 +229,27 @@ def test_adapter_leaves_the_causal_pass_as_it_is_bit_by_bit() -> None:
     canvas = ids_of(1, 6)
     assert torch.equal(bare.decode(canvas, kv), adapted.decode(canvas, kv, adapted=False))
     assert not torch.equal(bare.decode(canvas, kv), adapted.decode(canvas, kv))
+
+
+def test_a_tree_that_reads_the_right_side_equals_one_pass_with_the_same_mask() -> None:
+    model, ids, right = checkpoint("biases"), ids_of(1, 12), [20, 21, 22]
+    passes = passes_of(model, adapter_for(model))
+    _, kv = passes.encode(ids)
+    tree = Tree(passes, kv, int(ids[0, -1]), right=right, room=1)
+    [[first, second], [_, third]] = tree.grow([(ROOT, [7, 8]), (ROOT, [7, 9])])
+    [[fourth]] = tree.grow([(third, [10])])
+    # The prefix without its last token, the right side in both directions, then the root and one path.
+    for path, node in (((), ROOT), ((7,), first), ((7, 8), second), ((7, 9, 10), fourth)):
+        tokens = [*right, int(ids[0, -1]), *path]
+        positions = torch.tensor(
+            [*(11 + RIGHT_GAP + 1 + place for place in range(3)), *(11 + place for place in range(len(path) + 1))]
+        )
+        mask = torch.ones(len(tokens), 11 + len(tokens)).tril(11).bool()
+        mask[:3, :14] = True
+        room = [tuple(torch.cat([side[:, :, :11], side.new_zeros(1, 2, len(tokens), 8)], 2) for side in pair) for pair in kv]
+        alone = passes.extend(torch.tensor(tokens), positions, room, mask, positions, adapted=True)  # type: ignore[arg-type]
+        torch.testing.assert_close(tree.hidden([node])[0], alone[-1], atol=1e-4, rtol=1e-4)
+    assert not torch.equal(tree.hidden([ROOT]), Tree(passes, kv, int(ids[0, -1])).hidden([ROOT]))
 
 
 @pytest.fixture(scope="module")

@@ -163,9 +163,9 @@ class Scripted:
         kv = self._real.encode(ids, past)[1]
         return self._places(torch.arange(n_past, n_past + ids.shape[1])).expand(len(ids), -1, -1), kv
 
-    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
+    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, **options: Any) -> Tensor:
         self.n_passes += 1
-        self._real.extend(ids, positions, kv, mask, key_positions)
+        self._real.extend(ids, positions, kv, mask, key_positions, **options)
         return self._places(positions)
 
     def logits(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:

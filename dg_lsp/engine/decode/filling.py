@@ -71,8 +71,8 @@ class Filling:
             n_encoded, kv = prefixes.encode(ids, n_encoded, kv, PREFILL_CHUNK)
             yield
         assert kv is not None  # every layout writes at least one token
-        hidden = prefixes.cache.last_hidden(ids)
-        self.tree = Tree(self.fill.passes, kv, ids[-1], hidden)
+        right = self.fill.sheet.right
+        self.tree = Tree(self.fill.passes, kv, ids[-1], prefixes.cache.last_hidden(ids), right=right)
         self._kv = kv
         self._scorer = Scorer(self.fill, self.tree, file, self.resources.pace)
 

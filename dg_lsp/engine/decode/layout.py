@@ -45,8 +45,9 @@ class Sheet:
 
     `heal` are the prefix's last bytes, removed from the encoder's ids; the first gap starts with them: with one token, or if
     `heals_by_parts`, with any tokens. `heal_ids` are their ids. `delete` is the token that shrinks a gap, and `end` the token
-    that ends a causal draft, if the checkpoint has them. `closing` are the tokens that end the model's turn. `tail` holds whole
-    lines of the suffix if the profile says so. It ends with the tokens that end an answer only if the file ends there.
+    that ends a causal draft, if the checkpoint has them. `right` are the first tokens of the suffix if a canvas adapter reads
+    them before the model drafts an answer. `closing` are the tokens that end the model's turn. `tail` holds whole lines of
+    the suffix if the profile says so. It ends with the tokens that end an answer only if the file ends there.
     """
 
     kv: tuple[int, ...]
@@ -58,6 +59,7 @@ class Sheet:
     end: int | None = None
     closing: tuple[int, ...] = ()
     heals_by_parts: bool = False
+    right: tuple[int, ...] = ()
 
 
 class Layout(Protocol):
@@ -149,7 +151,8 @@ class Instruct:
 class Left:
     """The layout of causal models that were not trained to fill in the middle: other files, the path and the prefix.
 
-    The suffix is only held, and read by the pass that scores the answers.
+    The suffix is only held, and read by the pass that scores the answers. A canvas adapter reads it before it writes an answer,
+    and ends that with the token that starts a text.
     """
 
     end: int | None = None  # no token ends an answer
@@ -167,7 +170,16 @@ class Left:
         if not request.holes[0].block and not tail:  # a long line: the hole's own rest decides where the answer ends
             tail = suffix[: self.profile.held_tokens]
         read = self._read(request, prefix)
-        return Sheet(read, between, tuple(tail), heal, heal_ids, end=self.end, heals_by_parts=True)
+        right = self._right(request)
+        end = self.start if right else self.end
+        return Sheet(read, between, tuple(tail), heal, heal_ids, end=end, heals_by_parts=True, right=right)
+
+    def _right(self, request: InfillRequest) -> tuple[int, ...]:
+        """Return the tokens that the canvas adapter reads, none if there is no adapter, no suffix, or more than one hole."""
+        n_tokens = self.profile.right_tokens
+        if not n_tokens or len(request.holes) > 1 or self.start is None:
+            return ()
+        return tuple(_suffix_ids(self.vocabulary, request.suffix, n_tokens)[0])
 
     def _read(self, request: InfillRequest, prefix: Sequence[int]) -> tuple[int, ...]:
         """Return the tokens that the model reads before it writes the answer."""

@@ -83,7 +83,7 @@ class Scorer:
         """
         encode, sheet, typed = self._fill.vocabulary.encode, self._fill.sheet, self._fill.heal_text
         alone = encode(typed + text)
-        if not sheet.heals_by_parts:
+        if not sheet.heals_by_parts or sheet.right:
             return [(alone, [sheet.end] if sheet.end is not None else list(sheet.tail))]
         vocabulary = self._fill.vocabulary
         held = vocabulary.decode(sheet.tail)

@@ -41,10 +41,13 @@ class Family(Protocol):
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
         """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""
 
-    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
+    def extend(
+        self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, *, adapted: bool = False
+    ) -> Tensor:
         """Return the last hidden states [N, H] of new tokens [N], each at its own position [N].
 
-        The pass overwrites the last N places of `kv`. Token n sees the places in `mask` [N, L].
+        The pass overwrites the last N places of `kv`. Token n sees the places in `mask` [N, L]. The canvas adapter acts on
+        the new tokens if `adapted`; families without one ignore that.
         """
 
     def decode(

@@ -193,15 +193,14 @@ class Adapted(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LowRank:
-    """The low-rank matrices of one fused matrix: A [ranks, I] and B [O, ranks], zero where a projection has no part."""
+class Merged:
+    """The sum of a matrix and its part of an adapter, so that adapted rows cost what others do."""
 
-    a: Tensor
-    b: Tensor
+    merged: Matrix
 
     def times(self, matrix: Matrix, inputs: Inputs, more: Tensor | None) -> Tensor:
-        """Return the products [N, O] of inputs [N, I] with the matrix and with B A, plus `more` [O] or [N, O]."""
-        return torch.addmm(matrix.times(inputs, more), inputs.rows @ self.a.t(), self.b.t())
+        """Return the sum's products [N, O] of inputs [N, I], plus `more` [O] or [N, O]."""
+        return self.merged.times(inputs, more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,9 +359,10 @@ class LlamaPasses:
         return self.kv_dtype.itemsize
 
     def n_bytes(self) -> int:
-        """Return the bytes of the weights, without the adapter and the norms."""
+        """Return the bytes of the weights, with those of the adapted matrices and without the norms."""
         linears = [one for layer in self.layers for one in (layer.queries_keys_values, layer.out, layer.gate_up, layer.down)]
-        return self._embed.n_bytes() + self._head.n_bytes() + sum(one.matrix.n_bytes() for one in linears)
+        merged = sum(one.adapted.merged.n_bytes() for one in linears if isinstance(one.adapted, Merged))
+        return self._embed.n_bytes() + self._head.n_bytes() + sum(one.matrix.n_bytes() for one in linears) + merged
 
     def encode(self, ids: Tensor, past: KV | None = None) -> tuple[Tensor, KV]:
         """Return the last hidden states [R, L, H] of new tokens [R, L], and the keys and values of past and new tokens."""
@@ -375,15 +375,17 @@ class LlamaPasses:
         with torch.no_grad():
             return self._pass(ids, positions[None], past, mask, causal=n_past == 0 and n_new > 1)
 
-    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
+    def extend(
+        self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, *, adapted: bool = False
+    ) -> Tensor:
         """Return the last hidden states [N, H] of new tokens [N], each at its own position [N].
 
         The pass overwrites the last N places of `kv` with the new tokens' keys and values. Token n sees the places in
-        `mask` [N, L], whose positions are `key_positions` [L].
+        `mask` [N, L], whose positions are `key_positions` [L]. The adapter acts on the new tokens if `adapted`.
         """
         del key_positions  # every layer sees the whole prefix
         with torch.no_grad():
-            return self._pass(ids[None], positions[None], kv, mask[None, None], with_room=True)[0][0]
+            return self._pass(ids[None], positions[None], kv, mask[None, None], with_room=True, adapted=adapted)[0][0]
 
     def decode(
         self,
@@ -567,8 +569,12 @@ def _layer(
         biases = [weights.get(f"{start}{PROJECTIONS[letter]}.bias") for letter in letters]
         rows, whole = fused_order(sizes, letters).to(_values(parts[0]).device), _concatenated(parts)
         bias = None if biases[0] is None else torch.cat([_wide(one) for one in biases if one is not None])[rows]
-        adapted = _low_rank(adapter, index, letters, rows) if adapter else None
-        return Linear(matrix(_rows(whole, 0, len(rows), rows) if "q" in letters else whole, kind), bias, adapted)
+        own = _rows(whole, 0, len(rows), rows) if "q" in letters else whole
+        adapted = None
+        if adapter:
+            merged = _wide(own) + _low_rank(adapter, index, letters, rows)
+            adapted = Merged(matrix(merged.to(own.dtype) if isinstance(own, Tensor) else merged, kind))
+        return Linear(matrix(own, kind), bias, adapted)
 
     qkv, out, gate_up, down = (fused(letters) for letters in FUSED)
     names = ("input_layernorm", "post_attention_layernorm")
@@ -593,10 +599,11 @@ def canvas_vectors(adapter: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([adapter["del"][None], adapter["mask"] + adapter["dist"]]).float()
 
 
-def _low_rank(adapter: Mapping[str, Tensor], index: int, letters: str, rows: Tensor) -> LowRank:
+def _low_rank(adapter: Mapping[str, Tensor], index: int, letters: str, rows: Tensor) -> Tensor:
+    """Return B A [O, I] of a fused matrix, whose rows are in the order `rows`."""
     a = torch.cat([adapter[f"{index}{letter}_a"] for letter in letters]).float()
     b = _block_diagonal([adapter[f"{index}{letter}_b"].float() for letter in letters])
-    return LowRank(a.to(rows.device), b.to(rows.device)[rows].contiguous())
+    return (b @ a).to(rows.device)[rows]
 
 
 def _block_diagonal(blocks: list[Tensor]) -> Tensor:

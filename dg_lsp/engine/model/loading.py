@@ -141,7 +141,10 @@ def load_model(
         )
         why["dtype"] = choice.why
         if is_llama:
-            passes: Family = _llama(folder, values, device, choice.precision, vocabulary, say)
+            adapter_file = _with_profile(name, adapted) / canvas_adapter.FILE
+            if loaded_profile.right_tokens and not adapter_file.exists():
+                raise LoadError(f"the profile of {name} needs a canvas adapter, but there is no {adapter_file}")
+            passes: Family = _llama(folder, adapter_file, values, device, choice.precision, vocabulary, say)
             if not asked:
                 why["dtype"] = LLAMA_WHY[choice.precision]
         else:
@@ -184,7 +187,13 @@ def _diffusion(
 
 
 def _llama(
-    folder: Path, values: Mapping[str, Any], device: str, precision: Precision, vocabulary: Vocabulary, say: Say
+    folder: Path,
+    adapter_file: Path,
+    values: Mapping[str, Any],
+    device: str,
+    precision: Precision,
+    vocabulary: Vocabulary,
+    say: Say,
 ) -> LlamaPasses:
     """Return the passes of a Llama or Qwen2 folder. The folder is validated before anything is allocated."""
     sizes = llama_sizes(values)
@@ -198,9 +207,9 @@ def _llama(
         is_on_cpu = device == "cpu" and dtype != torch.float16
         kind = products.best_kind(in_16_bits=dtype != torch.float32) if is_on_cpu else "plain"
     weights = llama_files.Weights(stored, device, dtype, meter)
-    file, tensors = folder / canvas_adapter.FILE, None
-    if file.exists():
-        own = checkpoint.own_file(folder, file.name)
+    tensors = None
+    if adapter_file.exists():
+        own = checkpoint.own_file(adapter_file.parent, adapter_file.name)
         found = canvas_adapter.read(own, sizes, canvas_adapter.base_hash(weights)).tensors
         tensors = {name: tensor.to(device) for name, tensor in found.items()}
     return LlamaPasses(sizes, weights, kind, tensors)

@@ -131,13 +131,16 @@ class Passes:
         scale: Tensor = embed.embed_scale
         return weighted * scale.to(vectors.dtype)
 
-    def extend(self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor) -> Tensor:
+    def extend(
+        self, ids: Tensor, positions: Tensor, kv: KV, mask: Tensor, key_positions: Tensor, *, adapted: bool = False
+    ) -> Tensor:
         """Return the encoder's last hidden states [N, H] of new tokens [N], each at its own position [N].
 
         The pass overwrites the last N places of `kv` with the new tokens' keys and values. Token n sees the places in
         `mask` [N, L], whose positions are `key_positions` [L]. So one pass reads several continuations of a prefix, each of
-        which sees only the prefix and itself.
+        which sees only the prefix and itself. There is no adapter.
         """
+        del adapted
         masks: dict[str, Tensor | None] = {"full_attention": mask[None, None]}
         near = mask if len(key_positions) < self.window else mask & (key_positions[None] > positions[:, None] - self.window)
         masks["sliding_attention"] = near[None, None]

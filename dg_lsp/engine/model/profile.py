@@ -89,6 +89,7 @@ class Profile:
     file_half_at: float = 4.0  # the match length, in tokens, at which they have half of that weight
     file_chars: int = 12_000  # the characters on each side of the hole that are searched for repetitions
     refine_steps: int = 4  # steps in which the canvas may correct a draft; 0: drafts stay unchanged
+    right_tokens: int = 0  # of the suffix, which the model's canvas adapter reads before an answer is drafted
     line_ends: bool = True  # the held suffix ends at a line end, and a hole at a line's end may write the line end
     line: tuple[str, ...] = CANVAS_FIRST  # the proposers of a hole within a line, in their order
     block: tuple[str, ...] = CANVAS_FIRST  # those of a hole that may take several lines

@@ -18,6 +18,7 @@ from dg_lsp.engine.model.family import KV, Family, crop
 
 ROOT = 0  # the node of the prefix's last token
 ROOM = 128  # the places for tokens in a new buffer
+RIGHT_GAP = 32  # positions between the root and the right side; a gap may be longer than that
 SCORED = 64  # positions whose whole logits are in memory at once, when tokens are scored
 
 
@@ -26,12 +27,26 @@ class Tree:
 
     `kv` are the prefix's keys and values, and `hidden` [H] is the root's last hidden state. Without it, the first pass
     encodes the root again.
+
+    With the tokens `right`, the first pass also encodes them, as canvas tokens `RIGHT_GAP` positions after the root, which see
+    the prefix before the root, and each other in both directions. Then the root and all nodes see them, and the canvas
+    adapter acts on all these tokens.
     """
 
-    def __init__(self, passes: Family, kv: KV, last: int, hidden: Tensor | None = None, room: int = ROOM) -> None:
+    def __init__(
+        self,
+        passes: Family,
+        kv: KV,
+        last: int,
+        hidden: Tensor | None = None,
+        *,
+        right: Sequence[int] = (),
+        room: int = ROOM,
+    ) -> None:
         self._passes, self._device = passes, kv[0][0].device
+        hidden = None if right else hidden
         self._length = kv[0][0].shape[2] - (hidden is None)
-        self._kv, self._room, self._last = kv, room, last
+        self._kv, self._room, self._last, self._right = kv, room, last, tuple(right)
         self._n_places, self._positions = 0, torch.empty(0, dtype=torch.long, device=self._device)
         # For each node, the places in the buffer of its path's tokens. A root whose hidden state is known needs none.
         self._paths: list[tuple[int, ...]] = [()]
@@ -45,8 +60,8 @@ class Tree:
         """
         n_known, tokens = len(self._paths), list[int]()
         if not len(self._hidden):
-            self._paths[ROOT] = (0,)
-            tokens.append(self._last)
+            self._paths[ROOT] = (len(self._right),)
+            tokens += [*self._right, self._last]
         nodes = [self._walk(node, row, tokens) for node, row in rows]
         if tokens:
             self._encode(tokens, self._paths[n_known - (not len(self._hidden)) :])
@@ -85,21 +100,23 @@ class Tree:
         return nodes
 
     def _encode(self, tokens: Sequence[int], paths: Sequence[tuple[int, ...]]) -> None:
-        length, first = self._length, self._n_places
-        end = first + len(tokens)
+        """Encode the last tokens at the ends of `paths`, after those of the right side if no pass has encoded these."""
+        length, first, n_right = self._length, self._n_places, len(self._right)
+        end, n_new_right = first + len(tokens), len(tokens) - len(paths)
         if not first or length + end > self._kv[0][0].shape[2]:
             self._kv = _with_room(crop(self._kv, length + first), end - first + self._room)
         visible = np.zeros((len(tokens), length + end), dtype=bool)
-        visible[:, :length] = True
-        for index, path in enumerate(paths):
+        visible[:, : length + n_right] = True
+        for index, path in enumerate(paths, n_new_right):
             visible[index, [length + place for place in path]] = True
-        n_before = np.fromiter((len(path) for path in paths), np.int64, len(paths))
+        places = [RIGHT_GAP + 1 + place for place in range(n_new_right)] + [len(path) - 1 for path in paths]
+        positions = torch.tensor(places, device=self._device) + length
         ids = torch.tensor(tokens, device=self._device)
-        positions = torch.from_numpy(length - 1 + n_before).to(self._device)
-        mask = torch.from_numpy(visible).to(self._device)
         self._positions = torch.cat([self._positions, positions])
         keys = torch.cat([torch.arange(length, device=self._device), self._positions])
-        new = self._passes.extend(ids, positions, crop(self._kv, length + end), mask, keys)
+        mask = torch.from_numpy(visible).to(self._device)
+        kv = crop(self._kv, length + end)
+        new = self._passes.extend(ids, positions, kv, mask, keys, adapted=bool(self._right))[n_new_right:]
         self._hidden = torch.cat([self._hidden.to(new), new]) if len(self._hidden) else new
         self._n_places = end
 

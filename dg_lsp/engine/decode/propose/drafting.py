@@ -112,7 +112,8 @@ def _results(fill: Fill, written: Sequence[Draft], scorer: Scorer) -> list[Propo
         text = _text(fill, draft, end, line_ends)
         if fill.sheet.heals_by_parts and fill.is_block and ends_line:  # it stopped at a line of the block around it
             text = text.rstrip()
-        if draft.end is not None and not fill.sheet.heals_by_parts:  # such texts are scored with what follows them
+        # Other texts are scored with what follows them.
+        if draft.end is not None and (fill.sheet.right or not fill.sheet.heals_by_parts):
             scorer.learn(text, draft.ids, draft.logps, draft.end)
         for each in (text, *_shorter(fill, draft, text)):
             if fill.sheet.heals_by_parts and fill.says_nothing(each):
